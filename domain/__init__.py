@@ -1,0 +1,1 @@
+"""The nouns, events, actions and protocols of the house. Standard library only, frozen, no IO."""

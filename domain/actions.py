@@ -1,0 +1,111 @@
+"""What policies and planner decide: small frozen dataclasses that shells turn into IO."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from domain.outcome import Reason
+from domain.plan import Plan
+from domain.query import Query
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Run these queries as one batch of ``variant``, now. ``rows``: their rows in all."""
+
+    variant: str
+    queries: tuple[Query, ...]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Give ``query`` up."""
+
+    query: Query
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """The deadline of ``query`` has passed while it waited."""
+
+    query: Query
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt:
+    """Send Woke at ``at`` at the latest. A later WakeAt does not cancel an earlier one."""
+
+    at: float
+
+
+StationAction = Run | Drop | Expire | WakeAt
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Put ``query`` on the work topic of ``device``."""
+
+    query: Query
+    device: str
+    slice: str
+
+
+RoutingAction = Send | Drop
+
+
+@dataclass(frozen=True, slots=True)
+class Activate:
+    """Routers: switch to this plan."""
+
+    plan: Plan
+
+
+ActivationAction = Activate | WakeAt
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """The query goes on."""
+
+    query: Query
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """The query ends here."""
+
+    query: Query
+    reason: Reason
+    detail: str
+
+
+AdmissionAction = Accept | Reject
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Put this plan on the control topic."""
+
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaim:
+    """A device is dead: move what its worker left on the work topic to those that live, below a fence."""
+
+    device: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """Say on the status topic: ``state`` of ``subject`` ("app:digits", "device:cpu0"), and why."""
+
+    subject: str
+    state: str
+    detail: str
+    data: Mapping[str, float | str] | None = None
+
+
+ControllerAction = Publish | Reclaim | Announce

@@ -1,0 +1,29 @@
+"""Devices and the slices inside them."""
+
+from dataclasses import dataclass
+
+WHOLE = "whole"
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A part of a device with its own memory. ``profile``: "whole" or a MIG profile such as "3g"."""
+
+    name: str = WHOLE
+    profile: str = WHOLE
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A GPU or a CPU worker: one work topic. ``type`` names its pool; devices of a type are interchangeable.
+
+    ``price``: money an hour. ``memory_bytes`` 0 means unlimited.
+    """
+
+    name: str
+    type: str
+    memory_bytes: int = 0
+    slices: tuple[Slice, ...] = (Slice(),)
+    price: float = 0.0
+    spot: bool = False

@@ -1,0 +1,155 @@
+"""What happens to policies and planner: small frozen dataclasses that ``handle(event, now)`` takes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from domain.plan import Epoch, Plan
+from domain.profile import LatencyCurve
+from domain.query import Query
+
+
+@dataclass(frozen=True, slots=True)
+class Hosted:
+    """A variant ready on a slice: its latency curve there (already limited to the largest batch allowed)."""
+
+    variant: str
+    accuracy: float
+    curve: LatencyCurve
+
+
+# -- a station (one slice's queue and executor) and its batching policies
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A query came to the queue (or to the router)."""
+
+    query: Query
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """The executor is free: run a batch now, or say when to be woken. Sent only while it is free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The batch that ran has ended after ``execution_s`` seconds; ``failed`` when the model raised."""
+
+    app: str
+    variant: str
+    rows: int
+    execution_s: float
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Woke:
+    """A time asked for by WakeAt has come (or an earlier one)."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostingChanged:
+    """From now on these variants are ready for ``app`` on this slice, most accurate first; () is none.
+
+    ``slo``: the app's, seconds.
+    """
+
+    app: str
+    hosted: tuple[Hosted, ...]
+    slo: float
+
+
+StationEvent = Arrived | Finished | Woke | HostingChanged
+BatchingEvent = Arrived | Offered | Finished | Woke | HostingChanged
+
+
+# -- the router
+
+
+@dataclass(frozen=True, slots=True)
+class PlanActivated:
+    """Route by this plan from now on. ``curves``: what is hosted by (device, slice), for rules that look ahead."""
+
+    plan: Plan
+    curves: Mapping[tuple[str, str], tuple[Hosted, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReported:
+    """A heartbeat: rows queued for ``app`` and seconds until the running batch ends, on one slice."""
+
+    device: str
+    slice: str
+    queued: int
+    busy_for: float
+
+
+RoutingEvent = Arrived | PlanActivated | DeviceReported
+
+
+# -- activation of plans (two steps: staged by workers, then switched by routers)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPublished:
+    """A plan is on the control topic."""
+
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class PlanAcknowledged:
+    """``device`` has staged ``variants`` for ``epoch`` (loaded and warm), or failed to stage ``failed``."""
+
+    device: str
+    epoch: Epoch
+    variants: tuple[str, ...]
+    failed: tuple[str, ...] = ()
+
+
+ActivationEvent = PlanPublished | PlanAcknowledged | Woke
+
+
+# -- the controller (planner)
+
+
+@dataclass(frozen=True, slots=True)
+class DemandCounted:
+    """``count`` queries of ``app`` arrived in the ``window`` seconds that end at ``now``. Twice a second."""
+
+    app: str
+    count: int
+    window: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSeen:
+    """Heartbeat of a device. ``incarnation`` changes when its worker restarts."""
+
+    device: str
+    type: str
+    incarnation: str
+    memory_bytes: int = 0
+    price: float = 0.0
+    spot: bool = False
+    leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyMeasured:
+    """A batch of ``rows`` took ``execution_s`` on a device of ``device_type`` (mean over ``batches`` batches)."""
+
+    variant: str
+    device_type: str
+    rows: int
+    execution_s: float
+    batches: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Time went on. Sent a few times a second."""
+
+
+ControllerEvent = DemandCounted | DeviceSeen | PlanAcknowledged | LatencyMeasured | Ticked

@@ -1,0 +1,53 @@
+"""The protocol of everything that runs variants."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from domain.tensor import Tensor
+from domain.variant import Variant
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A variant is loaded and warm. Seconds and bytes it took."""
+
+    variant: str
+    load_s: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """Outputs of a batch, all rows stacked, and the wall seconds that the model ran."""
+
+    outputs: tuple[Tensor, ...]
+    execution_s: float
+
+
+class Executor(Protocol):
+    """Runs variants on one device or slice, one batch at a time.
+
+    ``load`` raises LoadError and leaves what was loaded as it was. ``run`` raises ExecutionError; with
+    ``fatal`` the executor must be started again before its next use.
+    """
+
+    async def start(self) -> None:
+        """Start the process behind it, if any. Idempotent."""
+        ...
+
+    async def load(self, variant: Variant, *, max_batch: int) -> Loaded:
+        """Load and warm ``variant`` for batches up to ``max_batch`` rows. Idempotent."""
+        ...
+
+    async def unload(self, variant: str) -> None:
+        """Forget ``variant``; unknown names are ignored."""
+        ...
+
+    async def run(self, variant: str, inputs: Sequence[Sequence[Tensor]], rows: int) -> Executed:
+        """Run one batch: ``inputs`` holds each query's tensors, ``rows`` their total rows."""
+        ...
+
+    async def close(self) -> None:
+        """Stop, within a bounded time."""
+        ...

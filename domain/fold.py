@@ -1,0 +1,176 @@
+"""The metrics of DESIGN section 8: one pure fold over outcomes, for live runs and simulations alike.
+
+Memory is flat in the number of outcomes: latencies go into a histogram of 1 % wide buckets, accuracy into 10-s windows
+(one number pair a window and app).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from domain.app import QueryClass
+from domain.outcome import Outcome, OutcomeKind
+
+WINDOW = 10.0
+"""Seconds of a window of max_accuracy_drop."""
+_GROWTH = math.log(1.01)
+_FLOOR = 1e-6
+
+
+class LatencyHistogram:
+    """Counts in buckets that grow by 1 %, from 1 microsecond. Quantiles are within 1 %."""
+
+    __slots__ = ("_counts", "total")
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+        self.total = 0
+
+    def add(self, seconds: float) -> None:
+        """Count one latency; below a microsecond is a microsecond."""
+        bucket = int(math.log(seconds / _FLOOR) / _GROWTH) if seconds > _FLOOR else 0
+        self._counts[bucket] = self._counts.get(bucket, 0) + 1
+        self.total += 1
+
+    def quantile(self, q: float) -> float:
+        """Seconds below which a share ``q`` (0..1) lies; NaN where nothing was counted."""
+        if not self.total:
+            return math.nan
+        rank = q * self.total
+        seen = 0
+        bucket = 0
+        for bucket in sorted(self._counts):
+            seen += self._counts[bucket]
+            if seen >= rank:
+                break
+        return _FLOOR * math.exp((bucket + 0.5) * _GROWTH)
+
+
+@dataclass(slots=True)
+class _AppFold:
+    on_time: int = 0
+    accuracy_on_time: float = 0.0
+    answered: int = 0
+    accuracy_answered: float = 0.0
+    queries: int = 0
+    variants: dict[str, int] = field(default_factory=dict)
+    windows: dict[int, tuple[int, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """Metrics of a run. Ratios in 0..1, NaN where undefined (no query, none answered)."""
+
+    queries: int
+    answered_on_time: int
+    late: int
+    expired: int
+    dropped: int
+    rejected: int
+    failed: int
+    slo_attainment: float
+    violation_ratio: float
+    slo_compliance_strict: float
+    effective_accuracy: float
+    accuracy_answered: float
+    max_accuracy_drop: float
+    goodput_qps: float
+    p50_ms: float
+    p99_ms: float
+    duration_s: float
+    variants_used: Mapping[str, Mapping[str, int]]
+    per_app: Mapping[str, Mapping[str, float]]
+
+
+class OutcomeFold:
+    """``add`` each outcome once, then ``summary``."""
+
+    def __init__(self) -> None:
+        self._kinds = dict.fromkeys(OutcomeKind, 0)
+        self._late = 0
+        self._strict = 0
+        self._strict_on_time = 0
+        self._apps: dict[str, _AppFold] = {}
+        self._latency = LatencyHistogram()
+        self._first = math.inf
+        self._last = -math.inf
+
+    def add(self, outcome: Outcome) -> None:
+        """Fold one terminal outcome in."""
+        kind = outcome.kind
+        self._kinds[kind] += 1
+        arrival, at = outcome.arrival, outcome.at
+        self._first = min(self._first, arrival)
+        self._last = max(self._last, at)
+        app = self._apps.get(outcome.app)
+        if app is None:
+            app = self._apps[outcome.app] = _AppFold()
+        app.queries += 1
+        strict = outcome.query_class is QueryClass.STRICT
+        if strict:
+            self._strict += 1
+        if kind is not OutcomeKind.ANSWERED:
+            return
+        self._latency.add(at - arrival)
+        app.answered += 1
+        app.accuracy_answered += outcome.accuracy
+        if at > outcome.deadline:
+            self._late += 1
+            return
+        app.on_time += 1
+        app.accuracy_on_time += outcome.accuracy
+        if strict:
+            self._strict_on_time += 1
+        variant = outcome.variant or ""
+        app.variants[variant] = app.variants.get(variant, 0) + 1
+        window = int(arrival // WINDOW)
+        count, total = app.windows.get(window, (0, 0.0))
+        app.windows[window] = (count + 1, total + outcome.accuracy / (outcome.best_accuracy or 1.0))
+
+    def summary(self, duration: float | None = None) -> Summary:
+        """Metrics so far. ``duration``: seconds that rates are over (default: first arrival to last outcome)."""
+        queries = sum(self._kinds.values())
+        on_time = sum(a.on_time for a in self._apps.values())
+        answered = self._kinds[OutcomeKind.ANSWERED]
+        span = duration if duration is not None else max(self._last - self._first, 0.0)
+        return Summary(
+            queries=queries,
+            answered_on_time=on_time,
+            late=self._late,
+            expired=self._kinds[OutcomeKind.EXPIRED],
+            dropped=self._kinds[OutcomeKind.DROPPED],
+            rejected=self._kinds[OutcomeKind.REJECTED],
+            failed=self._kinds[OutcomeKind.FAILED],
+            slo_attainment=_ratio(on_time, queries),
+            violation_ratio=1.0 - _ratio(on_time, queries),
+            slo_compliance_strict=_ratio(self._strict_on_time, self._strict),
+            effective_accuracy=_ratio(sum(a.accuracy_on_time for a in self._apps.values()), on_time),
+            accuracy_answered=_ratio(sum(a.accuracy_answered for a in self._apps.values()), answered),
+            max_accuracy_drop=self._max_drop(),
+            goodput_qps=_ratio(on_time, span),
+            p50_ms=1e3 * self._latency.quantile(0.50),
+            p99_ms=1e3 * self._latency.quantile(0.99),
+            duration_s=span,
+            variants_used={name: dict(sorted(a.variants.items())) for name, a in sorted(self._apps.items())},
+            per_app={
+                name: {
+                    "queries": a.queries,
+                    "slo_attainment": _ratio(a.on_time, a.queries),
+                    "effective_accuracy": _ratio(a.accuracy_on_time, a.on_time),
+                }
+                for name, a in sorted(self._apps.items())
+            },
+        )
+
+    def _max_drop(self) -> float:
+        """1 - the worst window's accuracy, over all apps together, each normalised by its best variant."""
+        windows: dict[int, tuple[int, float]] = {}
+        for app in self._apps.values():
+            for window, (count, total) in app.windows.items():
+                n, s = windows.get(window, (0, 0.0))
+                windows[window] = (n + count, s + total)
+        return max((1.0 - s / n for n, s in windows.values()), default=math.nan)
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else math.nan

@@ -1,0 +1,81 @@
+"""The one terminal outcome of a query, and why it came to be."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from domain.app import QueryClass
+
+
+class OutcomeKind(StrEnum):
+    """How a query ended. Late answers are ANSWERED with ``late`` set."""
+
+    ANSWERED = "answered"
+    EXPIRED = "expired"
+    DROPPED = "dropped"
+    REJECTED = "rejected"
+    FAILED = "failed"
+
+
+class Reason(StrEnum):
+    """Why a query was dropped, rejected or failed."""
+
+    HOPELESS = "hopeless"  # could no longer be answered in time, whatever was done
+    SHED = "shed"  # given up so that more behind it are answered in time
+    SPREAD = "spread"  # chosen by a promise-keeping selection
+    NO_CAPACITY = "no_capacity"  # the plan hosts no variant for it
+    OVER_SUSTAINABLE_RATE = "over_sustainable_rate"
+    INVALID = "invalid"  # could be attributed to a query but not be served as it is
+    UNKNOWN_APP = "unknown_app"
+    DEADLINE_PAST = "deadline_past"
+    INFEASIBLE = "infeasible"  # no variant meets its goals
+    TOO_LARGE = "too_large"
+    MODEL_ERROR = "model_error"
+    DEVICE_LOST = "device_lost"
+    SHUTDOWN = "shutdown"
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """Terminal outcome. Treat as frozen. Times are absolute seconds, durations seconds.
+
+    ``accuracy``: profiled accuracy of the variant (0..1), 0 where nothing answered.
+    ``best_accuracy``: that of the app's best variant, to normalise by; 1 where unknown.
+    """
+
+    query_id: str
+    app: str
+    kind: OutcomeKind
+    arrival: float
+    deadline: float
+    at: float
+    query_class: QueryClass = QueryClass.STRICT
+    reason: str | None = None
+    detail: str | None = None
+    variant: str | None = None
+    accuracy: float = 0.0
+    best_accuracy: float = 1.0
+    device: str | None = None
+    slice: str | None = None
+    epoch: tuple[int, int] | None = None
+    policy: str | None = None
+    batch_size: int = 0
+    queue_s: float = 0.0
+    batch_s: float = 0.0
+    execution_s: float = 0.0
+    stream: str = ""
+    sequence: int = -1
+
+    @property
+    def late(self) -> bool:
+        """Answered, but after its deadline."""
+        return self.kind is OutcomeKind.ANSWERED and self.at > self.deadline
+
+    @property
+    def on_time(self) -> bool:
+        """Answered within its own SLO: the only kind of outcome that counts as attained."""
+        return self.kind is OutcomeKind.ANSWERED and self.at <= self.deadline
+
+    @property
+    def miss(self) -> bool:
+        """Counts as a miss for promises. Rejected queries are not in the sequence: ask before."""
+        return not self.on_time

@@ -1,0 +1,63 @@
+"""A plan: which device hosts which variants, for which share of each app's demand, in which epoch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from domain.device import WHOLE
+
+
+class Epoch(NamedTuple):
+    """(term, number): terms grow with each new leader, numbers within a term. Ordered."""
+
+    term: int
+    number: int
+
+
+NO_EPOCH = Epoch(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """``variants`` hosted on one slice for one app, taking ``share`` (0..1) of the app's demand.
+
+    ``max_batch``: rows allowed in a batch there (latency within half the SLO, and memory).
+    """
+
+    device: str
+    app: str
+    variants: tuple[str, ...]
+    share: float
+    max_batch: int
+    slice: str = WHOLE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """An epoch's whole decision.
+
+    ``demand``: queries/s planned for, by app. ``served``: the fraction of it that the plan can serve.
+    ``objective``: mean accuracy over served queries (0..1), ``bound`` the LP's upper bound on it.
+    ``fences``: first offset of a device's work topic that its worker may serve.
+    ``reason``: what triggered it. ``solve_s``: seconds it took to make.
+    """
+
+    epoch: Epoch
+    created: float
+    placements: tuple[Placement, ...] = ()
+    demand: Mapping[str, float] = field(default_factory=dict)
+    served: Mapping[str, float] = field(default_factory=dict)
+    objective: float = 0.0
+    bound: float = 0.0
+    fences: Mapping[str, int] = field(default_factory=dict)
+    reason: str = ""
+    solve_s: float = 0.0
+    nondeterministic: bool = False
+
+    def of_app(self, app: str) -> tuple[Placement, ...]:
+        """Placements that serve ``app``."""
+        return tuple(p for p in self.placements if p.app == app)
+
+    def of_device(self, device: str) -> tuple[Placement, ...]:
+        """Placements on ``device``."""
+        return tuple(p for p in self.placements if p.device == device)

@@ -1,0 +1,35 @@
+"""A query: what policies need to know of one. Its tensors travel beside it, never inside."""
+
+from dataclasses import dataclass
+
+from domain.app import QueryClass
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What one query asks beyond its app: accuracy (native metric, 0..1), cost, or a model by name."""
+
+    accuracy: float | None = None
+    cost: float | None = None
+    model: str | None = None
+
+
+@dataclass(slots=True, eq=False, unsafe_hash=False)
+class Query:
+    """One query on its way. Treat as frozen: it is not declared so because creation is on the hot path.
+
+    ``arrival`` and ``deadline``: absolute seconds (wall clock live, virtual clock in simulation).
+    ``stream``: key of the sequence that promises are counted on (default: the app).
+    ``sequence``: position in its stream where that is known (the offset), else -1.
+    """
+
+    id: str
+    app: str
+    arrival: float
+    deadline: float
+    rows: int = 1
+    query_class: QueryClass = QueryClass.STRICT
+    stream: str = ""
+    sequence: int = -1
+    priority: int = 0
+    goal: Goal | None = None

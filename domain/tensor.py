@@ -1,0 +1,50 @@
+"""Tensors as raw little-endian row-major bytes, so that stacking a batch is joining bytes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+DATATYPE_BYTES: Mapping[str, int] = MappingProxyType(
+    {
+        "BOOL": 1, "UINT8": 1, "INT8": 1, "UINT16": 2, "INT16": 2, "FP16": 2,
+        "UINT32": 4, "INT32": 4, "FP32": 4, "UINT64": 8, "INT64": 8, "FP64": 8,
+    }
+)  # fmt: skip
+"""Open Inference Protocol v2 datatype -> bytes an element."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Name, Open Inference Protocol datatype and shape a row: axis 0 (the batch) is left out."""
+
+    name: str
+    datatype: str
+    row_shape: tuple[int, ...]
+
+    @property
+    def row_elements(self) -> int:
+        """Elements in one row."""
+        product = 1
+        for extent in self.row_shape:
+            product *= extent
+        return product
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes in one row."""
+        return self.row_elements * DATATYPE_BYTES[self.datatype]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A named array: ``shape`` includes the batch axis, ``data`` is little-endian, row-major."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: bytes | memoryview
+
+    @property
+    def rows(self) -> int:
+        """Extent of axis 0."""
+        return self.shape[0]

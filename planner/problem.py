@@ -1,0 +1,76 @@
+"""What an allocation is asked and what it answers. Every named planner maps one to the other."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from domain.app import QueryClass
+from domain.device import Device
+from domain.plan import Placement
+from profiles.catalogue import Catalogue
+
+Capacity = Literal["best-batch", "largest-batch"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppDemand:
+    """Demand of one app and class, queries/s, as it is estimated (headroom not yet added).
+
+    ``headroom``: planned capacity over demand, at least 1.
+    """
+
+    app: str
+    qps: float
+    slo: float
+    headroom: float = 1.05
+    min_accuracy: float = 0.0
+    query_class: QueryClass = QueryClass.STRICT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Everything that a plan depends on. ``devices``: alive ones. ``previous``: placements in force (loaded)."""
+
+    demands: tuple[AppDemand, ...]
+    devices: tuple[Device, ...]
+    catalogue: Catalogue
+    previous: tuple[Placement, ...] = ()
+    capacity: Capacity = "best-batch"
+    quantile: Literal["median", "p95"] = "median"
+    latency_factor: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    variants_per_device: int = 1
+    switching_weight: float = 0.0
+    max_loads: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """An answer. ``objective`` and ``bound``: mean accuracy over served queries (0..1); ``gap`` = bound - objective.
+
+    ``served``: fraction of each app's demand. ``loads``: (device, variant) pairs not in ``previous``.
+    ``steps``: what was solved, in order, with what came out. Same problem, same allocation, unless
+    ``nondeterministic``.
+    """
+
+    placements: tuple[Placement, ...]
+    served: Mapping[str, float]
+    objective: float
+    bound: float
+    loads: int = 0
+    steps: tuple[str, ...] = ()
+    nondeterministic: bool = False
+
+    @property
+    def gap(self) -> float:
+        """How far from optimal it can be, in accuracy (0..1)."""
+        return max(0.0, self.bound - self.objective)
+
+
+class Planner(Protocol):
+    """A named way to allocate. Pure and deterministic."""
+
+    name: str
+
+    def allocate(self, problem: Problem) -> Allocation:
+        """Always returns an allocation, with what can be served; raises InvalidInputError for NaN or negative input."""
+        ...

@@ -1,0 +1,84 @@
+"""The seam of every policy: ``handle(event, now) -> actions``. No clock, randomness or IO inside.
+
+An illegal event raises IllegalEventError and changes nothing. Policies are deterministic: the same events at the same
+times give the same actions, which is how a recorded live run is replayed and how the simulator stands for the system.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from domain.actions import ActivationAction, AdmissionAction, RoutingAction, StationAction
+from domain.events import ActivationEvent, Arrived, BatchingEvent, RoutingEvent, StationEvent
+
+
+class BatchingPolicy(Protocol):
+    """When to run which queries of one app as a batch on one slice, and which to give up.
+
+    Contract. ``Arrived`` only enqueues (and may expire, drop or ask to be woken): it never runs. ``Offered`` says that
+    the executor is free: at most one Run is returned, and while none is returned and queries wait, a WakeAt has been
+    asked for. ``Woke`` expires what is past its deadline, whether or not the executor is free. Each query is in exactly
+    one Run, Drop or Expire. A batch's rows never exceed the curve of the variant that runs it. Queries whose deadline
+    passes while they wait get Expire no later than the wake at that time.
+    """
+
+    name: str
+
+    def handle(self, event: BatchingEvent, now: float) -> list[StationAction]:
+        """Decide."""
+        ...
+
+    @property
+    def queued(self) -> int:
+        """Queries waiting."""
+        ...
+
+    @property
+    def head_deadline(self) -> float:
+        """Deadline of the most urgent query waiting; infinity when none."""
+        ...
+
+
+class StationPolicy(Protocol):
+    """All batching of one slice: one batching policy an app, one batch at a time."""
+
+    def handle(self, event: StationEvent, now: float) -> list[StationAction]:
+        """Decide."""
+        ...
+
+    @property
+    def busy(self) -> bool:
+        """A batch is running."""
+        ...
+
+    @property
+    def queued(self) -> int:
+        """Queries waiting, of all apps."""
+        ...
+
+
+class RoutingPolicy(Protocol):
+    """Which device answers a query. One instance a router and app."""
+
+    name: str
+
+    def handle(self, event: RoutingEvent, now: float) -> Sequence[RoutingAction]:
+        """Decide."""
+        ...
+
+
+class AdmissionPolicy(Protocol):
+    """Whether a query goes on."""
+
+    name: str
+
+    def handle(self, event: Arrived, now: float) -> Sequence[AdmissionAction]:
+        """Decide."""
+        ...
+
+
+class ActivationPolicy(Protocol):
+    """When a router switches to a published plan: once the capacity that its app needs is ready."""
+
+    def handle(self, event: ActivationEvent, now: float) -> Sequence[ActivationAction]:
+        """Decide."""
+        ...

@@ -1,0 +1,37 @@
+"""What every command shares: the terminal, JSON output, errors as one line with a remedy, exit codes 0, 1 and 2."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import orjson
+import typer
+from rich.console import Console
+
+from domain.errors import SluiceError
+
+out = Console()
+err = Console(stderr=True)
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")]
+
+EXIT_FAILED = 1
+"""The command ran and found a fault (an audit that does not balance, say)."""
+EXIT_USAGE = 2
+"""The command could not run: its input, a setting or a missing component."""
+
+
+def print_json(value: Any) -> None:
+    """Write ``value`` as indented JSON to standard output. NaN becomes null. Dataclasses and numpy are understood."""
+    options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+    typer.echo(orjson.dumps(value, default=str, option=options).decode())
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Turn errors raised on purpose into one line on standard error and exit code 2."""
+    try:
+        yield
+    except SluiceError as error:
+        err.print(f"[bold red]error[/] {error}", highlight=False, soft_wrap=True)
+        raise typer.Exit(EXIT_USAGE) from error

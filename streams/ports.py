@@ -1,0 +1,208 @@
+"""The ports of the log: what a stage may ask of a broker, whichever it is.
+
+Semantics are those of Apache Kafka: a topic has partitions, a partition is an ordered log with offsets, a consumer
+reads from positions and commits offsets for its group. ``memory://`` and ``kafka://`` pass one conformance suite.
+"""
+
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+Headers = tuple[tuple[str, bytes], ...]
+
+
+class TopicPartition(NamedTuple):
+    """One partition of a topic."""
+
+    topic: str
+    partition: int
+
+
+class Record(NamedTuple):
+    """A record as it was read. ``timestamp``: seconds since the epoch, given by the producer or the broker."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp: float
+
+
+class Written(NamedTuple):
+    """Where a record went: the acknowledgement of a send."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSpec:
+    """A topic to create. ``compacted`` keeps the newest record of each key, else ``retention_s`` (None: for ever)."""
+
+    name: str
+    partitions: int = 1
+    compacted: bool = False
+    retention_s: float | None = None
+    max_message_bytes: int | None = None
+
+
+class Producer(Protocol):
+    """Shared by all that write in one process. Order is kept within a partition."""
+
+    async def start(self) -> None:
+        """Connect. Idempotent."""
+        ...
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp: float | None = None,
+    ) -> Awaitable[Written]:
+        """Queue a record; await the returned future for its acknowledgement.
+
+        Awaiting ``send`` itself waits only while the buffer is full. Without ``partition`` the key's hash decides.
+        Raises InvalidInputError for a record over the size limit, ConfigurationError for an unknown topic.
+        """
+        ...
+
+    async def flush(self) -> None:
+        """Wait until all that was sent is acknowledged."""
+        ...
+
+    async def stop(self) -> None:
+        """Flush and disconnect."""
+        ...
+
+
+class RebalanceListener(Protocol):
+    """Told of partitions taken and given in a group."""
+
+    async def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
+        """These partitions go to others after this returns: finish and commit what is theirs."""
+        ...
+
+    async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+        """These partitions are ours from now on."""
+        ...
+
+
+class Consumer(Protocol):
+    """Reads partitions: assigned explicitly, or shared in a group by subscription."""
+
+    async def start(self) -> None:
+        """Connect and join. Idempotent."""
+        ...
+
+    async def get_many(self, *, wait: float, max_records: int = 500) -> Sequence[Record]:
+        """Records in offset order within each partition; waits at most ``wait`` seconds for the first."""
+        ...
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """Partitions read at present."""
+        ...
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Stop fetching these; membership and positions stay."""
+        ...
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetch these again."""
+        ...
+
+    async def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Read on from ``offset``."""
+        ...
+
+    async def position(self, partition: TopicPartition) -> int:
+        """Offset of the next record to be read."""
+        ...
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Record for the group that everything below these offsets is done."""
+        ...
+
+    async def committed(self, partition: TopicPartition) -> int | None:
+        """The group's committed offset, None where there is none."""
+        ...
+
+    async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """First offset still kept."""
+        ...
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Offset that the next record will get."""
+        ...
+
+    async def offsets_for_times(self, times: Mapping[TopicPartition, float]) -> Mapping[TopicPartition, int | None]:
+        """First offset whose timestamp (seconds) is at or after the given one; None past the end."""
+        ...
+
+    async def stop(self) -> None:
+        """Leave the group and disconnect. Commits nothing by itself."""
+        ...
+
+
+class Admin(Protocol):
+    """Topics: created, never auto-created."""
+
+    async def create_topics(self, topics: Iterable[TopicSpec]) -> None:
+        """Create those that do not exist; existing ones stay as they are. Returns once they can be used."""
+        ...
+
+    async def partitions(self, topics: Iterable[str]) -> Mapping[str, int]:
+        """Partition count of each topic that exists."""
+        ...
+
+    async def topics(self) -> frozenset[str]:
+        """Names of all topics."""
+        ...
+
+    async def committed(self, group: str, partition: TopicPartition) -> int | None:
+        """Committed offset of another group."""
+        ...
+
+
+class Broker(Protocol):
+    """A connection factory: one a process, made by ``streams.connect(url)``."""
+
+    @property
+    def url(self) -> str:
+        """Without credentials."""
+        ...
+
+    def producer(self) -> Producer:
+        """A new producer."""
+        ...
+
+    def consumer(
+        self,
+        *,
+        topics: Sequence[str] = (),
+        partitions: Sequence[TopicPartition] = (),
+        group: str | None = None,
+        member: str | None = None,
+        start_at: str = "committed",
+        listener: RebalanceListener | None = None,
+    ) -> Consumer:
+        """A new consumer: of ``topics`` as a member of ``group`` (``member``: static id), or of ``partitions``.
+
+        ``start_at``: "committed" (else the beginning), "beginning" or "end". With explicit partitions ``group`` only
+        names whose offsets are committed.
+        """
+        ...
+
+    def admin(self) -> Admin:
+        """Topic administration."""
+        ...
+
+    async def close(self) -> None:
+        """Close all that this made."""
+        ...
