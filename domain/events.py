@@ -1,7 +1,6 @@
 """What happens to policies and planner: small frozen dataclasses that ``handle(event, now)`` takes."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from domain.plan import Epoch, Plan
 from domain.profile import LatencyCurve
@@ -68,11 +67,20 @@ BatchingEvent = Arrived | Offered | Finished | Woke | HostingChanged
 
 
 @dataclass(frozen=True, slots=True)
+class HostedOn:
+    """What a slice hosts for the app that is routed."""
+
+    device: str
+    slice: str
+    hosted: tuple[Hosted, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PlanActivated:
-    """Route by this plan from now on. ``curves``: what is hosted by (device, slice), for rules that look ahead."""
+    """Route by this plan from now on. ``curves``: what is hosted where, for rules that look ahead."""
 
     plan: Plan
-    curves: Mapping[tuple[str, str], tuple[Hosted, ...]] = field(default_factory=dict)
+    curves: tuple[HostedOn, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
