@@ -1,0 +1,44 @@
+# Each target makes what it needs, in .venv at the root. `make help` lists them.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench lock chaos clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: $(BIN)/python pyproject.toml requirements.lock
+	$(PIP) install -c requirements.lock -e '.[cpu,demo]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.demo
+	$(PIP) install -c requirements.lock -e '.[cpu,demo,langid,faust,dev]'
+	@touch $@
+
+demo: $(VENV)/.demo ## the main job on the embedded broker: build models, replay a trace, report in reports/demo/
+	$(BIN)/sluice demo
+
+check: $(VENV)/.dev ## lint, types, import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check ## everything that must hold, in less than 15 minutes
+	$(BIN)/python -m pytest
+
+bench: $(VENV)/.dev ## benchmarks side by side, into reports/bench/
+	@for file in bench/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+lock: $(VENV)/.dev ## pin all dependencies again
+	$(PIP) install uv
+	$(BIN)/uv pip compile --quiet --all-extras --python-version 3.11 --no-header --output-file requirements.lock pyproject.toml
+
+clean: ## remove what was made here
+	rm -rf $(VENV) reports runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
