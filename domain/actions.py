@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from domain.events import HostingChanged
 from domain.outcome import Reason
-from domain.plan import Plan
+from domain.plan import Epoch, Plan
 from domain.query import Query
 
 
@@ -62,6 +63,47 @@ class Activate:
 
 
 ActivationAction = Activate | WakeAt
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Load and warm ``variant`` for batches up to ``max_batch`` rows; answer with LoadEnded."""
+
+    variant: str
+    max_batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unload:
+    """Forget ``variant``."""
+
+    variant: str
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Tell the station what it may run from now on."""
+
+    change: HostingChanged
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """Say on the control topic that ``epoch`` is staged here."""
+
+    epoch: Epoch
+    variants: tuple[str, ...]
+    failed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Retire:
+    """``app`` leaves this slice: answer with Retired once none of its queries waits or runs here."""
+
+    app: str
+
+
+StagingAction = Load | Unload | Host | Acknowledge | Retire | WakeAt
 
 
 @dataclass(frozen=True, slots=True)

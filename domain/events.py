@@ -119,6 +119,27 @@ class PlanAcknowledged:
 ActivationEvent = PlanPublished | PlanAcknowledged | Woke
 
 
+# -- staging (a slice loads what a plan wants of it)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadEnded:
+    """The executor has loaded and warmed ``variant``, or could not."""
+
+    variant: str
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """No query of ``app`` waits or runs on the slice any more, after Retire was asked for."""
+
+    app: str
+
+
+StagingEvent = PlanPublished | LoadEnded | Retired | Woke
+
+
 # -- the controller (planner)
 
 

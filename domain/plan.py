@@ -39,6 +39,8 @@ class Plan:
     ``demand``: queries/s planned for, by app. ``served``: the fraction of it that the plan can serve.
     ``objective``: mean accuracy over served queries (0..1), ``bound`` the LP's upper bound on it.
     ``fences``: first offset of a device's work topic that its worker may serve.
+    ``incarnations``: the start of each device's worker that this plan counts on; a worker of another incarnation was
+    declared dead, its queries were moved to others, and it may answer nothing any more.
     ``reason``: what triggered it. ``solve_s``: seconds it took to make.
     """
 
@@ -50,6 +52,7 @@ class Plan:
     objective: float = 0.0
     bound: float = 0.0
     fences: Mapping[str, int] = field(default_factory=dict)
+    incarnations: Mapping[str, str] = field(default_factory=dict)
     reason: str = ""
     solve_s: float = 0.0
     nondeterministic: bool = False

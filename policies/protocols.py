@@ -7,8 +7,8 @@ times give the same actions, which is how a recorded live run is replayed and ho
 from collections.abc import Sequence
 from typing import Protocol
 
-from domain.actions import ActivationAction, AdmissionAction, RoutingAction, StationAction
-from domain.events import ActivationEvent, Arrived, BatchingEvent, RoutingEvent, StationEvent
+from domain.actions import ActivationAction, AdmissionAction, RoutingAction, StagingAction, StationAction
+from domain.events import ActivationEvent, Arrived, BatchingEvent, RoutingEvent, StagingEvent, StationEvent
 
 
 class BatchingPolicy(Protocol):
@@ -80,5 +80,13 @@ class ActivationPolicy(Protocol):
     """When a router switches to a published plan: once the capacity that its app needs is ready."""
 
     def handle(self, event: ActivationEvent, now: float) -> Sequence[ActivationAction]:
+        """Decide."""
+        ...
+
+
+class StagingPolicy(Protocol):
+    """What a slice loads, hosts and forgets to follow published plans."""
+
+    def handle(self, event: StagingEvent, now: float) -> Sequence[StagingAction]:
         """Decide."""
         ...

@@ -1,0 +1,209 @@
+"""Staging: how one slice follows the plans, make-before-break where memory allows.
+
+Rules.
+1. A plan of a lower or equal epoch is refused (a zombie planner is harmless).
+2. Missing variants are loaded one after the other; an app is switched (Host) as soon as all of its new variants are
+   loaded or have failed, and only then are its old ones forgotten. If every new one failed, the old ones stay.
+3. Where loaded and wanted together exceed the slice's memory, what the plan no longer wants is forgotten first.
+4. When nothing is left to load, the epoch is acknowledged with what is loaded and what failed.
+5. An app that leaves the slice goes on being served for ``grace`` seconds, the time that routers take to switch; then
+   it is retired: once its queue is empty its variants are forgotten. A plan that wants it back cancels that.
+"""
+
+from typing import assert_never
+
+from domain.actions import Acknowledge, Host, Load, Retire, StagingAction, Unload, WakeAt
+from domain.device import WHOLE, Device, Slice
+from domain.errors import IllegalEventError
+from domain.events import Hosted, HostingChanged, LoadEnded, PlanPublished, Retired, StagingEvent, Woke
+from domain.plan import NO_EPOCH, Epoch, Placement
+from domain.profile import Profile, Quantile
+from profiles.catalogue import Catalogue
+
+
+class Staging:
+    """Implements StagingPolicy for one slice of ``device``."""
+
+    def __init__(
+        self, device: Device, part: Slice, catalogue: Catalogue, *, quantile: Quantile = "p95", grace: float = 2.5
+    ) -> None:
+        self._device = device
+        self._slice = part
+        self._catalogue = catalogue
+        self._quantile: Quantile = quantile
+        self._grace = grace
+        self._memory = part.memory_bytes or device.memory_bytes
+        self._epoch: Epoch = NO_EPOCH
+        self._target: dict[str, Placement] = {}
+        self._loaded: dict[str, str] = {}  # variant -> app, in the order of loading
+        self._loading: str | None = None
+        self._failed: set[str] = set()
+        self._hosted: dict[str, HostingChanged] = {}
+        self._leaving: dict[str, float] = {}  # app -> when it may be retired
+        self._acknowledged = True
+
+    @property
+    def epoch(self) -> Epoch:
+        """Newest epoch seen."""
+        return self._epoch
+
+    @property
+    def hosted_apps(self) -> tuple[str, ...]:
+        """Apps that something is hosted for."""
+        return tuple(self._hosted)
+
+    @property
+    def loaded(self) -> tuple[str, ...]:
+        """Variants loaded, in the order of loading."""
+        return tuple(self._loaded)
+
+    def wants(self, app: str) -> bool:
+        """Whether queries of ``app`` can be answered here, now or once loading ends."""
+        return app in self._hosted or app in self._target
+
+    def handle(self, event: StagingEvent, now: float) -> list[StagingAction]:
+        """Decide; see the rules of the module. Raises IllegalEventError for a load that was never asked for."""
+        match event:
+            case PlanPublished(plan):
+                if plan.epoch <= self._epoch:
+                    return []
+                self._epoch = plan.epoch
+                mine = plan.of_device(self._device.name)
+                self._target = {p.app: p for p in mine if p.slice == self._slice.name}
+                self._failed.clear()
+                self._acknowledged = False
+                return [*self._mark_leaving(now), *self._advance()]
+            case LoadEnded(variant, ok):
+                if variant != self._loading:
+                    raise IllegalEventError(f"{variant} ended loading; {self._loading} was being loaded")
+                self._loading = None
+                if ok:
+                    self._loaded[variant] = self._catalogue.variants[variant].app
+                else:
+                    self._failed.add(variant)
+                return self._advance()
+            case Woke():
+                due = [app for app, at in self._leaving.items() if at <= now]
+                later = [at for at in self._leaving.values() if at > now]
+                return [*(Retire(app) for app in due), *([WakeAt(min(later))] if later else [])]
+            case Retired(app):
+                if app not in self._leaving:
+                    return []
+                del self._leaving[app]
+                return self._forget_app(app)
+            case _ as unreachable:
+                assert_never(unreachable)
+
+    def reset(self) -> list[StagingAction]:
+        """The executor was started afresh and holds nothing: stage the newest plan again."""
+        self._loaded.clear()
+        self._loading = None
+        gone = [Host(HostingChanged(app, (), change.slo)) for app, change in self._hosted.items()]
+        self._hosted.clear()
+        self._leaving.clear()
+        self._failed.clear()
+        return [*gone, *self._advance()]
+
+    def _mark_leaving(self, now: float) -> list[StagingAction]:
+        for app in self._target:
+            self._leaving.pop(app, None)
+        fresh = [app for app in self._hosted if app not in self._target and app not in self._leaving]
+        for app in fresh:
+            self._leaving[app] = now + self._grace
+        return [WakeAt(now + self._grace)] if fresh else []
+
+    def _advance(self) -> list[StagingAction]:
+        """Switch the apps that are complete, then load the next variant or acknowledge."""
+        actions: list[StagingAction] = []
+        for app, placement in self._target.items():
+            if all(v in self._loaded or v in self._failed for v in placement.variants):
+                actions += self._switch(app, placement)
+        if self._loading is not None:
+            return actions
+        wanted = self._next_wanted()
+        if wanted is not None:
+            variant, placement = wanted
+            actions += self._make_room(variant)
+            self._loading = variant
+            actions.append(Load(variant, placement.max_batch))
+        elif not self._acknowledged:
+            self._acknowledged = True
+            names = tuple(v for p in self._target.values() for v in p.variants)
+            ready = tuple(v for v in names if v in self._loaded)
+            actions.append(Acknowledge(self._epoch, ready, tuple(v for v in names if v in self._failed)))
+        return actions
+
+    def _next_wanted(self) -> tuple[str, Placement] | None:
+        for placement in self._target.values():
+            for variant in placement.variants:
+                if variant not in self._loaded and variant not in self._failed:
+                    return variant, placement
+        return None
+
+    def _switch(self, app: str, placement: Placement) -> list[StagingAction]:
+        ready = [v for v in placement.variants if v in self._loaded]
+        if not ready:
+            return []
+        ready.sort(key=lambda v: (-self._catalogue.variants[v].accuracy, v))
+        slo = self._catalogue.apps[app].slo
+        hosted = tuple(self._hosted_variant(v, placement.max_batch) for v in ready)
+        change = HostingChanged(app, hosted, slo)
+        actions: list[StagingAction] = []
+        if self._hosted.get(app) != change:
+            self._hosted[app] = change
+            actions.append(Host(change))
+        old = [v for v, of in self._loaded.items() if of == app and v not in placement.variants]
+        for variant in old:
+            del self._loaded[variant]
+            actions.append(Unload(variant))
+        return actions
+
+    def _hosted_variant(self, variant: str, max_batch: int) -> Hosted:
+        profile = self._profile(variant)
+        return Hosted(
+            variant, self._catalogue.variants[variant].accuracy, profile.curve(self._quantile, limit=max(1, max_batch))
+        )
+
+    def _profile(self, variant: str) -> Profile:
+        kind = self._device.type if self._slice.profile == WHOLE else self._slice.profile
+        profile = self._catalogue.profiles.get((variant, kind))
+        return profile if profile is not None else self._catalogue.profiles[variant, self._device.type]
+
+    def _make_room(self, variant: str) -> list[StagingAction]:
+        if not self._memory:
+            return []
+        need = self._profile(variant).memory_bytes
+        used = sum(self._profile(v).memory_bytes for v in self._loaded)
+        kept = {v for p in self._target.values() for v in p.variants}
+        actions: list[StagingAction] = []
+        for old in [v for v in self._loaded if v not in kept]:
+            if used + need <= self._memory:
+                break
+            used -= self._profile(old).memory_bytes
+            actions += self._forget(old)
+        return actions
+
+    def _forget(self, variant: str) -> list[StagingAction]:
+        """Forget one variant now; its app goes on with what is left of its hosting."""
+        app = self._loaded.pop(variant)
+        actions: list[StagingAction] = [Unload(variant)]
+        change = self._hosted.get(app)
+        if change is not None:
+            left = HostingChanged(app, tuple(h for h in change.hosted if h.variant != variant), change.slo)
+            if left.hosted:
+                self._hosted[app] = left
+            else:
+                del self._hosted[app]
+                self._leaving.pop(app, None)
+            actions.insert(0, Host(left))
+        return actions
+
+    def _forget_app(self, app: str) -> list[StagingAction]:
+        actions: list[StagingAction] = []
+        change = self._hosted.pop(app, None)
+        if change is not None:
+            actions.append(Host(HostingChanged(app, (), change.slo)))
+        for variant in [v for v, of in self._loaded.items() if of == app]:
+            del self._loaded[variant]
+            actions.append(Unload(variant))
+        return actions
