@@ -1,0 +1,135 @@
+"""How every stage reads: in batches, with back-pressure, committing the contiguous prefix of what is done.
+
+Contract. ``handle`` gets records in offset order and must see to it that ``done(record)`` is called once, when all that
+the record led to is acknowledged. At most ``limit`` records are in flight: beyond it the partitions are paused, the
+membership stays. When partitions are revoked, what is in flight of them is waited for (bounded) and committed, then
+forgotten. After ``stop`` nothing more is fetched, what is in flight gets ``drain_s`` to finish, is committed, and the
+consumer leaves.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from stages.commits import CommitTracker
+from streams.ports import Consumer, Record, TopicPartition
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Sequence[Record]], Awaitable[None]]
+ConsumerFactory = Callable[["Intake"], Consumer]
+
+
+class Intake:
+    """Implements RebalanceListener for the consumer that ``make_consumer`` makes."""
+
+    def __init__(
+        self,
+        make_consumer: ConsumerFactory,
+        *,
+        limit: int = 4000,
+        commit_every: float = 0.2,
+        poll: float = 0.2,
+        drain_s: float = 5.0,
+    ) -> None:
+        self._make_consumer = make_consumer
+        self._limit = limit
+        self._commit_every = commit_every
+        self._poll = poll
+        self._drain_s = drain_s
+        self._tracker = CommitTracker()
+        self._paused = False
+        self._room = asyncio.Event()
+        self._consumer: Consumer | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """Records read whose consequences are not all acknowledged."""
+        return self._tracker.in_flight
+
+    def done(self, record: Record) -> None:
+        """All that ``record`` led to is acknowledged."""
+        self._tracker.done(TopicPartition(record.topic, record.partition), record.offset)
+        if self._paused and self._tracker.in_flight <= self._limit // 2:
+            self._room.set()
+
+    async def run(self, handle: Handler, stop: asyncio.Event) -> None:
+        """Read until ``stop``, then drain and leave."""
+        consumer = self._consumer = self._make_consumer(self)
+        await consumer.start()
+        committer = asyncio.create_task(self._commit_often(consumer))
+        try:
+            while not stop.is_set():
+                await self._step(consumer, handle)
+            await self._drain()
+        finally:
+            committer.cancel()
+            await asyncio.gather(committer, return_exceptions=True)
+            await self._commit(consumer)
+            await consumer.stop()
+
+    async def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
+        """Finish and commit what is theirs, within the bound; the rest is read again by its next owner."""
+        await self._drain()
+        if self._consumer is not None:
+            await self._commit(self._consumer)
+        self._tracker.forget(partitions)
+
+    async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+        """Start with nothing in flight."""
+        self._tracker.forget(partitions)
+
+    async def _step(self, consumer: Consumer, handle: Handler) -> None:
+        room = self._limit - self._tracker.in_flight
+        if room <= 0:
+            await self._wait_for_room(consumer)
+            return
+        records = await consumer.get_many(wait=self._poll, max_records=min(room, 500))
+        if not records:
+            return
+        begin = self._tracker.begin
+        for record in records:
+            begin(TopicPartition(record.topic, record.partition), record.offset)
+        await handle(records)
+
+    async def _wait_for_room(self, consumer: Consumer) -> None:
+        """Hold still, without fetching, until half of what is in flight is done."""
+        assigned = consumer.assignment()
+        consumer.pause(assigned)
+        self._paused = True
+        self._room.clear()
+        try:
+            async with asyncio.timeout(self._poll):
+                await self._room.wait()
+        except TimeoutError:
+            await consumer.get_many(wait=0.0)  # paused partitions give nothing; a group member must go on polling
+        finally:
+            self._paused = False
+            consumer.resume(assigned & consumer.assignment())
+
+    async def _drain(self) -> None:
+        try:
+            async with asyncio.timeout(self._drain_s):
+                while self._tracker.in_flight:
+                    await asyncio.sleep(0.005)
+        except TimeoutError:
+            log.warning("%d records still in flight after %.1f s; they will be read again", self.in_flight, self._drain_s)
+
+    async def _commit_often(self, consumer: Consumer) -> None:
+        while True:
+            await asyncio.sleep(self._commit_every)
+            await self._commit(consumer)
+
+    async def _commit(self, consumer: Consumer) -> None:
+        due = self._tracker.due()
+        due = {partition: offset for partition, offset in due.items() if partition in consumer.assignment()}
+        if not due:
+            return
+        try:
+            await consumer.commit(due)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # a lost commit only means reading again; the next one repairs it
+            log.warning("commit failed (%s); trying again", error)
+        else:
+            self._tracker.committed(due)
