@@ -1,1 +1,1 @@
-"""Thin IO shells, one process role a file: they turn records into events and actions into records, and decide nothing."""
+"""Thin IO shells, one process role a file: records become events, actions become records; nothing is decided here."""

@@ -40,6 +40,8 @@ class Intake:
         self._tracker = CommitTracker()
         self._paused = False
         self._room = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
         self._consumer: Consumer | None = None
 
     @property
@@ -50,7 +52,10 @@ class Intake:
     def done(self, record: Record) -> None:
         """All that ``record`` led to is acknowledged."""
         self._tracker.done(TopicPartition(record.topic, record.partition), record.offset)
-        if self._paused and self._tracker.in_flight <= self._limit // 2:
+        in_flight = self._tracker.in_flight
+        if not in_flight:
+            self._empty.set()
+        if self._paused and in_flight <= self._limit // 2:
             self._room.set()
 
     async def run(self, handle: Handler, stop: asyncio.Event) -> None:
@@ -73,11 +78,16 @@ class Intake:
         await self._drain()
         if self._consumer is not None:
             await self._commit(self._consumer)
-        self._tracker.forget(partitions)
+        self._forget(partitions)
 
     async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
         """Start with nothing in flight."""
+        self._forget(partitions)
+
+    def _forget(self, partitions: frozenset[TopicPartition]) -> None:
         self._tracker.forget(partitions)
+        if not self._tracker.in_flight:
+            self._empty.set()
 
     async def _step(self, consumer: Consumer, handle: Handler) -> None:
         room = self._limit - self._tracker.in_flight
@@ -90,6 +100,7 @@ class Intake:
         begin = self._tracker.begin
         for record in records:
             begin(TopicPartition(record.topic, record.partition), record.offset)
+        self._empty.clear()
         await handle(records)
 
     async def _wait_for_room(self, consumer: Consumer) -> None:
@@ -110,10 +121,9 @@ class Intake:
     async def _drain(self) -> None:
         try:
             async with asyncio.timeout(self._drain_s):
-                while self._tracker.in_flight:
-                    await asyncio.sleep(0.005)
+                await self._empty.wait()
         except TimeoutError:
-            log.warning("%d records still in flight after %.1f s; they will be read again", self.in_flight, self._drain_s)
+            log.warning("%d records still in flight after %.1f s: read again later", self.in_flight, self._drain_s)
 
     async def _commit_often(self, consumer: Consumer) -> None:
         while True:

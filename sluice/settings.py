@@ -1,0 +1,163 @@
+"""Settings: one YAML file, environment overrides (``SLUICE_…``, nested by ``__``), validated at start-up."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from domain.device import Device
+from domain.errors import ConfigurationError
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DeviceSettings(_Section):
+    """A device that this deployment has. ``type`` names its pool and must be profiled in the catalogue."""
+
+    name: str
+    type: str = "cpu"
+    memory_bytes: int = Field(default=0, ge=0)
+    price: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    spot: bool = False
+
+    def device(self) -> Device:
+        """The domain's noun."""
+        return Device(name=self.name, type=self.type, memory_bytes=self.memory_bytes, price=self.price, spot=self.spot)
+
+
+class AdmissionSettings(_Section):
+    """Limits on what comes from outside. Sizes in bytes, times in seconds."""
+
+    max_body_bytes: int = Field(default=1_000_000, gt=0)
+    max_skew_s: Seconds = 5.0
+    max_latency_s: Seconds = 600.0
+    dedupe_window_s: Seconds = 600.0
+    dedupe_entries: int = Field(default=500_000, gt=0)
+
+
+class WorkerSettings(_Section):
+    """``batching``: a policy by name. ``executor``: what runs the variants."""
+
+    batching: str = "deadline"
+    executor: Literal["onnx", "emulated"] = "onnx"
+    heartbeat_s: Seconds = 0.5
+    max_in_flight: int = Field(default=4000, gt=0)
+
+
+class PlannerSettings(_Section):
+    """``name``: a planner by name. Periods in seconds."""
+
+    name: str = "allocation"
+    period_s: Seconds = 10.0
+    device_timeout_s: Seconds = 2.0
+    quantile: Literal["median", "p95"] = "p95"
+    demand: Literal["plain", "faust"] = "plain"
+
+
+class HttpSettings(_Section):
+    """The front. Loopback unless said otherwise; a token is required once it is not."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8080, ge=0, le=65535)
+    token: str | None = Field(default=None, repr=False)
+
+
+class Settings(BaseSettings):
+    """Everything that can be set. Environment beats file, file beats defaults."""
+
+    model_config = SettingsConfigDict(env_prefix="SLUICE_", env_nested_delimiter="__", extra="forbid", frozen=True)
+
+    broker: str = "memory://"
+    prefix: str = "sluice"
+    home: Path = Field(default_factory=lambda: Path.home() / ".sluicegate")
+    catalogue: Path | None = None
+    apps: tuple[str, ...] = ()
+    devices: tuple[DeviceSettings, ...] = ()
+    partitions: int = Field(default=2, ge=1, le=1024)
+    slo_s: dict[str, Seconds] = Field(default_factory=dict)
+    admission: AdmissionSettings = AdmissionSettings()
+    routing: str = "weighted"
+    worker: WorkerSettings = WorkerSettings()
+    planner: PlannerSettings = PlannerSettings()
+    http: HttpSettings = HttpSettings()
+    runs: Path = Path("runs")
+    record: bool = False
+
+    @field_validator("broker")
+    @classmethod
+    def _known_scheme(cls, value: str) -> str:
+        if not value.startswith(("memory://", "kafka://", "memory+http://", "file://")):
+            raise ValueError("must start with memory://, kafka://, memory+http:// or file://")
+        return value
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Environment first: what is passed in comes from the file (or from a command's options, see ``load``)."""
+        del settings_cls, dotenv_settings, file_secret_settings
+        return env_settings, init_settings
+
+    def all_devices(self) -> tuple[Device, ...]:
+        """Devices as set; by default one CPU device a core, two at least."""
+        if self.devices:
+            return tuple(d.device() for d in self.devices)
+        count = max(2, len(os.sched_getaffinity(0)))
+        return tuple(Device(name=f"cpu{i}", type="cpu") for i in range(count))
+
+
+def load(file: Path | None = None, **overrides: Any) -> Settings:
+    """Read settings from ``file`` (YAML), then the environment, then ``overrides`` (a command's options; None: unset).
+
+    Raises ConfigurationError: one line naming each wrong field.
+    """
+    values: dict[str, Any] = {}
+    if file is not None:
+        values = _read(file)
+    try:
+        settings = Settings(**values)
+        changed = {name: value for name, value in overrides.items() if value is not None}
+        return settings.model_copy(update=_validated(changed)) if changed else settings
+    except ValidationError as error:
+        raise ConfigurationError(describe(error, str(file or "settings"))) from error
+
+
+def describe(error: ValidationError, what: str) -> str:
+    """One line: every wrong field with what is wrong with it."""
+    faults = (
+        f"{'.'.join(str(part) for part in fault['loc']) or 'value'}: {fault['msg']}"
+        for fault in error.errors(include_url=False, include_input=False)
+    )
+    return f"{what}: {'; '.join(faults)}"
+
+
+def _validated(changed: dict[str, Any]) -> dict[str, Any]:
+    whole = Settings.model_validate(changed)
+    return {name: getattr(whole, name) for name in changed}
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"settings {file}: {error.strerror}; give a readable YAML file") from error
+    try:
+        values = yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        line = str(error).replace("\n", " ")
+        raise ConfigurationError(f"settings {file}: not YAML ({line})") from error
+    if not isinstance(values, dict):
+        raise ConfigurationError(f"settings {file}: must be a mapping of settings, is a {type(values).__name__}")
+    return values
