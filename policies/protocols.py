@@ -9,6 +9,7 @@ from typing import Protocol
 
 from domain.actions import ActivationAction, AdmissionAction, RoutingAction, StagingAction, StationAction
 from domain.events import ActivationEvent, Arrived, BatchingEvent, RoutingEvent, StagingEvent, StationEvent
+from domain.query import Query
 
 
 class BatchingPolicy(Protocol):
@@ -35,6 +36,10 @@ class BatchingPolicy(Protocol):
     @property
     def head_deadline(self) -> float:
         """Deadline of the most urgent query waiting; infinity when none."""
+        ...
+
+    def drain(self) -> tuple[Query, ...]:
+        """Take everything out of the queue: these queries are the caller's again."""
         ...
 
 

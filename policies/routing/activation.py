@@ -1,0 +1,128 @@
+"""When a router switches to a published plan: once the capacity that its app needs is ready.
+
+Rules.
+- Epochs only grow (term first, then number): a plan at or below the newest one seen is ignored, and so is what a
+  deposed planner publishes. A newer plan replaces a pending one.
+- A placement is ready when its device has acknowledged the plan's epoch and staged at least one of its variants.
+- The plan is activated when every device that hosts the app in it has acknowledged, less the placements that failed.
+- The first plan of all is activated with its first ready placement and again with each further one.
+- After ``wait_s`` the plan is activated with what is ready; where nothing is, the old plan stays in force and the
+  router goes on waiting. Devices that acknowledge later join then.
+- A plan that changes nothing in what is hosted for the app is activated at once.
+- A device of the active plan that a newer plan does not mention at all is taken for dead: the router stops using it at
+  once, or turns to the new plan where it would be left with nothing.
+
+Illegal: nothing. Messages of the control topics may come in any order and more than once.
+"""
+
+from dataclasses import replace
+from typing import assert_never
+
+from domain.actions import Activate, ActivationAction, WakeAt
+from domain.events import ActivationEvent, PlanAcknowledged, PlanPublished, Woke
+from domain.plan import NO_EPOCH, Placement, Plan
+from policies.routing.weighted import hosting
+
+WAIT_S = 5.0
+
+
+class Activation:
+    """ActivationPolicy of ``app``. ``wait_s``: seconds after which a plan is activated with what is ready."""
+
+    __slots__ = ("_acks", "_active", "_newest", "_pending", "_routed", "_since", "app", "wait_s")
+
+    def __init__(self, app: str, *, wait_s: float = WAIT_S) -> None:
+        self.app = app
+        self.wait_s = wait_s
+        self._newest = NO_EPOCH
+        self._active: Plan | None = None
+        self._pending: Plan | None = None
+        self._routed: tuple[Placement, ...] = ()
+        self._since = 0.0
+        self._acks: dict[str, PlanAcknowledged] = {}
+
+    @property
+    def active(self) -> Plan | None:
+        """The plan in force, with the placements that are used."""
+        return self._active
+
+    @property
+    def pending(self) -> Plan | None:
+        """The newest plan, while it is not in force in full."""
+        return self._pending
+
+    def handle(self, event: ActivationEvent, now: float) -> list[ActivationAction]:
+        """Decide."""
+        match event:
+            case PlanPublished():
+                if event.plan.epoch <= self._newest:
+                    return []
+                return self._published(event.plan, now)
+            case PlanAcknowledged():
+                known = self._acks.get(event.device)
+                if known is not None and known.epoch > event.epoch:
+                    return []
+                self._acks[event.device] = event
+                if self._pending is None or event.epoch != self._pending.epoch:
+                    return []
+                return self._progress(self._pending, now)
+            case Woke():
+                return self._woke(self._pending, now) if self._pending is not None else []
+            case _:
+                assert_never(event)
+
+    def _published(self, plan: Plan, now: float) -> list[ActivationAction]:
+        self._newest = plan.epoch
+        self._pending = plan
+        self._since = now
+        wanted = hosting(plan, self.app)
+        alive = {p.device for p in plan.placements}
+        self._acks = {d: a for d, a in self._acks.items() if d in alive or a.epoch > plan.epoch}
+        if not wanted or (self._active is not None and _places(wanted) == _places(self._routed)):
+            return self._activate(plan, wanted, complete=True)
+        actions: list[ActivationAction] = []
+        left = tuple(p for p in self._routed if p.device in alive)
+        if self._active is not None and len(left) < len(self._routed):
+            if not left:
+                return self._activate(plan, wanted, complete=True)
+            actions += self._activate(self._active, left, complete=False)
+        progress = self._progress(plan, now)
+        return [*actions, *(progress or [WakeAt(now + self.wait_s)])]
+
+    def _woke(self, plan: Plan, now: float) -> list[ActivationAction]:
+        if now < self._since + self.wait_s:
+            return [WakeAt(self._since + self.wait_s)]
+        return self._progress(plan, now)
+
+    def _progress(self, plan: Plan, now: float) -> list[ActivationAction]:
+        wanted = hosting(plan, self.app)
+        answers = [self._answer(p, plan) for p in wanted]
+        ready = tuple(p for p, answer in zip(wanted, answers, strict=True) if answer)
+        answered = None not in answers
+        due = self._since + self.wait_s
+        joined = self._active is not None and self._active.epoch == plan.epoch
+        if ready and (answered or joined or now >= due or self._active is None):
+            complete = len(ready) == len(wanted)
+            if joined and ready == self._routed and not complete:
+                return []
+            return self._activate(plan, ready, complete=complete)
+        return []
+
+    def _activate(self, plan: Plan, placements: tuple[Placement, ...], *, complete: bool) -> list[ActivationAction]:
+        others = tuple(p for p in plan.placements if p.app != self.app)
+        self._active = plan if complete else replace(plan, placements=others + placements)
+        self._routed = placements
+        if complete and plan is self._pending:
+            self._pending = None
+        return [Activate(self._active)]
+
+    def _answer(self, placement: Placement, plan: Plan) -> bool | None:
+        """Whether ``placement`` is ready; None while its device has not answered."""
+        ack = self._acks.get(placement.device)
+        if ack is None or ack.epoch != plan.epoch:
+            return None
+        return not set(placement.variants).isdisjoint(ack.variants)
+
+
+def _places(placements: tuple[Placement, ...]) -> list[tuple[str, str, tuple[str, ...]]]:
+    return sorted((p.device, p.slice, p.variants) for p in placements)

@@ -1,0 +1,32 @@
+"""Routing policies by name."""
+
+from collections.abc import Callable
+from inspect import signature
+from types import MappingProxyType
+from typing import Any
+
+from domain.errors import ConfigurationError
+from policies.protocols import RoutingPolicy
+from policies.routing.weighted import WeightedRouting
+
+ROUTING: MappingProxyType[str, Callable[..., RoutingPolicy]] = MappingProxyType(
+    {
+        WeightedRouting.name: WeightedRouting,
+    }
+)
+"""Name -> class. The app comes first; options are the further keyword arguments of its constructor."""
+
+
+def routing(name: str, **options: Any) -> Callable[[str], RoutingPolicy]:
+    """A factory, app -> policy called ``name``. Raises ConfigurationError for an unknown name or option."""
+    known = ROUTING.get(name)
+    if known is None:
+        raise ConfigurationError(f"routing policy {name!r} is unknown; choose one of {', '.join(sorted(ROUTING))}")
+    allowed = [p for p in signature(known).parameters if p != "app"]
+    for option in options:
+        if option not in allowed:
+            raise ConfigurationError(
+                f"routing policy {name!r} has no option {option!r}; it takes {', '.join(allowed) or 'none'}"
+            )
+    known("", **options)  # a bad value is an error now, not at the first query
+    return lambda app: known(app, **options)

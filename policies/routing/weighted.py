@@ -1,0 +1,126 @@
+"""Spreads an app's queries over its placements in proportion to their shares, smoothly and deterministically.
+
+Placement i with share w_i is to get its k-th query (k = 0, 1, ...) while ``k <= w_i n < k + 1``, n queries having been
+routed in all. Slot n goes, among the placements whose turn has begun (``k_i / w_i < n + 1``), to the one whose turn
+ends first (``(k_i + 1) / w_i``): earliest deadline first, which is optimal on one resource, hence
+``|count_i - w_i n| < 1`` at every n for any shares (Tijdeman's chairman assignment; Baruah's proportionate fairness).
+Two heaps make it O(log placements) a query.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+from math import ceil, floor, isfinite
+from typing import assert_never
+
+from domain.actions import Drop, RoutingAction, Send
+from domain.errors import IllegalEventError
+from domain.events import Arrived, DeviceReported, PlanActivated, RoutingEvent
+from domain.outcome import Reason
+from domain.plan import Placement, Plan
+
+_RESTART = 1 << 24
+"""Slots after which the counts start again, so that quotients keep their precision."""
+
+
+class ProportionalSequence:
+    """An endless sequence over 0..n-1 in which every prefix of length N holds i ``w_i N`` times, give or take one.
+
+    ``weights`` need not sum to 1; negative and non-finite ones count as 0, and where all are 0 all are equal.
+    """
+
+    __slots__ = ("_eligible", "_future", "_only", "_periods", "_slot", "_taken", "shares")
+
+    def __init__(self, weights: Sequence[float]) -> None:
+        usable = [w if w > 0.0 and isfinite(w) else 0.0 for w in weights]
+        total = sum(usable)
+        if not total > 0.0:
+            usable, total = [1.0] * len(usable), float(len(usable))
+        self.shares = tuple(w / total for w in usable)
+        self._periods = [1.0 / w if w > 0.0 else 0.0 for w in self.shares]
+        positive = [i for i, w in enumerate(self.shares) if w > 0.0]
+        self._only = positive[0] if len(positive) == 1 else -1
+        self._start()
+
+    def _start(self) -> None:
+        self._slot = 0
+        self._taken = [0] * len(self._periods)
+        self._eligible = [(ceil(period), i) for i, period in enumerate(self._periods) if period > 0.0]
+        heapify(self._eligible)
+        self._future: list[tuple[int, int, int]] = []
+
+    def next(self) -> int:
+        """The next index."""
+        if self._only >= 0:
+            return self._only
+        slot = self._slot
+        eligible = self._eligible
+        future = self._future
+        while future and future[0][0] <= slot:
+            _, ends, chosen = heappop(future)
+            heappush(eligible, (ends, chosen))
+        if eligible:
+            chosen = heappop(eligible)[1]
+        else:  # rounding made every turn begin a slot late
+            chosen = heappop(future)[2]
+        taken = self._taken[chosen] + 1
+        self._taken[chosen] = taken
+        period = self._periods[chosen]
+        heappush(future, (floor(taken * period), ceil((taken + 1) * period), chosen))
+        self._slot = slot + 1
+        if slot >= _RESTART:
+            self._start()
+        return chosen
+
+
+class WeightedRouting:
+    """Routes ``app`` by the shares of the plan in force.
+
+    A query is dropped (NO_CAPACITY) only where that plan hosts nothing for the app. A query before the first plan is
+    an error of the shell, which holds arrivals back until then.
+    """
+
+    name = "weighted"
+    __slots__ = ("_sequence", "_story", "_targets", "app")
+
+    def __init__(self, app: str) -> None:
+        self.app = app
+        self._targets: tuple[Placement, ...] = ()
+        self._sequence: ProportionalSequence | None = None
+        self._story: deque[str] = deque(maxlen=8)
+
+    def handle(self, event: RoutingEvent, now: float) -> list[RoutingAction]:
+        """Decide. Raises IllegalEventError for a query before the first plan."""
+        match event:
+            case Arrived():
+                if self._sequence is None:
+                    raise IllegalEventError(f"query {event.query.id} at {now} before any plan", tuple(self._story))
+                if not self._targets:
+                    return [Drop(event.query, Reason.NO_CAPACITY)]
+                target = self._targets[self._sequence.next()]
+                return [Send(event.query, target.device, target.slice)]
+            case PlanActivated():
+                self._follow(event.plan, now)
+            case DeviceReported():
+                pass
+            case _:
+                assert_never(event)
+        return []
+
+    @property
+    def shares(self) -> dict[tuple[str, str], float]:
+        """(device, slice) -> share of the app's queries it gets, 0..1."""
+        shares = self._sequence.shares if self._sequence else ()
+        return {(p.device, p.slice): share for p, share in zip(self._targets, shares, strict=True)}
+
+    def _follow(self, plan: Plan, now: float) -> None:
+        targets = hosting(plan, self.app)
+        self._story.append(f"{now:.6f} PlanActivated {tuple(plan.epoch)}: {len(targets)} placements of {self.app}")
+        if targets != self._targets or self._sequence is None:
+            self._targets = targets
+            self._sequence = ProportionalSequence([p.share for p in targets])
+
+
+def hosting(plan: Plan, app: str) -> tuple[Placement, ...]:
+    """Placements that host something for ``app``, ordered by device and slice: equal plans route equally."""
+    return tuple(sorted((p for p in plan.of_app(app) if p.variants), key=lambda p: (p.device, p.slice)))
