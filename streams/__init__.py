@@ -1,0 +1,34 @@
+"""The log that everything runs on. ``connect(url)`` gives its broker; ``streams.ports`` says what that can do."""
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from domain.errors import ConfigurationError
+from streams.ports import Broker
+from streams.settings import MemorySettings
+
+
+def connect(
+    url: str,
+    *,
+    memory: MemorySettings | None = None,
+) -> Broker:
+    """The broker at ``url``.
+
+    ``memory://``: a new, empty one in this process. ``file:///folder``: a kept log, read only.
+    Raises ConfigurationError for anything else; connects to nothing yet.
+    """
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        scheme = ""
+    match scheme:
+        case "memory":
+            from streams.memory import MemoryBroker
+
+            return MemoryBroker(memory)
+        case "file":
+            from streams.memory import MemoryBroker
+
+            return MemoryBroker.load(Path(unquote(urlsplit(url).path)), memory)
+        case _:
+            raise ConfigurationError(f"broker {url!r}: give memory:// or file:///folder")

@@ -4,11 +4,22 @@ Semantics are those of Apache Kafka: a topic has partitions, a partition is an o
 reads from positions and commits offsets for its group. ``memory://`` and ``kafka://`` pass one conformance suite.
 """
 
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from asyncio import Future
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from domain.errors import SluiceError
+
 Headers = tuple[tuple[str, bytes], ...]
+
+
+class LostPartitionError(SluiceError):
+    """This partition is not this consumer's (any more): a rebalance gave it to another, who goes on from the commit."""
+
+
+class DeliveryError(SluiceError):
+    """A record was not acknowledged by the broker: it may or may not have been written."""
 
 
 class TopicPartition(NamedTuple):
@@ -65,11 +76,13 @@ class Producer(Protocol):
         headers: Headers = (),
         partition: int | None = None,
         timestamp: float | None = None,
-    ) -> Awaitable[Written]:
-        """Queue a record; await the returned future for its acknowledgement.
+    ) -> Future[Written]:
+        """Queue a record; await the returned future for its acknowledgement (or add a callback to it).
 
         Awaiting ``send`` itself waits only while the buffer is full. Without ``partition`` the key's hash decides.
-        Raises InvalidInputError for a record over the size limit, ConfigurationError for an unknown topic.
+        Raises InvalidInputError for a record over the size limit, ConfigurationError for an unknown topic or partition.
+        The future fails with DeliveryError, or with InvalidInputError where only the broker knows the limit.
+        ``timestamp`` is kept to the millisecond.
         """
         ...
 
@@ -102,7 +115,11 @@ class Consumer(Protocol):
         ...
 
     async def get_many(self, *, wait: float, max_records: int = 500) -> Sequence[Record]:
-        """Records in offset order within each partition; waits at most ``wait`` seconds for the first."""
+        """Records in offset order within each partition; waits at most ``wait`` seconds for the first.
+
+        Other tasks get a turn at least once a call. What a listener raised is raised here. A position below the
+        beginning (retention went past it) goes on at the beginning, or at the end with ``start_at`` "end".
+        """
         ...
 
     def assignment(self) -> frozenset[TopicPartition]:
@@ -118,7 +135,7 @@ class Consumer(Protocol):
         ...
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Read on from ``offset``."""
+        """Read on from ``offset``. Raises LostPartitionError where the partition is not ours; so do the next two."""
         ...
 
     async def position(self, partition: TopicPartition) -> int:
@@ -194,8 +211,9 @@ class Broker(Protocol):
     ) -> Consumer:
         """A new consumer: of ``topics`` as a member of ``group`` (``member``: static id), or of ``partitions``.
 
-        ``start_at``: "committed" (else the beginning), "beginning" or "end". With explicit partitions ``group`` only
-        names whose offsets are committed.
+        ``start_at``: "committed" (else the beginning), "beginning" or "end"; a member of a group starts there only
+        where nothing is committed. With explicit partitions ``group`` only names whose offsets are committed. A static
+        member that comes back within the session timeout finds its partitions as it left them.
         """
         ...
 

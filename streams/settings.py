@@ -1,0 +1,63 @@
+"""What can be set on each broker. Plain values, so that reading settings imports no client."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySettings:
+    """``max_bytes``: cap on all that is kept; above it the largest partition loses its oldest eighth.
+
+    ``max_message_bytes``: limit of topics that set none. ``max_partition_bytes``: cap a partition, None for none.
+    ``session_timeout``: seconds that the partitions of a static member wait for its return.
+    """
+
+    max_bytes: int = 2048 * MIB
+    max_message_bytes: int = MIB
+    max_partition_bytes: int | None = None
+    session_timeout: float = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaSecurity:
+    """TLS and SASL. ``protocol``: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL; files are PEM."""
+
+    protocol: str = "PLAINTEXT"
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    key_password: str | None = field(default=None, repr=False)
+    sasl_mechanism: str = "SCRAM-SHA-512"
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaSettings:
+    """Seconds and bytes. ``linger``: how long a batch waits to fill. ``request_timeout``: also bounds a delivery.
+
+    ``buffered_sends``: unacknowledged records of one producer above which ``send`` waits.
+    """
+
+    client_id: str = "sluicegate"
+    linger: float = 0.001
+    max_message_bytes: int = 16 * MIB
+    request_timeout: float = 30.0
+    session_timeout: float = 10.0
+    heartbeat_interval: float = 1.0
+    fetch_wait: float = 0.1
+    buffered_sends: int = 10_000
+    replication: int = 1
+    security: KafkaSecurity = KafkaSecurity()
+    compression: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteSettings:
+    """A client of another process's memory log. ``token``: what that process asks for, if it does."""
+
+    token: str | None = field(default=None, repr=False)
+    timeout: float = 30.0
+    max_message_bytes: int = 16 * MIB

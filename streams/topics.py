@@ -1,0 +1,156 @@
+"""Names of all topics, from one prefix, and what to create.
+
+Names of apps and devices become parts of topic names: letters, digits, ``-`` and ``_``, at most 64, none of them a dot,
+so that two names never give one topic.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from domain.errors import InvalidInputError
+from streams.ports import TopicSpec
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}(\.[A-Za-z0-9][A-Za-z0-9_-]{0,31}){0,2}")
+
+MAX_RECORD_BYTES = 16 << 20
+"""Limit of query and result topics: well above what admission accepts, so that it can reject what is too large."""
+
+
+def check_topic_name(name: object) -> str:
+    """``name`` if Kafka takes it as a topic name, which is also safe as a folder name. Raises InvalidInputError."""
+    if not isinstance(name, str) or not _TOPIC.fullmatch(name) or name in {".", ".."}:
+        raise InvalidInputError("topic", f"{name!r:.100} is no topic name; use 1 to 249 of A-Z a-z 0-9 . _ -")
+    return name
+
+
+def check_name(field: str, name: object) -> str:
+    """``name`` if it can name an app or device. Raises InvalidInputError."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidInputError(
+            field, f"{name!r:.100} is no valid name; use 1 to 64 of A-Z a-z 0-9 _ -, a letter or digit first"
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Topic names. ``prefix`` separates systems on one broker."""
+
+    prefix: str = "sluice"
+
+    def __post_init__(self) -> None:
+        if not _PREFIX.fullmatch(self.prefix):
+            raise InvalidInputError(
+                "prefix", f"{self.prefix!r:.100}; use up to three names of A-Z a-z 0-9 _ - joined by dots"
+            )
+
+    def queries(self, app: str) -> str:
+        """What producers write; key: query id or stream key."""
+        return f"{self.prefix}.app.{check_name('app', app)}.queries"
+
+    def admitted(self, app: str) -> str:
+        """Validated queries; key: query id."""
+        return f"{self.prefix}.app.{check_name('app', app)}.admitted"
+
+    def work(self, device: str) -> str:
+        """Queries routed to a device; key: app; one partition."""
+        return f"{self.prefix}.device.{check_name('device', device)}.work"
+
+    def results(self, app: str) -> str:
+        """One terminal outcome a query; key: query id."""
+        return f"{self.prefix}.app.{check_name('app', app)}.results"
+
+    @property
+    def demand(self) -> str:
+        """Counts of arrivals; key: app."""
+        return f"{self.prefix}.metrics.demand"
+
+    @property
+    def devices_metrics(self) -> str:
+        """Heartbeats; key: device."""
+        return f"{self.prefix}.metrics.devices"
+
+    @property
+    def plan(self) -> str:
+        """Plan epochs; compacted."""
+        return f"{self.prefix}.control.plan"
+
+    @property
+    def policies(self) -> str:
+        """Selection tables; compacted."""
+        return f"{self.prefix}.control.policies"
+
+    @property
+    def registry(self) -> str:
+        """Apps, variants, profiles; compacted."""
+        return f"{self.prefix}.control.registry"
+
+    @property
+    def devices(self) -> str:
+        """Inventory; compacted."""
+        return f"{self.prefix}.control.devices"
+
+    @property
+    def instances(self) -> str:
+        """Variant instances; compacted."""
+        return f"{self.prefix}.control.instances"
+
+    @property
+    def acks(self) -> str:
+        """Plan acknowledgements; compacted."""
+        return f"{self.prefix}.control.acks"
+
+    @property
+    def status(self) -> str:
+        """Leader lease, safe mode; compacted."""
+        return f"{self.prefix}.control.status"
+
+    @property
+    def dead_letters(self) -> str:
+        """What could not be understood; key: query id where known."""
+        return f"{self.prefix}.dead-letters"
+
+    @property
+    def control(self) -> tuple[str, ...]:
+        """All compacted topics."""
+        return (self.plan, self.policies, self.registry, self.devices, self.instances, self.acks, self.status)
+
+    def app_of(self, topic: str) -> str | None:
+        """The app whose queries, admitted queries or results ``topic`` carries."""
+        parts = topic.removeprefix(f"{self.prefix}.app.").split(".")
+        known = topic.startswith(f"{self.prefix}.app.") and len(parts) == 2
+        return parts[0] if known and parts[1] in {"queries", "admitted", "results"} else None
+
+    def specs(
+        self,
+        apps: Iterable[str],
+        devices: Iterable[str] = (),
+        *,
+        partitions: int | Mapping[str, int] = 1,
+        retention_s: float | None = None,
+        metrics_retention_s: float = 3600.0,
+        max_message_bytes: int = MAX_RECORD_BYTES,
+    ) -> tuple[TopicSpec, ...]:
+        """Topics to create. ``partitions``: of an app's topics, for all or by app (1 where it is not named).
+
+        ``retention_s``: of queries, work, results and dead letters. Work topics have one partition: a device reads
+        its own and no rebalance touches it.
+        """
+        specs = []
+        for app in apps:
+            count = partitions if isinstance(partitions, int) else partitions.get(app, 1)
+            specs += [
+                TopicSpec(name=name, partitions=count, retention_s=retention_s, max_message_bytes=max_message_bytes)
+                for name in (self.queries(app), self.admitted(app), self.results(app))
+            ]
+        specs += [
+            TopicSpec(name=self.work(device), retention_s=retention_s, max_message_bytes=max_message_bytes)
+            for device in devices
+        ]
+        specs += [TopicSpec(name=name, retention_s=metrics_retention_s) for name in (self.demand, self.devices_metrics)]
+        specs += [TopicSpec(name=name, compacted=True, max_message_bytes=max_message_bytes) for name in self.control]
+        specs.append(TopicSpec(name=self.dead_letters, retention_s=retention_s, max_message_bytes=max_message_bytes))
+        return tuple(specs)
