@@ -127,11 +127,12 @@ class Station:
                 self._asked_again = True
                 actions.append(WakeAt(self._wake))
             return
-        self._wake = inf
+        self._wake = -inf  # one wake is asked for below, for all
         for lane in self._lanes.values():
             if lane.wake <= now:
                 lane.wake = inf
                 self._absorb(lane, lane.policy.handle(event, now), actions)
+        self._wake = inf
         self._wake_by(min((lane.wake for lane in self._lanes.values()), default=inf), actions)
 
     def _offer(self, now: float, actions: list[StationAction]) -> None:

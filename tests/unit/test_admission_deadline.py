@@ -1,0 +1,41 @@
+"""Admission by deadline."""
+
+from math import inf, nan
+
+import pytest
+
+from domain.actions import Accept, Reject
+from domain.errors import ConfigurationError
+from domain.events import Arrived
+from domain.outcome import Reason
+from domain.query import Query
+from policies.admission.deadline import DeadlineAdmission
+from policies.admission.registry import admission
+
+
+@pytest.mark.parametrize(
+    ("deadline", "reason"),
+    [
+        (100.001, None),
+        (160.0, None),
+        (100.0, Reason.DEADLINE_PAST),
+        (-inf, Reason.DEADLINE_PAST),
+        (160.1, Reason.INVALID),
+        (inf, Reason.INVALID),
+        (nan, Reason.INVALID),
+    ],
+)
+def test_only_deadlines_ahead_and_within_the_horizon_are_accepted(deadline: float, reason: Reason | None) -> None:
+    query = Query("1", "a", 99.0, deadline)
+    (action,) = admission("deadline", max_horizon_s=60.0)().handle(Arrived(query), 100.0)
+    if reason is None:
+        assert action == Accept(query)
+    else:
+        assert isinstance(action, Reject)
+        assert action.reason is reason
+        assert action.detail
+
+
+def test_a_horizon_that_admits_nothing_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="max_horizon_s"):
+        DeadlineAdmission(max_horizon_s=nan)
