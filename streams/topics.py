@@ -118,6 +118,32 @@ class Topics:
         """All compacted topics."""
         return (self.plan, self.policies, self.registry, self.devices, self.instances, self.acks, self.status)
 
+    @property
+    def admission_group(self) -> str:
+        """Group of all admission stages."""
+        return f"{self.prefix}.admission"
+
+    @property
+    def sink_group(self) -> str:
+        """Group of all sinks."""
+        return f"{self.prefix}.sink"
+
+    def router_group(self, app: str) -> str:
+        """Group of the routers of ``app``."""
+        return f"{self.prefix}.router.{check_name('app', app)}"
+
+    def worker_group(self, device: str) -> str:
+        """Whose offsets the worker of ``device`` commits."""
+        return f"{self.prefix}.worker.{check_name('device', device)}"
+
+    def is_queries(self, topic: str) -> bool:
+        """Whether ``topic`` carries what producers write."""
+        return topic.endswith(".queries") and self.app_of(topic) is not None
+
+    def is_results(self, topic: str) -> bool:
+        """Whether ``topic`` carries outcomes."""
+        return topic.endswith(".results") and self.app_of(topic) is not None
+
     def app_of(self, topic: str) -> str | None:
         """The app whose queries, admitted queries or results ``topic`` carries."""
         parts = topic.removeprefix(f"{self.prefix}.app.").split(".")

@@ -1,0 +1,131 @@
+"""Control and metrics records: domain dataclasses as JSON. Unknown fields are ignored, wrong ones named.
+
+Decoders raise InvalidInputError; a newer version may add fields, so that old readers go on reading.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
+from domain.actions import Announce
+from domain.errors import InvalidInputError
+from domain.events import DemandCounted, DeviceSeen, LatencyMeasured, PlanAcknowledged
+from domain.plan import NO_EPOCH, Epoch, Plan
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class SliceState:
+    """One slice of a device: rows queued, and seconds until the running batch ends (0: idle)."""
+
+    slice: str
+    queued: int
+    busy_for: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """What a worker tells twice a second. ``at``: wall seconds; ``utilisation``: busy share since the last, 0..1.
+
+    ``queued``: queries waiting; ``variants``: loaded ones; ``measured``: batches timed since the last heartbeat.
+    """
+
+    seen: DeviceSeen
+    at: float
+    epoch: Epoch = NO_EPOCH
+    queued: int = 0
+    utilisation: float = 0.0
+    variants: tuple[str, ...] = ()
+    measured: tuple[LatencyMeasured, ...] = ()
+    slices: tuple[SliceState, ...] = ()
+
+
+_plan = TypeAdapter(Plan)
+_heartbeat = TypeAdapter(Heartbeat)
+_demand = TypeAdapter(DemandCounted)
+_acknowledged = TypeAdapter(PlanAcknowledged)
+_announce = TypeAdapter(Announce)
+
+
+def encode_plan(plan: Plan) -> bytes:
+    """For the plan topic."""
+    return _plan.dump_json(plan)
+
+
+def decode_plan(value: bytes) -> Plan:
+    """From the plan topic."""
+    return _decode("plan", _plan, value)
+
+
+def encode_heartbeat(beat: Heartbeat) -> bytes:
+    """For the device metrics topic, keyed by device."""
+    return _heartbeat.dump_json(beat)
+
+
+def decode_heartbeat(value: bytes) -> Heartbeat:
+    """From the device metrics topic."""
+    return _decode("heartbeat", _heartbeat, value)
+
+
+def encode_demand(counted: DemandCounted, *, source: str, at: float) -> bytes:
+    """For the demand topic, keyed by app. ``source``: who counted; ``at``: wall seconds, the end of the window."""
+    return orjson.dumps(
+        {"app": counted.app, "count": counted.count, "window": counted.window, "source": source, "at": at}
+    )
+
+
+def decode_demand(value: bytes) -> DemandCounted:
+    """From the demand topic."""
+    counted = _decode("demand", _demand, value)
+    if counted.count < 0 or not 0.0 < counted.window < float("inf"):
+        raise InvalidInputError("demand", f"{counted.count} in {counted.window} s; give a count in a positive time")
+    return counted
+
+
+def encode_acknowledged(acknowledged: PlanAcknowledged) -> bytes:
+    """For the acknowledgement topic, keyed by device."""
+    return _acknowledged.dump_json(acknowledged)
+
+
+def decode_acknowledged(value: bytes) -> PlanAcknowledged:
+    """From the acknowledgement topic."""
+    return _decode("acknowledgement", _acknowledged, value)
+
+
+def encode_announce(announce: Announce) -> bytes:
+    """For the status topic, keyed by subject."""
+    return _announce.dump_json(announce)
+
+
+def decode_announce(value: bytes) -> Announce:
+    """From the status topic."""
+    return _decode("status", _announce, value)
+
+
+def encode_state(state: Mapping[str, Any]) -> bytes:
+    """Any other compacted record (registry, inventory, instances): a JSON object."""
+    return orjson.dumps(state, default=str, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def decode_state(value: bytes) -> dict[str, Any]:
+    """A JSON object of a compacted topic."""
+    try:
+        state = orjson.loads(value)
+    except ValueError as error:
+        raise InvalidInputError("state", f"{value[:60]!r} is not JSON ({error})") from error
+    if not isinstance(state, dict):
+        raise InvalidInputError("state", f"is a JSON {type(state).__name__}; give an object")
+    return state
+
+
+def _decode(what: str, adapter: TypeAdapter[T], value: bytes) -> T:
+    try:
+        return adapter.validate_json(value)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        place = ".".join((what, *(str(part) for part in fault["loc"])))
+        raise InvalidInputError(place, f"{fault['msg']} (got {fault['input']!r:.60})") from error
