@@ -29,7 +29,12 @@ class AppDemand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Everything that a plan depends on. ``devices``: alive ones. ``previous``: placements in force (loaded)."""
+    """Everything that a plan depends on. ``devices``: alive ones. ``previous``: placements in force (loaded).
+
+    ``latency_factor``: observed over profiled latency by (variant, device type). ``switching_weight``: accuracy (0..1)
+    that loading one second on every device is worth. ``max_loads``: slices that serve now and may be loaded anew (empty
+    ones may always be). ``money_weight``: accuracy (0..1) that one unit of price an hour is worth.
+    """
 
     demands: tuple[AppDemand, ...]
     devices: tuple[Device, ...]
@@ -41,6 +46,7 @@ class Problem:
     variants_per_device: int = 1
     switching_weight: float = 0.0
     max_loads: int | None = None
+    money_weight: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +54,8 @@ class Allocation:
     """An answer. ``objective`` and ``bound``: mean accuracy over served queries (0..1); ``gap`` = bound - objective.
 
     ``served``: fraction of each app's demand. ``loads``: (device, variant) pairs not in ``previous``.
-    ``steps``: what was solved, in order, with what came out. Same problem, same allocation, unless
-    ``nondeterministic``.
+    ``served_by_class``: the same as ``served`` by (app, class). ``steps``: what was solved, in order, and what came
+    out. Same problem, same allocation, unless ``nondeterministic``.
     """
 
     placements: tuple[Placement, ...]
@@ -59,6 +65,7 @@ class Allocation:
     loads: int = 0
     steps: tuple[str, ...] = ()
     nondeterministic: bool = False
+    served_by_class: Mapping[tuple[str, QueryClass], float] = field(default_factory=dict)
 
     @property
     def gap(self) -> float:
@@ -69,7 +76,10 @@ class Allocation:
 class Planner(Protocol):
     """A named way to allocate. Pure and deterministic."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What it is called in settings and reports."""
+        ...
 
     def allocate(self, problem: Problem) -> Allocation:
         """Always returns an allocation, with what can be served; raises InvalidInputError for NaN or negative input."""

@@ -1,0 +1,309 @@
+"""The program as a matrix for OR-tools MathOpt: GLOP for linear programs, HiGHS or SCIP for integer ones.
+
+Rules:
+- One thread, fixed seed: the same matrix gives the same answer. A node limit ends a search; the limit in seconds is a
+  safety stop, and what comes out after it struck is marked ``timed_out``.
+- No CP-SAT: it rounds continuous columns and calls the result optimal.
+- In a linear program a host that serves one demand needs no column of its own (n = max(1, need) f), which leaves one
+  row a pool and one a demand.
+- Any trouble of the solver is a SolverError: the caller has another way.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from domain.errors import SluiceError
+from planner.allocation.program import Floats, Ints, Program
+
+try:
+    from ortools.math_opt import model_pb2
+    from ortools.math_opt.python import mathopt
+except ImportError:  # pragma: no cover - the heuristic planner stands in
+    mathopt = None
+
+MipSolver = Literal["highs", "scip"]
+_INF = float("inf")
+
+
+class SolverError(SluiceError):
+    """The solver is missing or failed; says how."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When an integer search ends: absolute gap (objective units), nodes, and seconds as a safety stop."""
+
+    gap: float = 5e-4
+    nodes: int = 2000
+    seconds: float = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """A feasible answer. ``shares`` by serve, ``units`` by host, ``served`` by demand; ``bound`` on the objective."""
+
+    value: float
+    bound: float
+    shares: Floats
+    units: Floats
+    served: Floats
+    phi: float
+    nodes: int = 0
+    timed_out: bool = False
+    limit_hit: bool = False
+    pool_duals: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What to maximise: coefficients by serve, by demand, of phi, and of loads and money by host (subtracted)."""
+
+    shares: Floats | None = None
+    served: Floats | None = None
+    phi: float = 0.0
+    prices: bool = False
+
+
+class Matrix:
+    """The program's rows and columns, built once and solved for several goals.
+
+    ``integer``: host counts are whole numbers. ``units``: fixes the host counts. ``counts``: units by pool, where
+    other than the program's (some held back for rounding).
+    """
+
+    def __init__(
+        self, program: Program, *, integer: bool = False, units: Ints | None = None, counts: Ints | None = None
+    ) -> None:
+        if mathopt is None:
+            raise SolverError("OR-tools is not installed")
+        self._program = program
+        self._integer = integer
+        self._fixed = units
+        self._counts = program.pool_count if counts is None else counts
+        hosts, serves, demands = len(program.hosts), len(program.serves), len(program.demands)
+        own = integer or units is not None or program.priced
+        alone = np.array([len(s) == 1 for s in program.serves_of_host], dtype=np.bool_)
+        self._alone = alone & (not own)
+        self._host_column = np.full(hosts, -1, dtype=np.int64)
+        with_column = np.flatnonzero(~self._alone)
+        self._host_column[with_column] = serves + np.arange(len(with_column))
+        at = serves + len(with_column)
+        self._load_column = np.full(hosts, -1, dtype=np.int64)
+        if program.switching_weight > 0 or program.max_loads is not None:
+            self._load_column = at + np.arange(hosts)
+            at += hosts
+        self._served_column = at + np.arange(demands)
+        self._phi_column = at + demands
+        self._columns = self._phi_column + 1
+        self._rows: list[tuple[float, float]] = []
+        self._triplets: list[tuple[Ints, Ints, Floats]] = []
+        self._build()
+
+    def _add(self, rows: Ints, columns: Ints, values: Floats) -> None:
+        self._triplets.append((rows, columns, values))
+
+    def _new_rows(self, count: int, low: float | Floats, high: float | Floats) -> Ints:
+        start = len(self._rows)
+        lows = np.broadcast_to(np.asarray(low, dtype=np.float64), count).tolist()
+        highs = np.broadcast_to(np.asarray(high, dtype=np.float64), count).tolist()
+        self._rows.extend(zip(lows, highs, strict=True))
+        return start + np.arange(count)
+
+    def _build(self) -> None:
+        p = self._program
+        serves = np.arange(len(p.serves))
+        counts = np.asarray(self._counts, dtype=np.float64)
+        self._pool_rows = self._new_rows(len(p.pools), -_INF, counts)
+        alone_serve = self._alone[p.serve_host] if len(serves) else np.zeros(0, dtype=np.bool_)
+        a = serves[alone_serve]
+        self._add(self._pool_rows[p.host_pool[p.serve_host[a]]], a, np.maximum(1.0, p.need[a]))
+        hosts = np.flatnonzero(~self._alone)
+        if len(hosts):
+            self._add(self._pool_rows[p.host_pool[hosts]], self._host_column[hosts], np.ones(len(hosts)))
+            self._capacity_rows(serves[~alone_serve])
+        rows = self._new_rows(len(p.demands), 0.0, 0.0)
+        self._add(rows[p.serve_demand], serves, np.ones(len(serves)))
+        self._add(rows, self._served_column, -np.ones(len(p.demands)))
+        self._phi_rows = self._new_rows(len(p.demands), 0.0, _INF)
+        self._add(self._phi_rows, self._served_column, np.ones(len(p.demands)))
+        self._add(self._phi_rows, np.full(len(p.demands), self._phi_column), -np.ones(len(p.demands)))
+        self._load_rows()
+
+    def _capacity_rows(self, serves: Ints) -> None:
+        """need f <= n for each host, f <= n for each serve; one row where a host has one serve."""
+        p = self._program
+        single = np.array([len(s) == 1 for s in p.serves_of_host], dtype=np.bool_)
+        hosts = np.flatnonzero(~self._alone)
+        row_of = np.full(len(p.hosts), -1, dtype=np.int64)
+        row_of[hosts] = self._new_rows(len(hosts), -_INF, 0.0)
+        factor = np.where(single[p.serve_host[serves]], np.maximum(1.0, p.need[serves]), p.need[serves])
+        self._add(row_of[p.serve_host[serves]], serves, factor)
+        self._add(row_of[hosts], self._host_column[hosts], -np.ones(len(hosts)))
+        shared = serves[~single[p.serve_host[serves]]]
+        rows = self._new_rows(len(shared), -_INF, 0.0)
+        self._add(rows, shared, np.ones(len(shared)))
+        self._add(rows, self._host_column[p.serve_host[shared]], -np.ones(len(shared)))
+
+    def _load_rows(self) -> None:
+        """u >= n - n0, and the sum of u below the cap (units that hold nothing may always be loaded)."""
+        p = self._program
+        if not len(p.hosts) or self._load_column[0] < 0:
+            return
+        rows = self._new_rows(len(p.hosts), -_INF, p.loaded.astype(np.float64))
+        self._add(rows, self._host_column, np.ones(len(p.hosts)))
+        self._add(rows, self._load_column, -np.ones(len(p.hosts)))
+        if p.max_loads is not None:
+            cap = self._new_rows(1, -_INF, float(p.max_loads + p.empty_units))
+            self._add(np.repeat(cap, len(p.hosts)), self._load_column, np.ones(len(p.hosts)))
+
+    def _objective(self, goal: Goal) -> Floats:
+        p = self._program
+        c = np.zeros(self._columns)
+        if goal.shares is not None:
+            c[: len(p.serves)] += goal.shares
+        if goal.served is not None:
+            c[self._served_column] += goal.served
+        c[self._phi_column] = goal.phi
+        if goal.prices and len(p.hosts):
+            units = max(1, int(p.pool_count.sum()))
+            if p.switching_weight > 0:
+                c[self._load_column] -= p.switching_weight * p.load_s / units
+            if p.money_weight > 0:
+                price = np.array([k.price for k in p.pools])
+                c[self._host_column] -= p.money_weight * price[p.host_pool]
+        return c
+
+    def solve(
+        self,
+        goal: Goal,
+        *,
+        served_low: Floats,
+        served_high: Floats,
+        fair: Sequence[int] = (),
+        limits: Limits | None = None,
+        hint: Solved | None = None,
+        solver: MipSolver = "highs",
+        duals: bool = False,
+    ) -> Solved | None:
+        """Maximise ``goal`` with each demand's served share within bounds; None where that is infeasible.
+
+        ``fair``: demands whose served share is at least phi. An integer search that ends without an answer because of
+        ``limits`` raises SolverError.
+        """
+        low, high = np.zeros(self._columns), np.full(self._columns, _INF)
+        p = self._program
+        high[: len(p.serves)] = 1.0
+        low[self._served_column], high[self._served_column] = served_low, served_high
+        high[self._phi_column] = 1.0 if len(fair) else 0.0
+        own = np.flatnonzero(self._host_column >= 0)
+        high[self._host_column[own]] = self._unit_high()[own]
+        if self._fixed is not None:
+            low[self._host_column[own]] = high[self._host_column[own]] = self._fixed[own]
+        phi_low = np.full(len(p.demands), -_INF)
+        phi_low[list(fair)] = 0.0
+        objective = self._objective(goal)
+        model = mathopt.Model.from_model_proto(self._proto(objective, low, high, phi_low))
+        result = self._run(model, limits or Limits(), hint, solver)
+        return self._read(model, result, duals)
+
+    def _unit_high(self) -> Floats:
+        high = self._program.unit_limit.astype(np.float64)
+        return high if self._fixed is None else np.maximum(high, self._fixed)
+
+    def _proto(self, objective: Floats, low: Floats, high: Floats, phi_low: Floats) -> Any:
+        model = model_pb2.ModelProto()
+        columns = model.variables
+        columns.ids.extend(range(self._columns))
+        columns.lower_bounds.extend(low.tolist())
+        columns.upper_bounds.extend(high.tolist())
+        integers = np.zeros(self._columns, dtype=np.bool_)
+        if self._integer:
+            integers[self._host_column] = True
+        columns.integers.extend(integers.tolist())
+        lows, highs = (np.array(x) for x in zip(*self._rows, strict=True))
+        lows[self._phi_rows] = phi_low
+        rows = model.linear_constraints
+        rows.ids.extend(range(len(self._rows)))
+        rows.lower_bounds.extend(lows.tolist())
+        rows.upper_bounds.extend(highs.tolist())
+        r, c, v = (np.concatenate([t[i] for t in self._triplets]) for i in range(3))
+        order = np.lexsort((c, r))
+        matrix = model.linear_constraint_matrix
+        matrix.row_ids.extend(r[order].tolist())
+        matrix.column_ids.extend(c[order].tolist())
+        matrix.coefficients.extend(v[order].tolist())
+        model.objective.maximize = True
+        used = np.flatnonzero(objective)
+        model.objective.linear_coefficients.ids.extend(used.tolist())
+        model.objective.linear_coefficients.values.extend(objective[used].tolist())
+        return model
+
+    def _run(self, model: Any, limits: Limits, hint: Solved | None, solver: MipSolver) -> Any:
+        try:
+            if not self._integer:
+                return mathopt.solve(model, mathopt.SolverType.GLOP)
+            params = mathopt.SolveParameters(
+                node_limit=limits.nodes, absolute_gap_tolerance=limits.gap, relative_gap_tolerance=0.0, random_seed=1
+            )
+            extra = mathopt.ModelSolveParameters()
+            if solver == "highs":
+                params.highs.double_options["time_limit"] = limits.seconds
+                return mathopt.solve(model, mathopt.SolverType.HIGHS, params=params, model_params=extra)
+            params.threads = 1
+            params.gscip.real_params["limits/time"] = limits.seconds
+            if hint is not None:
+                extra.solution_hints.append(mathopt.SolutionHint(variable_values=self._hint(model, hint)))
+            return mathopt.solve(model, mathopt.SolverType.GSCIP, params=params, model_params=extra)
+        except Exception as error:
+            # MathOpt raises whatever its bindings raise; all of it means that this solve gave nothing.
+            raise SolverError(f"{type(error).__name__}: {error}") from error
+
+    def _hint(self, model: Any, hint: Solved) -> dict[Any, float]:
+        """Values for every column; host counts beyond a column's bound are clipped (hints outside bounds raise)."""
+        p = self._program
+        values = np.zeros(self._columns)
+        values[: len(p.serves)] = np.clip(hint.shares, 0.0, 1.0)
+        values[self._host_column] = np.minimum(hint.units, self._unit_high())
+        if len(p.hosts) and self._load_column[0] >= 0:
+            values[self._load_column] = np.maximum(0.0, values[self._host_column] - p.loaded)
+        values[self._served_column] = hint.served
+        return dict(zip(model.variables(), values.tolist(), strict=True))
+
+    def _read(self, model: Any, result: Any, duals: bool) -> Solved | None:
+        reason = result.termination.reason
+        reasons = mathopt.TerminationReason
+        if reason in (reasons.INFEASIBLE, reasons.INFEASIBLE_OR_UNBOUNDED):
+            return None
+        if reason not in (reasons.OPTIMAL, reasons.FEASIBLE) or not result.has_primal_feasible_solution():
+            raise SolverError(f"ended {reason.name.lower()} without a solution; {result.termination.detail}")
+        x = np.array(result.variable_values(list(model.variables())))
+        p = self._program
+        shares = np.clip(x[: len(p.serves)], 0.0, 1.0)
+        units = np.zeros(len(p.hosts))
+        own = np.flatnonzero(self._host_column >= 0)
+        units[own] = x[self._host_column[own]]
+        alone = np.flatnonzero(self._alone[p.serve_host]) if len(p.serves) else np.zeros(0, dtype=np.int64)
+        units[p.serve_host[alone]] = np.maximum(1.0, p.need[alone]) * shares[alone]
+        if self._integer:
+            units = np.rint(units)
+        limit = result.termination.limit
+        pool_duals = None
+        if duals and not self._integer:
+            rows = list(model.linear_constraints())
+            pool_duals = np.abs(np.array(result.dual_values([rows[i] for i in self._pool_rows.tolist()])))
+        bounds = result.termination.objective_bounds
+        return Solved(
+            value=bounds.primal_bound,
+            bound=bounds.dual_bound,
+            shares=shares,
+            units=units,
+            served=np.clip(x[self._served_column], 0.0, 1.0),
+            phi=float(x[self._phi_column]),
+            nodes=int(result.solve_stats.node_count),
+            timed_out=limit is mathopt.Limit.TIME,
+            limit_hit=reason is not reasons.OPTIMAL,
+            pool_duals=pool_duals,
+        )

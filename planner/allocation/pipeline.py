@@ -1,0 +1,180 @@
+"""The five steps: prune, LP chain, reserve and round up, MIP polish, keep the assignment.
+
+Rules:
+- Every step leaves something that can be published; a later one only replaces it by something better (service first,
+  then accuracy less prices). The plan in force takes part as an incumbent.
+- The LP of the published service bounds its accuracy from above: every plan carries a certified gap.
+- The polish runs only where the gap or the service leaves something to gain, and stops on nodes or gap. If its safety
+  stop in seconds strikes, the allocation is marked nondeterministic.
+- If the solver fails or is missing, the heuristic planner's answer is returned, and ``steps`` says so.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from planner.allocation import chain
+from planner.allocation.answer import allocation
+from planner.allocation.assignment import assign
+from planner.allocation.linear import Limits, Matrix, MipSolver, SolverError
+from planner.allocation.program import Floats, PoolKey, Program, Unit, build, group_units
+from planner.allocation.rounding import Whole, evaluate, prices, round_up
+from planner.allocation.spare import fill
+from planner.greedy import GreedyFill
+from planner.problem import Allocation, Problem
+from planner.validation import check
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """An answer before it is mapped to devices: what a fleet of any size costs the same to find.
+
+    ``gap``: how far its accuracy (mean over all demand), less prices, can be from the best at the same service.
+    """
+
+    whole: Whole
+    gap: float
+    steps: tuple[str, ...]
+    nondeterministic: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationPlanner:
+    """Near-optimal allocation with a certified gap.
+
+    ``polish``: whether to search beyond rounding. ``fill_idle``: whether idle units go to the apps with least spare
+    capacity. ``limits``: of each integer search.
+    """
+
+    name: str = "allocation"
+    polish: bool = True
+    fill_idle: bool = True
+    limits: Limits = field(default_factory=Limits)
+    solver: MipSolver = "scip"
+
+    def allocate(self, problem: Problem) -> Allocation:
+        """Always an allocation; raises InvalidInputError for input that is not finite or out of range."""
+        check(problem)
+        pools = group_units(problem.devices, problem.previous, by_price=problem.money_weight > 0)
+        program = build(problem, {k: len(u) for k, u in pools.items()}, count_loaded(pools))
+        try:
+            counts = self.solve(program)
+        except SolverError as error:
+            fallback = GreedyFill().allocate(problem)
+            return replace(fallback, steps=(f"solver: {error}; greedy-fill instead", *fallback.steps))
+        placements, loads = assign(program, counts.whole, pools)
+        return allocation(
+            program,
+            counts.whole,
+            counts.gap,
+            placements,
+            loads=loads,
+            steps=counts.steps,
+            nondeterministic=counts.nondeterministic,
+        )
+
+    def solve(self, program: Program) -> Counts:
+        """Counts and shares for ``program``. Raises SolverError."""
+        steps = [f"prune: {len(program.serves)} ways to serve {len(program.demands)} demands"]
+        if not program.serves or not program.pool_count.any():
+            nothing = evaluate(program, np.zeros(len(program.hosts), dtype=np.int64))
+            return Counts(nothing, 0.0, (*steps, "nothing can be served"), False)
+        relaxed = chain.run(Matrix(program), program)
+        steps.extend(f"lp: {line}" for line in relaxed.log)
+        best, rounds = round_up(program, relaxed.solved)
+        steps.append(f"round up: {_describe(program, best)} after {rounds} programs")
+        if program.loaded.any():
+            best = self._previous(program, best, steps)
+        bound = self._bound(program, relaxed, best)
+        timed_out = False
+        if self.polish and (bound - best.value > self.limits.gap or not _as_served(program, relaxed, best)):
+            best, bound, timed_out = self._polish(program, relaxed, best, bound, steps)
+        gap = max(0.0, bound - best.value)
+        if self.fill_idle:
+            best, gap = self._fill_idle(program, relaxed, best, bound, steps)
+        return Counts(best, gap, tuple(steps), timed_out)
+
+    def _fill_idle(
+        self, program: Program, relaxed: chain.Outcome, best: Whole, bound: float, steps: list[str]
+    ) -> tuple[Whole, float]:
+        """Idle units put to use, and the gap that is left. What they cost to load is no part of the trade."""
+        units = fill(program, best)
+        filled = evaluate(program, units)
+        added = int((units - best.units).sum())
+        if not added or filled.score[:-1] < best.score[:-1]:
+            return best, max(0.0, bound - best.value)
+        steps.append(f"idle units: {added} kept or given to the apps with least spare capacity")
+        if not np.allclose(filled.served, best.served, atol=1e-6):
+            bound = self._bound(program, relaxed, filled)
+        return filled, max(0.0, bound - (filled.accuracy - prices(program, best.units)))
+
+    def _previous(self, program: Program, best: Whole, steps: list[str]) -> Whole:
+        used = np.zeros(len(program.pools), dtype=np.int64)
+        np.add.at(used, program.host_pool, program.loaded)
+        if (used > program.pool_count).any():
+            return best
+        previous = evaluate(program, program.loaded)
+        if previous.score > best.score:
+            steps.append(f"previous plan: {_describe(program, previous)} is better")
+            return previous
+        return best
+
+    def _bound(self, program: Program, relaxed: chain.Outcome, best: Whole) -> float:
+        """Upper bound on accuracy less prices at the service of ``best``."""
+        if relaxed.full and _as_served(program, relaxed, best):
+            return max(relaxed.solved.bound, best.value)
+        served = np.minimum(best.served, chain.servable(program))
+        try:
+            return max(chain.at_service(Matrix(program), program, served).bound, best.value)
+        except SolverError:
+            # The service of whole units can sit on the edge of the relaxed program: fall back to a looser bound.
+            return float(program.weight @ (served * _best_accuracy(program)))
+
+    def _polish(
+        self, program: Program, relaxed: chain.Outcome, best: Whole, bound: float, steps: list[str]
+    ) -> tuple[Whole, float, bool]:
+        known = chain.Known(best.as_solved(), relaxed, self.limits, self.solver)
+        try:
+            outcome = chain.run(Matrix(program, integer=True), program, known)
+        except SolverError as error:
+            steps.append(f"polish: nothing better ({error})")
+            return best, bound, False
+        steps.extend(f"polish: {line}" for line in outcome.log)
+        solved = outcome.solved
+        found = evaluate(program, np.rint(solved.units).astype(np.int64))
+        steps.append(f"polish: {_describe(program, found)}, {solved.nodes} nodes")
+        if found.score <= best.score:
+            return best, bound, solved.timed_out
+        same_service = bool(np.allclose(found.served, best.served, atol=1e-6))
+        bound = bound if same_service else self._bound(program, relaxed, found)
+        if np.allclose(found.served, solved.served, atol=1e-6):
+            bound = min(bound, max(solved.bound, found.value))
+        return found, bound, solved.timed_out
+
+
+def count_loaded(pools: Mapping[PoolKey, list[Unit]]) -> dict[tuple[PoolKey, tuple[str, ...]], int]:
+    """Units by pool and what they hold."""
+    counts: dict[tuple[PoolKey, tuple[str, ...]], int] = {}
+    for key, units in pools.items():
+        for unit in units:
+            counts[key, unit.loaded] = counts.get((key, unit.loaded), 0) + 1
+    return counts
+
+
+def _best_accuracy(program: Program) -> Floats:
+    best = np.zeros(len(program.demands))
+    np.maximum.at(best, program.serve_demand, program.accuracy)
+    return best
+
+
+def _as_served(program: Program, relaxed: chain.Outcome, whole: Whole) -> bool:
+    high = chain.servable(program)
+    target = high if relaxed.full else np.minimum(relaxed.solved.served, high)
+    return bool((whole.served[high > 0] >= target[high > 0] - 1e-6).all())
+
+
+def _describe(program: Program, whole: Whole) -> str:
+    served = float(program.weight @ whole.served)
+    mean = whole.accuracy / served if served > 0 else 0.0
+    return f"served {served:.4f}, accuracy {mean:.6f}"

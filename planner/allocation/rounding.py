@@ -1,0 +1,154 @@
+"""Whole units: what given host counts serve, and how a relaxed answer becomes whole.
+
+Rules:
+- Given whole counts, apps are independent as long as no unit is shared: each fills its hosts by accuracy, strict demand
+  first, and hosts of one variant are loaded evenly. That serves the most and is then the most accurate.
+- Round up: solve with k_t units of each pool held back, take the ceiling, and where it overflows hold back that much
+  more, a few times. What still overflows loses the units that matter least.
+- Answers are compared by service first: fair share and total of strict demands, then of best-effort ones, then value.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.allocation import chain
+from planner.allocation.linear import Matrix, Solved
+from planner.allocation.program import Floats, Ints, Program
+
+_ROUNDS = 4
+_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A feasible answer in whole units. ``accuracy``: mean over all demand; ``value``: less prices."""
+
+    units: Ints
+    shares: Floats
+    served: Floats
+    accuracy: float
+    value: float
+    score: tuple[float, ...]
+
+    def as_solved(self) -> Solved:
+        """The same as a hint for the solver."""
+        return Solved(self.value, self.value, self.shares, self.units.astype(np.float64), self.served, 0.0)
+
+
+def evaluate(program: Program, units: Ints) -> Whole:
+    """Best service and accuracy of these counts."""
+    if program.independent:
+        shares = _fill(program, units)
+    else:
+        shares = chain.run(Matrix(program, units=units), program).solved.shares
+        shares = _within_capacity(program, units, shares)
+    served = np.zeros(len(program.demands))
+    np.add.at(served, program.serve_demand, shares)
+    served = np.minimum(served, 1.0)
+    accuracy = float((program.accuracy * program.weight[program.serve_demand]) @ shares)
+    value = accuracy - prices(program, units)
+    return Whole(units, shares, served, accuracy, value, _score(program, served, value))
+
+
+def prices(program: Program, units: Ints) -> float:
+    """What loads and money cost, in accuracy."""
+    loads = np.maximum(0, units - program.loaded)
+    total = max(1, int(program.pool_count.sum()))
+    cost = program.switching_weight * float(loads @ program.load_s) / total if len(units) else 0.0
+    if program.money_weight > 0 and len(units):
+        price = np.array([k.price for k in program.pools])
+        cost += program.money_weight * float(units @ price[program.host_pool])
+    return cost
+
+
+def round_up(program: Program, relaxed: Solved) -> tuple[Whole, int]:
+    """The best of a few roundings, and how many relaxed programs it took."""
+    held = np.zeros(len(program.pools), dtype=np.int64)
+    best: Whole | None = None
+    rounds = 0
+    while True:
+        rounds += 1
+        units = np.ceil(relaxed.units * (1 - 1e-12) - _TOLERANCE).astype(np.int64)
+        used = np.zeros(len(program.pools), dtype=np.int64)
+        np.add.at(used, program.host_pool, units)
+        over = np.maximum(0, used - program.pool_count)
+        found = evaluate(program, _trim(program, units, relaxed.units))
+        if best is None or found.score > best.score:
+            best = found
+        if not over.any() or rounds == _ROUNDS:
+            return best, rounds
+        held = np.minimum(held + over, program.pool_count)
+        relaxed = chain.run(Matrix(program, counts=program.pool_count - held), program).solved
+
+
+def _fill(program: Program, units: Ints) -> Floats:
+    """Each demand takes hosts by accuracy; hosts of one variant evenly."""
+    shares = np.zeros(len(program.serves))
+    free = units.astype(np.float64)
+    by_demand: list[dict[str, list[int]]] = [{} for _ in program.demands]
+    for i, serve in enumerate(program.serves):
+        if units[serve.host] > 0:
+            by_demand[serve.demand].setdefault(serve.variant, []).append(i)
+    for d in sorted(range(len(program.demands)), key=lambda d: (not program.strict[d], d)):
+        left = 1.0
+        levels = by_demand[d].items()
+        for _, serves in sorted(levels, key=lambda item: (-program.serves[item[1][0]].accuracy, item[0])):
+            needs = [max(program.serves[i].need, 1e-12) for i in serves]
+            room = [free[program.serves[i].host] / n for i, n in zip(serves, needs, strict=True)]
+            capacity = sum(room)
+            take = min(left, capacity)
+            if take <= 0:
+                continue
+            for i, n, r in zip(serves, needs, room, strict=True):
+                shares[i] = take * r / capacity
+                free[program.serves[i].host] = max(0.0, free[program.serves[i].host] - shares[i] * n)
+            left -= take
+            if left <= 1e-12:
+                break
+    return shares
+
+
+def _within_capacity(program: Program, units: Ints, shares: Floats) -> Floats:
+    """Shrink what a solver's tolerance let over the capacity of a host."""
+    used = np.zeros(len(units))
+    np.add.at(used, program.serve_host, program.need * shares)
+    factor = np.where(used > units, units / np.maximum(used, 1e-300), 1.0)
+    return np.asarray(shares * factor[program.serve_host], dtype=np.float64)
+
+
+def _score(program: Program, served: Floats, value: float) -> tuple[float, ...]:
+    high = chain.servable(program)
+    score: list[float] = []
+    for strict in (True, False):
+        members = np.flatnonzero((program.strict == strict) & (high > 0))
+        if len(members):
+            score.append(round(float(served[members].min()), 6))
+            score.append(round(float(program.weight[members] @ served[members]), 6))
+    return (*score, value)
+
+
+def _trim(program: Program, units: Ints, relaxed: Floats) -> Ints:
+    """Take units away where a pool overflows or loads exceed their cap, the least used ones first."""
+    units = units.copy()
+    for pool, count in enumerate(program.counts):
+        hosts = np.flatnonzero(program.host_pool == pool)
+        _take(units, relaxed, hosts, int(units[hosts].sum()) - count, np.zeros(len(units), dtype=np.int64))
+    if program.max_loads is not None:
+        cap = program.max_loads + program.empty_units
+        hosts = np.flatnonzero(units > program.loaded)
+        over = int(np.maximum(0, units - program.loaded).sum()) - cap
+        _take(units, relaxed, hosts, over, program.loaded)
+    return units
+
+
+def _take(units: Ints, relaxed: Floats, hosts: Ints, over: int, floor: Ints) -> None:
+    """Take ``over`` units from ``hosts``, one each in order of how little of the last unit is used, round and round."""
+    while over > 0:
+        rest = [int(h) for h in hosts if units[h] > floor[h]]
+        if not rest:
+            return
+        rest.sort(key=lambda h: (relaxed[h] - (units[h] - 1), h))
+        for h in rest[:over]:
+            units[h] -= 1
+            over -= 1
