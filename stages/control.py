@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 
 from domain.errors import InvalidInputError
-from streams.ports import Broker, Record, TopicPartition
+from streams.ports import Broker, Consumer, Record, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -25,10 +25,11 @@ class Follower:
         self._handle = handle
         self._start_at = start_at
         self.ready = asyncio.Event()
+        self._consumer: Consumer | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Follow until ``stop``."""
-        consumer = self._broker.consumer(partitions=[self._partition], start_at=self._start_at)
+        consumer = self._consumer = self._broker.consumer(partitions=[self._partition], start_at=self._start_at)
         await consumer.start()
         try:
             end = (await consumer.end_offsets([self._partition]))[self._partition]
@@ -39,6 +40,16 @@ class Follower:
                     self._take(record)
         finally:
             await consumer.stop()
+
+    async def catch_up(self) -> None:
+        """Wait until everything that is on the topic now has been given to ``handle``."""
+        await self.ready.wait()
+        consumer = self._consumer
+        if consumer is None:
+            return
+        end = (await consumer.end_offsets([self._partition]))[self._partition]
+        while await consumer.position(self._partition) < end:
+            await asyncio.sleep(0.01)
 
     def _take(self, record: Record) -> None:
         try:

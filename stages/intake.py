@@ -58,10 +58,18 @@ class Intake:
         if self._paused and in_flight <= self._limit // 2:
             self._room.set()
 
-    async def run(self, handle: Handler, stop: asyncio.Event) -> None:
-        """Read until ``stop``, then drain and leave."""
+    async def run(
+        self,
+        handle: Handler,
+        stop: asyncio.Event,
+        *,
+        after_start: Callable[[Consumer], Awaitable[None]] | None = None,
+    ) -> None:
+        """Read until ``stop``, then drain and leave. ``after_start`` may seek."""
         consumer = self._consumer = self._make_consumer(self)
         await consumer.start()
+        if after_start is not None:
+            await after_start(consumer)
         committer = asyncio.create_task(self._commit_often(consumer))
         try:
             while not stop.is_set():
@@ -72,6 +80,11 @@ class Intake:
             await asyncio.gather(committer, return_exceptions=True)
             await self._commit(consumer)
             await consumer.stop()
+
+    def abandon(self) -> None:
+        """Commit nothing more of what was read so far: others have taken it over."""
+        if self._consumer is not None:
+            self._forget(self._consumer.assignment())
 
     async def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
         """Finish and commit what is theirs, within the bound; the rest is read again by its next owner."""

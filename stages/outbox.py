@@ -1,12 +1,14 @@
 """Sends that end well: each record is sent again until the broker acknowledges it, and only then is its cause told.
 
-Nobody awaits a send: acknowledgements come by callback. What is unacknowledged is counted, so that a stage can stop
-reading while the broker does not answer.
+``post`` never waits, so that policies' actions can be carried out at once; a pump hands the records to the producer in
+order. What is unacknowledged is counted, so that a stage can stop reading while the broker does not answer.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from domain.errors import InvalidInputError
 from streams.ports import Headers, Producer, Written
@@ -17,17 +19,32 @@ _FIRST_RETRY = 0.1
 _LAST_RETRY = 2.0
 
 
+@dataclass(slots=True)
+class _Letter:
+    topic: str
+    value: bytes | None
+    key: bytes | None
+    headers: Headers
+    partition: int | None
+    timestamp: float | None
+    done: Callable[[], None] | None
+    refused: Callable[[InvalidInputError], None] | None
+
+
 class Outbox:
-    """One a stage, over the process's shared producer."""
+    """One a stage, over the process's shared producer. ``start`` before use, ``stop`` after ``flush``."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
-        self._retries: set[asyncio.Task[None]] = set()
+        self._letters: deque[_Letter] = deque()
+        self._waiting = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._pump: asyncio.Task[None] | None = None
+        self._again: set[asyncio.TimerHandle] = set()
         self.unacknowledged = 0
 
-    async def put(
+    def post(
         self,
         topic: str,
         value: bytes | None,
@@ -37,48 +54,104 @@ class Outbox:
         partition: int | None = None,
         timestamp: float | None = None,
         done: Callable[[], None] | None = None,
+        refused: Callable[[InvalidInputError], None] | None = None,
     ) -> None:
-        """Send; ``done`` is called once the broker has acknowledged. Waits only while the send buffer is full.
+        """Send; ``done`` is called once the broker has acknowledged.
 
-        A record over the broker's size limit raises InvalidInputError: it can never be sent.
+        A record that can never be sent (over the broker's size limit) is given to ``refused``; without it, it is
+        logged and counts as done.
         """
         self.unacknowledged += 1
         self._idle.clear()
+        self._letters.append(_Letter(topic, value, key, headers, partition, timestamp, done, refused))
+        self._waiting.set()
 
-        async def send() -> Awaitable[Written]:
-            return await self._producer.send(
-                topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp
-            )
-
-        try:
-            pending = asyncio.ensure_future(await send())
-        except InvalidInputError:
-            self._settle(None)
-            raise
-        except Exception as error:  # the client's own errors are many; each means: not sent, try again
-            self._retry_later(send, topic, done, error)
-            return
-        if pending.done() and not pending.cancelled() and pending.exception() is None:
-            self._settle(done)
-            return
-        pending.add_done_callback(lambda future: self._acknowledged(future, send, topic, done))
+    async def start(self) -> None:
+        """Start the pump."""
+        if self._pump is None:
+            self._pump = asyncio.create_task(self._run())
 
     async def flush(self) -> None:
         """Wait until all is acknowledged."""
         await self._idle.wait()
 
-    def _acknowledged(
-        self,
-        future: "asyncio.Future[Written]",
-        send: Callable[[], Awaitable[Awaitable[Written]]],
-        topic: str,
-        done: Callable[[], None] | None,
-    ) -> None:
-        error = None if future.cancelled() else future.exception()
-        if future.cancelled() or error is not None:
-            self._retry_later(send, topic, done, error)
+    async def stop(self, *, within: float = 5.0) -> None:
+        """Flush for at most ``within`` seconds, then stop. What is not acknowledged is its reader's to read again."""
+        try:
+            async with asyncio.timeout(within):
+                await self.flush()
+        except TimeoutError:
+            log.warning("%d records unacknowledged at the end", self.unacknowledged)
+        for handle in self._again:
+            handle.cancel()
+        if self._pump is not None:
+            self._pump.cancel()
+            await asyncio.gather(self._pump, return_exceptions=True)
+            self._pump = None
+
+    async def _run(self) -> None:
+        letters = self._letters
+        while True:
+            await self._waiting.wait()
+            self._waiting.clear()
+            while letters:
+                await self._hand_over(letters.popleft())
+
+    async def _hand_over(self, letter: _Letter) -> None:
+        """Give one letter to the producer, trying until it takes it, so that order is kept."""
+        pause = _FIRST_RETRY
+        while True:
+            try:
+                sent = await self._producer.send(
+                    letter.topic,
+                    letter.value,
+                    key=letter.key,
+                    headers=letter.headers,
+                    partition=letter.partition,
+                    timestamp=letter.timestamp,
+                )
+                break
+            except InvalidInputError as error:
+                self._refuse(letter, error)
+                return
+            except Exception as error:  # a client's own errors are many; each means: not sent, try again
+                log.warning("send to %s failed (%s); again in %.1f s", letter.topic, error, pause)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LAST_RETRY)
+        pending = asyncio.ensure_future(sent)
+        if pending.done():
+            self._acknowledged(letter, pending)
         else:
-            self._settle(done)
+            pending.add_done_callback(lambda future: self._acknowledged(letter, future))
+
+    def _acknowledged(self, letter: _Letter, future: "asyncio.Future[Written]") -> None:
+        error = None if future.cancelled() else future.exception()
+        if isinstance(error, InvalidInputError):
+            self._refuse(letter, error)
+        elif future.cancelled() or error is not None:
+            log.warning("send to %s was not acknowledged (%s); sending again", letter.topic, error or "cancelled")
+            self._post_again(letter)
+        else:
+            self._settle(letter.done)
+
+    def _post_again(self, letter: _Letter) -> None:
+        handle: asyncio.TimerHandle
+
+        def again() -> None:
+            self._again.discard(handle)
+            self._letters.append(letter)
+            self._waiting.set()
+
+        handle = asyncio.get_running_loop().call_later(_FIRST_RETRY, again)
+        self._again.add(handle)
+
+    def _refuse(self, letter: _Letter, error: InvalidInputError) -> None:
+        if letter.refused is None:
+            log.error("a record for %s can never be sent: %s", letter.topic, error)
+            self._settle(letter.done)
+        else:
+            letter.refused(error)
+            self._settle(None)
 
     def _settle(self, done: Callable[[], None] | None) -> None:
         self.unacknowledged -= 1
@@ -86,32 +159,3 @@ class Outbox:
             self._idle.set()
         if done is not None:
             done()
-
-    def _retry_later(
-        self,
-        send: Callable[[], Awaitable[Awaitable[Written]]],
-        topic: str,
-        done: Callable[[], None] | None,
-        error: BaseException | None,
-    ) -> None:
-        log.warning("send to %s failed (%s); sending again", topic, error or "cancelled")
-        task = asyncio.get_running_loop().create_task(self._retry(send, topic, done))
-        self._retries.add(task)
-        task.add_done_callback(self._retries.discard)
-
-    async def _retry(
-        self, send: Callable[[], Awaitable[Awaitable[Written]]], topic: str, done: Callable[[], None] | None
-    ) -> None:
-        pause = _FIRST_RETRY
-        while True:
-            await asyncio.sleep(pause)
-            try:
-                await (await send())
-            except asyncio.CancelledError:
-                raise
-            except Exception as error:  # as in put: every error means not sent
-                pause = min(2 * pause, _LAST_RETRY)
-                log.warning("send to %s failed again (%s); next try in %.1f s", topic, error, pause)
-            else:
-                self._settle(done)
-                return

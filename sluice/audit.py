@@ -1,0 +1,129 @@
+"""The audit: reads the topics by itself and proves that every query has exactly one terminal outcome.
+
+records on the query topics = outcomes on the result topics + dead letters about query records. A record whose id was
+seen before has a dead letter, not a second outcome. Nothing here trusts a counter of the system.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from domain.fold import OutcomeFold, Summary
+from domain.outcome import Outcome, OutcomeKind
+from streams import codec
+from streams.ports import Broker, Record, TopicPartition
+from streams.topics import Topics
+
+_EXAMPLES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditReport:
+    """What was found. ``balanced``: nothing lost, duplicated, unknown or marked wrongly."""
+
+    queries: int
+    outcomes: int
+    dead_letters: int
+    duplicate_ids: int
+    lost: int
+    duplicates: int
+    max_copies: int
+    unknown: int
+    late_unmarked: int
+    kinds: Mapping[str, int]
+    examples: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    summary: Summary | None = None
+
+    @property
+    def balanced(self) -> bool:
+        """Whether every acknowledged query has exactly one terminal outcome."""
+        return not (self.lost or self.duplicates or self.unknown or self.late_unmarked)
+
+
+class Audit:
+    """Pure fold over records of query, result and dead-letter topics, in any order across topics."""
+
+    def __init__(self) -> None:
+        self._asked: dict[tuple[str, int, int], str] = {}
+        self._dead: dict[tuple[str, int, int], str] = {}
+        self._outcomes: Counter[str] = Counter()
+        self._kinds: Counter[str] = Counter()
+        self._fold = OutcomeFold()
+        self._late_unmarked: list[str] = []
+
+    def add_query(self, record: Record) -> None:
+        """A record of a query topic."""
+        self._asked[record.topic, record.partition, record.offset] = codec.query_id_of(record) or ""
+
+    def add_dead_letter(self, record: Record) -> None:
+        """A record of the dead-letter topic."""
+        origin = codec.dead_letter_origin(record)
+        if origin is not None:
+            self._dead[origin] = codec.dead_letter_reason(record)
+
+    def add_result(self, record: Record) -> None:
+        """A record of a result topic."""
+        decoded = codec.decode_outcome(record)
+        outcome: Outcome = decoded.outcome
+        self._outcomes[outcome.query_id] += 1
+        self._kinds[outcome.kind.value] += 1
+        if outcome.kind is OutcomeKind.ANSWERED and outcome.late != decoded.marked_late:
+            self._late_unmarked.append(outcome.query_id)
+        if self._outcomes[outcome.query_id] == 1:
+            self._fold.add(outcome)
+
+    def report(self) -> AuditReport:
+        """Reconcile what was read."""
+        expected = {query_id for place, query_id in self._asked.items() if place not in self._dead}
+        lost = sorted(expected - self._outcomes.keys())
+        copies = {query_id: n for query_id, n in self._outcomes.items() if n > 1}
+        unknown = sorted(self._outcomes.keys() - set(self._asked.values()))
+        dead = {place: reason for place, reason in self._dead.items() if place in self._asked}
+        return AuditReport(
+            queries=len(self._asked),
+            outcomes=sum(self._outcomes.values()),
+            dead_letters=len(dead),
+            duplicate_ids=sum(reason == codec.DUPLICATE_ID for reason in dead.values()),
+            lost=len(lost),
+            duplicates=sum(n - 1 for n in copies.values()),
+            max_copies=max(self._outcomes.values(), default=0),
+            unknown=len(unknown),
+            late_unmarked=len(self._late_unmarked),
+            kinds={kind.value: self._kinds[kind.value] for kind in OutcomeKind},
+            examples={
+                "lost": tuple(lost[:_EXAMPLES]),
+                "duplicates": tuple(sorted(copies)[:_EXAMPLES]),
+                "unknown": tuple(unknown[:_EXAMPLES]),
+                "late_unmarked": tuple(self._late_unmarked[:_EXAMPLES]),
+            },
+            summary=self._fold.summary(),
+        )
+
+
+async def read_topics(broker: Broker, topics: Topics) -> Audit:
+    """Read every query, result and dead-letter topic of the prefix from its beginning to its present end."""
+    audit = Audit()
+    names = await broker.admin().topics()
+    await _read_all(broker, {n for n in names if topics.is_queries(n)}, audit.add_query)
+    await _read_all(broker, {n for n in names if topics.is_results(n)}, audit.add_result)
+    await _read_all(broker, {n for n in names if n == topics.dead_letters}, audit.add_dead_letter)
+    return audit
+
+
+async def _read_all(broker: Broker, names: set[str], take) -> None:  # type: ignore[no-untyped-def]
+    counts = await broker.admin().partitions(sorted(names))
+    partitions = [TopicPartition(topic, i) for topic, count in sorted(counts.items()) for i in range(count)]
+    if not partitions:
+        return
+    consumer = broker.consumer(partitions=partitions, start_at="beginning")
+    await consumer.start()
+    try:
+        ends = await consumer.end_offsets(partitions)
+        unread = {p for p in partitions if await consumer.position(p) < ends[p]}
+        while unread:
+            for record in await consumer.get_many(wait=0.5, max_records=2000):
+                if record.offset < ends[TopicPartition(record.topic, record.partition)]:
+                    take(record)
+            unread = {p for p in unread if await consumer.position(p) < ends[p]}
+    finally:
+        await consumer.stop()

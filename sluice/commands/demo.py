@@ -1,0 +1,104 @@
+"""``sluice demo``: the whole system on this machine, watched as it runs, reported and audited at the end."""
+
+import asyncio
+import logging
+import uuid
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+from rich.live import Live
+from rich.logging import RichHandler
+from rich.table import Table
+
+from sluice.catalogue import open_catalogue
+from sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, print_json
+from sluice.demo import DemoResult, demo_trace, run_demo
+from sluice.demo_report import write_report
+from sluice.live import frame
+from sluice.observer import Observer
+from sluice.places import new_run_folder
+from sluice.settings import load
+
+DURATION = 40.0
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("demo")(demo)
+
+
+def demo(
+    broker: Annotated[str | None, typer.Option(help="memory:// (default) or kafka://host:port.")] = None,
+    duration: Annotated[float, typer.Option(min=5.0, max=3600.0, help="Seconds of the trace.")] = DURATION,
+    report: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("reports/demo"),
+    seed: Annotated[int, typer.Option(help="Seed of the arrivals.")] = 7,
+    settings: Annotated[Path | None, typer.Option(help="Settings file (YAML).")] = None,
+    record: Annotated[bool, typer.Option(help="Write every decision under the run's folder.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Replay a trace whose peak overloads the most accurate variants, and watch accuracy scale with load."""
+    logging.basicConfig(
+        level=logging.WARNING, format="%(message)s", handlers=[RichHandler(console=err, show_path=False)]
+    )
+    with one_line_errors():
+        chosen = load(settings, broker=broker, record=record or None)
+        chosen = chosen.model_copy(
+            update={
+                "apps": chosen.apps or ("digits", "signals"),
+                "prefix": f"{chosen.prefix}.demo-{uuid.uuid4().hex[:6]}"
+                if chosen.broker != "memory://"
+                else chosen.prefix,
+                "planner": chosen.planner.model_copy(update={"period_s": min(chosen.planner.period_s, duration / 8)}),
+            }
+        )
+        catalogue, models = open_catalogue(chosen)
+        folder = new_run_folder(chosen)
+        arrivals = demo_trace(catalogue, chosen.apps, chosen, duration, seed)
+        with Live(console=err, refresh_per_second=4, transient=False) as live:
+
+            def show(observer: Observer, elapsed: float) -> None:
+                live.update(frame(observer, elapsed=elapsed, duration=duration))
+
+            result = asyncio.run(run_demo(chosen, catalogue, models, folder, arrivals=arrivals, show=show))
+        page = write_report(result, catalogue, report)
+    if as_json:
+        print_json(result.summary)
+    else:
+        out.print(table(result))
+        out.print(f"report {page}   topics {folder}   (`sluice audit {folder}`, `sluice explain ID --run {folder}`)")
+    if result.summary["lost"] or result.summary["duplicates"]:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def table(result: DemoResult) -> Table:
+    """The summary as a terminal table."""
+    summary = result.summary
+    shown = Table(title="Demo", show_header=False)
+    ended = ("answered_on_time", "late", "expired", "dropped", "rejected", "failed")
+    rows = {
+        "queries": str(summary["queries"]),
+        "ended": ", ".join(f"{summary[k]} {k.replace('_', ' ')}" for k in ended if summary[k]),
+        "lost / duplicates": f"{summary['lost']} / {summary['duplicates']}",
+        "on time": f"{summary['slo_attainment']:.2%}, goodput {summary['goodput_qps']:.0f}/s",
+        "effective accuracy": f"{summary['effective_accuracy']:.2%}",
+        "latency": f"p50 {summary['p50_ms']:.1f} ms, p99 {summary['p99_ms']:.1f} ms",
+        "plan epochs": str(summary["plan_epochs"]),
+        "variants used": "\n".join(f"{app}: {', '.join(names)}" for app, names in summary["variants_used"].items()),
+        "answers checked": "\n".join(
+            f"{name}: {c['accuracy_observed']:.2%} of {c['answers']} right, profiled {c['accuracy_profiled']:.2%}"
+            for name, c in summary["accuracy_check"].items()
+        ),
+    }
+    for name, text in rows.items():
+        shown.add_row(name, text)
+    return shown
+
+
+def write_summary(summary: dict[str, object], folder: Path) -> Path:
+    """``summary.json`` in ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "summary.json"
+    path.write_bytes(orjson.dumps(summary, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY))
+    return path

@@ -1,0 +1,112 @@
+"""``sluice explain QUERY_ID``: why a query was answered as it was."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from domain.outcome import Outcome
+from domain.plan import Plan
+from sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out
+from sluice.places import open_broker
+from sluice.reading import find_result
+from sluice.settings import load
+from streams import codec, control
+from streams.ports import Broker, Record, TopicPartition
+from streams.topics import Topics
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("explain")(explain)
+
+
+def explain(
+    query_id: Annotated[str, typer.Argument(help="Id of the query.")],
+    run: Annotated[Path | None, typer.Option(help="Folder of a finished run.")] = None,
+    broker: Annotated[str | None, typer.Option(help="Broker to read.")] = None,
+    prefix: Annotated[str | None, typer.Option(help="Topic prefix.")] = None,
+    settings: Annotated[Path | None, typer.Option(help="Settings file (YAML).")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what became of a query: variant, device, plan, policy, times, and what else the plan offered."""
+    with one_line_errors():
+        chosen = load(settings, prefix=prefix)
+        found, plan = asyncio.run(_find(open_broker(chosen, run, broker), Topics(chosen.prefix), query_id))
+    if found is None:
+        err.print(f"no outcome of {query_id} yet; `sluice audit` tells whether it was asked")
+        raise typer.Exit(EXIT_FAILED)
+    if as_json:
+        typer.echo(codec.outcome_json(found).decode())
+    else:
+        out.print(table(codec.decode_outcome(found).outcome, plan))
+
+
+async def _find(broker: Broker, topics: Topics, query_id: str) -> tuple[Record | None, Plan | None]:
+    try:
+        found = await find_result(broker, topics, query_id)
+        epoch = codec.decode_outcome(found).outcome.epoch if found else None
+        plan = await _plan_of(broker, topics, epoch) if epoch else None
+        return found, plan
+    finally:
+        await broker.close()
+
+
+async def _plan_of(broker: Broker, topics: Topics, epoch: tuple[int, int]) -> Plan | None:
+    """The plan of ``epoch``, where compaction has left it."""
+    if topics.plan not in await broker.admin().topics():
+        return None
+    partition = TopicPartition(topics.plan, 0)
+    consumer = broker.consumer(partitions=[partition], start_at="beginning")
+    await consumer.start()
+    try:
+        end = (await consumer.end_offsets([partition]))[partition]
+        while await consumer.position(partition) < end:
+            for record in await consumer.get_many(wait=0.5):
+                if record.value is not None:
+                    plan = control.decode_plan(record.value)
+                    if tuple(plan.epoch) == tuple(epoch):
+                        return plan
+        return None
+    finally:
+        await consumer.stop()
+
+
+def table(outcome: Outcome, plan: Plan | None) -> Table:
+    """The story of a query as a terminal table."""
+    shown = Table(title=f"Query {outcome.query_id}", show_header=False)
+    rows: list[tuple[str, str]] = [
+        ("outcome", "answered late" if outcome.late else outcome.kind.value),
+        ("app", f"{outcome.app} ({outcome.query_class.value})"),
+        ("deadline", f"{1e3 * (outcome.deadline - outcome.arrival):.1f} ms after arrival"),
+        ("ended", f"{1e3 * (outcome.at - outcome.arrival):.1f} ms after arrival"),
+    ]
+    if outcome.reason:
+        rows.append(("reason", f"{outcome.reason}{': ' + outcome.detail if outcome.detail else ''}"))
+    if outcome.variant:
+        rows += [
+            ("variant", f"{outcome.variant}, accuracy {100 * outcome.accuracy:.2f} %"),
+            ("batch", f"{outcome.batch_size} rows by {outcome.policy}"),
+            (
+                "times",
+                f"queued {1e3 * outcome.queue_s:.1f} ms, batch {1e3 * outcome.batch_s:.1f} ms, "
+                f"model {1e3 * outcome.execution_s:.1f} ms",
+            ),
+        ]
+    if outcome.device:
+        rows.append(("device", f"{outcome.device}/{outcome.slice}"))
+    if outcome.epoch:
+        rows.append(("plan", f"epoch {outcome.epoch[0]}.{outcome.epoch[1]}"))
+    if plan is not None:
+        rows.append(("planned because", plan.reason))
+        for placement in plan.of_app(outcome.app):
+            chosen = placement.device == outcome.device
+            text = (
+                f"{'+'.join(placement.variants)} on {placement.device}/{placement.slice}, share {placement.share:.0%}"
+            )
+            rows.append(("chosen" if chosen else "alternative", text))
+    for name, text in rows:
+        shown.add_row(name, text)
+    return shown

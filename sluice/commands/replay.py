@@ -1,0 +1,140 @@
+"""``sluice replay TRACE``: produce queries as a trace says, into a running system."""
+
+import asyncio
+import uuid
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from pydantic import ValidationError
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from domain.errors import ConfigurationError
+from simulator.arrivals.spec import TraceSpec
+from sluice.catalogue import open_catalogue
+from sluice.console import JsonOption, err, one_line_errors, out, print_json
+from sluice.places import live_server
+from sluice.sending import Sender, Sent
+from sluice.settings import Settings, describe, load
+from sluice.supply import demo_samples
+from stages.clock import SystemClock
+from streams import connect
+from streams.topics import Topics
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("replay")(replay)
+
+
+def replay(
+    trace: Annotated[str, typer.Argument(help="A file, a folder of arrival lists, or 'generator'.")],
+    into: Annotated[str | None, typer.Option(help="Broker (default: the settings' or a running `sluice up`).")] = None,
+    kind: Annotated[
+        str | None, typer.Option("--format", help="arrivals, counts, twitter or generator (default: by the trace).")
+    ] = None,
+    app: Annotated[list[str] | None, typer.Option("--app", help="Only this app; may be given again.")] = None,
+    speed: Annotated[float, typer.Option(help="Speed-up.")] = 1.0,
+    qps: Annotated[str | None, typer.Option(help="Rescale to LOW:HIGH queries/s.")] = None,
+    scale: Annotated[float, typer.Option(help="Arrivals times this.")] = 1.0,
+    process: Annotated[str, typer.Option(help="poisson, gamma or uniform within the second.")] = "poisson",
+    shape: Annotated[float, typer.Option(help="Shape of gamma gaps.")] = 1.0,
+    zipf: Annotated[float, typer.Option(help="Zipf exponent of the apps' shares; 0 is equal.")] = 0.0,
+    duration: Annotated[float | None, typer.Option(help="Seconds.")] = None,
+    latency_ms: Annotated[float | None, typer.Option(help="Ask for this latency instead of the app's SLO.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the arrivals.")] = 0,
+    prefix: Annotated[str | None, typer.Option(help="Topic prefix.")] = None,
+    settings: Annotated[Path | None, typer.Option(help="Settings file (YAML).")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Replay a trace: open loop, each query at its time."""
+    with one_line_errors():
+        chosen = load(settings, prefix=prefix)
+        spec = trace_spec(trace, kind, speed=speed, qps=qps, scale=scale, process=process, shape=shape, zipf=zipf)
+        sent = asyncio.run(_replay(chosen, spec, into, tuple(app or ()), duration, latency_ms, seed))
+    summary = {"queries": sent.queries, "acknowledged": sent.acknowledged, "behind_s": sent.behind}
+    if as_json:
+        print_json(summary)
+    else:
+        out.print(f"{sent.queries} queries sent, {sent.acknowledged} acknowledged, at most {sent.behind:.3f} s behind")
+
+
+def trace_spec(trace: str, kind: str | None, *, qps: str | None, **options: Any) -> TraceSpec:
+    """The trace that the command line means. Raises ConfigurationError naming what is wrong."""
+    values: dict[str, Any] = dict(options)
+    values["format"] = kind or guess(trace)
+    if values["format"] != "generator":
+        values["path"] = Path(trace)
+    if qps is not None:
+        low, _, high = qps.partition(":")
+        try:
+            values["qps"] = (float(low), float(high or low))
+        except ValueError as error:
+            raise ConfigurationError(f"--qps {qps!r}: give LOW:HIGH in queries/s") from error
+    elif values["format"] == "generator":
+        values["qps"] = (20.0, 200.0)
+    try:
+        return TraceSpec(**values)
+    except ValidationError as error:
+        raise ConfigurationError(describe(error, f"trace {trace}")) from error
+
+
+def guess(trace: str) -> str:
+    """The format of a trace by its name."""
+    if trace == "generator":
+        return "generator"
+    path = Path(trace)
+    name = path.name.removesuffix(".gz").removesuffix(".bz2")
+    if name.endswith((".json", ".jsonl")) or (path.is_dir() and any(path.rglob("*.json*"))):
+        return "twitter"
+    return "arrivals" if path.is_dir() else "counts"
+
+
+async def _replay(
+    settings: Settings,
+    spec: TraceSpec,
+    into: str | None,
+    only: tuple[str, ...],
+    duration: float | None,
+    latency_ms: float | None,
+    seed: int,
+) -> Sent:
+    catalogue, _ = open_catalogue(settings)
+    apps = sorted(only or settings.apps or catalogue.apps)
+    unknown = set(apps) - set(catalogue.apps)
+    if unknown:
+        raise ConfigurationError(
+            f"--app {sorted(unknown)[0]}: not in the catalogue; it has {', '.join(catalogue.apps)}"
+        )
+    arrivals = spec.open(apps, np.random.default_rng(seed), duration)
+    broker = connect(_url(settings, into))
+    producer = broker.producer()
+    try:
+        await producer.start()
+        columns = (TextColumn("replay"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=err, transient=True) as progress:
+            task = progress.add_task("replay", total=None)
+            sender = Sender(
+                producer,
+                Topics(settings.prefix),
+                SystemClock(),
+                [demo_samples(catalogue.apps[name]) for name in apps],
+                run=uuid.uuid4().hex[:8],
+                latency_ms=latency_ms,
+                on_sent=lambda _, count: progress.advance(task, count),
+            )
+            return await sender.replay(arrivals)
+    finally:
+        await producer.stop()
+        await broker.close()
+
+
+def _url(settings: Settings, into: str | None) -> str:
+    url = into or settings.broker
+    if url != "memory://":
+        return url
+    address = live_server(settings)
+    if address is None:
+        raise ConfigurationError("nothing to replay into: start `sluice up`, or give --into kafka://host:port")
+    return f"memory+{address}"

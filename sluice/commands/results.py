@@ -1,0 +1,74 @@
+"""``sluice results``: outcomes as they come."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from domain.outcome import Outcome
+from sluice.console import JsonOption, one_line_errors, out
+from sluice.places import open_broker
+from sluice.reading import read_results, result_topics
+from sluice.settings import load
+from streams import codec
+from streams.ports import Broker
+from streams.topics import Topics
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("results")(results)
+
+
+def results(
+    run: Annotated[Path | None, typer.Argument(help="Folder of a finished run.")] = None,
+    app: Annotated[list[str] | None, typer.Option("--app", help="Only this app; may be given again.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as outcomes come; end with Ctrl-C.")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,
+    broker: Annotated[str | None, typer.Option(help="Broker to read.")] = None,
+    prefix: Annotated[str | None, typer.Option(help="Topic prefix.")] = None,
+    settings: Annotated[Path | None, typer.Option(help="Settings file (YAML).")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print outcomes, a line each (with --json a JSON object each)."""
+    with one_line_errors():
+        chosen = load(settings, prefix=prefix)
+        source = open_broker(chosen, run, broker)
+        try:
+            asyncio.run(_print(source, Topics(chosen.prefix), tuple(app or ()), follow, limit, as_json))
+        except KeyboardInterrupt:
+            raise typer.Exit(0) from None
+
+
+async def _print(
+    broker: Broker, topics: Topics, apps: tuple[str, ...], follow: bool, limit: int | None, as_json: bool
+) -> None:
+    try:
+        partitions = await result_topics(broker, topics, apps)
+        printed = 0
+        async for record in read_results(broker, partitions, follow=follow):
+            if as_json:
+                typer.echo(codec.outcome_json(record).decode())
+            else:
+                out.print(line(codec.decode_outcome(record).outcome), highlight=False, soft_wrap=True)
+            printed += 1
+            if limit is not None and printed >= limit:
+                return
+    finally:
+        await broker.close()
+
+
+def line(outcome: Outcome) -> str:
+    """An outcome in one line."""
+    took = 1e3 * (outcome.at - outcome.arrival)
+    mark = "late" if outcome.late else outcome.kind.value
+    colour = "green" if outcome.on_time else "yellow" if outcome.late else "red"
+    text = f"[{colour}]{mark:9}[/] {outcome.query_id}  {outcome.app}  {took:8.1f} ms"
+    if outcome.variant:
+        text += f"  {outcome.variant} ({100 * outcome.accuracy:.1f} %)  {outcome.device}  batch {outcome.batch_size}"
+    if outcome.reason:
+        text += f"  {outcome.reason}"
+    if outcome.detail:
+        text += f"  {outcome.detail}"
+    return text

@@ -1,0 +1,64 @@
+"""``sluice up``: run stages, all of them or the ones named, until told to stop."""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.logging import RichHandler
+
+from sluice.catalogue import open_catalogue
+from sluice.console import err, one_line_errors
+from sluice.places import new_run_folder
+from sluice.process import serve, system
+from sluice.settings import Settings, load
+from sluice.wiring import ROLES
+from stages.http import HttpStage
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("up")(up)
+
+
+def up(
+    stages: Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(ROLES)}; none means all.")] = None,
+    app: Annotated[list[str] | None, typer.Option("--app", help="Only for this app; may be given again.")] = None,
+    device: Annotated[list[str] | None, typer.Option("--device", help="Only this device; may be given again.")] = None,
+    broker: Annotated[str | None, typer.Option(help="memory:// or kafka://host:port")] = None,
+    prefix: Annotated[str | None, typer.Option(help="Topic prefix.")] = None,
+    settings: Annotated[Path | None, typer.Option(help="Settings file (YAML).")] = None,
+    record: Annotated[bool, typer.Option(help="Write every decision under the run's folder.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens.")] = False,
+) -> None:
+    """Run stages until Ctrl-C or SIGTERM. In one process on the embedded broker, or each alone on Kafka."""
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING,
+        format="%(message)s",
+        handlers=[RichHandler(console=err, show_path=False)],
+    )
+    with one_line_errors():
+        chosen = load(settings, broker=broker, prefix=prefix, record=record or None)
+        asyncio.run(_up(chosen, stages or [], app or [], device or []))
+
+
+async def _up(settings: Settings, roles: list[str], apps: list[str], devices: list[str]) -> None:
+    catalogue, models = open_catalogue(settings)
+    folder = new_run_folder(settings)
+    async with system(settings, catalogue, models, folder) as built:
+        stages = built.stages(roles, apps=apps, devices=devices)
+        fronts = [stage for stage in stages if isinstance(stage, HttpStage)]
+
+        def started() -> None:
+            err.print(f"[bold]sluice[/] {', '.join(s.name for s in stages)} on {built.broker.url}; Ctrl-C stops")
+            for front in fronts:
+                asyncio.get_running_loop().create_task(_tell_address(front))
+
+        await serve(built, stages, started)
+    err.print(f"kept in {folder}")
+
+
+async def _tell_address(front: HttpStage) -> None:
+    await front.bound.wait()
+    err.print(f"Open Inference Protocol on {front.address}/v2/models/…/infer")

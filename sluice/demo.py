@@ -1,0 +1,256 @@
+"""The demo: a trace whose peak overloads the most accurate variants, served end to end, watched and reported.
+
+The load is set from what was measured on this machine: at its peak the most accurate variants would need ``overload``
+times the devices there are, so accuracy must give way, and at its foot they are idle most of the time.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from domain.errors import ConfigurationError
+from profiles.catalogue import Catalogue
+from simulator.arrivals.sampling import ArrivalSource
+from simulator.arrivals.spec import TraceSpec
+from sluice.audit import AuditReport, read_topics
+from sluice.observer import Observer
+from sluice.process import system
+from sluice.sending import Sender
+from sluice.settings import Settings
+from sluice.supply import demo_samples
+from sluice.wiring import System
+from stages.clock import SystemClock
+from stages.run import run_stages
+from streams import connect
+from streams.ports import Broker
+from streams.topics import Topics
+
+OVERLOAD = 1.5
+"""Devices that the most accurate variants would need at the peak, over those there are."""
+MAX_QPS = 1200.0
+FOOT = 0.12
+"""Rate at the foot of the wave over that at its peak."""
+_SETTLE = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class DemoResult:
+    """Everything the report is made of."""
+
+    summary: dict[str, Any]
+    observer: Observer
+    audit: AuditReport
+    started: float
+
+
+Show = Callable[[Observer, float], None]
+"""Called a few times a second with (observer, seconds since the start)."""
+
+
+def peak_qps(catalogue: Catalogue, apps: Sequence[str], settings: Settings, overload: float) -> float:
+    """Total rate, equal shares, at which the most accurate variants need ``overload`` times the devices."""
+    devices = settings.all_devices()
+    kinds = {d.type for d in devices}
+    per_query = 0.0
+    for app in apps:
+        best = catalogue.of_app(app)[0]
+        rates = []
+        for kind in kinds:
+            profile = catalogue.profiles.get((best.name, kind))
+            if profile is None:
+                raise ConfigurationError(f"{best.name} is not profiled on {kind}; run `sluice profile --app {app}`")
+            curve = profile.curve("median")
+            top = max(1, curve.largest_within(catalogue.apps[app].slo / 2))
+            rates.append(max(b / curve(b) for b in range(1, top + 1)))
+        per_query += 1.0 / max(rates) / len(apps)
+    return min(MAX_QPS, overload * len(devices) / per_query)
+
+
+def demo_trace(
+    catalogue: Catalogue, apps: Sequence[str], settings: Settings, duration: float, seed: int
+) -> ArrivalSource:
+    """A wave of one period, with noise and a spike, scaled to this machine."""
+    high = peak_qps(catalogue, apps, settings, OVERLOAD)
+    spec = TraceSpec.model_validate(
+        {
+            "format": "generator",
+            "qps": (FOOT * high, high),
+            "generator": {"noise": 0.05, "spikes": 1, "spike_factor": 1.2, "spike_s": 3.0},
+        }
+    )
+    return spec.open(list(apps), np.random.default_rng(seed), duration)
+
+
+async def run_demo(
+    settings: Settings,
+    catalogue: Catalogue,
+    models: Path,
+    folder: Path,
+    *,
+    arrivals: ArrivalSource,
+    show: Show,
+    warm_s: float = 3.0,
+) -> DemoResult:
+    """Serve ``arrivals`` and account for every query of them."""
+    began = time.monotonic()
+    async with _running(settings, catalogue, models, folder) as (broker, topics):
+        clock = SystemClock()
+        producer = broker.producer()
+        await producer.start()
+        apps = arrivals.apps
+        samples = [demo_samples(catalogue.apps[app]) for app in apps]
+        observer = Observer(broker, topics)
+        sender = Sender(producer, topics, clock, samples, run=uuid.uuid4().hex[:8], on_sent=observer.asked)
+        observer.label_of = sender.label_of
+        stop = asyncio.Event()
+        watching = asyncio.create_task(observer.run(stop))
+        await observer.ready.wait()
+        await _first_plan(observer, within=30.0)
+        await asyncio.sleep(warm_s)
+        started = clock.wall()
+        showing = asyncio.create_task(_show(observer, show, clock, started))
+        try:
+            sent = await sender.replay(arrivals)
+            await _settle(observer, sent.queries)
+        finally:
+            stop.set()
+            showing.cancel()
+            await asyncio.gather(watching, showing, return_exceptions=True)
+        show(observer, clock.wall() - started)
+        audit = (await read_topics(broker, topics)).report()
+        await producer.stop()
+    summary = summarise(observer, audit, catalogue, wall_s=time.monotonic() - began)
+    return DemoResult(summary, observer, audit, started)
+
+
+def summarise(observer: Observer, audit: AuditReport, catalogue: Catalogue, *, wall_s: float) -> dict[str, Any]:
+    """The demo's summary.json: counts by the audit's reading of the topics, metrics by the fold over outcomes."""
+    fold = observer.fold.summary()
+    checks = {}
+    for name, checked in sorted(observer.checked.items()):
+        variant = catalogue.variants[name.partition("/")[2]]
+        observed = checked.right / checked.answers
+        noise = np.sqrt(variant.accuracy_se**2 + variant.accuracy * (1 - variant.accuracy) / checked.answers)
+        checks[name] = {
+            "answers": checked.answers,
+            "accuracy_observed": observed,
+            "accuracy_profiled": variant.accuracy,
+            "standard_errors_apart": abs(observed - variant.accuracy) / noise if noise else 0.0,
+        }
+    return {
+        "queries": audit.queries,
+        "answered_on_time": fold.answered_on_time,
+        "late": fold.late,
+        "expired": fold.expired,
+        "dropped": fold.dropped,
+        "rejected": fold.rejected,
+        "failed": fold.failed,
+        "lost": audit.lost,
+        "duplicates": audit.duplicates,
+        "effective_accuracy": fold.effective_accuracy,
+        "max_accuracy_drop": fold.max_accuracy_drop,
+        "slo_attainment": fold.slo_attainment,
+        "goodput_qps": fold.goodput_qps,
+        "p50_ms": fold.p50_ms,
+        "p99_ms": fold.p99_ms,
+        "variants_used": {app: sorted(mix) for app, mix in fold.variants_used.items()},
+        "plan_epochs": len({p.epoch for p in observer.plans}),
+        "accuracy_check": checks,
+        "per_app": fold.per_app,
+        "audit": {k: v for k, v in asdict(audit).items() if k != "summary"},
+        "wall_s": wall_s,
+    }
+
+
+async def _first_plan(observer: Observer, *, within: float) -> None:
+    try:
+        async with asyncio.timeout(within):
+            while not observer.plans:
+                await asyncio.sleep(0.05)
+    except TimeoutError as error:
+        raise ConfigurationError(f"no plan within {within:.0f} s; run `sluice up --verbose` to see why") from error
+
+
+async def _settle(observer: Observer, queries: int) -> None:
+    """Wait until every query sent has ended, within a bound: the audit tells what did not."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_SETTLE):
+            while observer.outcomes + observer.dead_letters < queries:
+                await asyncio.sleep(0.05)
+
+
+async def _show(observer: Observer, show: Show, clock: SystemClock, started: float) -> None:
+    while True:
+        show(observer, clock.wall() - started)
+        await asyncio.sleep(0.25)
+
+
+@asynccontextmanager
+async def _running(
+    settings: Settings, catalogue: Catalogue, models: Path, folder: Path
+) -> AsyncIterator[tuple[Broker, Topics]]:
+    """The stages, in this process on the embedded broker, in one process each on Kafka."""
+    if settings.broker == "memory://":
+        async with system(settings, catalogue, models, folder) as built:
+            stop = asyncio.Event()
+            running = asyncio.create_task(
+                run_stages(built.stages(("admission", "router", "worker", "planner", "sink")), stop)
+            )
+            try:
+                yield built.broker, built.topics
+            finally:
+                stop.set()
+                await running
+    else:
+        async with system(settings, catalogue, models, folder) as built:
+            processes = await start_processes(built)
+            try:
+                yield connect(settings.broker), built.topics
+            finally:
+                await stop_processes(processes)
+
+
+async def start_processes(built: System) -> dict[str, asyncio.subprocess.Process]:
+    """One process a stage: admission, a router an app, a worker a device, planner, sink."""
+    settings = built.settings
+    roles = ["admission", "planner", "sink"]
+    commands = {role: [role] for role in roles}
+    commands |= {f"router {app}": ["router", "--app", app] for app in built.apps}
+    commands |= {f"worker {d.name}": ["worker", "--device", d.name] for d in built.devices}
+    environment = {**os.environ, **settings_environment(settings)}
+    return {
+        name: await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "sluice.main", "up", *arguments, env=environment, stdin=asyncio.subprocess.DEVNULL
+        )
+        for name, arguments in commands.items()
+    }
+
+
+def settings_environment(settings: Settings) -> dict[str, str]:
+    """``settings`` as environment variables, for processes that must have the same."""
+    return {"SLUICE_SETTINGS_JSON": settings.model_dump_json()}
+
+
+async def stop_processes(processes: dict[str, asyncio.subprocess.Process]) -> None:
+    """Ask all to stop, and insist after a while."""
+    for process in processes.values():
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+    for process in processes.values():
+        try:
+            async with asyncio.timeout(15.0):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()

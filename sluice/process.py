@@ -1,0 +1,53 @@
+"""Running a process of the system: connect, create topics, run stages until told to stop, keep what must be kept."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from profiles.catalogue import Catalogue
+from sluice.settings import Settings
+from sluice.wiring import System
+from stages.run import Stage, run_stages
+from streams import connect
+from streams.memory import MemoryBroker
+
+log = logging.getLogger(__name__)
+
+
+@asynccontextmanager
+async def system(settings: Settings, catalogue: Catalogue, models: Path, run_folder: Path) -> AsyncIterator[System]:
+    """A system, connected, its topics created. An embedded log is kept in ``run_folder`` at the end."""
+    broker = connect(settings.broker)
+    producer = broker.producer()
+    built = System(settings, catalogue, models, broker, producer, run_folder)
+    try:
+        await producer.start()
+        await built.create_topics()
+        yield built
+    finally:
+        built.close()
+        with contextlib.suppress(Exception):
+            await producer.stop()
+        if isinstance(broker, MemoryBroker):
+            broker.dump(run_folder)
+        await broker.close()
+
+
+async def serve(built: System, stages: Sequence[Stage], started: Callable[[], None] | None = None) -> None:
+    """Run ``stages`` until SIGINT or SIGTERM."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        if started is not None:
+            started()
+        await run_stages(stages, stop)
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+    log.info("stopped %s", built.settings.prefix)

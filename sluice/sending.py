@@ -1,0 +1,151 @@
+"""Producing queries on time: an open loop that sends each query at its arrival time, whatever becomes of the others."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from domain.app import App
+from domain.clock import Clock
+from domain.tensor import Tensor, TensorSpec
+from simulator.arrivals.sampling import ArrivalSource
+from stages.outbox import Outbox
+from streams import codec
+from streams.oip import DTYPES
+from streams.ports import Producer
+from streams.topics import Topics
+
+_RANDOM_SAMPLES = 64
+_SLICE = 0.002
+"""Seconds that arrivals are gathered for before they are sent together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Inputs of one app: sample i is ``inputs[i % len]``, its true label ``labels[i % len]`` if known."""
+
+    app: str
+    inputs: Sequence[tuple[Tensor, ...]]
+    labels: NDArray[np.int64] | None = None
+
+
+def samples_of(
+    app: App, inputs: NDArray[np.generic] | None, labels: NDArray[np.int64] | None, seed: int = 0
+) -> Samples:
+    """Samples for ``app``: of held-out ``inputs`` (n, *row_shape) where given, else random ones of its input shapes."""
+    if inputs is not None:
+        spec = app.inputs[0]
+        rows = np.ascontiguousarray(inputs, dtype=DTYPES[spec.datatype])
+        shape = (1, *spec.row_shape)
+        return Samples(app.name, [(Tensor(spec.name, spec.datatype, shape, row.tobytes()),) for row in rows], labels)
+    rng = np.random.default_rng(seed)
+    return Samples(app.name, [tuple(_random(spec, rng) for spec in app.inputs) for _ in range(_RANDOM_SAMPLES)])
+
+
+def _random(spec: TensorSpec, rng: np.random.Generator) -> Tensor:
+    top = 1.0 if spec.datatype.startswith("FP") else 2.0 if spec.datatype == "BOOL" else 100.0
+    values = (rng.random(spec.row_elements) * top).astype(DTYPES[spec.datatype])
+    return Tensor(spec.name, spec.datatype, (1, *spec.row_shape), values.tobytes())
+
+
+@dataclass(slots=True)
+class Sent:
+    """Progress of a replay."""
+
+    queries: int = 0
+    acknowledged: int = 0
+    behind: float = 0.0
+
+
+class Sender:
+    """Sends the arrivals of a trace. Query ids are ``<run>-<app>-<number>``, so that ``sample_of`` finds the sample."""
+
+    def __init__(
+        self,
+        producer: Producer,
+        topics: Topics,
+        clock: Clock,
+        samples: Sequence[Samples],
+        *,
+        run: str,
+        latency_ms: float | None = None,
+        on_sent: Callable[[float, int], None] | None = None,
+    ) -> None:
+        self._outbox = Outbox(producer)
+        self._topics = topics
+        self._clock = clock
+        self._samples = {s.app: s for s in samples}
+        self._run = run
+        self._parameters = {"latency_ms": latency_ms} if latency_ms is not None else None
+        self._on_sent = on_sent
+        self._numbers = dict.fromkeys(self._samples, 0)
+        self.sent = Sent()
+
+    def label_of(self, app: str, query_id: str) -> int | None:
+        """The true label of a query of this run, None where it is not known."""
+        samples = self._samples.get(app)
+        if samples is None or samples.labels is None or not query_id.startswith(f"{self._run}-{app}-"):
+            return None
+        number = int(query_id.rsplit("-", 1)[1])
+        return int(samples.labels[number % len(samples.inputs)])
+
+    async def replay(self, arrivals: ArrivalSource, *, stop: asyncio.Event | None = None) -> Sent:
+        """Send every arrival at its time from now on; returns once all are acknowledged."""
+        await self._outbox.start()
+        start = self._clock.monotonic()
+        try:
+            for until, batch in _batches(arrivals):
+                if stop is not None and stop.is_set():
+                    break
+                wait = until - (self._clock.monotonic() - start)
+                if wait > 0:
+                    await asyncio.sleep(wait)
+                else:
+                    self.sent.behind = max(self.sent.behind, -wait)
+                    await asyncio.sleep(0)
+                for app in batch:
+                    self._send(app)
+                if self._on_sent is not None:
+                    self._on_sent(self._clock.wall(), len(batch))
+        finally:
+            await self._outbox.stop(within=30.0)
+        return self.sent
+
+    def _send(self, app: str) -> None:
+        samples = self._samples[app]
+        number = self._numbers[app]
+        self._numbers[app] = number + 1
+        query_id = f"{self._run}-{app}-{number}"
+        now = self._clock.wall()
+        message = codec.encode_query(
+            query_id,
+            samples.inputs[number % len(samples.inputs)],
+            app=app,
+            now=now,
+            source="replay",
+            parameters=self._parameters,
+        )
+        self._outbox.post(
+            self._topics.queries(app),
+            message.value,
+            key=message.key,
+            headers=message.headers,
+            timestamp=now,
+            done=self._acknowledged,
+        )
+        self.sent.queries += 1
+
+    def _acknowledged(self) -> None:
+        self.sent.acknowledged += 1
+
+
+def _batches(arrivals: ArrivalSource) -> Iterator[tuple[float, list[str]]]:
+    """(time of the last, apps) of arrivals that fall within a few milliseconds of each other."""
+    names = arrivals.apps
+    for times, which in arrivals.chunks():
+        edges = np.flatnonzero(np.diff(np.floor(times / _SLICE))) + 1
+        for part in np.split(np.arange(times.size), edges):
+            if part.size:
+                yield float(times[part[-1]]), [names[i] for i in which[part]]

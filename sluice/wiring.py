@@ -1,0 +1,252 @@
+"""The composition root: settings in, stages out. The only place that knows every part."""
+
+import os
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TextIO
+
+from planner.controller import Controller, ControllerSettings
+
+from domain.app import App
+from domain.device import Device, Slice
+from domain.errors import ConfigurationError
+from domain.events import Hosted, HostedOn, PlanActivated
+from domain.executor import Executor
+from domain.plan import Plan
+from executors.emulated import EmulatedExecutor
+from executors.onnx import OnnxExecutor
+from planner.registry import planner
+from policies.admission.registry import admission
+from policies.batching.registry import batching
+from policies.batching.station import Station
+from policies.placement.staging import Staging
+from policies.routing.activation import Activation
+from policies.routing.registry import routing
+from profiles.catalogue import Catalogue
+from sluice.settings import Settings
+from stages.admission import AdmissionStage, DedupeWindow
+from stages.clock import SystemClock
+from stages.eventlog import Recorded
+from stages.http import HttpStage
+from stages.planner import PlannerStage
+from stages.router import RouterStage
+from stages.run import Stage
+from stages.sink import OutcomeStore, SinkStage
+from stages.slice import SliceRunner
+from stages.worker import WorkerOptions, WorkerStage
+from streams import codec, remote
+from streams.memory import MemoryBroker
+from streams.ports import Broker, Producer
+from streams.topics import Topics
+
+ROLES = ("admission", "router", "worker", "planner", "sink", "http")
+"""Process roles, upstream first."""
+
+
+@dataclass
+class System:
+    """What the stages of one process share. ``models``: the catalogue's folder."""
+
+    settings: Settings
+    catalogue: Catalogue
+    models: Path
+    broker: Broker
+    producer: Producer
+    run_folder: Path
+
+    def __post_init__(self) -> None:
+        self.topics = Topics(self.settings.prefix)
+        self.clock = SystemClock()
+        self.devices = self.settings.all_devices()
+        unknown = (set(self.settings.apps) | set(self.settings.slo_s)) - set(self.catalogue.apps)
+        if unknown:
+            known = ", ".join(sorted(self.catalogue.apps))
+            raise ConfigurationError(f"apps: {', '.join(sorted(unknown))} not in the catalogue; it has {known}")
+        every = {name: self._with_slo(app) for name, app in self.catalogue.apps.items()}
+        self.catalogue = replace(self.catalogue, apps=every)
+        self.apps = {name: app for name, app in every.items() if not self.settings.apps or name in self.settings.apps}
+        self._logs: list[TextIO] = []
+
+    async def create_topics(self) -> None:
+        """Create what does not exist."""
+        specs = self.topics.specs(list(self.apps), [d.name for d in self.devices], partitions=self.settings.partitions)
+        await self.broker.admin().create_topics(specs)
+
+    def stages(self, roles: Sequence[str], *, apps: Sequence[str] = (), devices: Sequence[str] = ()) -> list[Stage]:
+        """Stages of ``roles`` (all where empty), of some apps and devices only where named."""
+        unknown = set(roles) - set(ROLES)
+        if unknown:
+            raise ConfigurationError(f"stage {sorted(unknown)[0]!r} is unknown; choose of {', '.join(ROLES)}")
+        stages: list[Stage] = []
+        for role in ROLES:
+            if not roles or role in roles:
+                stages += getattr(self, f"_{role}")(apps or tuple(self.apps), devices)
+        return stages
+
+    def close(self) -> None:
+        """Close decision logs."""
+        for log in self._logs:
+            log.close()
+
+    # -- one builder a role
+
+    def _admission(self, apps: Sequence[str], devices: Sequence[str]) -> list[Stage]:
+        del devices
+        limits = self.settings.admission
+        return [
+            AdmissionStage(
+                {name: self.apps[name] for name in apps},
+                broker=self.broker,
+                producer=self.producer,
+                topics=self.topics,
+                clock=self.clock,
+                policy=admission("deadline", max_horizon_s=limits.max_latency_s + limits.max_skew_s)(),
+                limits=codec.Limits(
+                    max_body_bytes=limits.max_body_bytes,
+                    max_skew_s=limits.max_skew_s,
+                    max_latency_s=limits.max_latency_s,
+                ),
+                dedupe=DedupeWindow(limits.dedupe_window_s, limits.dedupe_entries),
+                source=f"admission-{os.getpid()}",
+            )
+        ]
+
+    def _router(self, apps: Sequence[str], devices: Sequence[str]) -> list[Stage]:
+        del devices
+        return [
+            RouterStage(
+                name,
+                broker=self.broker,
+                producer=self.producer,
+                topics=self.topics,
+                clock=self.clock,
+                routing=self._recorded(routing(self.settings.routing)(name), f"router-{name}"),
+                activation=Activation(name),
+                activated=partial(self._activated, name),
+            )
+            for name in apps
+        ]
+
+    def _worker(self, apps: Sequence[str], devices: Sequence[str]) -> list[Stage]:
+        del apps
+        named = {d.name: d for d in self.devices}
+        for name in devices:
+            if name not in named:
+                raise ConfigurationError(f"device {name!r} is not among the settings' devices: {', '.join(named)}")
+        return [self._worker_of(named[name]) for name in (devices or named)]
+
+    def _worker_of(self, device: Device) -> WorkerStage:
+        worker = self.settings.worker
+        return WorkerStage(
+            device,
+            broker=self.broker,
+            producer=self.producer,
+            topics=self.topics,
+            clock=self.clock,
+            new_incarnation=lambda: uuid.uuid4().hex[:12],
+            make_slices=lambda stage: [self._slice(stage, device, part) for part in device.slices],
+            options=WorkerOptions(heartbeat=worker.heartbeat_s, max_in_flight=worker.max_in_flight),
+        )
+
+    def _slice(self, stage: WorkerStage, device: Device, part: Slice) -> SliceRunner:
+        name = self.settings.worker.batching
+        station = Station(batching(name))
+        return SliceRunner(
+            device=device,
+            part=part,
+            station=self._recorded(station, f"worker-{device.name}-{part.name}"),
+            staging=Staging(device, part, self.catalogue),
+            policy=name,
+            executor=self._executor(device),
+            catalogue=self.catalogue,
+            clock=self.clock,
+            ends=stage.ends,
+            acknowledge=stage.acknowledge,
+        )
+
+    def _executor(self, device: Device) -> Executor:
+        if self.settings.worker.executor == "emulated":
+            return EmulatedExecutor(self.catalogue, device.type)
+        return OnnxExecutor(self.models, self.catalogue.apps)
+
+    def _planner(self, apps: Sequence[str], devices: Sequence[str]) -> list[Stage]:
+        del devices
+        settings = self.settings.planner
+        return [
+            PlannerStage(
+                broker=self.broker,
+                producer=self.producer,
+                topics=self.topics,
+                clock=self.clock,
+                planner=planner(settings.name),
+                apps=apps,
+                make_controller=lambda term, previous: Controller(
+                    self.catalogue,
+                    settings=ControllerSettings(
+                        period_s=settings.period_s,
+                        device_timeout_s=settings.device_timeout_s,
+                        quantile=settings.quantile,
+                    ),
+                    term=term,
+                    previous=previous,
+                ),
+            )
+        ]
+
+    def _sink(self, apps: Sequence[str], devices: Sequence[str]) -> list[Stage]:
+        del devices
+        store = OutcomeStore(self.run_folder)
+        return [SinkStage(apps, broker=self.broker, topics=self.topics, store=store)]
+
+    def _http(self, apps: Sequence[str], devices: Sequence[str]) -> list[Stage]:
+        del devices
+        http = self.settings.http
+        if http.host not in {"127.0.0.1", "localhost", "::1"} and http.token is None:
+            raise ConfigurationError(f"http.token: needed to listen on {http.host}; set SLUICE_HTTP__TOKEN")
+        return [
+            HttpStage(
+                {name: self.apps[name] for name in apps},
+                broker=self.broker,
+                producer=self.producer,
+                topics=self.topics,
+                clock=self.clock,
+                host=http.host,
+                port=http.port,
+                token=http.token,
+                routes=remote.routes(self.broker) if isinstance(self.broker, MemoryBroker) else (),
+                max_body_bytes=self.settings.admission.max_body_bytes,
+            )
+        ]
+
+    # -- what they are made of
+
+    def _with_slo(self, app: App) -> App:
+        slo = self.settings.slo_s.get(app.name)
+        return app if slo is None else replace(app, slo=slo)
+
+    def _activated(self, app: str, plan: Plan) -> PlanActivated:
+        """The event a router gets: the plan, and what its slices can run."""
+        by_device = {d.name: d.type for d in self.devices}
+        curves = []
+        for placement in plan.of_app(app):
+            kind = by_device.get(placement.device)
+            hosted = tuple(
+                Hosted(v, self.catalogue.variants[v].accuracy, profile.curve("p95", limit=max(1, placement.max_batch)))
+                for v in placement.variants
+                if kind is not None and (profile := self.catalogue.profiles.get((v, kind))) is not None
+            )
+            curves.append(HostedOn(placement.device, placement.slice, hosted))
+        return PlanActivated(plan, tuple(curves))
+
+    def _recorded(self, policy: Any, name: str) -> Any:
+        """``policy``, its decisions written under the run's folder where the settings ask for it."""
+        if not self.settings.record:
+            return policy
+        folder = self.run_folder / "decisions"
+        folder.mkdir(parents=True, exist_ok=True)
+        log = (folder / f"{name}.jsonl").open("w", encoding="utf-8")
+        self._logs.append(log)
+        return Recorded(policy, log)

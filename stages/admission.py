@@ -1,0 +1,178 @@
+"""Admission: the door. Validates each query, stamps class and deadline, lets it in or ends it with a reason.
+
+Rules.
+- What can be attributed to a query (its id is readable) and is wrong gets a rejected outcome; what cannot, a dead
+  letter. An id seen within the dedupe window gets a dead letter ``duplicate_id`` and no second outcome.
+- Demand is counted here, whatever becomes of the query later, and told twice a second.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+
+from domain.actions import Accept, Reject
+from domain.app import App
+from domain.clock import Clock
+from domain.errors import InvalidInputError
+from domain.events import Arrived, DemandCounted
+from domain.outcome import Outcome, OutcomeKind
+from policies.protocols import AdmissionPolicy
+from stages.intake import Intake
+from stages.outbox import Outbox
+from streams import codec, control
+from streams.ports import Broker, Consumer, Producer, Record
+from streams.topics import Topics
+
+log = logging.getLogger(__name__)
+
+_TELL_EVERY = 0.5
+
+
+class DedupeWindow:
+    """Ids seen in the last ``seconds``, at most ``entries`` of them: the oldest are forgotten first."""
+
+    def __init__(self, seconds: float, entries: int) -> None:
+        self._seconds = seconds
+        self._entries = entries
+        self._seen: OrderedDict[str, float] = OrderedDict()
+
+    def add(self, query_id: str, now: float) -> bool:
+        """Remember ``query_id``; whether it is new."""
+        seen = self._seen
+        if query_id in seen:
+            return False
+        while seen and (len(seen) >= self._entries or next(iter(seen.values())) < now - self._seconds):
+            seen.popitem(last=False)
+        seen[query_id] = now
+        return True
+
+
+class AdmissionStage:
+    """Reads the query topics of ``apps`` as a member of one group."""
+
+    def __init__(
+        self,
+        apps: Mapping[str, App],
+        *,
+        broker: Broker,
+        producer: Producer,
+        topics: Topics,
+        clock: Clock,
+        policy: AdmissionPolicy,
+        limits: codec.Limits,
+        dedupe: DedupeWindow,
+        source: str,
+        member: str | None = None,
+        max_in_flight: int = 4000,
+    ) -> None:
+        self._apps = {topics.queries(name): app for name, app in apps.items()}
+        self._broker = broker
+        self._topics = topics
+        self._clock = clock
+        self._policy = policy
+        self._limits = limits
+        self._dedupe = dedupe
+        self._source = source
+        self._member = member
+        self._outbox = Outbox(producer)
+        self._intake = Intake(self._make_consumer, limit=max_in_flight)
+        self._counts = dict.fromkeys(apps, 0)
+
+    @property
+    def name(self) -> str:
+        """Of the stage, for logs."""
+        return "admission"
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Admit until ``stop``, then drain."""
+        await self._outbox.start()
+        teller = asyncio.create_task(self._tell_demand())
+        try:
+            await self._intake.run(self._take, stop)
+        finally:
+            teller.cancel()
+            await asyncio.gather(teller, return_exceptions=True)
+            await self._outbox.stop()
+
+    def _make_consumer(self, intake: Intake) -> Consumer:
+        return self._broker.consumer(
+            topics=sorted(self._apps), group=self._topics.admission_group, member=self._member, listener=intake
+        )
+
+    async def _take(self, records: Sequence[Record]) -> None:
+        for record in records:
+            self._admit(record)
+
+    def _admit(self, record: Record) -> None:
+        now = self._clock.wall()
+        app = self._apps[record.topic]
+        try:
+            message = codec.decode_query(record, app, self._limits, now)
+        except codec.UnattributableError as error:
+            self._dead_letter(record, error, now)
+            return
+        except codec.RejectedQueryError as error:
+            if self._new(record, error.query_id, now):
+                self._counts[app.name] += 1
+                self._reject(record, error.outcome(now))
+            return
+        query = message.query
+        if not self._new(record, query.id, now):
+            return
+        self._counts[app.name] += 1
+        for action in self._policy.handle(Arrived(query), now):
+            match action:
+                case Accept():
+                    self._post(self._topics.admitted(app.name), codec.encode_admitted(message), record)
+                case Reject(_, reason, detail):
+                    outcome = Outcome(
+                        query_id=query.id,
+                        app=query.app,
+                        kind=OutcomeKind.REJECTED,
+                        arrival=query.arrival,
+                        deadline=query.deadline,
+                        at=now,
+                        query_class=query.query_class,
+                        reason=reason,
+                        detail=detail,
+                        policy=self._policy.name,
+                        stream=query.stream,
+                        sequence=query.sequence,
+                    )
+                    self._reject(record, outcome)
+
+    def _new(self, record: Record, query_id: str, now: float) -> bool:
+        if self._dedupe.add(query_id, now):
+            return True
+        self._dead_letter(
+            record, InvalidInputError("ce_id", f"duplicate_id {query_id!r}; give each query its own"), now
+        )
+        return False
+
+    def _reject(self, record: Record, outcome: Outcome) -> None:
+        self._post(self._topics.results(outcome.app), codec.encode_outcome(outcome, ()), record)
+
+    def _dead_letter(self, record: Record, error: InvalidInputError, now: float) -> None:
+        self._post(self._topics.dead_letters, codec.dead_letter(record, error, stage=self.name, now=now), record)
+
+    def _post(self, topic: str, message: codec.Message, record: Record) -> None:
+        self._outbox.post(
+            topic,
+            message.value,
+            key=message.key,
+            headers=message.headers,
+            done=lambda: self._intake.done(record),
+        )
+
+    async def _tell_demand(self) -> None:
+        before = self._clock.monotonic()
+        while True:
+            await asyncio.sleep(_TELL_EVERY)
+            now = self._clock.monotonic()
+            window, before = now - before, now
+            for app, count in self._counts.items():
+                counted = DemandCounted(app, count, window)
+                value = control.encode_demand(counted, source=self._source, at=self._clock.wall())
+                self._outbox.post(self._topics.demand, value, key=app.encode())
+                self._counts[app] = 0

@@ -1,0 +1,239 @@
+"""The HTTP front: Open Inference Protocol v2 on loopback, a door to the same topics.
+
+A request becomes a query record; its outcome, when it comes by the result topic, the response. The front decides
+nothing and holds nothing but the requests that wait. Status: 200 answered (also late, marked), 400 rejected, 404 unknown app,
+413 too large, 500 failed, 503 dropped or too many waiting, 504 expired.
+"""
+
+import asyncio
+import hmac
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from domain.app import App
+from domain.clock import Clock
+from domain.outcome import Outcome, OutcomeKind
+from domain.tensor import TensorSpec
+from stages.outbox import Outbox
+from streams import codec
+from streams.ports import Broker, Producer, TopicPartition
+from streams.topics import Topics
+
+_STATUS = {
+    OutcomeKind.ANSWERED: 200,
+    OutcomeKind.REJECTED: 400,
+    OutcomeKind.FAILED: 500,
+    OutcomeKind.DROPPED: 503,
+    OutcomeKind.EXPIRED: 504,
+}
+_GRACE = 5.0
+"""Seconds after its longest deadline that a request waits for its outcome."""
+
+
+class HttpStage:
+    """Serves ``apps``. ``routes`` adds the control endpoint's; ``token``, where given, is asked of every call."""
+
+    name = "http"
+
+    def __init__(
+        self,
+        apps: Mapping[str, App],
+        *,
+        broker: Broker,
+        producer: Producer,
+        topics: Topics,
+        clock: Clock,
+        host: str,
+        port: int,
+        token: str | None = None,
+        routes: Iterable[web.AbstractRouteDef] = (),
+        max_body_bytes: int = 1_000_000,
+        max_waiting: int = 4096,
+        max_latency: float = 600.0,
+    ) -> None:
+        self._apps = apps
+        self._broker = broker
+        self._topics = topics
+        self._clock = clock
+        self._host = host
+        self._port = port
+        self._token = token
+        self._routes = tuple(routes)
+        self._max_body = max_body_bytes
+        self._max_waiting = max_waiting
+        self._max_latency = max_latency
+        self._outbox = Outbox(producer)
+        self._waiting: dict[str, asyncio.Future[codec.OutcomeMessage]] = {}
+        self._ready = False
+        self.bound = asyncio.Event()
+        self.address = ""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until ``stop``; requests that wait get 503 then."""
+        await self._outbox.start()
+        reader = asyncio.create_task(self._read_results(stop))
+        runner = web.AppRunner(self._application(), access_log=None, handle_signals=False)
+        await runner.setup()
+        site = web.TCPSite(runner, self._host, self._port)
+        try:
+            await site.start()
+            host, port = runner.addresses[0][:2]
+            self.address = f"http://{host}:{port}"
+            self.bound.set()
+            await stop.wait()
+        finally:
+            for waiting in self._waiting.values():
+                waiting.cancel()
+            await runner.cleanup()
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+            await self._outbox.stop()
+
+    def _application(self) -> web.Application:
+        application = web.Application(client_max_size=max(self._max_body, 64 << 20), middlewares=[self._authorise])
+        application.add_routes(
+            [
+                web.get("/v2", self._server),
+                web.get("/v2/health/live", self._live),
+                web.get("/v2/health/ready", self._is_ready),
+                web.get("/v2/models/{app}", self._metadata),
+                web.get("/v2/models/{app}/ready", self._app_ready),
+                web.post("/v2/models/{app}/infer", self._infer),
+                *self._routes,
+            ]
+        )
+        return application
+
+    @web.middleware
+    async def _authorise(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        if self._token is not None:
+            given = request.headers.get("Authorization", "")
+            if not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
+                return _error(401, "give the token of this server as 'Authorization: Bearer …'")
+        return await handler(request)
+
+    # -- health and metadata
+
+    async def _server(self, request: web.Request) -> web.Response:
+        del request
+        return _json({"name": "sluicegate", "version": "0.1.0", "extensions": ["binary_tensor_data"]})
+
+    async def _live(self, request: web.Request) -> web.Response:
+        del request
+        return _json({"live": True})
+
+    async def _is_ready(self, request: web.Request) -> web.Response:
+        del request
+        return _json({"ready": self._ready}, 200 if self._ready else 503)
+
+    async def _app_ready(self, request: web.Request) -> web.Response:
+        app = self._apps.get(request.match_info["app"])
+        if app is None:
+            return self._unknown(request)
+        return _json({"name": app.name, "ready": self._ready}, 200 if self._ready else 503)
+
+    async def _metadata(self, request: web.Request) -> web.Response:
+        app = self._apps.get(request.match_info["app"])
+        if app is None:
+            return self._unknown(request)
+        return _json(
+            {
+                "name": app.name,
+                "versions": [],
+                "platform": "sluicegate",
+                "inputs": [_spec(s) for s in app.inputs],
+                "outputs": [_spec(s) for s in app.outputs],
+            }
+        )
+
+    def _unknown(self, request: web.Request) -> web.Response:
+        known = ", ".join(sorted(self._apps)) or "none"
+        return _error(404, f"model: {request.match_info['app']!r:.80} is not served here; known: {known}")
+
+    # -- inference
+
+    async def _infer(self, request: web.Request) -> web.Response:
+        app = self._apps.get(request.match_info["app"])
+        if app is None:
+            return self._unknown(request)
+        if request.content_length is not None and request.content_length > self._max_body:
+            return _error(413, f"body: {request.content_length} bytes; at most {self._max_body} are taken")
+        body = await request.read()
+        if len(body) > self._max_body:
+            return _error(413, f"body: {len(body)} bytes; at most {self._max_body} are taken")
+        if len(self._waiting) >= self._max_waiting:
+            return _error(503, "too many requests wait for their answer; try again later")
+        query_id = uuid.uuid4().hex
+        outcome = asyncio.get_running_loop().create_future()
+        self._waiting[query_id] = outcome
+        try:
+            self._outbox.post(
+                self._topics.queries(app.name),
+                body,
+                key=query_id.encode(),
+                headers=codec.query_headers(
+                    query_id,
+                    app=app.name,
+                    source="http",
+                    now=self._clock.wall(),
+                    json_length=request.headers.get(codec.JSON_LENGTH_HEADER),
+                    traceparent=request.headers.get("traceparent"),
+                ),
+                timestamp=self._clock.wall(),
+            )
+            async with asyncio.timeout(self._max_latency + _GRACE):
+                message = await outcome
+        except TimeoutError:
+            return _error(504, f"query {query_id}: no outcome in time; `sluice explain {query_id}` may tell why")
+        except asyncio.CancelledError:
+            if outcome.cancelled():
+                return _error(503, "the server is stopping; try again elsewhere")
+            raise
+        finally:
+            self._waiting.pop(query_id, None)
+        return self._respond(message)
+
+    def _respond(self, message: codec.OutcomeMessage) -> web.Response:
+        outcome: Outcome = message.outcome
+        status = _STATUS[outcome.kind]
+        if status == 200:
+            return web.Response(body=message.body, content_type="application/json")
+        why = f"query {outcome.query_id}: {outcome.kind.value}"
+        if outcome.reason:
+            why += f" ({outcome.reason})"
+        if outcome.detail:
+            why += f": {outcome.detail}"
+        return _error(status, why)
+
+    async def _read_results(self, stop: asyncio.Event) -> None:
+        counts = await self._broker.admin().partitions([self._topics.results(app) for app in self._apps])
+        partitions = [TopicPartition(topic, i) for topic, count in sorted(counts.items()) for i in range(count)]
+        consumer = self._broker.consumer(partitions=partitions, start_at="end")
+        await consumer.start()
+        self._ready = True
+        try:
+            while not stop.is_set():
+                for record in await consumer.get_many(wait=0.2):
+                    waiting = self._waiting.get(codec.query_id_of(record) or "") if self._waiting else None
+                    if waiting is not None and not waiting.done():
+                        waiting.set_result(codec.decode_outcome(record))
+        finally:
+            await consumer.stop()
+
+
+def _json(value: Any, status: int = 200) -> web.Response:
+    return web.Response(body=orjson.dumps(value), status=status, content_type="application/json")
+
+
+def _error(status: int, why: str) -> web.Response:
+    return _json({"error": why}, status)
+
+
+def _spec(spec: TensorSpec) -> dict[str, Any]:
+    return {"name": spec.name, "datatype": spec.datatype, "shape": [-1, *spec.row_shape]}

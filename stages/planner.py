@@ -1,0 +1,168 @@
+"""The planner: listens to demand and heartbeats, has plans made, publishes them, looks after dead devices.
+
+A shell around the controller: solving runs in a thread, one at a time; sweeping a dead device's work topic runs as a
+task until a new incarnation of its worker is let in. A starting planner reads the newest plan first and goes on in
+a higher term, so that whatever an older planner still publishes is refused everywhere.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from planner.controller import Controller, Reclaimed, Solve, Solved
+
+from domain.actions import Announce, ControllerAction, Publish, Reclaim
+from domain.clock import Clock
+from domain.events import ControllerEvent, Ticked
+from domain.plan import Plan
+from planner.problem import Planner
+from stages.control import Follower
+from stages.outbox import Outbox
+from stages.reclaim import Reclaimer
+from streams import control
+from streams.ports import Broker, Producer, Record
+from streams.topics import Topics
+
+log = logging.getLogger(__name__)
+
+_TICK = 0.1
+_SWEEP_EVERY = 0.5
+
+
+class PlannerStage:
+    """One active planner a system. ``make_controller(term, newest plan or None)`` builds its decisions."""
+
+    name = "planner"
+
+    def __init__(
+        self,
+        *,
+        broker: Broker,
+        producer: Producer,
+        topics: Topics,
+        clock: Clock,
+        planner: Planner,
+        apps: Sequence[str],
+        make_controller: Callable[[int, Plan | None], Controller],
+    ) -> None:
+        self._broker = broker
+        self._topics = topics
+        self._clock = clock
+        self._planner = planner
+        self._make_controller = make_controller
+        self._outbox = Outbox(producer)
+        self._reclaimer = Reclaimer(broker=broker, outbox=self._outbox, topics=topics, apps=apps, clock=clock)
+        self._newest: Plan | None = None
+        self._controller: Controller | None = None
+        self._sweeps: dict[str, asyncio.Task[None]] = {}
+        self._dead: dict[str, str] = {}  # device -> incarnation declared dead
+        self._returning: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Plan until ``stop``."""
+        await self._outbox.start()
+        plans = Follower(self._broker, self._topics.plan, self._on_plan)
+        followers = [
+            plans,
+            Follower(self._broker, self._topics.demand, self._on_demand, start_at="end"),
+            Follower(self._broker, self._topics.devices_metrics, self._on_heartbeat, start_at="end"),
+            Follower(self._broker, self._topics.acks, self._on_acknowledged, start_at="end"),
+        ]
+        tasks = [asyncio.create_task(f.run(stop)) for f in followers]
+        try:
+            await plans.ready.wait()
+            term = self._newest.epoch.term + 1 if self._newest else 1
+            self._controller = self._make_controller(term, self._newest)
+            while not stop.is_set():
+                self._tell(Ticked())
+                await asyncio.sleep(_TICK)
+        finally:
+            for task in (*tasks, *self._tasks, *self._sweeps.values()):
+                task.cancel()
+            await asyncio.gather(*tasks, *self._tasks, *self._sweeps.values(), return_exceptions=True)
+            await self._outbox.stop()
+
+    # -- what is heard
+
+    def _on_plan(self, record: Record) -> None:
+        if record.value is None:
+            return
+        plan = control.decode_plan(record.value)
+        if self._newest is None or plan.epoch > self._newest.epoch:
+            self._newest = plan
+
+    def _on_demand(self, record: Record) -> None:
+        if record.value is not None:
+            self._tell(control.decode_demand(record.value))
+
+    def _on_heartbeat(self, record: Record) -> None:
+        if record.value is None:
+            return
+        beat = control.decode_heartbeat(record.value)
+        seen = beat.seen
+        if self._dead.get(seen.device) == seen.incarnation:
+            return  # declared dead: it learns that from the plan and comes back under another incarnation
+        if seen.device in self._sweeps:
+            self._returning.add(seen.device)  # let in once the sweep under way is complete
+            return
+        self._tell(seen)
+        for measured in beat.measured:
+            self._tell(measured)
+
+    def _on_acknowledged(self, record: Record) -> None:
+        if record.value is not None:
+            self._tell(control.decode_acknowledged(record.value))
+
+    # -- what is decided
+
+    def _tell(self, event: ControllerEvent | Solved | Reclaimed) -> None:
+        if self._controller is None:
+            return
+        for action in self._controller.handle(event, self._clock.wall()):
+            self._do(action)
+
+    def _do(self, action: ControllerAction | Solve) -> None:
+        match action:
+            case Publish(plan):
+                self._outbox.post(self._topics.plan, control.encode_plan(plan), key=b"plan")
+            case Solve():
+                self._spawn(self._solve(action))
+            case Reclaim(device, incarnation):
+                self._dead[device] = incarnation
+                if device not in self._sweeps:
+                    self._sweeps[device] = asyncio.create_task(self._sweep(device))
+            case Announce():
+                self._outbox.post(self._topics.status, control.encode_announce(action), key=action.subject.encode())
+
+    async def _solve(self, solve: Solve) -> None:
+        started = self._clock.monotonic()
+        allocation = await asyncio.to_thread(self._planner.allocate, solve.problem)
+        self._tell(Solved(allocation, solve.reason, self._clock.monotonic() - started))
+
+    async def _sweep(self, device: str) -> None:
+        """Move what comes to a dead device, again and again, telling the controller each fence."""
+        while True:
+            try:
+                fence = await self._reclaimer.sweep(device)
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:  # the broker may be away; the sweep is repeated until it ends well
+                log.warning("sweeping %s failed (%s); trying again", device, error)
+            else:
+                self._tell(Reclaimed(device, fence))
+                if device in self._returning:
+                    self._returning.discard(device)
+                    del self._sweeps[device]
+                    return
+            await asyncio.sleep(_SWEEP_EVERY)
+
+    def _spawn(self, work) -> None:  # type: ignore[no-untyped-def]
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._reap)
+
+    def _reap(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.critical("planner: %s", error, exc_info=error)

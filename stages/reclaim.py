@@ -1,0 +1,150 @@
+"""Moving what a dead device left on its work topic to those that live.
+
+The worker's committed offset is the fence: records below it are answered. What lies between it and the end of the topic
+goes back to the admitted topic (or ends as expired), except what the dead worker answered without having committed;
+then the offset is committed for its group. Nothing is lost if this is cut short at any point: it begins again from the
+offset. While the device is absent the sweep is repeated, since a router with an old plan may still write there.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from domain.clock import Clock
+from domain.errors import InvalidInputError
+from domain.outcome import Outcome, OutcomeKind, Reason
+from stages.outbox import Outbox
+from streams import codec
+from streams.ports import Broker, Consumer, Record, TopicPartition
+from streams.topics import Topics
+
+log = logging.getLogger(__name__)
+
+
+class Reclaimer:
+    """Sweeps the work topics of dead devices. ``answered_window``: seconds of results searched for answers."""
+
+    def __init__(
+        self,
+        *,
+        broker: Broker,
+        outbox: Outbox,
+        topics: Topics,
+        apps: Sequence[str],
+        clock: Clock,
+        answered_window: float = 30.0,
+    ) -> None:
+        self._broker = broker
+        self._outbox = outbox
+        self._topics = topics
+        self._apps = tuple(apps)
+        self._clock = clock
+        self._window = answered_window
+
+    async def sweep(self, device: str) -> int:
+        """Move what waits on the work topic of ``device``; returns the fence (the offset all below which is done)."""
+        work = TopicPartition(self._topics.work(device), 0)
+        consumer = self._broker.consumer(partitions=[work], group=self._topics.worker_group(device))
+        await consumer.start()
+        try:
+            start = await consumer.position(work)
+            end = (await consumer.end_offsets([work]))[work]
+            if start >= end:
+                return end
+            answered = await self._answered_by(device)
+            moved = 0
+            acknowledged = asyncio.Event()
+            outstanding = 0
+
+            def done() -> None:
+                nonlocal outstanding
+                outstanding -= 1
+                if not outstanding:
+                    acknowledged.set()
+
+            while await consumer.position(work) < end:
+                for record in await consumer.get_many(wait=0.5):
+                    if record.offset >= end:
+                        break
+                    outstanding += 1
+                    moved += 1
+                    acknowledged.clear()
+                    self._move(record, device, answered, done)
+            if outstanding:
+                await acknowledged.wait()
+            await consumer.commit({work: end})
+            log.info("%s: %d records below %d moved to others", device, moved, end)
+            return end
+        finally:
+            await consumer.stop()
+
+    def _move(self, record: Record, device: str, answered: frozenset[str], done: Callable[[], None]) -> None:
+        now = self._clock.wall()
+        try:
+            message = codec.decode_work(record)
+        except InvalidInputError as error:
+            letter = codec.dead_letter(record, error, stage="planner", now=now)
+            self._outbox.post(
+                self._topics.dead_letters, letter.value, key=letter.key, headers=letter.headers, done=done
+            )
+            return
+        query = message.query
+        if query.id in answered:
+            asyncio.get_running_loop().call_soon(done)
+            return
+        if query.deadline > now:
+            back = codec.encode_admitted(codec.QueryMessage(query, message.tensors))
+            topic = self._topics.admitted(query.app)
+        else:
+            outcome = Outcome(
+                query_id=query.id,
+                app=query.app,
+                kind=OutcomeKind.EXPIRED,
+                arrival=query.arrival,
+                deadline=query.deadline,
+                at=now,
+                query_class=query.query_class,
+                reason=Reason.DEVICE_LOST,
+                device=device,
+                queue_s=now - query.arrival,
+                stream=query.stream,
+                sequence=query.sequence,
+            )
+            back = codec.encode_outcome(outcome, ())
+            topic = self._topics.results(query.app)
+        self._outbox.post(topic, back.value, key=back.key, headers=back.headers, done=done)
+
+    async def _answered_by(self, device: str) -> frozenset[str]:
+        """Ids that ``device`` has answered within the window: its last commits may not tell of them."""
+        partitions: list[TopicPartition] = []
+        counts = await self._broker.admin().partitions([self._topics.results(app) for app in self._apps])
+        for topic, count in sorted(counts.items()):
+            partitions += [TopicPartition(topic, i) for i in range(count)]
+        if not partitions:
+            return frozenset()
+        consumer = self._broker.consumer(partitions=partitions, start_at="end")
+        await consumer.start()
+        try:
+            return await self._read_ids(consumer, partitions, device)
+        finally:
+            await consumer.stop()
+
+    async def _read_ids(self, consumer: Consumer, partitions: list[TopicPartition], device: str) -> frozenset[str]:
+        ends = await consumer.end_offsets(partitions)
+        since = self._clock.wall() - self._window
+        starts = await consumer.offsets_for_times(dict.fromkeys(partitions, since))
+        open_partitions = set()
+        for partition in partitions:
+            start = starts[partition]
+            if start is not None and start < ends[partition]:
+                await consumer.seek(partition, start)
+                open_partitions.add(partition)
+        ids = set()
+        while open_partitions:
+            for record in await consumer.get_many(wait=0.5):
+                if codec.outcome_device(record) == device and record.key is not None:
+                    ids.add(record.key.decode(errors="replace"))
+            for partition in tuple(open_partitions):
+                if await consumer.position(partition) >= ends[partition]:
+                    open_partitions.discard(partition)
+        return frozenset(ids)

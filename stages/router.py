@@ -1,0 +1,212 @@
+"""The router of one app: reads admitted queries and puts each on the work topic of the device that the plan gives it.
+
+Rules.
+- Routes by the newest plan whose capacity is ready (Activation decides that, the routing policy the device).
+- Until the first plan is active, queries are held, and expire by a timer; what is held counts as in flight, so that no
+  more is read than the limit.
+- A query past its deadline gets its outcome here.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from domain.actions import Activate, Drop, Send, WakeAt
+from domain.clock import Clock
+from domain.errors import InvalidInputError
+from domain.events import ActivationEvent, Arrived, DeviceReported, PlanActivated, PlanPublished, RoutingEvent, Woke
+from domain.outcome import Outcome, OutcomeKind, Reason
+from domain.plan import NO_EPOCH, Plan
+from domain.query import Query
+from policies.protocols import ActivationPolicy, RoutingPolicy
+from stages.control import Follower
+from stages.intake import Intake
+from stages.outbox import Outbox
+from streams import codec, control
+from streams.ports import Broker, Consumer, Producer, Record
+from streams.topics import Topics
+
+log = logging.getLogger(__name__)
+
+_SWEEP = 0.05
+"""Seconds between looks for held queries that expire."""
+
+
+class RouterStage:
+    """Routers of an app scale out as members of one group."""
+
+    def __init__(
+        self,
+        app: str,
+        *,
+        broker: Broker,
+        producer: Producer,
+        topics: Topics,
+        clock: Clock,
+        routing: RoutingPolicy,
+        activation: ActivationPolicy,
+        activated: Callable[[Plan], PlanActivated] = PlanActivated,
+        member: str | None = None,
+        max_in_flight: int = 4000,
+    ) -> None:
+        self.app = app
+        self._broker = broker
+        self._topics = topics
+        self._clock = clock
+        self._routing = routing
+        self._activation = activation
+        self._activated = activated
+        self._member = member
+        self._outbox = Outbox(producer)
+        self._intake = Intake(self._make_consumer, limit=max_in_flight)
+        self._epoch = NO_EPOCH
+        self._routes = False
+        self._held: deque[tuple[codec.QueryMessage, Record]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the stage, for logs."""
+        return f"router {self.app}"
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Route until ``stop``, then drain."""
+        await self._outbox.start()
+        followers = [
+            Follower(self._broker, self._topics.plan, self._on_plan),
+            Follower(self._broker, self._topics.acks, self._on_acknowledged),
+            Follower(self._broker, self._topics.devices_metrics, self._on_heartbeat, start_at="end"),
+        ]
+        tasks = [asyncio.create_task(f.run(stop)) for f in followers]
+        tasks.append(asyncio.create_task(self._expire_held()))
+        try:
+            await self._intake.run(self._take, stop)
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            await self._outbox.stop()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _make_consumer(self, intake: Intake) -> Consumer:
+        return self._broker.consumer(
+            topics=[self._topics.admitted(self.app)],
+            group=self._topics.router_group(self.app),
+            member=self._member,
+            listener=intake,
+        )
+
+    # -- queries
+
+    async def _take(self, records: Sequence[Record]) -> None:
+        for record in records:
+            try:
+                message = codec.decode_admitted(record)
+            except InvalidInputError as error:
+                letter = codec.dead_letter(record, error, stage=self.name, now=self._clock.wall())
+                self._post(self._topics.dead_letters, letter, record)
+                continue
+            if self._routes:
+                self._route(message, record)
+            else:
+                self._held.append((message, record))
+
+    def _route(self, message: codec.QueryMessage, record: Record) -> None:
+        now = self._clock.wall()
+        query = message.query
+        if query.deadline <= now:
+            self._end(query, record, OutcomeKind.EXPIRED, now)
+            return
+        for action in self._routing.handle(Arrived(query), now):
+            match action:
+                case Send(_, device, part):
+                    work = codec.encode_work(message, epoch=self._epoch, slice=part)
+                    self._post(self._topics.work(device), work, record, partition=0)
+                case Drop(_, reason):
+                    self._end(query, record, OutcomeKind.DROPPED, now, reason)
+
+    def _end(self, query: Query, record: Record, kind: OutcomeKind, now: float, reason: Reason | None = None) -> None:
+        outcome = Outcome(
+            query_id=query.id,
+            app=query.app,
+            kind=kind,
+            arrival=query.arrival,
+            deadline=query.deadline,
+            at=now,
+            query_class=query.query_class,
+            reason=reason,
+            policy=self._routing.name,
+            epoch=self._epoch if self._epoch != NO_EPOCH else None,
+            queue_s=now - query.arrival,
+            stream=query.stream,
+            sequence=query.sequence,
+        )
+        self._post(self._topics.results(query.app), codec.encode_outcome(outcome, ()), record)
+
+    def _post(self, topic: str, message: codec.Message, record: Record, *, partition: int | None = None) -> None:
+        self._outbox.post(
+            topic,
+            message.value,
+            key=message.key,
+            headers=message.headers,
+            partition=partition,
+            done=lambda: self._intake.done(record),
+        )
+
+    async def _expire_held(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP)
+            now = self._clock.wall()
+            for _ in range(len(self._held)):
+                message, record = self._held.popleft()
+                if message.query.deadline <= now:
+                    self._end(message.query, record, OutcomeKind.EXPIRED, now)
+                else:
+                    self._held.append((message, record))
+
+    # -- plans
+
+    def _on_plan(self, record: Record) -> None:
+        if record.value is not None:
+            self._tell(PlanPublished(control.decode_plan(record.value)))
+
+    def _on_acknowledged(self, record: Record) -> None:
+        if record.value is not None:
+            self._tell(control.decode_acknowledged(record.value))
+
+    def _on_heartbeat(self, record: Record) -> None:
+        if record.value is None:
+            return
+        beat = control.decode_heartbeat(record.value)
+        for part in beat.slices:
+            self._tell_routing(DeviceReported(beat.seen.device, part.slice, part.queued, part.busy_for))
+
+    def _tell_routing(self, event: RoutingEvent) -> None:
+        self._routing.handle(event, self._clock.wall())
+
+    def _tell(self, event: ActivationEvent) -> None:
+        for action in self._activation.handle(event, self._clock.wall()):
+            match action:
+                case Activate(plan):
+                    self._epoch = plan.epoch
+                    self._tell_routing(self._activated(plan))
+                    self._routes = True
+                    while self._held:
+                        self._route(*self._held.popleft())
+                case WakeAt(at):
+                    self._wake_at(at)
+
+    def _wake_at(self, at: float) -> None:
+        loop = asyncio.get_running_loop()
+        when = loop.time() + max(0.0, at - self._clock.wall())
+        if self._timer is not None:
+            if self._timer.when() <= when:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(when, self._woke)
+
+    def _woke(self) -> None:
+        self._timer = None
+        self._tell(Woke())

@@ -1,0 +1,376 @@
+"""One slice at work: its station and staging policies, its executor, their timers.
+
+A shell: it turns policy actions into executor calls and outcomes, and holds no decision. Everything runs on one event
+loop, so ``handle`` is never entered twice; batches and loads run as tasks.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, assert_never
+
+from domain.actions import Acknowledge, Drop, Expire, Host, Load, Retire, Run, StagingAction, Unload, WakeAt
+from domain.clock import Clock
+from domain.device import WHOLE, Device, Slice
+from domain.errors import ExecutionError, LoadError
+from domain.events import (
+    Arrived,
+    Finished,
+    LatencyMeasured,
+    LoadEnded,
+    PlanPublished,
+    Retired,
+    StagingEvent,
+    StationEvent,
+    Woke,
+)
+from domain.executor import Executed, Executor
+from domain.outcome import Outcome, OutcomeKind, Reason
+from domain.plan import NO_EPOCH, Epoch, Plan
+from domain.query import Query
+from domain.tensor import Tensor, split_rows
+from profiles.catalogue import Catalogue
+
+log = logging.getLogger(__name__)
+
+Outputs = Sequence[Tensor]
+
+
+class Ends(Protocol):
+    """Takes each query's end: the outcome and, when answered, its outputs."""
+
+    def __call__(self, query: Query, outcome: Outcome, outputs: Outputs) -> None:
+        """The query has ended."""
+        ...
+
+
+@dataclass(slots=True)
+class _Waiting:
+    tensors: Sequence[Tensor]
+    since: float
+    epoch: Epoch
+
+
+class SliceRunner:
+    """``station`` and ``staging`` decide; ``ends`` is told each query's outcome, ``acknowledge`` each staged epoch."""
+
+    def __init__(
+        self,
+        *,
+        device: Device,
+        part: Slice,
+        station: Any,
+        staging: Any,
+        policy: str,
+        executor: Executor,
+        catalogue: Catalogue,
+        clock: Clock,
+        ends: Ends,
+        acknowledge: Callable[[Acknowledge], None],
+    ) -> None:
+        self._device = device
+        self._slice = part
+        self._station = station
+        self._staging = staging
+        self._policy = policy
+        self._executor = executor
+        self._catalogue = catalogue
+        self._clock = clock
+        self._ends = ends
+        self._acknowledge = acknowledge
+        self._waiting: dict[Query, _Waiting] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._loading = asyncio.Lock()
+        self._retiring: set[str] = set()
+        self._running_app: str | None = None
+        self._measured: dict[tuple[str, int], tuple[int, float]] = {}
+        self._best = {app: catalogue.best_accuracy(app) for app in catalogue.apps}
+        self._busy_s = 0.0
+        self._busy_until = 0.0
+
+    @property
+    def queued(self) -> int:
+        """Queries waiting or running."""
+        return len(self._waiting)
+
+    @property
+    def loaded(self) -> tuple[str, ...]:
+        """Variants ready."""
+        return tuple(self._staging.loaded)
+
+    def serves(self, app: str) -> bool:
+        """Whether queries of ``app`` can be answered here."""
+        return bool(self._staging.wants(app))
+
+    @property
+    def _kind(self) -> str:
+        return self._device.type if self._slice.profile == WHOLE else self._slice.profile
+
+    def _expected(self, run: Run) -> float:
+        """Seconds that a batch takes by its profile, 0 where it has none."""
+        profile = self._catalogue.profiles.get((run.variant, self._kind))
+        return profile.curve()(min(run.rows, profile.max_batch)) if profile is not None else 0.0
+
+    def take_measured(self) -> list[LatencyMeasured]:
+        """Batch latencies since the last call, one mean a variant and size."""
+        kind = self._kind
+        measured = [
+            LatencyMeasured(variant, kind, rows, total / count, count)
+            for (variant, rows), (count, total) in self._measured.items()
+        ]
+        self._measured.clear()
+        return measured
+
+    @property
+    def busy_for(self) -> float:
+        """Seconds until the running batch is expected to end, 0 while idle."""
+        return max(0.0, self._busy_until - self._clock.wall()) if self._running_app is not None else 0.0
+
+    def take_busy(self) -> float:
+        """Seconds the executor ran since the last call."""
+        busy, self._busy_s = self._busy_s, 0.0
+        return busy
+
+    async def start(self) -> None:
+        """Start the executor."""
+        await self._executor.start()
+
+    def arrived(self, query: Query, tensors: Sequence[Tensor], epoch: Epoch) -> None:
+        """A query came by the work topic."""
+        now = self._clock.wall()
+        self._waiting[query] = _Waiting(tensors, now, epoch)
+        self._tell_station(Arrived(query))
+
+    def plan(self, plan: Plan) -> None:
+        """A plan was published."""
+        self._tell_staging(PlanPublished(plan))
+
+    def abandon(self) -> tuple[Query, ...]:
+        """Forget every query that waits: others answer them. The batch that runs is answered by nobody here."""
+        gone = tuple(self._waiting)
+        self._waiting.clear()
+        for app in self._catalogue.apps:
+            self._station.drain(app)
+        return gone
+
+    async def close(self) -> None:
+        """Stop timers, tasks and the executor."""
+        for timer in self._timers.values():
+            timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._executor.close()
+
+    # -- the station
+
+    def _tell_station(self, event: StationEvent) -> None:
+        for action in self._station.handle(event, self._clock.wall()):
+            match action:
+                case Run():
+                    self._running_app = action.queries[0].app
+                    self._spawn(self._run(action))
+                case Drop(query, reason):
+                    self._end(query, OutcomeKind.DROPPED, reason=reason)
+                case Expire(query):
+                    self._end(query, OutcomeKind.EXPIRED)
+                case WakeAt(at):
+                    self._wake_at("station", at, self._station_woke)
+                case _ as unreachable:
+                    assert_never(unreachable)
+        if self._retiring:
+            self._try_to_retire()
+
+    def _station_woke(self) -> None:
+        self._tell_station(Woke())
+
+    async def _run(self, run: Run) -> None:
+        started = self._clock.wall()
+        app = run.queries[0].app
+        failed = False
+        execution_s = 0.0
+        self._busy_until = started + self._expected(run)
+        kept = [(query, w) for query in run.queries if (w := self._waiting.get(query)) is not None]
+        if not kept:  # abandoned before it began
+            self._running_app = None
+            self._tell_station(Finished(app, run.variant, run.rows, 0.0))
+            return
+        try:
+            executed = await self._executor.run(run.variant, [w.tensors for _, w in kept], sum(q.rows for q, _ in kept))
+        except ExecutionError as error:
+            failed = True
+            await self._isolate(run, started, error)
+        else:
+            execution_s = executed.execution_s
+            self._note(run.variant, run.rows, self._clock.wall() - started)
+            self._answer_all(run, [query for query, _ in kept], executed, started)
+        self._running_app = None
+        self._tell_station(Finished(app, run.variant, run.rows, execution_s, failed))
+
+    def _answer_all(self, run: Run, queries: Sequence[Query], executed: Executed, started: float) -> None:
+        parts = split_rows(executed.outputs, [query.rows for query in queries])
+        for query, outputs in zip(queries, parts, strict=True):
+            self._end(
+                query,
+                OutcomeKind.ANSWERED,
+                run=run,
+                started=started,
+                execution_s=executed.execution_s,
+                outputs=outputs,
+            )
+
+    async def _isolate(self, run: Run, started: float, error: ExecutionError) -> None:
+        """A batch failed: run each query alone, so that one that breaks the model fails alone."""
+        log.warning("%s failed a batch of %d on %s: %s", run.variant, run.rows, self._device.name, error)
+        if error.fatal:
+            await self._restart()
+        for query in run.queries:
+            waiting = self._waiting.get(query)
+            if waiting is None:
+                continue
+            if len(run.queries) > 1 and self._clock.wall() < query.deadline:
+                try:
+                    executed = await self._executor.run(run.variant, [waiting.tensors], query.rows)
+                except ExecutionError as alone:
+                    error = alone
+                    if alone.fatal:
+                        await self._restart()
+                else:
+                    self._answer_all(run, [query], executed, started)
+                    continue
+            self._end(query, OutcomeKind.FAILED, reason=Reason.MODEL_ERROR, detail=str(error), run=run, started=started)
+
+    async def _restart(self) -> None:
+        """The executor's process died: start it and load what was hosted."""
+        async with self._loading:
+            await self._executor.start()
+            for variant in self._staging.loaded:
+                try:
+                    await self._executor.load(self._catalogue.variants[variant], max_batch=1)
+                except LoadError as error:
+                    log.error("%s cannot be loaded again on %s: %s", variant, self._device.name, error)
+
+    def _note(self, variant: str, rows: int, seconds: float) -> None:
+        count, total = self._measured.get((variant, rows), (0, 0.0))
+        self._measured[variant, rows] = (count + 1, total + seconds)
+        self._busy_s += seconds
+
+    def _end(
+        self,
+        query: Query,
+        kind: OutcomeKind,
+        *,
+        reason: Reason | None = None,
+        detail: str | None = None,
+        run: Run | None = None,
+        started: float | None = None,
+        execution_s: float = 0.0,
+        outputs: Outputs = (),
+    ) -> None:
+        waiting = self._waiting.pop(query, None)
+        if waiting is None:
+            return  # abandoned meanwhile: another device answers it
+        now = self._clock.wall()
+        answered = kind is OutcomeKind.ANSWERED
+        outcome = Outcome(
+            query_id=query.id,
+            app=query.app,
+            kind=kind,
+            arrival=query.arrival,
+            deadline=query.deadline,
+            at=now,
+            query_class=query.query_class,
+            reason=reason,
+            detail=detail,
+            variant=run.variant if run else None,
+            accuracy=self._catalogue.variants[run.variant].accuracy if run and answered else 0.0,
+            best_accuracy=self._best[query.app],
+            device=self._device.name,
+            slice=self._slice.name,
+            epoch=waiting.epoch if waiting.epoch != NO_EPOCH else None,
+            policy=self._policy,
+            batch_size=run.rows if run else 0,
+            queue_s=(started if started is not None else now) - waiting.since,
+            batch_s=now - started if started is not None else 0.0,
+            execution_s=execution_s,
+            stream=query.stream,
+            sequence=query.sequence,
+        )
+        self._ends(query, outcome, outputs)
+
+    # -- staging
+
+    def _tell_staging(self, event: StagingEvent) -> None:
+        self._do_staging(self._staging.handle(event, self._clock.wall()))
+
+    def _do_staging(self, actions: Sequence[StagingAction]) -> None:
+        for action in actions:
+            match action:
+                case Load(variant, max_batch):
+                    self._spawn(self._load(variant, max_batch))
+                case Unload(variant):
+                    self._spawn(self._unload(variant))
+                case Host(change):
+                    self._tell_station(change)
+                case Acknowledge():
+                    self._acknowledge(action)
+                case Retire(app):
+                    self._retiring.add(app)
+                    self._try_to_retire()
+                case WakeAt(at):
+                    self._wake_at("staging", at, self._staging_woke)
+                case _ as unreachable:
+                    assert_never(unreachable)
+
+    def _staging_woke(self) -> None:
+        self._tell_staging(Woke())
+
+    def _try_to_retire(self) -> None:
+        for app in tuple(self._retiring):
+            if not self._station.queued_of(app) and self._running_app != app:
+                self._retiring.discard(app)
+                self._tell_staging(Retired(app))
+
+    async def _load(self, variant: str, max_batch: int) -> None:
+        try:
+            async with self._loading:
+                await self._executor.load(self._catalogue.variants[variant], max_batch=max_batch)
+        except (LoadError, ExecutionError) as error:
+            log.error("%s cannot be loaded on %s: %s", variant, self._device.name, error)
+            self._tell_staging(LoadEnded(variant, ok=False))
+        else:
+            self._tell_staging(LoadEnded(variant, ok=True))
+
+    async def _unload(self, variant: str) -> None:
+        async with self._loading:
+            if variant not in self._staging.loaded:
+                await self._executor.unload(variant)
+
+    # -- tasks and timers
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._reap)
+
+    def _reap(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.critical("%s/%s: %s", self._device.name, self._slice.name, error, exc_info=error)
+
+    def _wake_at(self, name: str, at: float, woke: Callable[[], None]) -> None:
+        """One timer a policy, at the earliest time asked for; policies ask again when they are woken early."""
+        loop = asyncio.get_running_loop()
+        when = loop.time() + max(0.0, at - self._clock.wall())
+        timer = self._timers.get(name)
+        if timer is not None:
+            if timer.when() <= when:
+                return
+            timer.cancel()
+        self._timers[name] = loop.call_at(when, self._fire, name, woke)
+
+    def _fire(self, name: str, woke: Callable[[], None]) -> None:
+        del self._timers[name]
+        woke()

@@ -1,0 +1,288 @@
+"""The worker of one device: reads its work topic, serves it with its slices, follows plans, sends heartbeats.
+
+Rules.
+- Each start has an incarnation. Only while the newest plan names it does the worker read work, from the plan's fence or
+  the committed offset, whichever is later.
+- A plan that names another incarnation, or none, after ours was named says that the planner has declared us dead and
+  moved our queries to others: everything waiting is abandoned, and the worker joins again under a new incarnation.
+- A worker that finds it was stopped for longer than ``self_fence`` reads the newest plan before it answers anything.
+- A query of an app that is not served here (any more) goes back to the admitted topic.
+- Stopping: no more fetching, what is queued is finished within ``drain_s`` and committed, and the last heartbeat says
+  ``leaving``, upon which the planner moves what is left.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from domain.actions import Acknowledge
+from domain.clock import Clock
+from domain.device import Device
+from domain.errors import InvalidInputError
+from domain.events import DeviceSeen, PlanAcknowledged
+from domain.outcome import Outcome
+from domain.plan import NO_EPOCH, Plan
+from domain.query import Query
+from stages.control import Follower
+from stages.intake import Intake
+from stages.outbox import Outbox
+from stages.slice import Outputs, SliceRunner
+from streams import codec, control
+from streams.ports import Broker, Consumer, Producer, Record, TopicPartition
+from streams.topics import Topics
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """Seconds, and records in flight."""
+
+    heartbeat: float = 0.5
+    drain_s: float = 5.0
+    max_in_flight: int = 4000
+    self_fence: float = 1.5
+
+
+class WorkerStage:
+    """One device. ``make_slices`` builds its slice runners, one a slice, with this stage's callbacks."""
+
+    def __init__(
+        self,
+        device: Device,
+        *,
+        broker: Broker,
+        producer: Producer,
+        topics: Topics,
+        clock: Clock,
+        new_incarnation: Callable[[], str],
+        make_slices: Callable[["WorkerStage"], Sequence[SliceRunner]],
+        options: WorkerOptions | None = None,
+    ) -> None:
+        self.device = device
+        self._broker = broker
+        self._topics = topics
+        self._clock = clock
+        self._new_incarnation = new_incarnation
+        self._options = options or WorkerOptions()
+        self._outbox = Outbox(producer)
+        self._slices = tuple(make_slices(self))
+        self._by_name = {part.name: runner for part, runner in zip(device.slices, self._slices, strict=True)}
+        self._origins: dict[Query, Record] = {}
+        self._plan: Plan | None = None
+        self._plans = Follower(broker, topics.plan, self._on_plan)
+        self._incarnation = new_incarnation()
+        self._named = False
+        self._session: asyncio.Event = asyncio.Event()  # set: stop reading
+        self._naming = asyncio.Event()
+        self._intake: Intake | None = None
+        self._last_beat = clock.monotonic()
+        self._held: list[Callable[[], None]] | None = None
+        self._recheck: asyncio.Task[None] | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the stage, for logs."""
+        return f"worker {self.device.name}"
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until ``stop``, then drain."""
+        await self._outbox.start()
+        for runner in self._slices:
+            await runner.start()
+        helpers = [asyncio.create_task(self._plans.run(stop)), asyncio.create_task(self._beat_often())]
+        waiter = asyncio.create_task(self._end_session_on(stop))
+        try:
+            while not stop.is_set():
+                await self._serve_while_named(stop)
+            self._beat(leaving=True)
+        finally:
+            waiter.cancel()
+            await self._outbox.stop()
+            for task in helpers:
+                task.cancel()
+            await asyncio.gather(waiter, *helpers, return_exceptions=True)
+            for runner in self._slices:
+                await runner.close()
+
+    # -- callbacks of the slices
+
+    def ends(self, query: Query, outcome: Outcome, outputs: Outputs) -> None:
+        """Write a query's outcome; its record is done once that is acknowledged."""
+        self._unless_fenced(lambda: self._write(query, outcome, outputs))
+
+    def acknowledge(self, staged: Acknowledge) -> None:
+        """Tell planner and routers that an epoch is staged here."""
+        message = PlanAcknowledged(self.device.name, staged.epoch, staged.variants, staged.failed)
+        key = self.device.name.encode()
+        self._outbox.post(self._topics.acks, control.encode_acknowledged(message), key=key)
+
+    def _write(self, query: Query, outcome: Outcome, outputs: Outputs) -> None:
+        record = self._origins.pop(query, None)
+        if record is None:
+            return  # abandoned
+        message = codec.encode_outcome(outcome, outputs)
+        self._outbox.post(
+            self._topics.results(query.app),
+            message.value,
+            key=query.id.encode(),
+            headers=message.headers,
+            done=self._done(record),
+        )
+
+    def _done(self, record: Record) -> Callable[[], None]:
+        intake = self._intake
+        return lambda: intake.done(record) if intake is not None else None
+
+    # -- reading work
+
+    async def _serve_while_named(self, stop: asyncio.Event) -> None:
+        """One session of reading: from being named in a plan until that ends."""
+        if not self._named:
+            self._naming.clear()
+            naming = asyncio.create_task(self._naming.wait())
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait((naming, stopping), return_when=asyncio.FIRST_COMPLETED)
+            naming.cancel()
+            stopping.cancel()
+            if not self._named:
+                return
+        self._session.clear()
+        if stop.is_set():
+            return
+        self._intake = Intake(self._make_consumer, limit=self._options.max_in_flight, drain_s=self._options.drain_s)
+        await self._intake.run(self._take, self._session, after_start=self._seek_to_fence)
+
+    def _make_consumer(self, intake: Intake) -> Consumer:
+        work = TopicPartition(self._topics.work(self.device.name), 0)
+        return self._broker.consumer(
+            partitions=[work], group=self._topics.worker_group(self.device.name), start_at="committed", listener=intake
+        )
+
+    async def _seek_to_fence(self, consumer: Consumer) -> None:
+        fence = self._plan.fences.get(self.device.name, 0) if self._plan else 0
+        work = TopicPartition(self._topics.work(self.device.name), 0)
+        if await consumer.position(work) < fence:
+            await consumer.seek(work, fence)
+
+    async def _take(self, records: Sequence[Record]) -> None:
+        for record in records:
+            self._take_one(record)
+
+    def _take_one(self, record: Record) -> None:
+        try:
+            message = codec.decode_work(record)
+        except InvalidInputError as error:
+            letter = codec.dead_letter(record, error, stage=self.name, now=self._clock.wall())
+            self._outbox.post(
+                self._topics.dead_letters,
+                letter.value,
+                key=letter.key,
+                headers=letter.headers,
+                done=self._done(record),
+            )
+            return
+        runner = self._by_name.get(message.slice) or self._slices[0]
+        query = message.query
+        if not runner.serves(query.app) and self._clock.wall() < query.deadline:
+            self._send_back(record, message)
+            return
+        self._origins[query] = record
+        runner.arrived(query, message.tensors, message.epoch)
+
+    def _send_back(self, record: Record, message: codec.WorkMessage) -> None:
+        back = codec.encode_admitted(codec.QueryMessage(message.query, message.tensors))
+        self._outbox.post(
+            self._topics.admitted(message.query.app),
+            back.value,
+            key=back.key,
+            headers=back.headers,
+            done=self._done(record),
+        )
+
+    # -- plans and incarnations
+
+    def _on_plan(self, record: Record) -> None:
+        if record.value is None:
+            return
+        plan = control.decode_plan(record.value)
+        if self._plan is not None and plan.epoch <= self._plan.epoch:
+            return
+        self._plan = plan
+        named = plan.incarnations.get(self.device.name) == self._incarnation
+        if self._named and not named:
+            self._abandon()
+            return
+        if named:
+            if not self._named:
+                self._named = True
+                self._naming.set()
+            for runner in self._slices:
+                runner.plan(plan)
+
+    def _abandon(self) -> None:
+        """The planner took us for dead: our queries are others' now."""
+        log.warning("%s was declared dead; joining again", self.device.name)
+        if self._intake is not None:
+            self._intake.abandon()
+        for runner in self._slices:
+            runner.abandon()
+        self._origins.clear()
+        if self._held is not None:
+            self._held.clear()
+        self._named = False
+        self._incarnation = self._new_incarnation()
+        self._session.set()
+
+    async def _end_session_on(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._session.set()
+
+    def _unless_fenced(self, write: Callable[[], None]) -> None:
+        """Write now; after having been stopped for long, only once the newest plan was read."""
+        if self._held is None and self._clock.monotonic() - self._last_beat > self._options.self_fence:
+            self._held = []
+            self._recheck = asyncio.create_task(self._release_when_known())
+        if self._held is None:
+            write()
+        else:
+            self._held.append(write)
+
+    async def _release_when_known(self) -> None:
+        await self._plans.catch_up()
+        held, self._held = self._held or [], None
+        self._last_beat = self._clock.monotonic()
+        for write in held:
+            write()
+
+    # -- heartbeats
+
+    async def _beat_often(self) -> None:
+        while True:
+            self._beat()
+            await asyncio.sleep(self._options.heartbeat)
+
+    def _beat(self, *, leaving: bool = False) -> None:
+        device = self.device
+        if self._held is None and not leaving:
+            stopped = self._clock.monotonic() - self._last_beat > self._options.self_fence
+            if stopped:
+                self._held = []
+                self._recheck = asyncio.create_task(self._release_when_known())
+            else:
+                self._last_beat = self._clock.monotonic()
+        seen = DeviceSeen(
+            device.name, device.type, self._incarnation, device.memory_bytes, device.price, device.spot, leaving
+        )
+        beat = control.Heartbeat(
+            seen=seen,
+            at=self._clock.wall(),
+            epoch=self._plan.epoch if self._plan else NO_EPOCH,
+            queued=sum(r.queued for r in self._slices),
+            utilisation=min(1.0, sum(r.take_busy() for r in self._slices) / self._options.heartbeat),
+            variants=tuple(v for r in self._slices for v in r.loaded),
+            measured=tuple(m for r in self._slices for m in r.take_measured()),
+            slices=tuple(control.SliceState(n, r.queued, r.busy_for) for n, r in self._by_name.items()),
+        )
+        self._outbox.post(self._topics.devices_metrics, control.encode_heartbeat(beat), key=device.name.encode())

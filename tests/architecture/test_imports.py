@@ -1,0 +1,34 @@
+"""Import rules that a layer check cannot say."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+IMPURE = {"asyncio", "time", "random", "threading", "socket", "subprocess", "datetime", "multiprocessing", "secrets"}
+PURE = sorted(
+    path for folder in ("domain", "policies", "planner", "simulator") for path in (ROOT / folder).rglob("*.py")
+)
+
+
+@pytest.mark.parametrize("path", PURE, ids=lambda p: str(p.relative_to(ROOT)))
+def test_decisions_import_no_clock_randomness_or_io(path: Path) -> None:
+    imported = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            imported.add(node.module.split(".")[0])
+    assert imported & IMPURE == set()
+
+
+def test_no_pickle_anywhere() -> None:
+    guilty = [
+        str(path.relative_to(ROOT))
+        for path in ROOT.glob("*/**/*.py")
+        if ".venv" not in path.parts
+        and path != Path(__file__)
+        and any(word in path.read_text() for word in ("import pickle", "allow_pickle=True", "import marshal"))
+    ]
+    assert guilty == []
