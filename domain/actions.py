@@ -40,7 +40,17 @@ class WakeAt:
     at: float
 
 
-StationAction = Run | Drop | Expire | WakeAt
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """Say on the status topic: ``state`` of ``subject`` ("app:digits", "device:cpu0"), and why."""
+
+    subject: str
+    state: str
+    detail: str
+    data: Mapping[str, float | str] | None = None
+
+
+StationAction = Run | Drop | Expire | WakeAt | Announce
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +132,7 @@ class Reject:
     detail: str
 
 
-AdmissionAction = Accept | Reject
+AdmissionAction = Accept | Reject | Announce
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,16 +148,6 @@ class Reclaim:
 
     device: str
     incarnation: str
-
-
-@dataclass(frozen=True, slots=True)
-class Announce:
-    """Say on the status topic: ``state`` of ``subject`` ("app:digits", "device:cpu0"), and why."""
-
-    subject: str
-    state: str
-    detail: str
-    data: Mapping[str, float | str] | None = None
 
 
 ControllerAction = Publish | Reclaim | Announce

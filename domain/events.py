@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from domain.app import NO_PROMISE, Promise
 from domain.plan import Epoch, Plan
 from domain.profile import LatencyCurve
 from domain.query import Query
@@ -51,12 +52,13 @@ class Woke:
 class HostingChanged:
     """From now on these variants are ready for ``app`` on this slice, most accurate first; () is none.
 
-    ``slo``: the app's, seconds.
+    ``slo``: the app's, seconds. ``promise``: what each of its streams was promised.
     """
 
     app: str
     hosted: tuple[Hosted, ...]
     slo: float
+    promise: Promise = NO_PROMISE
 
 
 StationEvent = Arrived | Finished | Woke | HostingChanged

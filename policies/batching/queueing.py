@@ -7,6 +7,7 @@ Rules.
   query it was asked for is gone by then. One wake an SLO is enough for a queue that never lets anything expire.
 - Woke before its time asks again, once for each time asked for: an early timer is made good, and a second timer that
   went off for the same reason ends there.
+- What is run, given up or expired is told to hooks (``missed``, ``finished``), for policies that keep promises.
 - Comparisons are exact (no tolerance), and they are the ones that judge the outcome: a query runs only where
   ``now + latency <= deadline`` holds in floating point.
 """
@@ -15,6 +16,7 @@ from math import inf, nextafter
 from typing import assert_never
 
 from domain.actions import Drop, Expire, Run, StationAction, WakeAt
+from domain.app import NO_PROMISE
 from domain.errors import IllegalEventError
 from domain.events import Arrived, BatchingEvent, Finished, Hosted, HostingChanged, Offered, Woke
 from domain.outcome import Reason
@@ -38,13 +40,15 @@ class QueueingPolicy:
     """
 
     name: str = ""
-    __slots__ = ("_armed", "_asked_again", "_running", "hosted", "queue", "seconds", "slo")
+    __slots__ = ("_armed", "_asked_again", "_running", "app", "hosted", "promise", "queue", "seconds", "slo")
 
     def __init__(self) -> None:
         self.queue = DeadlineQueue()
         self.hosted: tuple[Hosted, ...] = ()
         self.seconds: tuple[float, ...] = ()
+        self.app = ""
         self.slo = inf
+        self.promise = NO_PROMISE
         self._armed = inf
         self._asked_again = False
         self._running: Run | None = None
@@ -72,13 +76,15 @@ class QueueingPolicy:
             case Offered():
                 self._offered(now, actions)
             case Finished():
-                self._finished(event, now)
+                self._finished(event, now, actions)
             case Woke():
                 self._woke(now, actions)
             case HostingChanged():
                 self.hosted = event.hosted
                 self.seconds = event.hosted[0].curve.seconds if event.hosted else ()
+                self.app = event.app
                 self.slo = event.slo
+                self.promise = event.promise
                 self.hosting_changed()
             case _:
                 assert_never(event)
@@ -97,8 +103,15 @@ class QueueingPolicy:
     def arrived(self, query: Query, now: float, actions: list[StationAction]) -> None:
         """Note an arrival. ``query`` is in the queue already."""
 
-    def finished(self, event: Finished, now: float) -> None:
-        """Note the end of a batch."""
+    def finished(self, event: Finished, run: Run, now: float, actions: list[StationAction]) -> None:
+        """Note the end of the batch ``run``."""
+
+    def missed(self, query: Query, actions: list[StationAction]) -> None:
+        """Note that ``query``, just taken out of the queue, is about to be given up or to expire."""
+
+    def prune(self, now: float, actions: list[StationAction]) -> None:
+        """Give up heads before ``decide``: those that no batch can save, unless a policy says otherwise."""
+        self.drop_hopeless(now, actions)
 
     def hosting_changed(self) -> None:
         """Derive what depends on ``hosted`` and ``slo``."""
@@ -128,7 +141,9 @@ class QueueingPolicy:
 
     def drop_head(self, reason: Reason, actions: list[StationAction]) -> None:
         """Give the head up."""
-        actions.append(Drop(self.queue.pop(), reason))
+        query = self.queue.pop()
+        self.missed(query, actions)
+        actions.append(Drop(query, reason))
 
     def largest_on_time(self, limit: int, now: float) -> int:
         """Rows of the longest prefix, at most ``limit`` rows, with which the head is still on time.
@@ -144,11 +159,6 @@ class QueueingPolicy:
             rows = queue.fit(rows - 1)
         return rows or head.rows
 
-    def hopeless(self, query: Query, now: float) -> bool:
-        """Whether even a batch of its own would end after the deadline of ``query``."""
-        rows = query.rows
-        return rows > len(self.seconds) or now + self.seconds[rows - 1] > query.deadline
-
     def drop_hopeless(self, now: float, actions: list[StationAction]) -> None:
         """Give up the heads that no batch can save."""
         items = self.queue.items
@@ -162,6 +172,12 @@ class QueueingPolicy:
             else:
                 return
 
+    def drop_too_large(self, actions: list[StationAction]) -> None:
+        """Give up the heads that have more rows than any batch."""
+        items = self.queue.items
+        while items and items[0].rows > len(self.seconds):
+            self.drop_head(Reason.TOO_LARGE, actions)
+
     # -- the frame
 
     def _offered(self, now: float, actions: list[StationAction]) -> None:
@@ -173,17 +189,17 @@ class QueueingPolicy:
         if items and items[0].deadline <= now:
             self._expire(now, actions)
         if items and self.seconds:
-            self.drop_hopeless(now, actions)
+            self.prune(now, actions)
             if items:
                 self.decide(now, actions)
         if items and items[0].deadline < self._armed:
             self.wake_by(items[0].deadline, actions)
 
-    def _finished(self, event: Finished, now: float) -> None:
+    def _finished(self, event: Finished, now: float, actions: list[StationAction]) -> None:
         if self._running is None:
             raise IllegalEventError(f"{self.name}: {event} at {now} while no batch runs")
-        self._running = None
-        self.finished(event, now)
+        running, self._running = self._running, None
+        self.finished(event, running, now, actions)
 
     def _woke(self, now: float, actions: list[StationAction]) -> None:
         self._expire(now, actions)
@@ -202,4 +218,6 @@ class QueueingPolicy:
         queue = self.queue
         items = queue.items
         while items and items[0].deadline <= now:
-            actions.append(Expire(queue.pop()))
+            query = queue.pop()
+            self.missed(query, actions)
+            actions.append(Expire(query))

@@ -6,14 +6,29 @@ from types import MappingProxyType
 from typing import Any
 
 from domain.errors import ConfigurationError
+from policies.batching.aimd import AdditiveIncrease
 from policies.batching.deadline import DeadlineBatching
 from policies.batching.eager import EagerBatching
+from policies.batching.early_drop import EarlyDrop, LazyDrop
+from policies.batching.spread import BalancedSpread, GreedySpread, GroupedSpread, WeaklyHardSpread
+from policies.batching.static import StaticBatching
 from policies.protocols import BatchingPolicy
 
 BATCHING: MappingProxyType[str, Callable[..., BatchingPolicy]] = MappingProxyType(
     {
-        EagerBatching.name: EagerBatching,
-        DeadlineBatching.name: DeadlineBatching,
+        known.name: known
+        for known in (
+            StaticBatching,
+            DeadlineBatching,
+            EagerBatching,
+            AdditiveIncrease,
+            EarlyDrop,
+            LazyDrop,
+            GroupedSpread,
+            WeaklyHardSpread,
+            BalancedSpread,
+            GreedySpread,
+        )
     }
 )
 """Name -> class. Options are the keyword arguments of its constructor."""

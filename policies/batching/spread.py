@@ -1,0 +1,249 @@
+"""Spread-drop: when more queries are about to expire than a batch holds, choose which of them are missed.
+
+Rules (spread-drop paper, section 4, with its errors mended; all inequalities exact).
+- Batches hold at most B rows and take at most P seconds; starts are S seconds apart (S = P, or the duty cycle where
+  several variants take turns). S + P <= SLO is required for the guarantee; B is that of the highest sustainable rate.
+- A batch may start at any time from the head's arrival until P before its deadline. ``lateness`` 0 starts as soon as
+  the executor is free, 1 at the last moment; both keep the guarantee.
+- At a start t, what ends before t + P is missed; the candidates are the queries that end before t + S + P (strictly).
+  At most B candidates: the first B of the queue run. More: a selection rule keeps B of them, the others are dropped.
+- Hence decided queries are always a prefix of the arrivals, start times, sizes and miss counts do not depend on the
+  selection rule, and no query that is kept misses.
+- Before a query is missed against the promise of its stream, safe mode is announced.
+
+A query of several rows takes several places; with mixed sizes B is divided by the largest among the candidates, which
+is safe. Streams are judged in the order of deadlines, which is that of arrivals where all queries have one SLO.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from itertools import compress
+from operator import attrgetter
+
+from domain.actions import Announce, Drop, Run, StationAction
+from domain.app import Promise, WeaklyHard
+from domain.errors import ConfigurationError
+from domain.events import Finished
+from domain.outcome import Reason
+from domain.query import Query
+from policies.batching.queueing import QueueingPolicy
+from policies.dropping.history import MissHistory, constraints_of
+from policies.dropping.rate import max_rate, processing_bound, window_bound
+from policies.dropping.safety import SafeModeSwitch
+from policies.dropping.selection import balanced, blockwise, greedy, grouped
+
+_by_deadline = attrgetter("deadline")
+
+
+class SpreadBatching(QueueingPolicy):
+    """The scheduler; a subclass selects. ``max_consecutive`` and ``weakly_hard`` override what the app was promised.
+
+    ``batch``: B (None: the one with the highest sustainable rate). ``others_s``: seconds of the duty cycle that go to
+    other variants. ``calm``: queries within the promise after which safe mode ends.
+    """
+
+    __slots__ = ("_kept", "_own", "_streams", "batch", "fixed_batch", "lateness", "others_s", "processing_s", "safety")
+
+    def __init__(
+        self,
+        *,
+        batch: int | None = None,
+        max_consecutive: int | None = None,
+        weakly_hard: Iterable[Sequence[int]] = (),
+        lateness: float = 0.0,
+        others_s: float = 0.0,
+        calm: int = 200,
+    ) -> None:
+        super().__init__()
+        pairs = tuple(WeaklyHard(m, k) for m, k in weakly_hard)
+        self._own = Promise(max_consecutive=max_consecutive, weakly_hard=pairs)
+        window_bound(1, self._own)
+        if not 0.0 <= lateness <= 1.0 or (batch is not None and batch < 1) or others_s < 0.0 or calm < 1:
+            raise ConfigurationError(
+                f"{self.name}: batch {batch}, lateness {lateness}, others_s {others_s}, calm {calm}: "
+                "give batch >= 1, 0 <= lateness <= 1, others_s >= 0, calm >= 1"
+            )
+        self.fixed_batch = batch
+        self.lateness = lateness
+        self.others_s = others_s
+        self.safety = SafeModeSwitch(calm)
+        self.batch = 1
+        self.processing_s = 0.0
+        self._streams: dict[str, MissHistory] = {}
+        self._kept: list[tuple[MissHistory, int]] = []
+
+    @property
+    def spacing_s(self) -> float:
+        """S: seconds from one start to the next at the most."""
+        return self.processing_s + self.others_s
+
+    def select(self, candidates: Sequence[Query], places: int) -> list[bool]:
+        """Keep ``places`` of ``candidates``, which are more."""
+        raise NotImplementedError
+
+    def history(self, query: Query) -> MissHistory:
+        """The history of the stream of ``query``."""
+        history = self._streams.get(query.stream)
+        if history is None or history.constraints != constraints_of(self.promise):
+            history = self._streams[query.stream] = MissHistory(constraints_of(self.promise))
+        return history
+
+    def hosting_changed(self) -> None:
+        """Choose B; histories stay, so that promises hold across plans."""
+        if self._own.active:
+            self.promise = self._own
+        if not self.hosted:
+            return
+        curve = self.hosted[0].curve
+        if self.fixed_batch is not None:
+            self.batch = min(self.fixed_batch, curve.max_batch)
+        else:
+            best = max_rate(curve, self.slo, self.promise, others_s=self.others_s)
+            self.batch = best.batch if best else 1
+        self.processing_s = processing_bound(curve, self.batch)
+
+    def prune(self, now: float, actions: list[StationAction]) -> None:
+        """Give up what ends before a batch of B would."""
+        items = self.queue.items
+        while items:
+            if items[0].rows > self.batch:
+                self.drop_head(Reason.TOO_LARGE, actions)
+            elif now + self.processing_s > items[0].deadline:
+                self.drop_head(Reason.HOPELESS, actions)
+            else:
+                return
+
+    def decide(self, now: float, actions: list[StationAction]) -> None:
+        """Wait for the start, then run the head of the queue or a selection of the candidates."""
+        head = self.queue.items[0]
+        start = head.arrival + self.lateness * (head.deadline - self.processing_s - head.arrival)
+        if self.lateness and now < start and now + self.processing_s < head.deadline:
+            self.wake_by(start, actions)
+            return
+        items = self.queue.items
+        count = bisect_left(items, now + self.spacing_s + self.processing_s, key=_by_deadline)
+        candidates = [items[i] for i in range(count)]
+        rows = sum(q.rows for q in candidates)
+        if rows <= self.batch:
+            kept = self.queue.take(self.batch)
+            self._note(kept, kept, actions)
+        else:
+            self.queue.take(rows)
+            kept = self._keep([q for q in candidates if q.rows <= self.batch])
+            self._note(candidates, kept, actions)
+        self.run_batch(kept, sum(q.rows for q in kept), actions)
+
+    def _keep(self, candidates: Sequence[Query]) -> tuple[Query, ...]:
+        places = self.batch // max(q.rows for q in candidates)
+        if len(candidates) <= places:
+            return tuple(candidates)
+        return tuple(compress(candidates, self.select(candidates, places)))
+
+    def missed(self, query: Query, actions: list[StationAction]) -> None:
+        """Count a miss that was not chosen."""
+        if self.promise.active:
+            history = self.history(query)
+            if not history.may_miss():
+                self._announce_trouble(actions)
+            history.record(True)
+
+    def finished(self, event: Finished, run: Run, now: float, actions: list[StationAction]) -> None:
+        """Queries that were kept and are missed after all (a model that raised, a batch that overran) count."""
+        for query, (history, position) in zip(run.queries, self._kept, strict=False):
+            if (event.failed or now > query.deadline) and not history.revise(position):
+                self._announce_trouble(actions)
+        self._kept = []
+
+    def _note(self, decided: Sequence[Query], kept: Sequence[Query], actions: list[StationAction]) -> None:
+        """Record what was decided and drop what is not kept; a broken promise is announced first."""
+        keep = {id(q) for q in kept}
+        gone: list[StationAction] = [Drop(q, Reason.SPREAD) for q in decided if id(q) not in keep]
+        self._kept = []
+        if self.promise.active:
+            if not self._recorded(decided, keep):
+                self._announce_trouble(actions)
+            elif self.safety.calm_for(len(decided)):
+                actions.append(Announce(f"app:{self.app}", "promise_kept", "misses are within the promise again"))
+        actions += gone
+
+    def _recorded(self, decided: Sequence[Query], keep: set[int]) -> bool:
+        holds = True
+        for query in decided:
+            history = self.history(query)
+            kept = id(query) in keep
+            if kept:
+                self._kept.append((history, history.position))
+            elif not history.may_miss():
+                holds = False
+            history.record(not kept)
+        return holds
+
+    def _announce_trouble(self, actions: list[StationAction]) -> None:
+        if self.safety.trouble():
+            detail = "more queries must be missed than were promised: the load is above the sustainable rate"
+            actions.append(Announce(f"app:{self.app}", "safe_mode", detail))
+
+
+class GroupedSpread(SpreadBatching):
+    """Algorithm 3: the shortest runs of drops a single batch allows. Promises a longest run, not (m, K)."""
+
+    name = "spread-drop"
+    __slots__ = ()
+
+    def select(self, candidates: Sequence[Query], places: int) -> list[bool]:
+        """Groups of drops that end with a keep."""
+        return grouped(len(candidates), places)
+
+
+class WeaklyHardSpread(SpreadBatching):
+    """Algorithm 4 for the first (m, K) promised; balanced where it is out of its range or nothing was promised."""
+
+    name = "weakly-hard"
+    __slots__ = ()
+
+    def select(self, candidates: Sequence[Query], places: int) -> list[bool]:
+        """Blocks of m drops and K - m keeps."""
+        n = len(candidates)
+        for pair in self.promise.weakly_hard[:1]:
+            keep = blockwise(n, places, pair.m, pair.k)
+            if keep is not None:
+                return keep
+        return balanced(n, places)
+
+
+class BalancedSpread(SpreadBatching):
+    """Keeps at even distances: meets any promise whose window bound the arrivals keep."""
+
+    name = "balanced"
+    __slots__ = ()
+
+    def select(self, candidates: Sequence[Query], places: int) -> list[bool]:
+        """Even distances."""
+        return balanced(len(candidates), places)
+
+
+class GreedySpread(SpreadBatching):
+    """Drops as soon as every promise of the stream allows it: optimal. Balanced where even that is not enough."""
+
+    name = "greedy"
+    __slots__ = ()
+
+    def select(self, candidates: Sequence[Query], places: int) -> list[bool]:
+        """As early as allowed."""
+        keep = self._greedy(candidates, places)
+        return balanced(len(candidates), places) if keep is None else keep
+
+    def _greedy(self, candidates: Sequence[Query], places: int) -> list[bool] | None:
+        first = self.history(candidates[0])
+        if all(q.stream == candidates[0].stream for q in candidates):
+            return greedy(len(candidates), places, first)
+        owed = len(candidates) - places
+        trials: dict[str, MissHistory] = {}
+        keep = []
+        for query in candidates:
+            trial = trials.get(query.stream) or trials.setdefault(query.stream, self.history(query).fork())
+            drop = owed > 0 and trial.may_miss()
+            trial.record(drop)
+            owed -= drop
+            keep.append(not drop)
+        return None if owed else keep
