@@ -1,0 +1,183 @@
+"""A whole system in one process for tests: a synthetic catalogue, emulated devices, any broker."""
+
+import asyncio
+import struct
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from domain.app import App
+from domain.outcome import Outcome
+from domain.profile import BatchLatency, Profile
+from domain.tensor import Tensor, TensorSpec
+from domain.variant import Variant
+from profiles.catalogue import Catalogue
+from sluice.audit import AuditReport, read_topics
+from sluice.reading import read_results, result_topics
+from sluice.settings import DeviceSettings, Settings
+from sluice.wiring import System
+from stages.run import run_stages
+from streams import codec
+from streams.ports import Broker, Producer, Record, TopicPartition
+from streams.topics import Topics
+
+PIXELS = 4
+ROLES = ("admission", "router", "worker", "planner", "sink")
+
+
+def toy_catalogue(apps: tuple[str, ...] = ("toy",), slo: float = 0.25) -> Catalogue:
+    """Three variants an app: 2, 5 and 10 ms for one row, 0.7, 0.8 and 0.9 accurate."""
+    listed = []
+    variants = []
+    profiles = []
+    for name in apps:
+        listed.append(
+            App(
+                name=name,
+                slo=slo,
+                inputs=(TensorSpec("image", "FP32", (PIXELS,)),),
+                outputs=(TensorSpec("scores", "FP32", (2,)), TensorSpec("label", "INT64", ())),
+                max_rows=8,
+            )
+        )
+        for level, (first, accuracy) in enumerate(((0.002, 0.7), (0.005, 0.8), (0.010, 0.9))):
+            variant = Variant(name=f"{name}-v{level}", app=name, accuracy=accuracy)
+            points = tuple(
+                BatchLatency(b, first * (1 + 0.25 * (b - 1)), 1.1 * first * (1 + 0.25 * (b - 1)))
+                for b in (1, 2, 4, 8, 16)
+            )
+            variants.append(variant)
+            profiles.append(Profile(variant=variant.name, device_type="cpu", points=points, load=0.05))
+    return Catalogue.of(listed, variants, profiles)
+
+
+def settings_for(broker: str, folder: Path, *, devices: int = 2, **changes: Any) -> Settings:
+    """Settings of a test system with its own prefix."""
+    values: dict[str, Any] = {
+        "broker": broker,
+        "prefix": f"t{uuid.uuid4().hex[:10]}",
+        "home": folder / "home",
+        "runs": folder / "runs",
+        "devices": tuple(DeviceSettings(name=f"d{i}") for i in range(devices)),
+        "worker": {"executor": "emulated"},
+        **changes,
+    }
+    return Settings(**values)
+
+
+@dataclass
+class Running:
+    """A system under test. ``sent`` counts query records."""
+
+    system: System
+    stop: asyncio.Event
+    task: "asyncio.Task[None]"
+    sent: int = 0
+    ids: list[str] = field(default_factory=list)
+
+    @property
+    def topics(self) -> Topics:
+        return self.system.topics
+
+    @property
+    def broker(self) -> Broker:
+        return self.system.broker
+
+    @property
+    def producer(self) -> Producer:
+        return self.system.producer
+
+    async def ask(
+        self,
+        query_id: str | None = None,
+        *,
+        app: str = "toy",
+        values: tuple[float, ...] = (0.0,) * PIXELS,
+        parameters: Mapping[str, Any] | None = None,
+        expires: float | None = None,
+    ) -> str:
+        """Produce one well-formed query; returns its id."""
+        query_id = query_id or uuid.uuid4().hex
+        tensor = Tensor("image", "FP32", (1, PIXELS), struct.pack(f"<{PIXELS}f", *values))
+        message = codec.encode_query(
+            query_id, (tensor,), app=app, now=self.system.clock.wall(), parameters=parameters, expires=expires
+        )
+        await self.send(app, message.value, key=message.key, headers=message.headers)
+        self.ids.append(query_id)
+        return query_id
+
+    async def send(self, app: str, value: bytes | None, **options: Any) -> None:
+        """Produce any record to an app's query topic and wait for its acknowledgement."""
+        await (await self.producer.send(self.topics.queries(app), value, **options))
+        self.sent += 1
+
+    async def audit(self) -> AuditReport:
+        """Read the topics."""
+        return (await read_topics(self.broker, self.topics)).report()
+
+    async def settled(self, *, within: float = 15.0) -> AuditReport:
+        """The audit once every query record has its outcome or dead letter; the last one seen otherwise."""
+        deadline = asyncio.get_running_loop().time() + within
+        while True:
+            report = await self.audit()
+            if report.queries == self.sent and not report.lost:
+                return report
+            if asyncio.get_running_loop().time() > deadline:
+                return report
+            await asyncio.sleep(0.1)
+
+    async def outcomes(self) -> dict[str, Outcome]:
+        """Outcome of each query id."""
+        found = {}
+        async for record in read_results(self.broker, await result_topics(self.broker, self.topics), follow=False):
+            outcome = codec.decode_outcome(record).outcome
+            found[outcome.query_id] = outcome
+        return found
+
+    async def dead_letters(self) -> list[Record]:
+        """All dead letters."""
+        partition = TopicPartition(self.topics.dead_letters, 0)
+        return [r async for r in read_results(self.broker, [partition], follow=False)]
+
+    async def planned(self, *, within: float = 20.0) -> None:
+        """Wait until a plan is published and its variants are loaded."""
+        async with asyncio.timeout(within):
+            for topic in (self.topics.plan, self.topics.acks):
+                partition = TopicPartition(topic, 0)
+                while not [r async for r in read_results(self.broker, [partition], follow=False)]:
+                    await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def running(
+    settings: Settings,
+    broker: Broker,
+    *,
+    catalogue: Catalogue | None = None,
+    models: Path = Path(),
+    roles: tuple[str, ...] = ROLES,
+    change: Callable[[System], None] | None = None,
+) -> AsyncIterator[Running]:
+    """Stages of ``roles`` on ``broker``, stopped and drained at the end."""
+    producer = broker.producer()
+    await producer.start()
+    folder = settings.runs / "run"
+    folder.mkdir(parents=True, exist_ok=True)
+    system = System(settings, catalogue or toy_catalogue(), models, broker, producer, folder)
+    if change is not None:
+        change(system)
+    await system.create_topics()
+    stop = asyncio.Event()
+    task = asyncio.create_task(run_stages(system.stages(roles), stop))
+    run = Running(system, stop, task)
+    try:
+        yield run
+    finally:
+        stop.set()
+        await task
+        system.close()
+        await producer.stop()
+        await broker.close()
