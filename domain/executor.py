@@ -19,10 +19,14 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """Outputs of a batch, all rows stacked, and the wall seconds that the model ran."""
+    """Outputs of a batch, all rows stacked, and the wall seconds that the model ran.
+
+    ``cpu_s``: CPU seconds it took meanwhile in the process that ran it; 0 where nobody counted.
+    """
 
     outputs: tuple[Tensor, ...]
     execution_s: float
+    cpu_s: float = 0.0
 
 
 class Executor(Protocol):

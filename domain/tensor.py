@@ -1,6 +1,6 @@
 """Tensors as raw little-endian row-major bytes, so that stacking a batch is joining bytes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -48,3 +48,23 @@ class Tensor:
     def rows(self) -> int:
         """Extent of axis 0."""
         return self.shape[0]
+
+
+def split_rows(outputs: Sequence[Tensor], rows_per_query: Sequence[int]) -> list[tuple[Tensor, ...]]:
+    """Each query's part of a batch's stacked ``outputs``, in order, as views: nothing is copied.
+
+    Raises ValueError unless every output has exactly sum(rows_per_query) rows.
+    """
+    total = sum(rows_per_query)
+    parts: list[list[Tensor]] = [[] for _ in rows_per_query]
+    for output in outputs:
+        if not output.shape or output.shape[0] != total:
+            raise ValueError(f"output {output.name} has shape {output.shape}, not {total} rows")
+        view = memoryview(output.data).cast("B")
+        row_bytes = len(view) // total if total else 0
+        start = 0
+        for part, rows in zip(parts, rows_per_query, strict=True):
+            end = start + rows * row_bytes
+            part.append(Tensor(output.name, output.datatype, (rows, *output.shape[1:]), view[start:end]))
+            start = end
+    return [tuple(part) for part in parts]

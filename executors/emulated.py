@@ -1,0 +1,160 @@
+"""An executor that takes as long as a profile says and answers zeros: a device that is not there, in real time.
+
+Rules. One batch at a time. A batch ends at its start plus the profiled latency on the monotonic clock; what the event
+loop oversleeps is taken off the next batch, so that throughput is the profile's and not the timer's. Jitter, when
+asked for, is lognormal with the profile's median and p95, from a seeded generator. Loading takes the profile's time.
+"""
+
+import asyncio
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+
+from domain.app import App
+from domain.errors import ExecutionError, LoadError
+from domain.executor import Executed, Loaded
+from domain.profile import LatencyCurve, Profile, Quantile
+from domain.tensor import Tensor
+from domain.variant import Variant
+from profiles.catalogue import Catalogue
+
+_Z95 = 1.6448536269514722
+"""The 95th percentile of a standard normal."""
+_MOST_CARRIED = 0.02
+"""Seconds of oversleep carried over at most: a stalled event loop is not paid back by impossibly short batches."""
+
+
+class EmulatedExecutor:
+    """Emulates one device or slice of ``device_type``, as ``catalogue`` profiles it.
+
+    ``quantile``: which latency a batch takes; with ``jitter`` it is drawn around the median instead, from ``seed``.
+    ``slowdown`` multiplies every latency; ``load_scale`` loading times. ``memory_bytes``: what may be loaded in all
+    (0: no limit).
+    """
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        device_type: str,
+        *,
+        quantile: Quantile = "median",
+        jitter: bool = False,
+        seed: int = 0,
+        slowdown: float = 1.0,
+        load_scale: float = 1.0,
+        memory_bytes: int = 0,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._catalogue = catalogue
+        self._device_type = device_type
+        self._quantile: Quantile = "median" if jitter else quantile
+        self._jitter = random.Random(seed) if jitter else None  # noqa: S311 - latencies, not secrets
+        self._slowdown = slowdown
+        self._load_scale = load_scale
+        self._memory_bytes = memory_bytes
+        self._monotonic = monotonic
+        self._hosted: dict[str, _Hosted] = {}
+        self._turn = asyncio.Lock()
+        self._started = False
+        self._overslept = 0.0
+
+    async def start(self) -> None:
+        """Nothing stands behind it: it only begins to answer."""
+        self._started = True
+
+    async def load(self, variant: Variant, *, max_batch: int) -> Loaded:
+        """Take the profile's load time. Raises LoadError without a profile for that batch, or without memory."""
+        if not self._started:
+            raise LoadError(f"{variant.name}: the executor is not started")
+        old = self._hosted.get(variant.name)
+        if old and old.max_batch >= max_batch:
+            return old.loaded
+        profile = self._profile(variant, max_batch)
+        others = sum(h.loaded.memory_bytes for name, h in self._hosted.items() if name != variant.name)
+        if self._memory_bytes and others + profile.memory_bytes > self._memory_bytes:
+            raise LoadError(
+                f"{variant.name}: needs {profile.memory_bytes} bytes and {self._memory_bytes - others} are free"
+            )
+        begun = self._monotonic()
+        await asyncio.sleep(profile.load * self._load_scale)
+        loaded = Loaded(variant.name, self._monotonic() - begun, profile.memory_bytes)
+        app = self._catalogue.apps[variant.app]
+        self._hosted[variant.name] = _Hosted(loaded, profile, app, max_batch, self._quantile)
+        return loaded
+
+    async def unload(self, variant: str) -> None:
+        """Forget it."""
+        self._hosted.pop(variant, None)
+
+    async def run(self, variant: str, inputs: Sequence[Sequence[Tensor]], rows: int) -> Executed:
+        """Sleep as long as the profile says, then answer zeros of the app's output shapes."""
+        if not self._started:
+            raise ExecutionError("the executor is not started", fatal=True)
+        hosted = self._hosted.get(variant)
+        if hosted is None:
+            raise ExecutionError(f"{variant} is not loaded")
+        if not 1 <= rows <= hosted.max_batch:
+            raise ExecutionError(f"{variant}: {rows} rows where 1..{hosted.max_batch} were loaded for")
+        _check_rows(variant, inputs, rows)
+        async with self._turn:
+            begun = self._monotonic()
+            await self._sleep_until(begun + self._draw(hosted.curve(rows), hosted.p95(rows)))
+            return Executed(hosted.zeros(rows), self._monotonic() - begun)
+
+    async def close(self) -> None:
+        """Forget everything. It can be started again."""
+        self._started = False
+        self._hosted.clear()
+
+    def _profile(self, variant: Variant, max_batch: int) -> Profile:
+        profile = self._catalogue.profiles.get((variant.name, self._device_type))
+        if profile is None or variant.app not in self._catalogue.apps:
+            raise LoadError(f"{variant.name} has no profile on {self._device_type!r}; profile it first")
+        if not 1 <= max_batch <= profile.max_batch:
+            raise LoadError(f"{variant.name}: batches up to {max_batch} asked for, profiled up to {profile.max_batch}")
+        return profile
+
+    def draw(self, profile: Profile, rows: int) -> float:
+        """Seconds that the next batch of ``rows`` takes by ``profile``, slowdown included."""
+        return self._draw(profile.curve(self._quantile)(rows), profile.curve("p95")(rows))
+
+    def _draw(self, seconds: float, p95: float) -> float:
+        if self._jitter is not None:
+            sigma = math.log(max(1.0, p95 / seconds)) / _Z95
+            seconds *= math.exp(sigma * self._jitter.gauss(0.0, 1.0))
+        return seconds * self._slowdown
+
+    async def _sleep_until(self, end: float) -> None:
+        target = end - self._overslept
+        while (left := target - self._monotonic()) > 0.0:
+            await asyncio.sleep(left)
+        self._overslept = min(_MOST_CARRIED, max(0.0, self._monotonic() - target))
+
+
+class _Hosted:
+    """A loaded variant: its curves, and zeros of the right shape for each batch size met."""
+
+    def __init__(self, loaded: Loaded, profile: Profile, app: App, max_batch: int, quantile: Quantile) -> None:
+        self.loaded = loaded
+        self.max_batch = max_batch
+        self.curve: LatencyCurve = profile.curve(quantile, max_batch)
+        self.p95: LatencyCurve = profile.curve("p95", max_batch)
+        self._specs = app.outputs
+        self._zeros: dict[int, tuple[Tensor, ...]] = {}
+
+    def zeros(self, rows: int) -> tuple[Tensor, ...]:
+        """Outputs of ``rows`` rows, shared between batches: they are read-only bytes."""
+        found = self._zeros.get(rows)
+        if found is None:
+            found = tuple(
+                Tensor(s.name, s.datatype, (rows, *s.row_shape), bytes(rows * s.row_bytes)) for s in self._specs
+            )
+            self._zeros[rows] = found
+        return found
+
+
+def _check_rows(variant: str, inputs: Sequence[Sequence[Tensor]], rows: int) -> None:
+    """Rows of the queries' first tensors add up to ``rows``; queries without tensors count as they were announced."""
+    if all(inputs) and sum(tensors[0].rows for tensors in inputs) != rows:
+        raise ExecutionError(f"{variant}: the inputs hold {sum(t[0].rows for t in inputs)} rows, {rows} announced")

@@ -1,0 +1,210 @@
+"""Runs ONNX models in one child process: a device's or slice's executor.
+
+Rules. The parent never runs a model and never waits for one other than asynchronously. Batches are stacked by handing
+the kernel the queries' own buffers. A child that died, or was killed because a batch outlasted ``run_timeout``, fails
+that batch with ExecutionError(fatal); ``start`` then makes a new one, and the caller loads again what it needs.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from domain.app import App
+from domain.errors import ConfigurationError, ExecutionError, LoadError
+from domain.executor import Executed, Loaded
+from domain.tensor import Tensor, TensorSpec
+from domain.variant import Variant
+from executors.channel import Channel, ChannelClosedError, Reply
+from executors.framing import Buffer, FrameError, Header, unpack_tensors
+from executors.process import ChildProcess
+from executors.runtime import Runtime
+
+
+class OnnxExecutor:
+    """``folder``: the catalogue's, where models lie. ``apps``: by name, read at every load (it may grow).
+
+    ``run_timeout``, ``load_timeout``, ``start_timeout``, ``close_timeout``: seconds.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        apps: Mapping[str, App],
+        runtime: Runtime | None = None,
+        *,
+        run_timeout: float = 60.0,
+        load_timeout: float = 120.0,
+        start_timeout: float = 60.0,
+        close_timeout: float = 2.0,
+    ) -> None:
+        self._folder = folder
+        self._apps = apps
+        self._runtime = runtime or Runtime()
+        self._run_timeout = run_timeout
+        self._load_timeout = load_timeout
+        self._start_timeout = start_timeout
+        self._close_timeout = close_timeout
+        self._starting = asyncio.Lock()
+        self._turn = asyncio.Lock()
+        self._child: ChildProcess | None = None
+        self._runs: Channel | None = None
+        self._loads: Channel | None = None
+        self._inputs: dict[str, tuple[TensorSpec, ...]] = {}
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the child, None while there is none."""
+        return self._child.pid if self._child and self._runs and self._runs.open else None
+
+    async def start(self) -> None:
+        """Start the child unless it runs. Raises ConfigurationError if it cannot work here."""
+        async with self._starting:
+            if self._runs is not None and self._runs.open:
+                return
+            await self._stop()
+            self._child = ChildProcess("executors.child", 2, self._runtime.environment())
+            self._runs = Channel(self._child.sockets[0], self._inputs.clear)
+            self._loads = Channel(self._child.sockets[1])
+            try:
+                await self._ask(
+                    self._runs, {"op": "hello", "runtime": self._runtime.document()}, (), self._start_timeout
+                )
+            except (ExecutionError, LoadError) as error:
+                await self._stop()
+                raise ConfigurationError(f"the executor's process does not start: {error}") from error
+
+    async def load(self, variant: Variant, *, max_batch: int) -> Loaded:
+        """Load and warm in the child, beside the batches that run. Raises LoadError with one line."""
+        if not variant.model or not variant.digest:
+            raise LoadError(f"{variant.name} is a profile without a model; emulate it, or register its model")
+        if max_batch < 1:
+            raise LoadError(f"{variant.name}: a largest batch of {max_batch}; at least 1")
+        app = self._apps.get(variant.app)
+        header: Header = {
+            "op": "load",
+            "variant": variant.name,
+            "path": str((self._folder / variant.model).resolve()),
+            "digest": variant.digest,
+            "inputs": [[s.name, s.datatype, s.row_shape] for s in app.inputs] if app else [],
+            "outputs": [s.name for s in app.outputs] if app else [],
+            "max_batch": max_batch,
+        }
+        try:
+            answer = (await self._ask(self._loads, header, (), self._load_timeout)).header
+        except ExecutionError as error:
+            raise LoadError(f"{variant.name}: {error}") from error
+        specs = tuple(TensorSpec(name, datatype, tuple(shape)) for name, datatype, shape in answer["inputs"])
+        self._inputs[variant.name] = specs
+        return Loaded(variant.name, answer["load_s"], answer["memory_bytes"])
+
+    async def unload(self, variant: str) -> None:
+        """Forget it; unknown names and a child that is gone are ignored."""
+        if self._inputs.pop(variant, None) is not None:
+            with contextlib.suppress(ExecutionError):
+                await self._ask(self._loads, {"op": "unload", "variant": variant}, (), self._run_timeout)
+
+    async def run(self, variant: str, inputs: Sequence[Sequence[Tensor]], rows: int) -> Executed:
+        """Run one batch in the child. Raises ExecutionError; ``fatal`` when the child is gone."""
+        specs = self._inputs.get(variant)
+        if specs is None:
+            if self._runs is None or not self._runs.open:
+                raise ExecutionError(f"the executor's process {self._ending()}; start it again", fatal=True)
+            raise ExecutionError(f"{variant} is not loaded")
+        described, buffers = stack(variant, specs, inputs, rows)
+        header: Header = {"op": "run", "variant": variant, "rows": rows, "tensors": described}
+        async with self._turn:
+            reply = await self._ask(self._runs, header, buffers, self._run_timeout)
+        try:
+            outputs = unpack_tensors(reply.header["tensors"], reply.body)
+        except FrameError as error:
+            raise ExecutionError(f"{variant}: {error}") from error
+        return Executed(outputs, reply.header["wall_s"], reply.header["cpu_s"])
+
+    async def close(self) -> None:
+        """Stop the child: it may finish what it runs within ``close_timeout``, then it is killed."""
+        async with self._starting:
+            await self._stop()
+
+    async def _ask(
+        self,
+        channel: Channel | None,
+        header: Header,
+        buffers: Sequence[Buffer],
+        timeout: float,  # noqa: ASYNC109 - what it does when time is up is more than to give up
+    ) -> Reply:
+        """One request. Raises LoadError for a refused load, else ExecutionError."""
+        child = self._child
+        if channel is None or child is None:
+            raise ExecutionError("the executor is not started", fatal=True)
+        try:
+            async with asyncio.timeout(timeout):
+                reply = await channel.request(header, buffers)
+        except TimeoutError:
+            # The model may never return, and a thread cannot be stopped from outside: the process can.
+            child.kill()
+            self._end(f"killed: {header['op']} took more than {timeout:g} s")
+            await child.ended(1.0)
+            what = header.get("variant", "start")
+            raise ExecutionError(f"{what}: {header['op']} took more than {timeout:g} s", fatal=True) from None
+        except ChannelClosedError as error:
+            await child.ended(0.5)
+            raise ExecutionError(f"the executor's process {child.how_it_ended()} ({error})", fatal=True) from error
+        except FrameError as error:
+            raise ExecutionError(str(error)) from error
+        if not reply.header.get("ok"):
+            kind = LoadError if header["op"] == "load" else ExecutionError
+            raise kind(str(reply.header.get("error", "no reason given")))
+        return reply
+
+    def _ending(self) -> str:
+        return self._child.how_it_ended() if self._child else "is not started"
+
+    def _end(self, why: str) -> None:
+        for channel in (self._loads, self._runs):
+            if channel is not None:
+                channel.close(why)
+
+    async def _stop(self) -> None:
+        child, self._child = self._child, None
+        if child is not None and self._runs is not None:
+            self._runs.finish()
+            await child.stop(self._close_timeout if self._runs.open else 0.0)
+        self._end("the executor was closed")
+        self._runs = self._loads = None
+
+
+def stack(
+    variant: str, specs: Sequence[TensorSpec], inputs: Sequence[Sequence[Tensor]], rows: int
+) -> tuple[list[tuple[str, str, tuple[int, ...]]], list[Buffer]]:
+    """Describe the batch's tensors and list their buffers, query after query: joined, they are the stacked batch.
+
+    Raises ExecutionError unless each query has every input in the declared type and row shape, ``rows`` in all.
+    """
+    described: list[tuple[str, str, tuple[int, ...]]] = []
+    buffers: list[Buffer] = []
+    for spec in specs:
+        total = 0
+        for tensors in inputs:
+            tensor = _find(variant, spec, tensors)
+            total += tensor.shape[0]
+            buffers.append(tensor.data)
+        if total != rows:
+            raise ExecutionError(f"{variant}: input {spec.name} holds {total} rows, {rows} were announced")
+        described.append((spec.name, spec.datatype, (rows, *spec.row_shape)))
+    return described, buffers
+
+
+def _find(variant: str, spec: TensorSpec, tensors: Sequence[Tensor]) -> Tensor:
+    for tensor in tensors:
+        if tensor.name == spec.name:
+            break
+    else:
+        raise ExecutionError(f"{variant}: a query has no input {spec.name}")
+    if tensor.datatype != spec.datatype or tensor.shape[1:] != spec.row_shape or not tensor.shape:
+        got = f"{tensor.datatype}{list(tensor.shape)}"
+        raise ExecutionError(f"{variant}: input {spec.name} is {got}, not {spec.datatype}[n, *{list(spec.row_shape)}]")
+    size = tensor.data.nbytes if isinstance(tensor.data, memoryview) else len(tensor.data)
+    if size != tensor.shape[0] * spec.row_bytes:
+        raise ExecutionError(f"{variant}: input {spec.name} has {size} bytes for {tensor.shape[0]} rows")
+    return tensor
