@@ -66,10 +66,7 @@ def _serve(program: Program) -> Ints:
         serves[serve.demand].append(i)
     chunk = max(1, int(left.sum()) // _CHUNKS)
     while np.isfinite(served).any() and left.any():
-        d = min(range(len(served)), key=lambda d: (not program.strict[d], served[d] >= 1.0, served[d], d))
-        if served[d] >= 1.0:
-            served[d] = np.inf
-            continue
+        d = min(np.flatnonzero(np.isfinite(served)), key=lambda d: (not program.strict[d], served[d], d))
         options = [i for i in serves[d] if left[program.hosts[program.serves[i].host].pool] > 0]
         if not options:
             served[d] = np.inf
@@ -83,6 +80,8 @@ def _serve(program: Program) -> Ints:
         units[serve.host] += count
         left[pool] -= count
         served[d] += count / serve.need
+        if served[d] >= 1.0 - 1e-9:
+            served[d] = np.inf
     return units
 
 

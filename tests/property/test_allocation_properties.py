@@ -1,0 +1,56 @@
+"""What every allocation must satisfy, for every planner."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.problem import Problem
+from planner.registry import PLANNERS, planner
+from tests.property.problems import assert_feasible, problems
+
+SETTINGS = settings(max_examples=40, deadline=None)
+
+
+@pytest.mark.parametrize("name", sorted(PLANNERS))
+@SETTINGS
+@given(data=st.data())
+def test_plans_satisfy_every_constraint(name: str, data: st.DataObject) -> None:
+    problem = data.draw(problems())
+    answer = planner(name).allocate(problem)
+    assert_feasible(problem, answer)
+    assert answer.objective <= answer.bound + 1e-9
+
+
+@SETTINGS
+@given(problem=problems(), data=st.data())
+def test_the_order_of_apps_and_devices_changes_nothing(problem: Problem, data: st.DataObject) -> None:
+    shuffled = replace(
+        problem,
+        demands=tuple(data.draw(st.permutations(problem.demands))),
+        devices=tuple(data.draw(st.permutations(problem.devices))),
+    )
+    assert planner("allocation").allocate(problem) == planner("allocation").allocate(shuffled)
+
+
+@SETTINGS
+@given(problem=problems())
+def test_planning_again_from_the_plan_loads_nothing(problem: Problem) -> None:
+    first = planner("allocation").allocate(problem)
+    again = planner("allocation").allocate(replace(problem, previous=first.placements))
+    assert again.loads == 0
+
+
+@SETTINGS
+@given(problem=problems(max_devices=5))
+def test_a_device_more_never_serves_less(problem: Problem) -> None:
+    fewer = replace(problem, devices=problem.devices[:-1])
+    if not fewer.devices:
+        return
+    less, more = planner("allocation").allocate(fewer), planner("allocation").allocate(problem)
+    strict = [d for d in problem.demands if d.qps > 0]
+    if strict:
+        assert min(more.served.values()) >= min(less.served.values()) - 2e-3
+    if min(less.served.values()) > 1 - 1e-9:
+        assert more.objective >= less.objective - 1e-3
