@@ -1,0 +1,102 @@
+"""Which devices there are: alive, leaving, dead.
+
+Rules:
+- A device is alive from a heartbeat until ``timeout`` seconds without one. It rejoins by any later heartbeat, whatever
+  its incarnation. One that says it is leaving is alive but not usable.
+- Nothing is decided here but that; the controller turns changes into plans.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from domain.device import Device
+from domain.events import DeviceSeen
+
+
+class Change(StrEnum):
+    """What a heartbeat told."""
+
+    NONE = "none"
+    JOINED = "joined"
+    RETURNED = "returned"
+    RESTARTED = "restarted"
+    LEAVING = "leaving"
+    STAYS = "stays"
+    CHANGED = "changed"
+
+
+@dataclass(slots=True)
+class DeviceState:
+    """A device as it was last heard of."""
+
+    device: Device
+    incarnation: str
+    seen: float
+    alive: bool = True
+    leaving: bool = False
+
+
+class Fleet:
+    """``known``: what is known of devices beyond their heartbeats (slices, price)."""
+
+    def __init__(self, known: Sequence[Device], timeout: float) -> None:
+        self._known = {d.name: d for d in known}
+        self._timeout = timeout
+        self._states: dict[str, DeviceState] = {}
+
+    def usable(self) -> list[Device]:
+        """Devices that plans may use, by name."""
+        return [s.device for _, s in sorted(self._states.items()) if s.alive and not s.leaving]
+
+    def type_of(self, device: str) -> str | None:
+        """Type of a device that was ever seen."""
+        state = self._states.get(device)
+        return state.device.type if state else None
+
+    def assume(self, now: float) -> bool:
+        """Take the known devices as alive; whether that was news."""
+        if self._states or not self._known:
+            return False
+        for device in self._known.values():
+            self._states[device.name] = DeviceState(device, "static", now)
+        return True
+
+    def seen(self, event: DeviceSeen, now: float) -> Change:
+        """Fold a heartbeat in."""
+        device = self._described(event)
+        state = self._states.get(event.device)
+        if state is None or not state.alive:
+            self._states[event.device] = DeviceState(device, event.incarnation, now, leaving=event.leaving)
+            if event.leaving:
+                return Change.NONE
+            return Change.JOINED if state is None else Change.RETURNED
+        change = Change.NONE
+        if event.leaving and not state.leaving:
+            change = Change.LEAVING
+        elif state.leaving and not event.leaving:
+            change = Change.STAYS
+        elif state.device != device:
+            change = Change.CHANGED
+        elif state.incarnation != event.incarnation:
+            change = Change.RESTARTED
+        state.device, state.incarnation, state.seen, state.leaving = device, event.incarnation, now, event.leaving
+        return change
+
+    def bury(self, now: float) -> list[DeviceState]:
+        """Declare dead what has been silent for too long; those that died now, by name."""
+        dead = [s for _, s in sorted(self._states.items()) if s.alive and now - s.seen > self._timeout]
+        for state in dead:
+            state.alive = False
+        return dead
+
+    def _described(self, event: DeviceSeen) -> Device:
+        known = self._known.get(event.device) or Device(name=event.device, type=event.type)
+        return Device(
+            name=event.device,
+            type=event.type,
+            memory_bytes=event.memory_bytes or known.memory_bytes,
+            slices=known.slices,
+            price=event.price or known.price,
+            spot=event.spot or known.spot,
+        )
