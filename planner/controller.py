@@ -4,6 +4,9 @@ Rules:
 - A device is alive from its first heartbeat until ``device_timeout`` without one, or until it says that it is leaving.
   One that fell silent is dead at once: an epoch without it is published from the plan in force, then its work is
   reclaimed, then a new plan is asked for. It rejoins by any later heartbeat, whatever its incarnation.
+- A plan names the incarnation of each device it counts on. A worker that was restarted before it was missed gets an
+  epoch that names its new one. Devices that the plan before this term counted on and that stay silent for
+  ``device_timeout`` are reclaimed as well.
 - At most one Solve is out. What happens meanwhile is remembered and asked for again once it is answered. An answer
   that comes after ``solve_timeout`` is ignored.
 - A plan is asked for: when the first device is seen; ``join_grace`` after further ones (they come in flocks); at once
@@ -116,6 +119,8 @@ class Controller:
         self._factors = LatencyFactors(catalogue, self._settings.quantile, self._settings.latency)
         self._failed: dict[tuple[str, str], float] = {}
         self._plan = previous
+        self._missing = dict(previous.incarnations) if previous is not None else {}
+        self._began: float | None = None
         self._pending: _Pending | None = None
         self._solves = 0
         self._last_solve: float | None = None
@@ -162,6 +167,7 @@ class Controller:
 
     def _device_seen(self, event: DeviceSeen, now: float, actions: list[ControllerAction | Solve]) -> None:
         change = self._fleet.seen(event, now)
+        self._missing.pop(event.device, None)
         if change is Change.NONE:
             return
         subject = f"device:{event.device}"
@@ -169,7 +175,9 @@ class Controller:
         reason = f"device {event.device} {change}"
         match change:
             case Change.RESTARTED:
-                # The new worker reads the newest epoch and its committed offsets: the plan need not change.
+                # Placements stay, but the new worker serves only once a plan names it.
+                if self._plan is not None:
+                    self._publish(replace(self._plan, reason=reason, solve_s=0.0), now, actions)
                 return
             case Change.LEAVING:
                 self._without(reason, now, actions)
@@ -186,6 +194,7 @@ class Controller:
                 self._devices_changed = True
                 self._want("first plan", now)
             return
+        self._reclaim_missing(now, actions)
         dead = self._fleet.bury(now)
         if any(not state.leaving for state in dead):
             names = ", ".join(state.device.name for state in dead)
@@ -194,6 +203,17 @@ class Controller:
             silence = f"no heartbeat for {now - state.seen:.1f} s"
             actions.append(Announce(f"device:{state.device.name}", "left" if state.leaving else "lost", silence))
             actions.append(Reclaim(state.device.name, state.incarnation))
+
+    def _reclaim_missing(self, now: float, actions: list[ControllerAction | Solve]) -> None:
+        """Devices of the plan before this term that have not been heard of since it began."""
+        if self._began is None:
+            self._began = now
+        if now - self._began <= self._settings.device_timeout:
+            return
+        for name, incarnation in sorted(self._missing.items()):
+            actions.append(Announce(f"device:{name}", "lost", "not heard of since this planner took over"))
+            actions.append(Reclaim(name, incarnation))
+        self._missing.clear()
 
     def _without(self, reason: str, now: float, actions: list[ControllerAction | Solve]) -> None:
         """Publish the plan in force without the devices that are gone, and ask for a better one."""
@@ -345,7 +365,8 @@ class Controller:
 
     def _publish(self, plan: Plan, now: float, actions: list[ControllerAction | Solve]) -> None:
         self._number += 1
-        self._plan = replace(plan, epoch=Epoch(self._term, self._number), created=now)
+        named = self._fleet.incarnations()
+        self._plan = replace(plan, epoch=Epoch(self._term, self._number), created=now, incarnations=named)
         actions.append(Publish(self._plan))
 
     def _differs(self, placements: Iterable[Placement]) -> bool:

@@ -45,6 +45,10 @@ class Fleet:
         self._timeout = timeout
         self._states: dict[str, DeviceState] = {}
 
+    def incarnations(self) -> dict[str, str]:
+        """Incarnation of each device that plans may use."""
+        return {name: s.incarnation for name, s in sorted(self._states.items()) if s.alive and not s.leaving}
+
     def usable(self) -> list[Device]:
         """Devices that plans may use, by name."""
         return [s.device for _, s in sorted(self._states.items()) if s.alive and not s.leaving]

@@ -45,7 +45,7 @@ class AdmissionSettings(_Section):
 class WorkerSettings(_Section):
     """``batching``: a policy by name. ``executor``: what runs the variants."""
 
-    batching: str = "deadline"
+    batching: str = "eager"
     executor: Literal["onnx", "emulated"] = "onnx"
     heartbeat_s: Seconds = 0.5
     max_in_flight: int = Field(default=4000, gt=0)

@@ -186,11 +186,12 @@ class System:
                 make_controller=lambda term, previous: Controller(
                     self.catalogue,
                     settings=ControllerSettings(
-                        period_s=settings.period_s,
-                        device_timeout_s=settings.device_timeout_s,
+                        plan_period=settings.period_s,
+                        device_timeout=settings.device_timeout_s,
                         quantile=settings.quantile,
                     ),
                     term=term,
+                    devices=self.devices,
                     previous=previous,
                 ),
             )

@@ -1,8 +1,8 @@
 """The HTTP front: Open Inference Protocol v2 on loopback, a door to the same topics.
 
 A request becomes a query record; its outcome, when it comes by the result topic, the response. The front decides
-nothing and holds nothing but the requests that wait. Status: 200 answered (also late, marked), 400 rejected, 404 unknown app,
-413 too large, 500 failed, 503 dropped or too many waiting, 504 expired.
+nothing and holds nothing but the requests that wait. Status: 200 answered (also late, marked), 400 rejected,
+404 unknown app, 413 too large, 500 failed, 503 dropped or too many waiting, 504 expired.
 """
 
 import asyncio

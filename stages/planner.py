@@ -7,9 +7,11 @@ a higher term, so that whatever an older planner still publishes is refused ever
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any
 
-from planner.controller import Controller, Reclaimed, Solve, Solved
+from planner.controller import Controller, Solve, Solved
 
 from domain.actions import Announce, ControllerAction, Publish, Reclaim
 from domain.clock import Clock
@@ -57,6 +59,7 @@ class PlannerStage:
         self._sweeps: dict[str, asyncio.Task[None]] = {}
         self._dead: dict[str, str] = {}  # device -> incarnation declared dead
         self._returning: set[str] = set()
+        self._fences: dict[str, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -73,6 +76,7 @@ class PlannerStage:
         try:
             await plans.ready.wait()
             term = self._newest.epoch.term + 1 if self._newest else 1
+            self._fences = dict(self._newest.fences) if self._newest else {}
             self._controller = self._make_controller(term, self._newest)
             while not stop.is_set():
                 self._tell(Ticked())
@@ -116,7 +120,7 @@ class PlannerStage:
 
     # -- what is decided
 
-    def _tell(self, event: ControllerEvent | Solved | Reclaimed) -> None:
+    def _tell(self, event: ControllerEvent | Solved) -> None:
         if self._controller is None:
             return
         for action in self._controller.handle(event, self._clock.wall()):
@@ -125,7 +129,8 @@ class PlannerStage:
     def _do(self, action: ControllerAction | Solve) -> None:
         match action:
             case Publish(plan):
-                self._outbox.post(self._topics.plan, control.encode_plan(plan), key=b"plan")
+                fenced = replace(plan, fences=dict(self._fences))
+                self._outbox.post(self._topics.plan, control.encode_plan(fenced), key=b"plan")
             case Solve():
                 self._spawn(self._solve(action))
             case Reclaim(device, incarnation):
@@ -138,7 +143,7 @@ class PlannerStage:
     async def _solve(self, solve: Solve) -> None:
         started = self._clock.monotonic()
         allocation = await asyncio.to_thread(self._planner.allocate, solve.problem)
-        self._tell(Solved(allocation, solve.reason, self._clock.monotonic() - started))
+        self._tell(Solved(allocation, solve.reason, self._clock.monotonic() - started, solve.number))
 
     async def _sweep(self, device: str) -> None:
         """Move what comes to a dead device, again and again, telling the controller each fence."""
@@ -150,14 +155,14 @@ class PlannerStage:
             except Exception as error:  # the broker may be away; the sweep is repeated until it ends well
                 log.warning("sweeping %s failed (%s); trying again", device, error)
             else:
-                self._tell(Reclaimed(device, fence))
+                self._fences[device] = fence
                 if device in self._returning:
                     self._returning.discard(device)
                     del self._sweeps[device]
                     return
             await asyncio.sleep(_SWEEP_EVERY)
 
-    def _spawn(self, work) -> None:  # type: ignore[no-untyped-def]
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._reap)

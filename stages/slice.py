@@ -230,7 +230,10 @@ class SliceRunner:
             waiting = self._waiting.get(query)
             if waiting is None:
                 continue
-            if len(run.queries) > 1 and self._clock.wall() < query.deadline:
+            if len(run.queries) > 1:
+                if self._clock.wall() >= query.deadline:
+                    self._end(query, OutcomeKind.EXPIRED, detail=f"its batch failed: {error}")
+                    continue
                 try:
                     executed = await self._executor.run(run.variant, [waiting.tensors], query.rows)
                 except ExecutionError as alone:

@@ -1,0 +1,370 @@
+"""What the pipeline costs: sustained rate, added latency and CPU a query through all four hops.
+
+Systems measured in one run: the embedded broker in one process; Apache Kafka with all stages in one process; Apache
+Kafka with a process a stage; and, as the floor, a bare aiokafka forwarder of the same four hops and message sizes.
+Devices are emulated with a flat latency of 1 ms, so that no model runs. Added latency is result time - arrival -
+execution. CPU is that of our Python processes, the load generator's own cost measured apart and taken off.
+
+`python bench/pipeline.py [--kafka kafka://host:port] [--seconds 8] [--qps 1000]`; writes reports/bench/pipeline.json.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import resource
+import struct
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from domain.app import App
+from domain.profile import BatchLatency, Profile
+from domain.tensor import Tensor, TensorSpec
+from domain.variant import Variant
+from profiles.catalogue import Catalogue
+from profiles.folder import save_catalogue
+from sluice.audit import read_topics
+from sluice.reading import read_results, result_topics
+from sluice.settings import DeviceSettings, Settings
+from sluice.wiring import System
+from stages.run import run_stages
+from streams import codec, connect
+from streams.ports import Broker, Producer, TopicPartition
+from streams.topics import Topics
+
+ROLES = ("admission", "router", "worker", "planner")
+PIXELS = 784
+EXECUTION = 0.001
+
+
+def catalogue() -> Catalogue:
+    """One app, one variant, 1 ms whatever the batch."""
+    app = App(
+        name="bench",
+        slo=2.0,
+        inputs=(TensorSpec("image", "FP32", (PIXELS,)),),
+        outputs=(TensorSpec("scores", "FP32", (10,)), TensorSpec("label", "INT64", ())),
+    )
+    points = tuple(BatchLatency(b, EXECUTION, EXECUTION) for b in (1, 64))
+    return Catalogue.of(
+        [app],
+        [Variant(name="flat", app="bench", accuracy=0.9)],
+        [Profile(variant="flat", device_type="cpu", points=points, load=0.01)],
+    )
+
+
+def settings(url: str, folder: Path) -> Settings:
+    """A system of two emulated devices."""
+    return Settings(
+        broker=url,
+        prefix=f"bench{uuid.uuid4().hex[:8]}",
+        home=folder,
+        runs=folder / "runs",
+        devices=(DeviceSettings(name="d0"), DeviceSettings(name="d1")),
+        worker={"executor": "emulated", "batching": "eager"},
+        catalogue=folder / "catalogue",
+    )
+
+
+def cpu_of(pids: list[int]) -> float:
+    """CPU seconds of these processes so far."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    total = 0.0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
+        total += (int(fields[11]) + int(fields[12])) / ticks
+    return total
+
+
+def own_cpu() -> float:
+    """CPU seconds of this process so far."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+async def produce(producer: Producer, topics: Topics, count: int, qps: float | None) -> None:
+    """``count`` queries at ``qps``, or as fast as they are taken."""
+    tensor = (Tensor("image", "FP32", (1, PIXELS), struct.pack(f"<{PIXELS}f", *([0.5] * PIXELS))),)
+    started = time.monotonic()
+    last = None
+    for i in range(count):
+        if qps is not None and i % 5 == 0:
+            wait = i / qps - (time.monotonic() - started)
+            if wait > 0:
+                await asyncio.sleep(wait)
+        elif qps is None and i % 100 == 0:
+            await asyncio.sleep(0)
+        now = time.time()
+        message = codec.encode_query(f"q{i}", tensor, app="bench", now=now)
+        last = await producer.send(
+            topics.queries("bench"), message.value, key=message.key, headers=message.headers, timestamp=now
+        )
+    if last is not None:
+        await last
+
+
+@asynccontextmanager
+async def system(url: str, folder: Path, apart: bool) -> Any:
+    """(broker, producer, topics, pids of the stages' processes; none: in this process)."""
+    chosen = settings(url, folder)
+    if not (folder / "catalogue").exists():
+        save_catalogue(folder / "catalogue", catalogue(), {})
+    broker = connect(url)
+    producer = broker.producer()
+    await producer.start()
+    built = System(chosen, catalogue(), folder, broker, producer, folder)
+    await built.create_topics()
+    stop = asyncio.Event()
+    if apart:
+        file = folder / f"{chosen.prefix}.yaml"
+        file.write_text(json.dumps(chosen.model_dump(mode="json", exclude={"http"})))
+        processes = [
+            await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "sluice.main",
+                "up",
+                *arguments,
+                "--settings",
+                str(file),
+                cwd=folder,
+                stderr=asyncio.subprocess.DEVNULL,
+            )
+            for arguments in (
+                ["admission"],
+                ["router"],
+                ["worker", "--device", "d0"],
+                ["worker", "--device", "d1"],
+                ["planner"],
+            )
+        ]
+        await settled(broker, built.topics)
+        yield broker, producer, built.topics, [p.pid for p in processes]
+        for process in processes:
+            process.terminate()
+        await asyncio.gather(*(p.wait() for p in processes))
+    else:
+        task = asyncio.create_task(run_stages(built.stages(ROLES), stop))
+        await settled(broker, built.topics)
+        yield broker, producer, built.topics, []
+        stop.set()
+        await task
+    await producer.stop()
+    await broker.close()
+
+
+async def settled(broker: Broker, topics: Topics) -> None:
+    """Both devices have loaded what the plan wants."""
+    async with asyncio.timeout(60.0):
+        while len({r.key async for r in read_results(broker, [TopicPartition(topics.acks, 0)], follow=False)}) < 2:
+            await asyncio.sleep(0.2)
+    await asyncio.sleep(1.5)
+
+
+async def finished(broker: Broker, topics: Topics, count: int) -> float:
+    """Wall time at which ``count`` results are there."""
+    partitions = await result_topics(broker, topics)
+    consumer = broker.consumer(partitions=partitions, start_at="end")
+    await consumer.start()
+    try:
+        while sum((await consumer.end_offsets(partitions)).values()) < count:
+            await asyncio.sleep(0.02)
+        return time.time()
+    finally:
+        await consumer.stop()
+
+
+async def measure(
+    name: str, url: str, folder: Path, seconds: float, qps: float, *, apart: bool = False
+) -> dict[str, Any]:
+    """Latency and CPU at ``qps``, then the rate at which a burst is worked off."""
+    count = int(seconds * qps)
+    async with system(url, folder, apart) as (broker, producer, topics, pids):
+        before, mine = cpu_of(pids), own_cpu()
+        await produce(producer, topics, count, qps)
+        await finished(broker, topics, count)
+        used, mine = cpu_of(pids) - before, own_cpu() - mine
+        added = []
+        async for record in read_results(broker, await result_topics(broker, topics), follow=False):
+            outcome = codec.decode_outcome(record).outcome
+            added.append(outcome.at - outcome.arrival - outcome.execution_s)
+        report = (await read_topics(broker, topics)).report()
+        burst = 10_000
+        started = time.time()
+        await produce_more(producer, topics, count, burst)
+        ended = await finished(broker, topics, count + burst)
+    own = used if apart else mine - generator_cpu(count)
+    return {
+        "system": name,
+        "queries": count,
+        "lost": report.lost,
+        "p50_ms": 1e3 * float(np.percentile(added, 50)),
+        "p99_ms": 1e3 * float(np.percentile(added, 99)),
+        "cpu_us_per_query": 1e6 * own / count,
+        "sustained_qps": burst / (ended - started),
+    }
+
+
+async def produce_more(producer: Producer, topics: Topics, first: int, count: int) -> None:
+    """A burst with ids of its own."""
+    tensor = (Tensor("image", "FP32", (1, PIXELS), bytes(4 * PIXELS)),)
+    for i in range(first, first + count):
+        message = codec.encode_query(f"q{i}", tensor, app="bench", now=time.time(), parameters={"latency_ms": 60000})
+        await producer.send(topics.queries("bench"), message.value, key=message.key, headers=message.headers)
+        if i % 50 == 0:
+            await asyncio.sleep(0)
+    await producer.flush()
+
+
+_GENERATOR: dict[str, float] = {}
+
+
+def generator_cpu(count: int) -> float:
+    """CPU seconds that making and producing ``count`` queries costs on the same kind of broker, measured once."""
+    return _GENERATOR["per_query"] * count
+
+
+async def measure_generator(url: str, seconds: float, qps: float) -> None:
+    """The load generator alone: topics, no stages."""
+    broker = connect(url)
+    producer = broker.producer()
+    await producer.start()
+    topics = Topics(f"alone{uuid.uuid4().hex[:8]}")
+    await broker.admin().create_topics(topics.specs(["bench"], []))
+    before = own_cpu()
+    count = int(seconds * qps)
+    await produce(producer, topics, count, qps)
+    _GENERATOR["per_query"] = (own_cpu() - before) / count
+    await producer.stop()
+    await broker.close()
+
+
+async def forwarder(url: str, seconds: float, qps: float) -> dict[str, Any]:
+    """The floor: a bare aiokafka process that forwards three times what is produced, bodies untouched."""
+    import aiokafka
+
+    server = url.removeprefix("kafka://")
+    prefix = f"fwd{uuid.uuid4().hex[:8]}"
+    names = [f"{prefix}.{i}" for i in range(4)]
+    broker = connect(url)
+    topics = Topics(prefix)
+    specs = topics.specs(["bench"], [])
+    await broker.admin().create_topics([type(specs[0])(name=n) for n in names])
+    producer = aiokafka.AIOKafkaProducer(bootstrap_servers=server, linger_ms=1, acks="all", enable_idempotence=True)
+    await producer.start()
+    stop = asyncio.Event()
+    done: list[float] = []
+    count = int(seconds * qps)
+
+    async def hop(source: str, target: str | None) -> None:
+        consumer = aiokafka.AIOKafkaConsumer(
+            bootstrap_servers=server, auto_offset_reset="earliest", enable_auto_commit=False
+        )
+        await consumer.start()
+        consumer.assign([aiokafka.TopicPartition(source, 0)])
+        try:
+            while not stop.is_set():
+                for records in (await consumer.getmany(timeout_ms=200)).values():
+                    for record in records:
+                        if target is None:
+                            done.append(time.time() - record.timestamp / 1e3)
+                        else:
+                            await producer.send(
+                                target,
+                                record.value,
+                                key=record.key,
+                                headers=record.headers,
+                                timestamp_ms=record.timestamp,
+                            )
+        finally:
+            await consumer.stop()
+
+    hops = [asyncio.create_task(hop(a, b)) for a, b in zip(names, [*names[1:], None], strict=True)]
+    await asyncio.sleep(1.0)
+    body = bytes(4 * PIXELS + 100)
+    before = own_cpu()
+    started = time.monotonic()
+    for i in range(count):
+        if i % 5 == 0:
+            wait = i / qps - (time.monotonic() - started)
+            if wait > 0:
+                await asyncio.sleep(wait)
+        await producer.send(names[0], body, key=b"k", timestamp_ms=int(time.time() * 1e3))
+    while len(done) < count:
+        await asyncio.sleep(0.02)
+    used = own_cpu() - before - generator_cpu(count)
+    stop.set()
+    await asyncio.gather(*hops)
+    await producer.stop()
+    await broker.close()
+    return {
+        "system": "bare aiokafka forwarder",
+        "queries": count,
+        "p50_ms": 1e3 * float(np.percentile(done, 50)),
+        "p99_ms": 1e3 * float(np.percentile(done, 99)),
+        "cpu_us_per_query": 1e6 * used / count,
+    }
+
+
+async def main(arguments: argparse.Namespace, kafka: str | None) -> list[dict[str, Any]]:
+    """All systems, in turn."""
+    rows = []
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        steps: list[tuple[str, Callable[[], Awaitable[Any]]]] = [
+            ("memory://", lambda: measure("memory, one process", "memory://", folder, arguments.seconds, arguments.qps))
+        ]
+        if kafka is not None:
+            steps += [
+                (kafka, lambda: forwarder(kafka, arguments.seconds, arguments.qps)),
+                (kafka, lambda: measure("kafka, one process", kafka, folder, arguments.seconds, arguments.qps)),
+                (
+                    kafka,
+                    lambda: measure(
+                        "kafka, a process a stage", kafka, folder, arguments.seconds, arguments.qps, apart=True
+                    ),
+                ),
+            ]
+        for url, step in steps:
+            await measure_generator(url, 3.0, arguments.qps)
+            rows.append(await step())
+            print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    """The table."""
+    print(
+        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {time.strftime('%Y-%m-%d')}"
+    )
+    print(f"{'system':28} {'p50 ms':>8} {'p99 ms':>8} {'CPU us/q':>9} {'burst q/s':>10} {'lost':>5}")
+    for row in rows:
+        print(
+            f"{row['system']:28} {row['p50_ms']:8.2f} {row['p99_ms']:8.2f} {row['cpu_us_per_query']:9.0f} "
+            f"{row.get('sustained_qps', float('nan')):10.0f} {row.get('lost', 0):5d}"
+        )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kafka", help="kafka://host:port (default: start one, if Java and the jars can be had)")
+    parser.add_argument("--no-kafka", action="store_true")
+    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--qps", type=float, default=1000.0)
+    given = parser.parse_args()
+    results = asyncio.run(main(given, None if given.no_kafka else given.kafka))
+    show(results)
+    target = Path("reports/bench/pipeline.json")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps(results, indent=2))

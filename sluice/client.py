@@ -1,0 +1,152 @@
+"""The client: asks a running system over its topics and matches answers by query id.
+
+``async with Client("kafka://127.0.0.1:9092") as client: answer = await client.infer("digits", {"image": array})``
+"""
+
+import asyncio
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from domain.errors import ConfigurationError, InvalidInputError
+from domain.outcome import Outcome
+from domain.tensor import Tensor
+from sluice.reading import result_topics
+from stages.clock import SystemClock
+from streams import codec, connect
+from streams.oip import DTYPES
+from streams.ports import Broker, Consumer, Producer
+from streams.topics import Topics
+
+_DATATYPE_OF = {dtype.newbyteorder("="): name for name, dtype in DTYPES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The end of a query. ``outputs`` by name, empty where it was not answered; ``outcome`` says why."""
+
+    outcome: Outcome
+    outputs: Mapping[str, NDArray[Any]]
+
+
+class Client:
+    """One connection. Queries may be asked concurrently."""
+
+    def __init__(self, url: str, *, prefix: str = "sluice", timeout: float = 60.0) -> None:
+        self._broker: Broker = connect(url)
+        self._topics = Topics(prefix)
+        self._timeout = timeout
+        self._clock = SystemClock()
+        self._waiting: dict[str, asyncio.Future[codec.OutcomeMessage]] = {}
+        self._producer: Producer | None = None
+        self._consumer: Consumer | None = None
+        self._reader: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Connect. Results are read from now on."""
+        self._producer = self._broker.producer()
+        await self._producer.start()
+        partitions = await result_topics(self._broker, self._topics)
+        if not partitions:
+            await self._producer.stop()
+            await self._broker.close()
+            raise ConfigurationError(
+                f"no result topics under {self._topics.prefix!r} at {self._broker.url}: start `sluice up`"
+            )
+        self._consumer = self._broker.consumer(partitions=partitions, start_at="end")
+        await self._consumer.start()
+        self._reader = asyncio.create_task(self._read(self._consumer))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Disconnect; queries that still wait are cancelled here (the system ends them all the same)."""
+        for waiting in self._waiting.values():
+            waiting.cancel()
+        if self._reader is not None:
+            self._reader.cancel()
+            await asyncio.gather(self._reader, return_exceptions=True)
+        if self._consumer is not None:
+            await self._consumer.stop()
+        if self._producer is not None:
+            await self._producer.stop()
+        await self._broker.close()
+
+    async def infer(
+        self,
+        app: str,
+        inputs: Mapping[str, NDArray[Any]] | Sequence[Tensor],
+        *,
+        query_id: str | None = None,
+        stream: str | None = None,
+        **parameters: Any,
+    ) -> Answer:
+        """Ask one query. ``inputs``: arrays by name, axis 0 the batch. ``parameters``: ``latency_ms``, ``accuracy``,
+        ``cost``, ``model``, ``priority``; ``query_class`` stands for ``class``.
+
+        Raises TimeoutError where no outcome came within the client's timeout.
+        """
+        producer = self._producer
+        if producer is None:
+            raise ConfigurationError("the client is not connected: use `async with Client(…)`")
+        if "query_class" in parameters:
+            parameters["class"] = parameters.pop("query_class")
+        query_id = query_id or uuid.uuid4().hex
+        message = codec.encode_query(
+            query_id,
+            tensors_of(inputs) if isinstance(inputs, Mapping) else inputs,
+            app=app,
+            now=self._clock.wall(),
+            parameters=parameters,
+            stream=stream,
+        )
+        future: asyncio.Future[codec.OutcomeMessage] = asyncio.get_running_loop().create_future()
+        self._waiting[query_id] = future
+        try:
+            sent = await producer.send(
+                self._topics.queries(app), message.value, key=message.key, headers=message.headers
+            )
+            await sent
+            async with asyncio.timeout(self._timeout):
+                answer = await future
+        finally:
+            self._waiting.pop(query_id, None)
+        return Answer(answer.outcome, {t.name: array_of(t) for t in answer.outputs()})
+
+    async def infer_batch(
+        self, app: str, inputs: Sequence[Mapping[str, NDArray[Any]]], **parameters: Any
+    ) -> list[Answer]:
+        """Ask many queries at once; answers in their order."""
+        return list(await asyncio.gather(*(self.infer(app, one, **parameters) for one in inputs)))
+
+    async def _read(self, consumer: Consumer) -> None:
+        while True:
+            for record in await consumer.get_many(wait=0.5):
+                waiting = self._waiting.get(codec.query_id_of(record) or "")
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(codec.decode_outcome(record))
+
+
+def tensors_of(arrays: Mapping[str, NDArray[Any]]) -> tuple[Tensor, ...]:
+    """Arrays as tensors. Raises InvalidInputError for a dtype that the protocol has no name for."""
+    tensors = []
+    for name, array in arrays.items():
+        whole = np.ascontiguousarray(array)
+        datatype = _DATATYPE_OF.get(whole.dtype.newbyteorder("="))
+        if datatype is None:
+            raise InvalidInputError(
+                f"inputs.{name}", f"dtype {whole.dtype} is not taken; use one of {', '.join(DTYPES)}"
+            )
+        tensors.append(Tensor(name, datatype, whole.shape, whole.astype(DTYPES[datatype]).tobytes()))
+    return tuple(tensors)
+
+
+def array_of(tensor: Tensor) -> NDArray[Any]:
+    """A tensor as an array of its own shape."""
+    return np.frombuffer(tensor.data, dtype=DTYPES[tensor.datatype]).reshape(tensor.shape)

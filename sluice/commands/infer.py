@@ -1,0 +1,105 @@
+"""``sluice infer``: ask one query and see its answer."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import orjson
+import typer
+
+from domain.errors import ConfigurationError, InvalidInputError
+from domain.tensor import Tensor
+from sluice.catalogue import open_catalogue
+from sluice.client import Answer, Client, tensors_of
+from sluice.commands.results import line
+from sluice.console import EXIT_FAILED, JsonOption, one_line_errors, out, print_json
+from sluice.places import live_server
+from sluice.settings import Settings, load
+from sluice.supply import demo_samples
+
+_MAX_FILE = 64 << 20
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("infer")(infer)
+
+
+def infer(
+    app: Annotated[str, typer.Option("--app", help="The app to ask.")],
+    inputs: Annotated[Path | None, typer.Option("--input", help=".npz or .json of arrays by input name.")] = None,
+    sample: Annotated[int, typer.Option(min=0, help="Without --input: which held-out sample of the demo to send.")] = 0,
+    latency_ms: Annotated[float | None, typer.Option(help="Goal: answer within.")] = None,
+    accuracy: Annotated[float | None, typer.Option(help="Goal: at least this accuracy, 0..1.")] = None,
+    query_class: Annotated[str | None, typer.Option("--class", help="strict or best_effort.")] = None,
+    broker: Annotated[str | None, typer.Option(help="kafka://host:port (default: a running `sluice up`).")] = None,
+    prefix: Annotated[str | None, typer.Option(help="Topic prefix.")] = None,
+    settings: Annotated[Path | None, typer.Option(help="Settings file (YAML).")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Send one query and wait for its outcome. Exit 1 where it was not answered on time."""
+    parameters: dict[str, Any] = {"latency_ms": latency_ms, "accuracy": accuracy, "class": query_class}
+    given = {name: value for name, value in parameters.items() if value is not None}
+    with one_line_errors():
+        chosen = load(settings, prefix=prefix)
+        tensors, label = _tensors(chosen, app, inputs, sample)
+        answer = asyncio.run(_ask(_url(chosen, broker), chosen.prefix, app, tensors, given))
+    outputs = {name: array.tolist() for name, array in answer.outputs.items()}
+    if as_json:
+        print_json({"outcome": answer.outcome, "outputs": outputs, "label": label})
+    else:
+        out.print(line(answer.outcome), highlight=False)
+        for name, values in outputs.items():
+            out.print(f"  {name}: {values}")
+        if label is not None:
+            out.print(f"  the true label is {label}")
+    if not answer.outcome.on_time:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _tensors(settings: Settings, app: str, file: Path | None, sample: int) -> tuple[tuple[Tensor, ...], int | None]:
+    if file is not None:
+        return tensors_of(read_arrays(file)), None
+    catalogue, _ = open_catalogue(settings)
+    if app not in catalogue.apps:
+        raise ConfigurationError(f"--app {app!r}: not in the catalogue; it has {', '.join(catalogue.apps)}")
+    samples = demo_samples(catalogue.apps[app])
+    index = sample % len(samples.inputs)
+    return samples.inputs[index], None if samples.labels is None else int(samples.labels[index])
+
+
+def read_arrays(file: Path) -> dict[str, Any]:
+    """Arrays by name from .npz (no pickle) or JSON. Raises ConfigurationError or InvalidInputError in one line."""
+    try:
+        if file.stat().st_size > _MAX_FILE:
+            raise InvalidInputError("--input", f"{file} has over {_MAX_FILE >> 20} MiB")
+        if file.suffix == ".npz":
+            with np.load(file, allow_pickle=False) as arrays:
+                return {name: arrays[name] for name in arrays.files}
+        values = orjson.loads(file.read_bytes())
+    except OSError as error:
+        raise ConfigurationError(f"--input {file}: {error.strerror or error}; give a readable .npz or .json") from error
+    except ValueError as error:
+        raise InvalidInputError("--input", f"{file} is neither .npz nor JSON ({error})") from error
+    if not isinstance(values, dict):
+        raise InvalidInputError("--input", f"{file}: give a JSON object of arrays by input name")
+    try:
+        return {name: np.asarray(value, dtype=np.float32) for name, value in values.items()}
+    except ValueError as error:
+        raise InvalidInputError("--input", f"{file}: arrays must be numbers of one shape ({error})") from error
+
+
+def _url(settings: Settings, broker: str | None) -> str:
+    url = broker or settings.broker
+    if url != "memory://":
+        return url
+    address = live_server(settings)
+    if address is None:
+        raise ConfigurationError("nothing to ask: start `sluice up`, or give --broker kafka://host:port")
+    return f"memory+{address}"
+
+
+async def _ask(url: str, prefix: str, app: str, tensors: tuple[Tensor, ...], parameters: dict[str, Any]) -> Answer:
+    async with Client(url, prefix=prefix) as client:
+        return await client.infer(app, tensors, **parameters)
