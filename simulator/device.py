@@ -1,0 +1,136 @@
+"""One device under the virtual clock: its slices, its worker's incarnation, its death and return.
+
+Rules, those of the live worker.
+- Each start has an incarnation. Only while the newest plan names it (or names none at all) does it serve.
+- What reaches a dead device, or waited or ran on it, is stranded: it lies in the work topic until the planner reclaims
+  the device; then it goes back to the routers.
+- A query of an app that is not served here (any more) goes back to its router.
+- A returning worker holds nothing, and reads the newest plan first.
+"""
+
+from collections.abc import Callable, Mapping
+
+from domain.device import Device
+from domain.events import DeviceSeen
+from domain.plan import Plan
+from domain.query import Query
+from simulator.sharing import SharedProcessor
+from simulator.slice import SimulatedSlice
+from simulator.timeline import Timeline
+
+SEND_BACK_S = 0.005
+"""Seconds until a query that a device does not serve is with its router again."""
+SWEEP_S = 0.5
+"""Seconds between sweeps of a dead device's work topic, as the live planner does them."""
+
+MakeSlices = Callable[["SimulatedDevice"], Mapping[str, SimulatedSlice]]
+SendBack = Callable[[Query, float], None]
+
+
+class SimulatedDevice:
+    """``make_slices`` starts its worker afresh; ``send_back`` gives a query to its router."""
+
+    def __init__(
+        self,
+        device: Device,
+        timeline: Timeline,
+        make_slices: MakeSlices,
+        send_back: SendBack,
+        processor: SharedProcessor | None = None,
+    ) -> None:
+        self.device = device
+        self.alive = True
+        self.processor = processor
+        self._timeline = timeline
+        self._make_slices = make_slices
+        self._send_back = send_back
+        self._starts = 1
+        self._named = False
+        self._plan: Plan | None = None
+        self._waiting: list[tuple[Query, str]] = []  # came while not named
+        self._stranded: list[Query] = []
+        self._swept = False
+        self.slices = dict(make_slices(self))
+
+    @property
+    def incarnation(self) -> str:
+        """Of the present start."""
+        return f"{self.device.name}.{self._starts}"
+
+    def seen(self) -> DeviceSeen:
+        """Its heartbeat."""
+        d = self.device
+        return DeviceSeen(d.name, d.type, self.incarnation, d.memory_bytes, d.price, d.spot)
+
+    def deliver(self, query: Query, part: str, now: float) -> None:
+        """A query came by the work topic."""
+        if self._named:
+            runner = self.slices[part]
+            if runner.staging.wants(query.app) or query.deadline <= now:
+                runner.arrived(query, now)
+            else:
+                self._timeline.at(now + SEND_BACK_S, self._back, query)
+        elif self.alive:
+            self._waiting.append((query, part))
+        else:
+            self._strand(query, now)
+
+    def publish(self, plan: Plan, now: float) -> None:
+        """A plan was published."""
+        if self._plan is not None and plan.epoch <= self._plan.epoch:
+            return
+        self._plan = plan
+        if self.alive:
+            self._follow(plan, now)
+
+    def fail(self, now: float) -> None:
+        """The device dies, at once and without a word."""
+        if not self.alive:
+            return
+        self.alive = self._named = self._swept = False
+        if self.processor is not None:
+            self.processor.clear(now)
+        for runner in self.slices.values():
+            for query in runner.die():
+                self._strand(query, now)
+        for query, _ in self._waiting:
+            self._strand(query, now)
+        self._waiting.clear()
+
+    def recover(self, now: float) -> None:
+        """Its worker starts again."""
+        if self.alive:
+            return
+        self.alive = True
+        self._starts += 1
+        self.slices = dict(self._make_slices(self))
+        if self._plan is not None:
+            self._follow(self._plan, now)
+
+    def reclaim(self, _: object, now: float) -> None:
+        """Give the routers what is stranded, and what will be while the device is dead."""
+        self._swept = not self.alive
+        stranded, self._stranded = self._stranded, []
+        for query in stranded:
+            self._send_back(query, now)
+
+    def _follow(self, plan: Plan, now: float) -> None:
+        named = plan.incarnations.get(self.device.name)
+        if named != self.incarnation and plan.incarnations:
+            return
+        self._named = True
+        for runner in self.slices.values():
+            runner.plan(plan, now)
+        waiting, self._waiting = self._waiting, []
+        for query, part in waiting:
+            self.deliver(query, part, now)
+        if self._stranded and self.alive:
+            self.reclaim(None, now)
+
+    def _strand(self, query: Query, now: float) -> None:
+        if self._swept and not self._stranded:
+            self._timeline.at(now + SWEEP_S, self.reclaim)
+        self._stranded.append(query)
+
+    def _back(self, query: Query, now: float) -> None:
+        self._send_back(query, now)

@@ -1,0 +1,312 @@
+"""The simulator: queries flow through the live policies and planner under a virtual clock.
+
+A run is a function of its system, its arrivals and its generator: the same three give the same outcomes, bit for bit,
+in any process. Arrivals come vectorised and are walked in time order beside the event heap; nothing of a query is kept
+once it has ended, so memory does not grow with the trace.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from numpy.random import Generator
+
+from domain.actions import Accept, Acknowledge, Reject
+from domain.app import App
+from domain.device import WHOLE, Device, Slice
+from domain.errors import ConfigurationError
+from domain.events import (
+    Arrived,
+    DemandCounted,
+    DeviceReported,
+    Hosted,
+    HostedOn,
+    PlanAcknowledged,
+    PlanActivated,
+)
+from domain.fold import Summary
+from domain.outcome import OutcomeKind
+from domain.plan import Placement, Plan
+from domain.profile import Quantile
+from domain.query import Query
+from policies.protocols import ActivationPolicy, AdmissionPolicy, RoutingPolicy
+from profiles.catalogue import Catalogue
+from simulator.arrivals.sampling import ArrivalSource
+from simulator.control import ControlPlane
+from simulator.device import SimulatedDevice
+from simulator.faults import Faults
+from simulator.ledger import ConservationError, Ledger, Observer
+from simulator.router import SimulatedRouter
+from simulator.service import ServiceMode, ServiceTimes
+from simulator.sharing import SharedProcessor
+from simulator.slice import SimulatedSlice, SimulatedStaging, SimulatedStation
+from simulator.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Seconds. ``to_router``: from a query's arrival to its router; ``to_device``: on to the device.
+
+    ``control``: plans and acknowledgements on their way. ``heartbeat``: between heartbeats of a device, and between
+    counts of demand. ``warm_up``: control and devices run this long before the first arrival. ``drain``: longest wait
+    for open queries after the last arrival.
+    """
+
+    to_router: float = 0.0
+    to_device: float = 0.0
+    control: float = 0.0
+    heartbeat: float = 0.5
+    warm_up: float = 5.0
+    drain: float = 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SystemModel:
+    """What is simulated: nouns, and a factory for each decision. ``apps`` in the order of the arrivals' indices."""
+
+    catalogue: Catalogue
+    apps: tuple[App, ...]
+    devices: tuple[Device, ...]
+    make_control: Callable[[], ControlPlane]
+    make_station: Callable[[], SimulatedStation]
+    make_staging: Callable[[Device, Slice], SimulatedStaging]
+    make_routing: Callable[[str], RoutingPolicy]
+    make_activation: Callable[[str], ActivationPolicy]
+    make_admission: Callable[[], AdmissionPolicy] | None = None
+    batching: str = ""
+    quantile: Quantile = "p95"
+    service: ServiceMode = "median"
+    slow_probability: float = 0.0
+    slow_factor: float = 1.0
+    shared_types: frozenset[str] = frozenset()
+    exclusive_loads: bool = False
+    timing: Timing = field(default_factory=Timing)
+    faults: Faults = field(default_factory=Faults)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """``summary``: the metrics. ``epochs``: plans published. ``solve_s``: wall seconds of each solve."""
+
+    summary: Summary
+    epochs: int
+    solve_s: tuple[float, ...]
+
+
+class Engine:
+    """One run. ``observers`` are shown every outcome."""
+
+    def __init__(self, system: SystemModel, rng: Generator, observers: Sequence[Observer] = ()) -> None:
+        timing = system.timing
+        self.timeline = Timeline(-timing.warm_up)
+        self.ledger = Ledger(system.catalogue, observers)
+        self._system = system
+        self._timing = timing
+        self._service = ServiceTimes(
+            system.catalogue,
+            system.service,
+            rng,
+            slow_probability=system.slow_probability,
+            slow_factor=system.slow_factor,
+        )
+        self._admission = system.make_admission() if system.make_admission is not None else None
+        self._control = system.make_control()
+        self._devices: Mapping[str, SimulatedDevice] = {d.name: self._device(d) for d in system.devices}
+        self._routers = [self._router(app) for app in system.apps]
+        self._by_app = {router.app.name: router for router in self._routers}
+        self._counts = [0] * len(self._routers)
+        self._serial = [0] * len(self._routers)
+        self._hosting: dict[tuple[str, str], tuple[str, ...]] = {}
+
+    # -- the run
+
+    def run(self, source: ArrivalSource) -> RunResult:
+        """Simulate all of ``source``. Raises ConservationError unless every query had exactly one end."""
+        names = tuple(app.name for app in self._system.apps)
+        if source.apps != names:
+            raise ConfigurationError(f"arrivals are of {', '.join(source.apps)}; the system serves {', '.join(names)}")
+        self._start()
+        run_until = self.timeline.run_until
+        arrive = self._arrive
+        for times, apps in source.chunks():
+            for now, app in zip(times.tolist(), apps.tolist(), strict=True):
+                run_until(now)
+                arrive(app, now)
+        self.timeline.run_until(max(self.timeline.now, source.duration))
+        self._drain()
+        self.ledger.check()
+        return RunResult(
+            summary=self.ledger.fold.summary(source.duration or None),
+            epochs=self._control.epochs,
+            solve_s=tuple(self._control.solve_s),
+        )
+
+    def _start(self) -> None:
+        now = self.timeline.now
+        for name, device in self._devices.items():
+            for failure in self._system.faults.failures_of(device.device):
+                self.timeline.at(failure.at, self._fails, name)
+                self.timeline.at(failure.until, self._recovers, name)
+        self._beat(None, now)
+        self._control.start(self, now)
+
+    def _drain(self) -> None:
+        limit = self.timeline.now + self._timing.drain
+        while self.ledger.open:
+            if self.timeline.now > limit or not self.timeline.step():
+                raise ConservationError(
+                    f"{len(self.ledger.open)} queries are still open {self._timing.drain} s after the last arrival"
+                )
+
+    # -- queries
+
+    def _arrive(self, index: int, now: float) -> None:
+        router = self._routers[index]
+        app = router.app
+        serial = self._serial[index]
+        self._serial[index] = serial + 1
+        self._counts[index] += 1
+        query = Query(f"{app.name}-{serial}", app.name, now, now + app.slo, 1, app.query_class, "", serial)
+        self.ledger.begin(query)
+        if self._admission is not None and not self._admitted(query, now):
+            return
+        if self._timing.to_router:
+            self.timeline.at(now + self._timing.to_router, self._reach_router, query)
+        else:
+            router.route(query, now)
+
+    def _admitted(self, query: Query, now: float) -> bool:
+        assert self._admission is not None
+        admitted = False
+        for action in self._admission.handle(Arrived(query), now):
+            if isinstance(action, Accept):
+                admitted = True
+            elif isinstance(action, Reject):
+                self.ledger.ended(query, OutcomeKind.REJECTED, now, action.reason)
+        return admitted
+
+    def _reach_router(self, query: Query, now: float) -> None:
+        self._by_app[query.app].route(query, now)
+
+    def _send(self, query: Query, device: str, part: str, now: float) -> None:
+        target = self._devices[device]
+        if self._timing.to_device:
+            self.timeline.at(now + self._timing.to_device, self._reach_device, (target, query, part))
+        else:
+            target.deliver(query, part, now)
+
+    def _reach_device(self, what: tuple[SimulatedDevice, Query, str], now: float) -> None:
+        target, query, part = what
+        target.deliver(query, part, now)
+
+    # -- the control plane's plant
+
+    def publish(self, plan: Plan, now: float) -> None:
+        """A plan goes out to routers and devices."""
+        self.timeline.at(now + self._timing.control, self._plan_arrives, plan)
+
+    def reclaim(self, device: str, now: float) -> None:
+        """What a dead device holds goes back to the routers."""
+        target = self._devices.get(device)
+        if target is not None and not target.alive:
+            target.reclaim(None, now)
+
+    def _plan_arrives(self, plan: Plan, now: float) -> None:
+        self._hosting = {(p.device, p.slice): () for p in plan.placements}
+        for p in plan.placements:
+            self._hosting[p.device, p.slice] += (p.app,)
+        for router in self._routers:
+            router.published(plan, now)
+        for device in self._devices.values():
+            device.publish(plan, now)
+
+    def _acknowledged(self, event: PlanAcknowledged, now: float) -> None:
+        for router in self._routers:
+            router.tell(event, now)
+        self._control.heard(event, now)
+
+    def _beat(self, _: object, now: float) -> None:
+        """Counts of demand and heartbeats: what the live stages write twice a second."""
+        self.timeline.at(now + self._timing.heartbeat, self._beat)
+        for index, router in enumerate(self._routers):
+            count, self._counts[index] = self._counts[index], 0
+            self._control.heard(DemandCounted(router.app.name, count, self._timing.heartbeat), now)
+        for device in self._devices.values():
+            if device.alive:
+                self._report(device, now)
+
+    def _report(self, device: SimulatedDevice, now: float) -> None:
+        self._control.heard(device.seen(), now)
+        for name, runner in device.slices.items():
+            for measured in runner.take_measured():
+                self._control.heard(measured, now)
+            apps = self._hosting.get((device.device.name, name))
+            if apps:
+                report = DeviceReported(device.device.name, name, runner.station.queued, runner.busy_for(now))
+                for app in apps:
+                    self._by_app[app].reported(report, now)
+
+    def _fails(self, device: str, now: float) -> None:
+        self._devices[device].fail(now)
+
+    def _recovers(self, device: str, now: float) -> None:
+        self._devices[device].recover(now)
+
+    # -- parts
+
+    def _device(self, device: Device) -> SimulatedDevice:
+        processor = SharedProcessor(self.timeline) if device.type in self._system.shared_types else None
+        return SimulatedDevice(device, self.timeline, self._slices, self._reach_router, processor)
+
+    def _slices(self, owner: SimulatedDevice) -> dict[str, SimulatedSlice]:
+        device = owner.device
+        return {part.name: self._slice(owner, device, part) for part in device.slices}
+
+    def _slice(self, owner: SimulatedDevice, device: Device, part: Slice) -> SimulatedSlice:
+        system = self._system
+        return SimulatedSlice(
+            device=device,
+            part=part,
+            station=system.make_station(),
+            staging=system.make_staging(device, part),
+            policy=system.batching,
+            timeline=self.timeline,
+            ledger=self.ledger,
+            catalogue=system.catalogue,
+            service=self._service.of(device.type if part.profile == WHOLE else part.profile),
+            acknowledge=lambda action, now: self._staged(device.name, action, now),
+            slowdown=system.faults.slowdown_of(device),
+            processor=owner.processor,
+            exclusive_loads=system.exclusive_loads,
+        )
+
+    def _staged(self, device: str, action: Acknowledge, now: float) -> None:
+        event = PlanAcknowledged(device, action.epoch, action.variants, action.failed)
+        self.timeline.at(now + self._timing.control, self._acknowledged, event)
+
+    def _router(self, app: App) -> SimulatedRouter:
+        return SimulatedRouter(
+            app,
+            routing=self._system.make_routing(app.name),
+            activation=self._system.make_activation(app.name),
+            activated=lambda plan: self._activated(app.name, plan),
+            timeline=self.timeline,
+            ledger=self.ledger,
+            send=self._send,
+        )
+
+    def _activated(self, app: str, plan: Plan) -> PlanActivated:
+        """The event a router gets: the plan, and what its slices can run."""
+        return PlanActivated(plan, tuple(self._hosted_on(p) for p in plan.of_app(app)))
+
+    def _hosted_on(self, placement: Placement) -> HostedOn:
+        catalogue, quantile = self._system.catalogue, self._system.quantile
+        device = self._devices[placement.device].device
+        profile_of = {part.name: part.profile for part in device.slices}
+        kind = profile_of.get(placement.slice, WHOLE)
+        hosted = []
+        for name in placement.variants:
+            profile = catalogue.profiles.get((name, device.type if kind == WHOLE else kind))
+            profile = profile if profile is not None else catalogue.profiles[name, device.type]
+            curve = profile.curve(quantile, limit=max(1, placement.max_batch))
+            hosted.append(Hosted(name, catalogue.variants[name].accuracy, curve))
+        return HostedOn(placement.device, placement.slice, tuple(hosted))

@@ -1,0 +1,45 @@
+"""The virtual clock: what happens next, in time order, and on the same instant in the order it was asked for.
+
+That order is the whole of determinism: no hash, address or wall clock decides anything.
+"""
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any
+
+Happening = Callable[[Any, float], None]
+"""Takes the argument it was scheduled with and the time."""
+
+
+class Timeline:
+    """An event heap. ``now``: seconds; it never goes back."""
+
+    __slots__ = ("_asked", "_heap", "now")
+
+    def __init__(self, start: float = 0.0) -> None:
+        self.now = start
+        self._heap: list[tuple[float, int, Happening, Any]] = []
+        self._asked = 0
+
+    def at(self, when: float, happening: Happening, argument: Any = None) -> None:
+        """Have ``happening(argument, when)`` called at ``when``; a time that has passed means now."""
+        self._asked += 1
+        heappush(self._heap, (when if when > self.now else self.now, self._asked, happening, argument))
+
+    def run_until(self, limit: float) -> None:
+        """Let everything happen that is due by ``limit``; then it is ``limit``."""
+        heap = self._heap
+        while heap and heap[0][0] <= limit:
+            when, _, happening, argument = heappop(heap)
+            self.now = when
+            happening(argument, when)
+        self.now = limit
+
+    def step(self) -> bool:
+        """Let the next thing happen; False where nothing is left."""
+        if not self._heap:
+            return False
+        when, _, happening, argument = heappop(self._heap)
+        self.now = when
+        happening(argument, when)
+        return True
