@@ -1,0 +1,51 @@
+"""Profiles that measurements contradict."""
+
+from domain.app import App
+from domain.events import LatencyMeasured
+from domain.profile import BatchLatency, Profile
+from domain.variant import Variant
+from planner.latency import LatencyFactors
+from profiles.catalogue import Catalogue
+
+CATALOGUE = Catalogue.of(
+    [App(name="a", slo=0.3)],
+    [Variant(name="v", app="a", accuracy=0.9)],
+    [
+        Profile(
+            variant="v", device_type="cpu", points=(BatchLatency(1, 0.01, 0.012), BatchLatency(8, 0.08, 0.09)), load=1.0
+        )
+    ],
+)
+
+
+def measured(ratio: float, batches: int, rows: int = 4) -> LatencyMeasured:
+    return LatencyMeasured("v", "cpu", rows, ratio * 0.04, batches)
+
+
+def test_a_profile_wrong_by_half_is_noticed_and_corrected_by_the_observed_factor() -> None:
+    factors = LatencyFactors(CATALOGUE, "median")
+    assert factors.handle(measured(1.5, 5)) is None
+    factor = factors.handle(measured(1.5, 5))
+    assert factor is not None and abs(factor - 1.5) < 1e-9
+    assert factors.factors == {("v", "cpu"): factor}
+
+
+def test_noise_within_the_threshold_changes_nothing() -> None:
+    factors = LatencyFactors(CATALOGUE, "median")
+    assert all(factors.handle(measured(r, 10)) is None for r in (1.1, 0.9, 1.15, 0.85, 1.0))
+    assert factors.factors == {}
+
+
+def test_a_profile_that_holds_again_is_trusted_again() -> None:
+    factors = LatencyFactors(CATALOGUE, "median")
+    factors.handle(measured(2.0, 20))
+    said = [f for _ in range(40) if (f := factors.handle(measured(1.0, 20))) is not None]
+    assert said[-1] == 1.0
+    assert factors.factors == {}
+
+
+def test_reports_of_what_is_not_in_the_catalogue_are_ignored() -> None:
+    factors = LatencyFactors(CATALOGUE, "median")
+    assert factors.handle(LatencyMeasured("other", "cpu", 1, 5.0, 100)) is None
+    assert factors.handle(LatencyMeasured("v", "cpu", 0, 5.0, 100)) is None
+    assert factors.factors == {}
