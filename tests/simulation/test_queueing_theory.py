@@ -1,0 +1,170 @@
+"""The engine against queues whose answer is known."""
+
+from collections import deque
+from dataclasses import replace
+from math import factorial
+
+import pytest
+
+from domain.actions import Run, Send
+from domain.events import Arrived, Finished, HostingChanged, PlanActivated
+from domain.query import Query
+from tests.simulation.worlds import Waits, interval, one_app, poisson, simulate, world
+
+_RUNS = range(8)
+
+
+@pytest.mark.parametrize("load", [0.5, 0.8])
+def test_a_single_server_with_fixed_service_waits_as_m_d_1(load: float) -> None:
+    service = 0.01
+    expected = load * service / (2.0 * (1.0 - load))
+    means = []
+    for seed in _RUNS:
+        waits = Waits(after=20.0)
+        simulate(world(one_app([service])), poisson(load / service, 220.0, seed), seed, waits)
+        means.append(waits.mean_wait)
+    low, high = interval(means)
+    assert low < expected < high
+    assert high - low < 0.4 * expected
+
+
+def erlang_c(servers: int, offered: float) -> float:
+    """Probability that an arrival of M/M/c waits."""
+    last = offered**servers / factorial(servers) * servers / (servers - offered)
+    return last / (sum(offered**k / factorial(k) for k in range(servers)) + last)
+
+
+class _Pool:
+    """One queue for c servers: what M/M/c assumes, and no policy of the house does."""
+
+    def __init__(self) -> None:
+        self.queue: deque[Query] = deque()
+        self.idle: list[tuple[str, str]] = []
+        self.places: tuple[tuple[str, str], ...] = ()
+
+
+class _CentralRouting:
+    """Sends a query to an idle server, else to any: the queue is shared."""
+
+    name = "central"
+
+    def __init__(self, pool: _Pool, free: set[str]) -> None:
+        self._pool = pool
+        self._free = free
+        self._devices: list[str] = []
+
+    def handle(self, event: object, now: float) -> list[Send]:
+        if isinstance(event, PlanActivated):
+            self._devices = [p.device for p in event.plan.placements]
+        if not isinstance(event, Arrived):
+            return []
+        target = next((d for d in self._devices if d in self._free), self._devices[0])
+        return [Send(event.query, target, "whole")]
+
+
+class _PooledStation:
+    """A server that takes the next query of the shared queue whenever it is free."""
+
+    def __init__(self, pool: _Pool, free: set[str], name: str) -> None:
+        self._pool = pool
+        self._free = free
+        self._name = name
+        free.add(name)
+
+    busy = False
+    queued = 0
+
+    def handle(self, event: object, now: float) -> list[Run]:
+        if isinstance(event, Arrived):
+            self._pool.queue.append(event.query)
+        elif isinstance(event, Finished):
+            self._free.add(self._name)
+        elif not isinstance(event, HostingChanged):
+            raise TypeError(event)
+        if self._name not in self._free or not self._pool.queue:
+            return []
+        self._free.discard(self._name)
+        return [Run("v", (self._pool.queue.popleft(),), 1)]
+
+    def drain(self, app: str) -> tuple[Query, ...]:
+        return ()
+
+    def queued_of(self, app: str) -> int:
+        return 0
+
+
+@pytest.mark.parametrize(("servers", "load"), [(1, 0.7), (3, 0.8), (5, 0.85)])
+def test_servers_with_one_queue_wait_as_m_m_c(servers: int, load: float) -> None:
+    service = 0.04
+    offered = servers * load
+    expected = erlang_c(servers, offered) * service / (servers * (1.0 - load))
+    means = []
+    for seed in _RUNS:
+        pool, free = _Pool(), set[str]()
+        names = iter(f"d{i}" for i in range(servers))
+        system = replace(
+            world(one_app([service]), servers),
+            make_routing=lambda app, pool=pool, free=free: _CentralRouting(pool, free),
+            make_station=lambda pool=pool, free=free, names=names: _PooledStation(pool, free, next(names)),
+            service="exponential",
+        )
+        waits = Waits(after=30.0)
+        simulate(system, poisson(offered / service, 230.0, seed), seed, waits)
+        means.append(waits.mean_wait)
+    low, high = interval(means)
+    assert low < expected < high
+    assert high - low < 0.8 * expected
+
+
+def test_a_shared_processor_serves_as_m_g_1_ps() -> None:
+    """Time in the system is E[S]/(1 - rho), whatever the distribution of S (here: fixed)."""
+    service, load = 0.01, 0.6
+    means = []
+    for seed in _RUNS:
+        waits = Waits(after=20.0)
+        system = world(one_app([service]), slices=24, shared_types=frozenset({"cpu"}))
+        free = {p.name for p in system.devices[0].slices}
+        system = replace(system, make_routing=lambda app, free=free: _AnyFree(free))
+        simulate(system, poisson(load / service, 150.0, seed), seed, waits, _Frees(free))
+        means.append(waits.mean_time)
+    low, high = interval(means)
+    assert low < service / (1.0 - load) < high
+    assert high - low < 0.2 * service / (1.0 - load)
+
+
+class _AnyFree:
+    """Sends each query to a slice of its own, so that nothing queues and all share."""
+
+    name = "any-free"
+
+    def __init__(self, free: set[str]) -> None:
+        self._free = free
+
+    def handle(self, event: object, now: float) -> list[Send]:
+        if not isinstance(event, Arrived):
+            return []
+        part = min(self._free) if self._free else "s0"
+        self._free.discard(part)
+        return [Send(event.query, "d0", part)]
+
+
+class _Frees:
+    def __init__(self, free: set[str]) -> None:
+        self._free = free
+
+    def add(self, outcome: object) -> None:
+        self._free.add(outcome.slice)  # type: ignore[attr-defined]
+
+
+def test_batches_of_a_saturated_server_reach_the_profiles_throughput() -> None:
+    seconds = [0.010, 0.012, 0.014, 0.016]
+    last = _Last()
+    queries = simulate(world(one_app(seconds)), poisson(600.0, 60.0, 0), 0, last).summary.queries
+    assert queries / last.at == pytest.approx(4 / 0.016, rel=0.02)
+
+
+class _Last:
+    at = 0.0
+
+    def add(self, outcome: object) -> None:
+        self.at = max(self.at, outcome.at)  # type: ignore[attr-defined]

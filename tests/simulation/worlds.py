@@ -1,0 +1,101 @@
+"""Small simulated worlds: one app, some equal devices, a plan that is fixed."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from domain.app import App
+from domain.device import Device, Slice
+from domain.plan import Epoch, Placement, Plan
+from domain.profile import BatchLatency, Profile
+from domain.variant import Variant
+from policies.batching.registry import batching
+from policies.batching.station import Station
+from policies.placement.staging import Staging
+from policies.routing.activation import Activation
+from policies.routing.registry import routing
+from profiles.catalogue import Catalogue
+from simulator.arrivals import Rates, SampledArrivals, zipf_shares
+from simulator.control import FixedPlan
+from simulator.engine import Engine, RunResult, SystemModel
+
+
+def one_app(seconds: Sequence[float], *, slo: float = 1e6, load: float = 0.0, accuracy: float = 0.9) -> Catalogue:
+    """App "a" with variant "v", profiled on "cpu" for batches 1..len(seconds)."""
+    points = tuple(BatchLatency(b, s, 1.5 * s) for b, s in enumerate(seconds, start=1))
+    return Catalogue.of(
+        [App(name="a", slo=slo)],
+        [Variant(name="v", app="a", accuracy=accuracy)],
+        [Profile(variant="v", device_type="cpu", points=points, load=load)],
+    )
+
+
+def world(
+    catalogue: Catalogue, devices: int = 1, *, policy: str = "eager", slices: int = 1, **more: Any
+) -> SystemModel:
+    """``devices`` equal ones, each slice hosting v for a."""
+    parts = tuple(Slice(f"s{i}") for i in range(slices)) if slices > 1 else (Slice(),)
+    machines = tuple(Device(name=f"d{i}", type="cpu", slices=parts) for i in range(devices))
+    top = catalogue.profiles["v", "cpu"].max_batch
+    share = 1.0 / (devices * slices)
+    placed = tuple(Placement(d.name, "a", ("v",), share, top, p.name) for d in machines for p in d.slices)
+    make_policy = batching(policy)
+    base = SystemModel(
+        catalogue=catalogue,
+        apps=tuple(catalogue.apps.values()),
+        devices=machines,
+        make_control=lambda: FixedPlan(Plan(epoch=Epoch(1, 1), created=0.0, placements=placed)),
+        make_station=lambda: Station(make_policy),
+        make_staging=lambda d, s: Staging(d, s, catalogue),
+        make_routing=routing("weighted"),
+        make_activation=Activation,
+        batching=policy,
+    )
+    return replace(base, **more)
+
+
+def poisson(rate: float, duration: float, seed: int, app: str = "a") -> SampledArrivals:
+    """Poisson arrivals of one app."""
+    rng = np.random.default_rng([seed, 1])
+    return SampledArrivals(Rates.stepped([rate]).lasting(duration, repeat=True), [app], zipf_shares(1), rng)
+
+
+class Waits:
+    """An observer: mean time in the system, and mean wait, of answered queries."""
+
+    def __init__(self, after: float = 0.0) -> None:
+        self.after = after
+        self.count = 0
+        self.time = 0.0
+        self.wait = 0.0
+
+    def add(self, outcome: Any) -> None:
+        """Fold one outcome in, unless it came during the warm-up of the queue."""
+        if outcome.arrival >= self.after:
+            self.count += 1
+            self.time += outcome.at - outcome.arrival
+            self.wait += outcome.queue_s
+
+    @property
+    def mean_time(self) -> float:
+        """Seconds from arrival to answer."""
+        return self.time / self.count
+
+    @property
+    def mean_wait(self) -> float:
+        """Seconds from arrival to the start of service."""
+        return self.wait / self.count
+
+
+def simulate(system: SystemModel, source: SampledArrivals, seed: int, *observers: Any) -> RunResult:
+    """One run."""
+    return Engine(system, np.random.default_rng([seed, 2]), observers).run(source)
+
+
+def interval(samples: Sequence[float]) -> tuple[float, float]:
+    """99.9 % confidence interval of the mean (Student, 7 degrees of freedom at least)."""
+    values = np.asarray(samples)
+    half = 5.41 * values.std(ddof=1) / np.sqrt(values.size)
+    return float(values.mean() - half), float(values.mean() + half)
