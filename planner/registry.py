@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from domain.errors import ConfigurationError
-from planner.allocation import AllocationPlanner
+from planner.allocation.pipeline import AllocationPlanner
 from planner.greedy import GreedyFill
 from planner.problem import Planner
 

@@ -39,23 +39,25 @@ def catalogues(draw: st.DrawFn) -> Catalogue:
 
 
 @st.composite
+def _demand(draw: st.DrawFn, app: App, query_class: QueryClass) -> AppDemand:
+    return AppDemand(
+        app=app.name,
+        qps=draw(st.sampled_from((0.0, 1.0, 20.0, 150.0, 900.0))),
+        slo=app.slo,
+        headroom=draw(st.sampled_from((1.0, 1.05, 1.5))),
+        min_accuracy=draw(st.sampled_from((0.0, 0.0, 0.7))),
+        query_class=query_class,
+    )
+
+
+@st.composite
 def problems(draw: st.DrawFn, *, variants_per_device: int = 1, max_devices: int = 8) -> Problem:
     """A problem over a random catalogue: zero demands, small memories and two classes among them."""
     catalogue = draw(catalogues())
     demands: list[AppDemand] = []
     for app in catalogue.apps.values():
         classes = draw(st.sampled_from(((QueryClass.STRICT,), (QueryClass.STRICT, QueryClass.BEST_EFFORT))))
-        for query_class in classes:
-            demands.append(
-                AppDemand(
-                    app=app.name,
-                    qps=draw(st.sampled_from((0.0, 1.0, 20.0, 150.0, 900.0))),
-                    slo=app.slo,
-                    headroom=draw(st.sampled_from((1.0, 1.05, 1.5))),
-                    min_accuracy=draw(st.sampled_from((0.0, 0.0, 0.7))),
-                    query_class=query_class,
-                )
-            )
+        demands.extend(draw(_demand(app, query_class)) for query_class in classes)
     count = draw(st.integers(1, max_devices))
     devices = tuple(
         Device(
