@@ -12,7 +12,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-COMMANDS: tuple[str, ...] = ()
+COMMANDS: tuple[str, ...] = ("broker",)
 """Modules of ``sluice.commands``, in the order of the help page."""
 
 for _name in COMMANDS:

@@ -5,17 +5,19 @@ from urllib.parse import unquote, urlsplit
 
 from domain.errors import ConfigurationError
 from streams.ports import Broker
-from streams.settings import MemorySettings
+from streams.settings import KafkaSettings, MemorySettings
 
 
 def connect(
     url: str,
     *,
     memory: MemorySettings | None = None,
+    kafka: KafkaSettings | None = None,
 ) -> Broker:
     """The broker at ``url``.
 
-    ``memory://``: a new, empty one in this process. ``file:///folder``: a kept log, read only.
+    ``memory://``: a new, empty one in this process. ``kafka://host:port[,host:port]``: Apache Kafka.
+    ``file:///folder``: a kept log, read only. ``memory+http://127.0.0.1:port``: the memory log of another process.
     Raises ConfigurationError for anything else; connects to nothing yet.
     """
     scheme, separator, rest = url.partition("://")
@@ -30,5 +32,11 @@ def connect(
             from streams.memory import MemoryBroker
 
             return MemoryBroker.load(Path(unquote(urlsplit(url).path)), memory)
+        case "kafka" if rest:
+            from streams.kafka import KafkaBroker
+
+            return KafkaBroker(rest.rstrip("/"), kafka or KafkaSettings())
         case _:
-            raise ConfigurationError(f"broker {url!r}: give memory:// or file:///folder")
+            raise ConfigurationError(
+                f"broker {url!r}: give memory://, kafka://host:port, memory+http://127.0.0.1:port or file:///folder"
+            )

@@ -101,6 +101,8 @@ class MemoryStore:
         topic = self._topics.get(name)
         if topic is None:
             raise _unknown_topic(name)
+        if value is None and key is None:
+            raise InvalidInputError("record", "has neither key nor value; give one of them")
         logs = topic.logs
         if partition is None:
             if key is not None:
@@ -118,7 +120,7 @@ class MemoryStore:
         now = self.clock()
         log = logs[partition]
         before = log.bytes
-        offset = log.append(key, value, headers, now if timestamp is None else int(timestamp * 1e3) / 1e3, now)
+        offset = log.append(key, value, headers, now if timestamp is None else round(timestamp * 1e3) / 1e3, now)
         self._bytes += log.bytes - before
         if self._bytes > self.settings.max_bytes:
             self._make_room()

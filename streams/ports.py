@@ -18,7 +18,11 @@ class LostPartitionError(SluiceError):
     """This partition is not this consumer's (any more): a rebalance gave it to another, who goes on from the commit."""
 
 
-class DeliveryError(SluiceError):
+class BrokerError(SluiceError):
+    """The broker answered with an error, or not at all: trying again may help."""
+
+
+class DeliveryError(BrokerError):
     """A record was not acknowledged by the broker: it may or may not have been written."""
 
 

@@ -36,9 +36,10 @@ class KafkaSecurity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaSettings:
-    """Seconds and bytes. ``linger``: how long a batch waits to fill. ``request_timeout``: also bounds a delivery.
+    """Seconds and bytes. ``linger``: how long a batch waits to fill; ``batch_bytes``: how large it gets a partition.
 
-    ``buffered_sends``: unacknowledged records of one producer above which ``send`` waits.
+    ``rebalance_timeout``: what members of a group have to finish what they hold. ``fetch_wait``: how long the broker
+    holds a fetch open, and so how late a resumed partition may be read; ``fetch_bytes``: of one partition at once.
     """
 
     client_id: str = "sluicegate"
@@ -46,9 +47,11 @@ class KafkaSettings:
     max_message_bytes: int = 16 * MIB
     request_timeout: float = 30.0
     session_timeout: float = 10.0
+    rebalance_timeout: float = 15.0
     heartbeat_interval: float = 1.0
     fetch_wait: float = 0.1
-    buffered_sends: int = 10_000
+    fetch_bytes: int = 4 * MIB
+    batch_bytes: int = 256 << 10
     replication: int = 1
     security: KafkaSecurity = KafkaSecurity()
     compression: str | None = None

@@ -1,0 +1,91 @@
+"""``sluice broker``: an Apache Kafka of one's own on this machine, for those without Docker."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, print_json
+from sluice.settings import load
+from streams.local_broker import LocalBroker, LocalBrokerStatus, Progress
+
+broker = typer.Typer(
+    name="broker", help="Start, stop and look at an Apache Kafka on this machine.", no_args_is_help=True
+)
+
+DirOption = Annotated[
+    Path | None, typer.Option("--dir", help="Folder of its data and settings. Default: broker/ in $SLUICE_HOME.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.add_typer(broker)
+
+
+@broker.command()
+def start(
+    folder: DirOption = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 takes the folder's last one or a free one.")
+    ] = 9092,
+    heap_mb: Annotated[int, typer.Option(min=256, max=65536, help="Memory for Java, MiB.")] = 512,
+    wait: Annotated[float, typer.Option(min=1, max=600, help="Seconds to wait for it.")] = 60.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Start it, fetching Apache Kafka's jars the first time, and wait until it serves."""
+    with one_line_errors(), _spinner(quiet=as_json) as progress:
+        status = _of(folder, heap_mb=heap_mb).start(port=port, within=wait, progress=progress)
+    _show(status, as_json=as_json)
+
+
+@broker.command()
+def stop(
+    folder: DirOption = None,
+    wait: Annotated[float, typer.Option(min=0, max=600, help="Seconds before it is ended by force.")] = 20.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Stop it. Its data stays."""
+    with one_line_errors():
+        local = _of(folder)
+        stopped = local.stop(within=wait)
+    if as_json:
+        print_json({"stopped": stopped, **asdict(local.status())})
+    else:
+        out.print("stopped" if stopped else "it does not run", highlight=False)
+
+
+@broker.command()
+def status(folder: DirOption = None, as_json: JsonOption = False) -> None:
+    """Say whether it runs, and where. Exit code 1 where it does not."""
+    with one_line_errors():
+        found = _of(folder).status()
+    _show(found, as_json=as_json)
+    if not found.running:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _of(folder: Path | None, *, heap_mb: int = 512) -> LocalBroker:
+    home = load().home
+    return LocalBroker(folder or home / "broker", home=home, heap_mb=heap_mb)
+
+
+def _show(found: LocalBrokerStatus, *, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(found))
+    elif found.running:
+        out.print(f"Kafka {found.version} serves {found.url} (process {found.pid}, {found.folder})", highlight=False)
+    else:
+        out.print(f"it does not run ({found.folder})", highlight=False)
+
+
+@contextmanager
+def _spinner(*, quiet: bool) -> Iterator[Progress]:
+    if quiet:
+        yield lambda _: None
+        return
+    with err.status("Apache Kafka") as spinner:
+        yield lambda step: spinner.update(f"Apache Kafka: {step}")

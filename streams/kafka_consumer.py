@@ -1,0 +1,394 @@
+"""Consumer of Apache Kafka: explicit partitions, or a share of a group's by the classic protocol.
+
+Rules. Positions of explicit partitions are settled at start, so that "end" means the end at that moment. A member of a
+group holds its partitions from ``on_assigned`` to the end of ``on_revoked``, where it may still commit. Between the two
+nothing is read. Assignment is ``streams.assignment``: sticky and deterministic (the client's own sticky assignor shares
+its state between consumers of one process and tells no generation).
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from math import ceil
+from typing import Any, Protocol
+
+import orjson
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
+from aiokafka import TopicPartition as KafkaPartition
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
+from aiokafka.errors import (
+    CommitFailedError,
+    IllegalGenerationError,
+    IllegalStateError,
+    KafkaConnectionError,
+    KafkaError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+)
+
+from domain.errors import ConfigurationError
+from streams.assignment import assign
+from streams.memory_consumer import check_consumer
+from streams.ports import BrokerError, LostPartitionError, RebalanceListener, Record, TopicPartition
+from streams.settings import KafkaSettings
+
+log = logging.getLogger(__name__)
+
+_LOST = (
+    CommitFailedError, IllegalGenerationError, IllegalStateError, RebalanceInProgressError, UnknownMemberIdError,
+)  # fmt: skip
+
+
+class Counts(Protocol):
+    """Who knows how many partitions topics have."""
+
+    def partitions(self, topics: Iterable[str]) -> Awaitable[Mapping[str, int]]:
+        """Topic -> partitions, of those that exist."""
+        ...
+
+
+class StickyAssignor:
+    """``streams.assignment`` as a client-side assignor; one a consumer. Members tell what they hold as user data."""
+
+    name = "sluice-sticky"
+
+    def __init__(self) -> None:
+        self._held: list[TopicPartition] = []
+
+    def metadata(self, topics: Iterable[str]) -> Any:
+        """What this member tells the leader."""
+        return ConsumerProtocolMemberMetadata(0, sorted(topics), orjson.dumps([tuple(tp) for tp in self._held]))
+
+    def assign(self, cluster: Any, members: Mapping[str, Any]) -> dict[str, Any]:
+        """Called in the leader."""
+        topics = {member: frozenset(told.subscription) for member, told in members.items()}
+        counts = {t: len(cluster.partitions_for_topic(t) or ()) for t in frozenset().union(*topics.values())}
+        held = {member: _held(told.user_data) for member, told in members.items()}
+        given = assign(topics, counts, held)
+        return {member: _assignment(partitions) for member, partitions in given.items()}
+
+    def on_assignment(self, assignment: Any) -> None:
+        """What this member holds from now on."""
+        self._held = [TopicPartition(*tp) for tp in assignment.partitions()]
+
+
+class KafkaConsumer:
+    """Implements ``streams.ports.Consumer``. One reader at a time."""
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        settings: KafkaSettings,
+        counts: Counts,
+        *,
+        topics: Sequence[str],
+        partitions: Sequence[TopicPartition],
+        group: str | None,
+        member: str | None,
+        start_at: str,
+        listener: RebalanceListener | None,
+        on_stop: Callable[["KafkaConsumer"], None],
+    ) -> None:
+        check_consumer(topics, partitions, start_at)
+        self._options = options
+        self._settings = settings
+        self._counts = counts
+        self._topics = tuple(dict.fromkeys(topics))
+        self._explicit = tuple(TopicPartition(*tp) for tp in partitions)
+        self._group = group
+        self._member = member
+        self._start_at = start_at
+        self._listener = listener
+        self._on_stop = on_stop
+        self._inner: Any = None
+        self._held: frozenset[TopicPartition] = frozenset()
+        self._settled = asyncio.Event()
+        self._failure: Exception | None = None
+
+    async def start(self) -> None:
+        """Connect, and join or take the partitions. Raises ConfigurationError for what does not exist."""
+        if self._inner is not None:
+            return
+        explicit = await self._check_exist()
+        settings = self._settings
+        shared = self._group is not None and not explicit
+        inner = AIOKafkaConsumer(
+            **self._options,
+            group_id=self._group,
+            group_instance_id=self._member if shared else None,
+            enable_auto_commit=False,
+            auto_offset_reset="latest" if self._start_at == "end" else "earliest",
+            partition_assignment_strategy=(StickyAssignor(),),
+            session_timeout_ms=int(1e3 * settings.session_timeout),
+            rebalance_timeout_ms=int(1e3 * settings.rebalance_timeout),
+            heartbeat_interval_ms=int(1e3 * settings.heartbeat_interval),
+            fetch_max_wait_ms=int(1e3 * settings.fetch_wait),
+            max_partition_fetch_bytes=settings.fetch_bytes,
+        )
+        if shared:
+            inner.subscribe(list(self._topics), listener=_Listener(self._revoked, self._assigned))
+        else:
+            inner.assign([KafkaPartition(*tp) for tp in explicit])
+        self._inner = inner
+        try:
+            await inner.start()
+            if shared:
+                async with asyncio.timeout(settings.request_timeout):
+                    await self._settled.wait()
+            else:
+                self._held = frozenset(explicit)
+                await self._seek_to_start()
+        except (KafkaConnectionError, TimeoutError) as error:
+            await self.stop()
+            raise BrokerError(f"{self._options['bootstrap_servers']}: cannot read ({error or 'timed out'})") from error
+        except BaseException:
+            await self.stop()
+            raise
+        self._raise_failure()
+
+    async def get_many(self, *, wait: float, max_records: int = 500) -> Sequence[Record]:
+        """Records in offset order within each partition."""
+        await asyncio.sleep(0)
+        self._raise_failure()
+        inner = self._inner
+        if inner is None:
+            raise ConfigurationError("this consumer is not started (or stopped): await start() before reading")
+        if self._group is not None and not self._explicit and not self._settled.is_set():
+            return await self._wait_for_rebalance(wait)
+        try:
+            batches = await inner.getmany(timeout_ms=ceil(1e3 * wait), max_records=max_records)
+        except KafkaError as error:
+            raise BrokerError(f"cannot read: {error}") from error
+        finally:
+            self._raise_failure()
+        return [
+            Record(r.topic, r.partition, r.offset, r.key, r.value, tuple(r.headers), r.timestamp / 1e3)
+            for batch in batches.values()
+            for r in batch
+        ]
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """Partitions read at present."""
+        return self._held
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Stop reading these."""
+        chosen = self._ours(partitions)
+        if chosen:
+            self._inner.pause(*chosen)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read these again."""
+        chosen = self._ours(partitions)
+        if chosen:
+            self._inner.resume(*chosen)
+
+    async def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Read on from ``offset``."""
+        if offset < 0:
+            raise ConfigurationError(f"cannot seek {partition} to {offset}: offsets start at 0")
+        (chosen,) = self._ours([partition])
+        try:
+            self._inner.seek(chosen, offset)
+        except IllegalStateError as error:
+            raise _lost(partition) from error
+
+    async def position(self, partition: TopicPartition) -> int:
+        """Offset of the next record to be read."""
+        (chosen,) = self._ours([partition])
+        try:
+            return int(await self._inner.position(chosen))
+        except IllegalStateError as error:
+            raise _lost(partition) from error
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Record that everything below these offsets is done."""
+        if self._group is None:
+            raise ConfigurationError("this consumer has no group to commit for; name one")
+        self._ours(offsets)
+        if not offsets:
+            return
+        try:
+            await self._inner.commit({KafkaPartition(*tp): offset for tp, offset in offsets.items()})
+        except _LOST as error:
+            raise LostPartitionError(f"{', '.join(f'{t}/{p}' for t, p in offsets)}: not committed ({error})") from error
+        except KafkaError as error:
+            raise BrokerError(f"cannot commit: {error}") from error
+
+    async def committed(self, partition: TopicPartition) -> int | None:
+        """The group's committed offset."""
+        if self._group is None:
+            return None
+        try:
+            held = await self._started().committed(KafkaPartition(*partition))
+        except KafkaError as error:
+            raise BrokerError(f"cannot read the committed offset: {error}") from error
+        return None if held is None else int(held)
+
+    async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """First offset still kept."""
+        return await self._offsets(self._started().beginning_offsets, partitions)
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Offset that the next record will get."""
+        return await self._offsets(self._started().end_offsets, partitions)
+
+    async def offsets_for_times(self, times: Mapping[TopicPartition, float]) -> Mapping[TopicPartition, int | None]:
+        """First offset at or after each time."""
+        inner = self._started()
+        await self._check_known(times)
+        # Up to the next millisecond, which is what timestamps are kept to; the margin is for how floats are held.
+        asked = {KafkaPartition(*tp): max(0, ceil(1e3 * at - 1e-4)) for tp, at in times.items()}
+        try:
+            found = await inner.offsets_for_times(asked)
+        except KafkaError as error:
+            raise BrokerError(f"cannot find offsets by time: {error}") from error
+        return {TopicPartition(*tp): None if held is None else int(held.offset) for tp, held in found.items()}
+
+    async def stop(self) -> None:
+        """Leave the group and disconnect, within a bound."""
+        inner, self._inner = self._inner, None
+        self._on_stop(self)
+        if inner is None:
+            return
+        self._held = frozenset()
+        stopping = asyncio.create_task(inner.stop())
+        done, _ = await asyncio.wait([stopping], timeout=self._settings.request_timeout)
+        if not done:
+            log.warning("a consumer of %s did not stop in time", ", ".join(self._topics) or self._explicit)
+            stopping.cancel()
+        await asyncio.gather(stopping, return_exceptions=True)
+
+    async def _revoked(self) -> None:
+        self._settled.clear()
+        held = self._held
+        try:
+            if self._listener is not None and held:
+                await self._listener.on_revoked(held)
+        except Exception as error:
+            self._failure = error
+        self._held = frozenset()
+
+    async def _assigned(self, partitions: Iterable[Any]) -> None:
+        self._held = frozenset(TopicPartition(*tp) for tp in partitions)
+        try:
+            if self._start_at == "end":
+                # Now, not at the first fetch: what comes from here on must be read.
+                await asyncio.gather(*(self.position(tp) for tp in self._held))
+            if self._listener is not None:
+                await self._listener.on_assigned(self._held)
+        except Exception as error:
+            self._failure = error
+        self._settled.set()
+
+    async def _wait_for_rebalance(self, wait: float) -> list[Record]:
+        try:
+            async with asyncio.timeout(wait):
+                await self._settled.wait()
+        except TimeoutError:
+            pass
+        self._raise_failure()
+        return []
+
+    async def _check_exist(self) -> tuple[TopicPartition, ...]:
+        """Explicit partitions, once all that was asked for is known to exist; none for a member of a group."""
+        counts = await self._counts.partitions({tp.topic for tp in self._explicit} | set(self._topics))
+        for topic in self._topics:
+            if topic not in counts:
+                raise ConfigurationError(f"topic {topic!r} does not exist; create it before it is read")
+        _check_partitions(self._explicit, counts)
+        if self._topics and self._group is None:
+            return tuple(TopicPartition(t, p) for t in sorted(self._topics) for p in range(counts[t]))
+        return self._explicit
+
+    async def _seek_to_start(self) -> None:
+        partitions = sorted(self._held)
+        known: Mapping[TopicPartition, int] = {}
+        if self._start_at == "committed" and self._group is not None:
+            offsets = await asyncio.gather(*(self.committed(tp) for tp in partitions))
+            known = {tp: at for tp, at in zip(partitions, offsets, strict=True) if at is not None}
+        rest = [tp for tp in partitions if tp not in known]
+        found = await (self.end_offsets(rest) if self._start_at == "end" else self.beginning_offsets(rest))
+        for tp in partitions:
+            await self.seek(tp, known.get(tp, found.get(tp, 0)))
+
+    async def _offsets(self, ask: Any, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        wanted = [TopicPartition(*tp) for tp in partitions]
+        if not wanted:
+            return {}
+        await self._check_known(wanted)
+        try:
+            found = await ask([KafkaPartition(*tp) for tp in wanted])
+        except KafkaError as error:
+            raise BrokerError(f"cannot read offsets: {error}") from error
+        return {TopicPartition(*tp): int(offset) for tp, offset in found.items()}
+
+    async def _check_known(self, partitions: Iterable[TopicPartition]) -> None:
+        """The client asks without an end for partitions that do not exist."""
+        strangers = [TopicPartition(*tp) for tp in partitions if tp not in self._held]
+        if strangers:
+            counts = await self._counts.partitions({tp.topic for tp in strangers})
+            _check_partitions(strangers, counts)
+            for topic in counts:
+                self._inner._client.add_topic(topic)
+            await self._inner._client.force_metadata_update()
+
+    def _started(self) -> Any:
+        if self._inner is None:
+            raise ConfigurationError("this consumer is not started (or stopped): await start() before reading")
+        return self._inner
+
+    def _ours(self, partitions: Iterable[TopicPartition]) -> list[Any]:
+        chosen = list(partitions)
+        for tp in chosen:
+            if tp not in self._held:
+                raise _lost(tp)
+        return [KafkaPartition(*tp) for tp in chosen]
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+
+class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+    def __init__(
+        self, revoked: Callable[[], Awaitable[None]], assigned: Callable[[Iterable[Any]], Awaitable[None]]
+    ) -> None:
+        self._revoked = revoked
+        self._assigned = assigned
+
+    async def on_partitions_revoked(self, revoked: Any) -> None:
+        del revoked  # what the client names is what we hold
+        await self._revoked()
+
+    async def on_partitions_assigned(self, assigned: Any) -> None:
+        await self._assigned(assigned)
+
+
+def _held(user_data: bytes | None) -> frozenset[TopicPartition]:
+    try:
+        return frozenset(TopicPartition(str(topic), int(p)) for topic, p in orjson.loads(user_data or b"[]"))
+    except (ValueError, TypeError):
+        return frozenset()
+
+
+def _assignment(partitions: Iterable[TopicPartition]) -> Any:
+    by_topic: dict[str, list[int]] = {}
+    for topic, number in sorted(partitions):
+        by_topic.setdefault(topic, []).append(number)
+    return ConsumerProtocolMemberAssignment(0, list(by_topic.items()), b"")
+
+
+def _check_partitions(partitions: Iterable[TopicPartition], counts: Mapping[str, int]) -> None:
+    for tp in partitions:
+        if tp.topic not in counts:
+            raise ConfigurationError(f"topic {tp.topic!r} does not exist; create it before it is read")
+        if not 0 <= tp.partition < counts[tp.topic]:
+            raise ConfigurationError(
+                f"topic {tp.topic!r} has no partition {tp.partition}; it has {counts[tp.topic]}, counted from 0"
+            )
+
+
+def _lost(tp: TopicPartition) -> LostPartitionError:
+    return LostPartitionError(f"partition {tp.partition} of {tp.topic} is not read by this consumer")

@@ -1,0 +1,220 @@
+"""Producer of Apache Kafka.
+
+Rules. Idempotent, acks from all, one a process: a send is queued and its future tells of the
+acknowledgement. What may be retried is retried by the client without an end and without duplicates. After an error that
+may not, the broker refuses the partition's later sequence numbers, so a new client takes the old one's place; the
+records that failed fail with DeliveryError and are their sender's to send again. A batch refused for its size is taken
+apart: each of its records is sent alone, and only the one that is too large itself is refused.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaConnectionError, KafkaError, MessageSizeTooLargeError
+
+from domain.errors import ConfigurationError, InvalidInputError
+from streams.kafka_connection import connection, unreachable
+from streams.partitioner import partition_of
+from streams.ports import DeliveryError, Headers, Written
+from streams.settings import KafkaSettings
+from streams.topics import check_topic_name
+
+log = logging.getLogger(__name__)
+
+_TOPIC_WAIT = 3.0
+"""Seconds that a topic may take to be known after it was created."""
+
+
+@dataclass(slots=True)
+class _Sending:
+    """A record on its way, and the future that its sender holds."""
+
+    written: asyncio.Future[Written]
+    topic: str
+    value: bytes | None
+    key: bytes | None
+    headers: Headers
+    partition: int | None
+    milliseconds: int | None
+
+    def fail(self, error: Exception) -> None:
+        if not self.written.done():
+            self.written.set_exception(error)
+
+    def succeed(self, metadata: Any) -> None:
+        if not self.written.done():
+            self.written.set_result(Written(self.topic, metadata.partition, metadata.offset))
+
+
+class KafkaProducer:
+    """Implements ``streams.ports.Producer``."""
+
+    def __init__(self, servers: str, settings: KafkaSettings) -> None:
+        self._servers = servers
+        self._settings = settings
+        self._inner: Any = None
+        self._renewal: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Connect. Raises ConfigurationError where no broker answers."""
+        if self._inner is None:
+            self._inner = await self._connect()
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp: float | None = None,
+    ) -> asyncio.Future[Written]:
+        """Queue a record."""
+        if value is None and key is None:
+            raise InvalidInputError("record", "has neither key nor value; give one of them")
+        if self._renewal is not None:
+            await asyncio.shield(self._renewal)
+        inner = self._inner
+        if inner is None:
+            raise ConfigurationError("this producer is not started (or stopped): await start() before send()")
+        known = inner.client.cluster.partitions_for_topic(topic)
+        if known is None:
+            known = await self._partitions_of(inner, topic)
+        if partition is None:
+            # The client's own choice hashes the key even where there is one partition only.
+            partition = partition_of(key, len(known)) if key is not None else None
+        elif partition not in known:
+            raise ConfigurationError(f"topic {topic!r} has no partition {partition}; it has {len(known)}")
+        milliseconds = None if timestamp is None else round(timestamp * 1e3)
+        try:
+            sent = await inner.send(topic, value, key, partition, milliseconds, list(headers))
+        except MessageSizeTooLargeError as error:
+            raise InvalidInputError(
+                "record", f"is too large: at most {self._settings.max_message_bytes} bytes are sent; send less at once"
+            ) from error
+        except KafkaError as error:
+            self._renew(inner, error)
+            raise DeliveryError(f"{topic}: not sent ({error})") from error
+        written: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
+        sending = _Sending(written, topic, value, key, headers, partition, milliseconds)
+        sent.add_done_callback(lambda future: self._settle(inner, sending, future))
+        return written
+
+    async def flush(self) -> None:
+        """Wait until all that was sent is acknowledged."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks)
+        if self._inner is not None:
+            await self._inner.flush()
+
+    async def stop(self) -> None:
+        """Flush and disconnect; what is not acknowledged within the request timeout fails."""
+        if self._renewal is not None:
+            await asyncio.gather(self._renewal, return_exceptions=True)
+        inner, self._inner = self._inner, None
+        if inner is not None:
+            await self._stop(inner)
+        if self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _connect(self) -> Any:
+        settings = self._settings
+        inner = AIOKafkaProducer(
+            **connection(self._servers, settings),
+            enable_idempotence=True,
+            acks="all",
+            linger_ms=settings.linger * 1e3,
+            max_batch_size=settings.batch_bytes,
+            max_request_size=settings.max_message_bytes,
+            compression_type=settings.compression,
+        )
+        try:
+            await inner.start()
+        except KafkaConnectionError as error:
+            await inner.stop()
+            raise unreachable(self._servers, error) from error
+        except BaseException:
+            await inner.stop()
+            raise
+        return inner
+
+    async def _stop(self, inner: Any) -> None:
+        stopping = asyncio.create_task(inner.stop())
+        done, _ = await asyncio.wait([stopping], timeout=self._settings.request_timeout)
+        if not done:
+            # The client retries without an end: only giving the batches up lets it go.
+            inner._message_accumulator.fail_all(KafkaError("the producer was stopped"))
+        await asyncio.gather(stopping, return_exceptions=True)
+
+    async def _partitions_of(self, inner: Any, topic: str) -> set[int]:
+        check_topic_name(topic)
+        inner.client.add_topic(topic)
+        until = asyncio.get_running_loop().time() + _TOPIC_WAIT
+        while True:
+            await inner.client.force_metadata_update()
+            known: set[int] | None = inner.client.cluster.partitions_for_topic(topic)
+            if known is not None:
+                return known
+            if asyncio.get_running_loop().time() > until:
+                inner.client.set_topics(set(inner.client._topics) - {topic})
+                raise ConfigurationError(f"topic {topic!r} does not exist; topics are created before use")
+            await asyncio.sleep(0.25)
+
+    def _settle(self, inner: Any, sending: _Sending, future: asyncio.Future[Any]) -> None:
+        error = None if future.cancelled() else future.exception()
+        if future.cancelled():
+            sending.fail(DeliveryError(f"{sending.topic}: delivery was cancelled"))
+        elif error is None:
+            sending.succeed(future.result())
+        elif isinstance(error, MessageSizeTooLargeError):
+            self._renew(inner, error)
+            task = asyncio.get_running_loop().create_task(self._send_alone(sending))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            self._renew(inner, error)
+            sending.fail(DeliveryError(f"{sending.topic}: not acknowledged ({error})"))
+
+    async def _send_alone(self, sending: _Sending) -> None:
+        topic = sending.topic
+        try:
+            if self._renewal is not None:
+                await asyncio.shield(self._renewal)
+            inner = self._inner
+            if inner is None:
+                raise DeliveryError(f"{topic}: the producer was stopped")
+            batch = inner.create_batch()
+            batch.append(
+                key=sending.key, value=sending.value, timestamp=sending.milliseconds, headers=list(sending.headers)
+            )
+            sending.succeed(await (await inner.send_batch(batch, topic, partition=sending.partition or 0)))
+        except MessageSizeTooLargeError as error:
+            self._renew(inner, error)
+            sending.fail(InvalidInputError("record", f"is too large for topic {topic}; send less at once"))
+        except (KafkaError, DeliveryError) as error:
+            sending.fail(DeliveryError(f"{topic}: not acknowledged ({error})"))
+
+    def _renew(self, failed: Any, error: BaseException) -> None:
+        """Put a new client in the place of one whose sequence numbers are broken, unless that is under way."""
+        if self._renewal is None and self._inner is failed and not getattr(error, "retriable", False):
+            log.warning("producer of %s begins anew after: %s", self._servers, error)
+            self._renewal = asyncio.create_task(self._replace(failed))
+
+    async def _replace(self, failed: Any) -> None:
+        pause = 0.1
+        try:
+            while self._inner is failed:
+                try:
+                    self._inner = await self._connect()
+                except (KafkaError, ConfigurationError) as error:
+                    log.warning("no new producer yet: %s", error)
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, 2.0)
+        finally:
+            self._renewal = None
+        await self._stop(failed)
