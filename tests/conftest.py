@@ -1,9 +1,13 @@
 """Fixtures shared by all tests."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from domain.errors import ConfigurationError
+from streams.local_broker import LocalBroker
 
 _BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -15,3 +19,24 @@ def sluice_data() -> Path:
     if not folder.is_dir():
         pytest.skip("the papers' data is absent: set SLUICE_DATA to its folder")
     return folder
+
+
+@pytest.fixture(scope="session")
+def sluice_home() -> Path:
+    """Where Apache Kafka's jars are kept between runs."""
+    return Path(os.environ.get("SLUICE_HOME", Path.home() / ".sluicegate"))
+
+
+@pytest.fixture(scope="session")
+def kafka_url(tmp_path_factory: pytest.TempPathFactory, sluice_home: Path) -> Iterator[str]:
+    """An Apache Kafka of this test session. Skips where it cannot be had, unless $SLUICE_REQUIRE_KAFKA is set."""
+    broker = LocalBroker(tmp_path_factory.mktemp("kafka"), home=sluice_home)
+    try:
+        status = broker.start(within=120.0)
+    except ConfigurationError as error:
+        if os.environ.get("SLUICE_REQUIRE_KAFKA") == "1":
+            pytest.fail(f"Kafka is required here: {error}")
+        pytest.skip(f"no Apache Kafka: {error}")
+    assert status.url is not None
+    yield status.url
+    broker.stop()
