@@ -6,7 +6,6 @@ times the devices there are, so accuracy must give way, and at its foot they are
 
 import asyncio
 import contextlib
-import os
 import signal
 import sys
 import time
@@ -228,18 +227,18 @@ async def start_processes(built: System) -> dict[str, asyncio.subprocess.Process
     commands = {role: [role] for role in roles}
     commands |= {f"router {app}": ["router", "--app", app] for app in built.apps}
     commands |= {f"worker {d.name}": ["worker", "--device", d.name] for d in built.devices}
-    environment = {**os.environ, **settings_environment(settings)}
-    return {
-        name: await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "sluice.main", "up", *arguments, env=environment, stdin=asyncio.subprocess.DEVNULL
-        )
-        for name, arguments in commands.items()
-    }
-
-
-def settings_environment(settings: Settings) -> dict[str, str]:
-    """``settings`` as environment variables, for processes that must have the same."""
-    return {"SLUICE_SETTINGS_JSON": settings.model_dump_json()}
+    file = built.run_folder / "settings.yaml"
+    file.write_text(settings.model_dump_json(exclude={"http"}), encoding="utf-8")
+    with (built.run_folder / "processes.log").open("ab") as log:
+        return {
+            name: await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "sluice.main", "up", *arguments, "--settings", str(file)),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+            for name, arguments in commands.items()
+        }
 
 
 async def stop_processes(processes: dict[str, asyncio.subprocess.Process]) -> None:

@@ -1,5 +1,6 @@
 """``sluice``: one command, its subcommands in ``sluice.commands``, one module each with ``register(app)``."""
 
+import sys
 from importlib import import_module
 
 import typer
@@ -12,13 +13,36 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-COMMANDS: tuple[str, ...] = ("broker",)
+COMMANDS: tuple[str, ...] = (
+    "demo",
+    "up",
+    "broker",
+    "replay",
+    "infer",
+    "results",
+    "audit",
+    "explain",
+    "doctor",
+)
 """Modules of ``sluice.commands``, in the order of the help page."""
 
-for _name in COMMANDS:
-    import_module(f"sluice.commands.{_name}").register(app)
+
+@app.callback()
+def _root() -> None:
+    """Machine-learning inference on Kafka topics that scales accuracy instead of hardware."""
+
+
+def register_all(asked: str | None = None) -> None:
+    """Register the command that was asked for, or all of them: a stage starts faster without what it never runs."""
+    for name in (asked,) if asked in COMMANDS else COMMANDS:
+        import_module(f"sluice.commands.{name}").register(app)
 
 
 def run() -> None:
     """Entry point."""
+    register_all(sys.argv[1] if len(sys.argv) > 1 else None)
     app()
+
+
+if __name__ == "__main__":
+    run()

@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from planner.controller import Controller, ControllerSettings
-
 from domain.app import App
 from domain.device import Device, Slice
 from domain.errors import ConfigurationError
@@ -18,6 +16,7 @@ from domain.executor import Executor
 from domain.plan import Plan
 from executors.emulated import EmulatedExecutor
 from executors.onnx import OnnxExecutor
+from planner.controller import Controller, ControllerSettings
 from planner.registry import planner
 from policies.admission.registry import admission
 from policies.batching.registry import batching

@@ -20,7 +20,7 @@ from sluice.reading import read_results, result_topics
 from sluice.settings import DeviceSettings, Settings
 from sluice.wiring import System
 from stages.run import run_stages
-from streams import codec
+from streams import codec, control
 from streams.ports import Broker, Producer, Record, TopicPartition
 from streams.topics import Topics
 
@@ -143,12 +143,19 @@ class Running:
         return [r async for r in read_results(self.broker, [partition], follow=False)]
 
     async def planned(self, *, within: float = 20.0) -> None:
-        """Wait until a plan is published and its variants are loaded."""
+        """Wait until every device has loaded what the newest plan wants of it."""
+        wanted = {d.name for d in self.system.devices}
         async with asyncio.timeout(within):
-            for topic in (self.topics.plan, self.topics.acks):
-                partition = TopicPartition(topic, 0)
-                while not [r async for r in read_results(self.broker, [partition], follow=False)]:
-                    await asyncio.sleep(0.05)
+            while True:
+                plans = [control.decode_plan(r.value) for r in await self._control(self.topics.plan) if r.value]
+                acks = [control.decode_acknowledged(r.value) for r in await self._control(self.topics.acks) if r.value]
+                newest = max((p.epoch for p in plans), default=None)
+                if {a.device for a in acks if a.epoch == newest} >= wanted:
+                    return
+                await asyncio.sleep(0.05)
+
+    async def _control(self, topic: str) -> list[Record]:
+        return [r async for r in read_results(self.broker, [TopicPartition(topic, 0)], follow=False)]
 
 
 @asynccontextmanager

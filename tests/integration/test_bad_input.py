@@ -82,7 +82,7 @@ async def test_every_kind_of_bad_query_is_rejected_and_good_ones_go_on(system: R
 
 async def test_what_cannot_be_attributed_goes_to_the_dead_letters(system: Running) -> None:
     await system.send("toy", b"{nonsense")
-    await system.send("toy", None)
+    await system.send("toy", None, key=b"k")
     await system.send("toy", body(), headers=(("ce_id", b"\xff\xfe"),))
     good = await system.ask()
     report = await system.settled()

@@ -117,7 +117,7 @@ async def test_stopping_finishes_what_was_begun(broker_url: str, tmp_path: Path)
 async def test_a_recorded_run_replays_to_identical_actions(system: Running) -> None:
     for i in range(80):
         await system.ask(parameters={"latency_ms": 60 if i % 3 else 250})
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(0.01)
     await system.settled()
     system.stop.set()
     await system.task
