@@ -32,6 +32,10 @@ class LatencyHistogram:
         self._counts[bucket] = self._counts.get(bucket, 0) + 1
         self.total += 1
 
+    def buckets(self) -> list[tuple[float, int]]:
+        """(seconds at the middle of the bucket, count), ascending."""
+        return [(_FLOOR * math.exp((b + 0.5) * _GROWTH), n) for b, n in sorted(self._counts.items())]
+
     def quantile(self, q: float) -> float:
         """Seconds below which a share ``q`` (0..1) lies; NaN where nothing was counted."""
         if not self.total:
@@ -126,6 +130,11 @@ class OutcomeFold:
         window = int(arrival // WINDOW)
         count, total = app.windows.get(window, (0, 0.0))
         app.windows[window] = (count + 1, total + outcome.accuracy / (outcome.best_accuracy or 1.0))
+
+    @property
+    def latency(self) -> LatencyHistogram:
+        """Latencies of all answers, late ones included."""
+        return self._latency
 
     def summary(self, duration: float | None = None) -> Summary:
         """Metrics so far. ``duration``: seconds that rates are over (default: first arrival to last outcome)."""

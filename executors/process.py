@@ -1,7 +1,7 @@
 """Starting, watching and stopping a child process with connections to it.
 
-Rules. The child inherits one end of each socket pair and nothing else. Nothing here blocks the event loop for longer
-than starting a process takes. Stopping is bounded: its connections are ended, and a child that does not leave is killed.
+Rules. The child inherits one end of each socket pair and nothing else. Nothing here blocks the event loop for
+longer than starting a process takes. Stopping is bounded: the connections are ended, and a child that stays is killed.
 """
 
 import asyncio

@@ -48,7 +48,8 @@ h1{{margin-bottom:.2rem}} .facts{{display:flex;flex-wrap:wrap;gap:.6rem;margin:1
 .facts div{{background:#eef3f7;border-radius:8px;padding:.5rem .9rem;text-align:center}}
 .facts b{{display:block;font-size:1.3rem}} .facts span{{font-size:.8rem;color:#51606e}}
 figure{{margin:1.4rem 0}} img{{width:100%}} figcaption{{color:#51606e;font-size:.9rem}}
-table{{border-collapse:collapse;margin:1rem 0}} td,th{{border-bottom:1px solid #d6dee6;padding:.3rem .8rem;text-align:right}}
+table{{border-collapse:collapse;margin:1rem 0}}
+td,th{{border-bottom:1px solid #d6dee6;padding:.3rem .8rem;text-align:right}}
 td:first-child,th:first-child{{text-align:left}}</style>
 <h1>Sluicegate demo</h1><p>{summary["queries"]} queries through topics, answered by real ONNX variants:
 {summary["slo_attainment"]:.2%} on time at {summary["effective_accuracy"]:.2%} effective accuracy, over

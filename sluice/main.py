@@ -34,7 +34,8 @@ def _root() -> None:
 
 def register_all(asked: str | None = None) -> None:
     """Register the command that was asked for, or all of them: a stage starts faster without what it never runs."""
-    for name in (asked,) if asked in COMMANDS else COMMANDS:
+    names = (asked,) if asked is not None and asked in COMMANDS else COMMANDS
+    for name in names:
         import_module(f"sluice.commands.{name}").register(app)
 
 

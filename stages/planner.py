@@ -11,12 +11,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
-from planner.controller import Controller, Solve, Solved
-
 from domain.actions import Announce, ControllerAction, Publish, Reclaim
 from domain.clock import Clock
 from domain.events import ControllerEvent, Ticked
 from domain.plan import Plan
+from planner.controller import Controller, Solve, Solved
 from planner.problem import Planner
 from stages.control import Follower
 from stages.outbox import Outbox

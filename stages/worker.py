@@ -96,6 +96,7 @@ class WorkerStage:
         try:
             while not stop.is_set():
                 await self._serve_while_named(stop)
+            self._named = False  # what the planner does about us from now on is for the others
             self._beat(leaving=True)
         finally:
             waiter.cancel()

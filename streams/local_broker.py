@@ -156,7 +156,7 @@ class LocalBroker:
         while time.monotonic() < until:
             if self.log_file.exists() and _STARTED.encode() in self.log_file.read_bytes():
                 return
-            if not self._is_ours(pid):
+            if _has_ended(pid):
                 raise ConfigurationError(f"Kafka ended at once: {self._last_error()} (see {self.log_file})")
             time.sleep(_POLL)
         raise ConfigurationError(f"Kafka did not start within {within:.0f} s: {self._last_error()}")
@@ -182,12 +182,8 @@ class LocalBroker:
         """Whether ``pid`` is the server of this folder: a process id alone may be another's by now."""
         if not isinstance(pid, int) or pid <= 1:
             return False
-        try:
-            waited, _ = os.waitpid(pid, os.WNOHANG)  # where it is our child and has ended, let it go
-            if waited == pid:
-                return False
-        except ChildProcessError:
-            pass
+        if _has_ended(pid):
+            return False
         told = Path(f"/proc/{pid}/cmdline")
         try:
             return str(self._folder / "server.properties").encode() in told.read_bytes()
@@ -248,6 +244,14 @@ class LocalBroker:
 
 def _run(command: Sequence[str], timeout: float) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether our child ``pid`` has ended, which lets it go. Of others' children nothing is known: False."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return False
 
 
 def _escaped(path: str) -> str:

@@ -69,54 +69,54 @@ async def newest_plan(run: Running) -> Plan | None:
 
 async def test_a_killed_worker_leaves_the_plan_and_nothing_is_lost(kafka_url: str, tmp_path: Path) -> None:
     settings = spawned_settings(kafka_url, tmp_path)
-    async with running(settings, connect(kafka_url), catalogue=toy_catalogue(slo=1.0), roles=("sink",)) as run:
-        async with processes(settings, tmp_path) as started:
-            await run.planned(within=60.0)
-            asking = asyncio.create_task(ask_for(run, seconds=8.0, qps=100))
-            await asyncio.sleep(3.0)
-            os.kill(started["d0"].pid, signal.SIGKILL)
-            killed = asyncio.get_running_loop().time()
-            gone = None
-            while gone is None:
-                plan = await newest_plan(run)
-                if plan is not None and "d0" not in {p.device for p in plan.placements}:
-                    gone = asyncio.get_running_loop().time() - killed
-                await asyncio.sleep(0.1)
-            assert gone < settings.planner.device_timeout_s + 2.0
-            await asking
-            report = await run.settled(within=30.0)
-            assert report.lost == 0, report.examples
-            assert report.unknown == 0
-            assert report.late_unmarked == 0
-            outcomes = await run.outcomes()
-            answered_after = [o for o in outcomes.values() if o.on_time and o.device == "d1"]
-            assert len(answered_after) > 100
+    sink = running(settings, connect(kafka_url), catalogue=toy_catalogue(slo=1.0), roles=("sink",))
+    async with sink as run, processes(settings, tmp_path) as started:
+        await run.planned(within=60.0)
+        asking = asyncio.create_task(ask_for(run, seconds=8.0, qps=100))
+        await asyncio.sleep(3.0)
+        os.kill(started["d0"].pid, signal.SIGKILL)
+        killed = asyncio.get_running_loop().time()
+        gone = None
+        while gone is None:
+            plan = await newest_plan(run)
+            if plan is not None and "d0" not in {p.device for p in plan.placements}:
+                gone = asyncio.get_running_loop().time() - killed
+            await asyncio.sleep(0.1)
+        assert gone < settings.planner.device_timeout_s + 2.0
+        await asking
+        report = await run.settled(within=30.0)
+        assert report.lost == 0, report.examples
+        assert report.unknown == 0
+        assert report.late_unmarked == 0
+        outcomes = await run.outcomes()
+        answered_after = [o for o in outcomes.values() if o.on_time and o.device == "d1"]
+        assert len(answered_after) > 100
 
 
 async def test_a_worker_started_again_is_let_in_and_serves(kafka_url: str, tmp_path: Path) -> None:
     settings = spawned_settings(kafka_url, tmp_path)
-    async with running(settings, connect(kafka_url), catalogue=toy_catalogue(slo=1.0), roles=("sink",)) as run:
-        async with processes(settings, tmp_path) as started:
-            await run.planned(within=60.0)
-            os.kill(started["d0"].pid, signal.SIGSTOP)
-            try:
-                await ask_for(run, seconds=5.0, qps=40)
-            finally:
-                os.kill(started["d0"].pid, signal.SIGCONT)
-            before = (await newest_plan(run) or pytest.fail("no plan")).epoch
-            async with asyncio.timeout(20.0):
-                while True:
-                    plan = await newest_plan(run)
-                    if plan is not None and plan.epoch > before and "d0" in {p.device for p in plan.placements}:
-                        break
-                    await asyncio.sleep(0.1)
-            await asyncio.sleep(2.0)
-            ids = set(run.ids)
-            await ask_for(run, seconds=3.0, qps=40)
-            report = await run.settled(within=30.0)
-            assert report.lost == 0, report.examples
-            fresh = [o for i, o in (await run.outcomes()).items() if i not in ids]
-            assert {o.device for o in fresh if o.on_time} == {"d0", "d1"}
+    sink = running(settings, connect(kafka_url), catalogue=toy_catalogue(slo=1.0), roles=("sink",))
+    async with sink as run, processes(settings, tmp_path) as started:
+        await run.planned(within=60.0)
+        os.kill(started["d0"].pid, signal.SIGSTOP)
+        try:
+            await ask_for(run, seconds=5.0, qps=40)
+        finally:
+            os.kill(started["d0"].pid, signal.SIGCONT)
+        before = (await newest_plan(run) or pytest.fail("no plan")).epoch
+        async with asyncio.timeout(20.0):
+            while True:
+                plan = await newest_plan(run)
+                if plan is not None and plan.epoch > before and "d0" in {p.device for p in plan.placements}:
+                    break
+                await asyncio.sleep(0.1)
+        await asyncio.sleep(2.0)
+        ids = set(run.ids)
+        await ask_for(run, seconds=3.0, qps=40)
+        report = await run.settled(within=30.0)
+        assert report.lost == 0, report.examples
+        fresh = [o for i, o in (await run.outcomes()).items() if i not in ids]
+        assert {o.device for o in fresh if o.on_time} == {"d0", "d1"}
 
 
 async def ask_for(run: Running, *, seconds: float, qps: float) -> None:
