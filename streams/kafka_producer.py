@@ -2,9 +2,10 @@
 
 Rules. Idempotent, acks from all, one a process: a send is queued and its future tells of the
 acknowledgement. What may be retried is retried by the client without an end and without duplicates. After an error that
-may not, the broker refuses the partition's later sequence numbers, so a new client takes the old one's place; the
-records that failed fail with DeliveryError and are their sender's to send again. A batch refused for its size is taken
-apart: each of its records is sent alone, and only the one that is too large itself is refused.
+may not, the broker refuses the partition's later sequence numbers, so a new client takes the old one's place. What was
+refused for its sequence number is sent again there; a batch refused for its size is taken apart, each of its records is
+sent alone, and only the one that is too large itself is refused. Anything else fails with DeliveryError and is its
+sender's to send again.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaConnectionError, KafkaError, MessageSizeTooLargeError
+from aiokafka.errors import KafkaConnectionError, KafkaError, MessageSizeTooLargeError, OutOfOrderSequenceNumber
 
 from domain.errors import ConfigurationError, InvalidInputError
 from streams.kafka_connection import connection, unreachable
@@ -23,6 +24,9 @@ from streams.settings import KafkaSettings
 from streams.topics import check_topic_name
 
 log = logging.getLogger(__name__)
+
+_NOT_WRITTEN = (MessageSizeTooLargeError, OutOfOrderSequenceNumber)
+"""Errors by which the broker says that it has not taken a batch: sending again makes no duplicates."""
 
 _TOPIC_WAIT = 3.0
 """Seconds that a topic may take to be known after it was created."""
@@ -91,8 +95,10 @@ class KafkaProducer:
         elif partition not in known:
             raise ConfigurationError(f"topic {topic!r} has no partition {partition}; it has {len(known)}")
         milliseconds = None if timestamp is None else round(timestamp * 1e3)
+        written: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
+        sending = _Sending(written, topic, value, key, headers, partition, milliseconds)
         try:
-            sent = await inner.send(topic, value, key, partition, milliseconds, list(headers))
+            sent = await _send(inner, sending)
         except MessageSizeTooLargeError as error:
             raise InvalidInputError(
                 "record", f"is too large: at most {self._settings.max_message_bytes} bytes are sent; send less at once"
@@ -100,8 +106,6 @@ class KafkaProducer:
         except KafkaError as error:
             self._renew(inner, error)
             raise DeliveryError(f"{topic}: not sent ({error})") from error
-        written: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
-        sending = _Sending(written, topic, value, key, headers, partition, milliseconds)
         sent.add_done_callback(lambda future: self._settle(inner, sending, future))
         return written
 
@@ -171,32 +175,31 @@ class KafkaProducer:
             sending.fail(DeliveryError(f"{sending.topic}: delivery was cancelled"))
         elif error is None:
             sending.succeed(future.result())
-        elif isinstance(error, MessageSizeTooLargeError):
+        elif isinstance(error, _NOT_WRITTEN):
             self._renew(inner, error)
-            task = asyncio.get_running_loop().create_task(self._send_alone(sending))
+            alone = isinstance(error, MessageSizeTooLargeError)
+            task = asyncio.get_running_loop().create_task(self._send_again(sending, alone=alone))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         else:
             self._renew(inner, error)
             sending.fail(DeliveryError(f"{sending.topic}: not acknowledged ({error})"))
 
-    async def _send_alone(self, sending: _Sending) -> None:
+    async def _send_again(self, sending: _Sending, *, alone: bool) -> None:
         topic = sending.topic
+        inner = None
         try:
             if self._renewal is not None:
                 await asyncio.shield(self._renewal)
             inner = self._inner
             if inner is None:
                 raise DeliveryError(f"{topic}: the producer was stopped")
-            batch = inner.create_batch()
-            batch.append(
-                key=sending.key, value=sending.value, timestamp=sending.milliseconds, headers=list(sending.headers)
-            )
-            sending.succeed(await (await inner.send_batch(batch, topic, partition=sending.partition or 0)))
+            sending.succeed(await (await (_send_alone if alone else _send)(inner, sending)))
         except MessageSizeTooLargeError as error:
             self._renew(inner, error)
             sending.fail(InvalidInputError("record", f"is too large for topic {topic}; send less at once"))
         except (KafkaError, DeliveryError) as error:
+            self._renew(inner, error)
             sending.fail(DeliveryError(f"{topic}: not acknowledged ({error})"))
 
     def _renew(self, failed: Any, error: BaseException) -> None:
@@ -218,3 +221,15 @@ class KafkaProducer:
         finally:
             self._renewal = None
         await self._stop(failed)
+
+
+async def _send(inner: Any, sending: _Sending) -> Any:
+    return await inner.send(
+        sending.topic, sending.value, sending.key, sending.partition, sending.milliseconds, list(sending.headers)
+    )
+
+
+async def _send_alone(inner: Any, sending: _Sending) -> Any:
+    batch = inner.create_batch()
+    batch.append(key=sending.key, value=sending.value, timestamp=sending.milliseconds, headers=list(sending.headers))
+    return await inner.send_batch(batch, sending.topic, partition=sending.partition or 0)
