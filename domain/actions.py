@@ -132,7 +132,7 @@ class Reject:
     detail: str
 
 
-AdmissionAction = Accept | Reject | Announce
+AdmissionAction = Accept | Reject | Expire | Announce
 
 
 @dataclass(frozen=True, slots=True)

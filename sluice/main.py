@@ -23,6 +23,7 @@ COMMANDS: tuple[str, ...] = (
     "audit",
     "explain",
     "doctor",
+    "plan",
 )
 """Modules of ``sluice.commands``, in the order of the help page."""
 

@@ -11,12 +11,13 @@ import logging
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
-from domain.actions import Accept, Reject
+from domain.actions import Accept, Expire, Reject
 from domain.app import App
 from domain.clock import Clock
 from domain.errors import InvalidInputError
 from domain.events import Arrived, DemandCounted
 from domain.outcome import Outcome, OutcomeKind
+from domain.query import Query
 from policies.protocols import AdmissionPolicy
 from stages.intake import Intake
 from stages.outbox import Outbox
@@ -115,7 +116,7 @@ class AdmissionStage:
         except codec.RejectedQueryError as error:
             if self._new(record, error.query_id, now):
                 self._counts[app.name] += 1
-                self._reject(record, error.outcome(now))
+                self._write_outcome(record, error.outcome(now))
             return
         query = message.query
         if not self._new(record, query.id, now):
@@ -126,21 +127,35 @@ class AdmissionStage:
                 case Accept():
                     self._post(self._topics.admitted(app.name), codec.encode_admitted(message), record)
                 case Reject(_, reason, detail):
-                    outcome = Outcome(
-                        query_id=query.id,
-                        app=query.app,
-                        kind=OutcomeKind.REJECTED,
-                        arrival=query.arrival,
-                        deadline=query.deadline,
-                        at=now,
-                        query_class=query.query_class,
-                        reason=reason,
-                        detail=detail,
-                        policy=self._policy.name,
-                        stream=query.stream,
-                        sequence=query.sequence,
-                    )
-                    self._reject(record, outcome)
+                    self._end(record, query, OutcomeKind.REJECTED, now, reason, detail)
+                case Expire():
+                    self._end(record, query, OutcomeKind.EXPIRED, now)
+
+    def _end(
+        self,
+        record: Record,
+        query: Query,
+        kind: OutcomeKind,
+        now: float,
+        reason: str | None = None,
+        detail: str | None = None,
+    ) -> None:
+        outcome = Outcome(
+            query_id=query.id,
+            app=query.app,
+            kind=kind,
+            arrival=query.arrival,
+            deadline=query.deadline,
+            at=now,
+            query_class=query.query_class,
+            reason=reason,
+            detail=detail,
+            policy=self._policy.name,
+            queue_s=max(0.0, now - query.arrival),
+            stream=query.stream,
+            sequence=query.sequence,
+        )
+        self._write_outcome(record, outcome)
 
     def _new(self, record: Record, query_id: str, now: float) -> bool:
         if self._dedupe.add(query_id, now):
@@ -150,7 +165,7 @@ class AdmissionStage:
         )
         return False
 
-    def _reject(self, record: Record, outcome: Outcome) -> None:
+    def _write_outcome(self, record: Record, outcome: Outcome) -> None:
         self._post(self._topics.results(outcome.app), codec.encode_outcome(outcome, ()), record)
 
     def _dead_letter(self, record: Record, error: InvalidInputError, now: float) -> None:

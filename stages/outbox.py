@@ -61,10 +61,12 @@ class Outbox:
         A record that can never be sent (over the broker's size limit) is given to ``refused``; without it, it is
         logged and counts as done.
         """
+        if not self.unacknowledged:
+            self._idle.clear()
         self.unacknowledged += 1
-        self._idle.clear()
+        if not self._letters:
+            self._waiting.set()
         self._letters.append(_Letter(topic, value, key, headers, partition, timestamp, done, refused))
-        self._waiting.set()
 
     async def start(self) -> None:
         """Start the pump."""

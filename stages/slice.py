@@ -28,6 +28,7 @@ from domain.events import (
 from domain.executor import Executed, Executor
 from domain.outcome import Outcome, OutcomeKind, Reason
 from domain.plan import NO_EPOCH, Epoch, Plan
+from domain.profile import LatencyCurve
 from domain.query import Query
 from domain.tensor import Tensor, split_rows
 from profiles.catalogue import Catalogue
@@ -87,6 +88,7 @@ class SliceRunner:
         self._running_app: str | None = None
         self._measured: dict[tuple[str, int], tuple[int, float]] = {}
         self._best = {app: catalogue.best_accuracy(app) for app in catalogue.apps}
+        self._curves: dict[str, LatencyCurve] = {}
         self._busy_s = 0.0
         self._busy_until = 0.0
 
@@ -110,8 +112,13 @@ class SliceRunner:
 
     def _expected(self, run: Run) -> float:
         """Seconds that a batch takes by its profile, 0 where it has none."""
-        profile = self._catalogue.profiles.get((run.variant, self._kind))
-        return profile.curve()(min(run.rows, profile.max_batch)) if profile is not None else 0.0
+        curve = self._curves.get(run.variant)
+        if curve is None:
+            profile = self._catalogue.profiles.get((run.variant, self._kind))
+            if profile is None:
+                return 0.0
+            curve = self._curves[run.variant] = profile.curve()
+        return curve(min(run.rows, curve.max_batch))
 
     def take_measured(self) -> list[LatencyMeasured]:
         """Batch latencies since the last call, one mean a variant and size."""

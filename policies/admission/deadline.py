@@ -1,6 +1,10 @@
-"""Admits what can still be answered in time, as far as the deadline alone says."""
+"""Admits what can still be answered in time, as far as the deadline alone says.
 
-from domain.actions import Accept, AdmissionAction, Reject
+A query that came with its deadline already past is rejected: nobody could have answered it. One whose deadline passed
+on its way here has expired, which is a miss of ours.
+"""
+
+from domain.actions import Accept, AdmissionAction, Expire, Reject
 from domain.errors import ConfigurationError
 from domain.events import Arrived
 from domain.outcome import Reason
@@ -25,6 +29,8 @@ class DeadlineAdmission:
         ahead = query.deadline - now
         if 0.0 < ahead <= self.max_horizon_s:
             return [Accept(query)]
+        if ahead <= 0.0 and query.deadline > query.arrival:
+            return [Expire(query)]
         if ahead <= 0.0:
             return [Reject(query, Reason.DEADLINE_PAST, f"the deadline passed {-ahead * 1e3:.1f} ms ago")]
         detail = f"the deadline lies {ahead:.0f} s ahead; at most {self.max_horizon_s:.0f} s are allowed"
