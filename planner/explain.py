@@ -1,0 +1,169 @@
+"""Why a plan is as it is: capacity and spare by app, what binds, and what one more device would buy.
+
+Rules: what a device more buys is read off the relaxed program solved with that device, against the relaxed program
+without it: more queries served where there is a shortage, else more accuracy. It is what the fleet could gain, not what
+rounding to whole devices happens to gain.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from domain.plan import Placement
+from planner.allocation import chain
+from planner.allocation.linear import Matrix, SolverError
+from planner.allocation.pipeline import count_loaded
+from planner.allocation.program import PoolKey, Program, Unit, build, group_units, profile_type
+from planner.capacity import throughput
+from planner.problem import Allocation, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class AppAccount:
+    """``capacity_qps``: of all its hosts alone; ``spare``: capacity over demand with headroom, less 1.
+
+    ``servable``: some variant meets its SLO on some device.
+    """
+
+    app: str
+    demand_qps: float
+    headroom: float
+    served: float
+    accuracy: float
+    best_accuracy: float
+    capacity_qps: float
+    spare: float
+    servable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PoolAccount:
+    """What one more unit would buy: ``gain_qps`` queries/s served, ``gain_accuracy`` (0..1) in mean accuracy."""
+
+    pool: str
+    count: int
+    used: int
+    binding: bool
+    gain_qps: float
+    gain_accuracy: float
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """``binding``: one line each, what keeps the plan from being better."""
+
+    apps: tuple[AppAccount, ...]
+    pools: tuple[PoolAccount, ...]
+    binding: tuple[str, ...]
+
+
+def explain(problem: Problem, allocation: Allocation) -> Explanation:
+    """Account for ``allocation``, which answered ``problem``."""
+    units = group_units(problem.devices, problem.previous, by_price=problem.money_weight > 0)
+    program = build(problem, {k: len(u) for k, u in units.items()}, count_loaded(units))
+    servable = {program.demands[s.demand].app for s in program.serves}
+    names = sorted({d.app for d in problem.demands})
+    apps = tuple(_app(problem, allocation, app, app in servable) for app in names)
+    pools = _pools(program, units, allocation)
+    return Explanation(apps, pools, tuple(_binding(problem, apps, pools)))
+
+
+def capacity_of(problem: Problem, placement: Placement, device_type: str) -> float:
+    """Queries/s that one placement could answer if it had its slice for itself."""
+    slo = min(d.slo for d in problem.demands if d.app == placement.app)
+    best = 0.0
+    for name in placement.variants:
+        profile = problem.catalogue.profiles.get((name, device_type))
+        if profile is not None:
+            factor = problem.latency_factor.get((name, device_type), 1.0)
+            rate = throughput(profile, slo / 2, capacity=problem.capacity, quantile=problem.quantile, factor=factor)
+            best = max(best, rate.qps)
+    return best
+
+
+def _types(problem: Problem) -> dict[tuple[str, str], str]:
+    return {(d.name, s.name): profile_type(d.type, s.profile) for d in problem.devices for s in d.slices}
+
+
+def _app(problem: Problem, allocation: Allocation, app: str, servable: bool) -> AppAccount:
+    demands = [d for d in problem.demands if d.app == app]
+    qps = sum(d.qps for d in demands)
+    wanted = sum(d.qps * d.headroom for d in demands)
+    types = _types(problem)
+    hosts = [p for p in allocation.placements if p.app == app]
+    capacity = sum(capacity_of(problem, p, types[p.device, p.slice]) for p in hosts)
+    share = sum(p.share for p in hosts)
+    accuracy = sum(p.share * problem.catalogue.variants[p.variants[0]].accuracy for p in hosts)
+    return AppAccount(
+        app=app,
+        demand_qps=qps,
+        headroom=wanted / qps if qps else 1.0,
+        served=allocation.served.get(app, 0.0),
+        accuracy=accuracy / share if share else 0.0,
+        best_accuracy=problem.catalogue.best_accuracy(app),
+        capacity_qps=capacity,
+        spare=capacity / wanted - 1.0 if wanted else float("inf"),
+        servable=servable,
+    )
+
+
+def _pools(
+    program: Program, units: Mapping[PoolKey, Sequence[Unit]], allocation: Allocation
+) -> tuple[PoolAccount, ...]:
+    busy = {(p.device, p.slice) for p in allocation.placements if p.share > 0}
+    used = [sum((u.device, u.slice) in busy for u in units[key]) for key in program.pools]
+    base = _relaxed(program, None)
+    total = sum(d.qps for d in program.demands)
+    found = []
+    for p, key in enumerate(program.pools):
+        gained = _relaxed(program, p) if base is not None else None
+        served = accuracy = 0.0
+        if base is not None and gained is not None:
+            served = max(0.0, gained[0] - base[0]) * total
+            accuracy = max(0.0, gained[1] - base[1])
+        binding = served > 1e-6 * total or accuracy > 1e-7
+        found.append(PoolAccount(key.label, program.counts[p], used[p], binding, served, accuracy))
+    return tuple(found)
+
+
+def _relaxed(program: Program, pool: int | None) -> tuple[float, float] | None:
+    """Share of all demand served and accuracy over it, by the relaxed program (with a unit more in ``pool``)."""
+    if not program.serves:
+        return None
+    counts = program.pool_count.copy()
+    if pool is not None:
+        counts[pool] += 1
+        program = replace(program, counts=tuple(int(c) for c in counts))
+    try:
+        solved = chain.run(Matrix(program), program).solved
+    except SolverError:
+        return None
+    served = float(program.weight @ solved.served)
+    accuracy = float((program.accuracy * program.weight[program.serve_demand]) @ solved.shares)
+    return served, accuracy / served if served else 0.0
+
+
+def _binding(problem: Problem, apps: Sequence[AppAccount], pools: Sequence[PoolAccount]) -> list[str]:
+    lines = [
+        f"shortage: {a.app} is served {a.served:.1%} of {a.demand_qps:.1f} queries/s"
+        + ("" if a.servable else "; no variant answers within half its SLO on any of these devices")
+        for a in apps
+        if a.served < 1.0
+    ]
+    for p in pools:
+        if not p.binding:
+            continue
+        gains = []
+        if p.gain_qps > 1e-6:
+            gains.append(f"serves {p.gain_qps:.1f} queries/s more")
+        if p.gain_accuracy > 1e-7:
+            gains.append(f"adds {100 * p.gain_accuracy:.3f} points of accuracy")
+        lines.append(f"pool {p.pool}: all {p.count} devices are needed; one more {' and '.join(gains)}")
+    floors = [d for d in problem.demands if d.min_accuracy > 0]
+    lines.extend(
+        f"min_accuracy {d.min_accuracy:g} bars the faster variants of {d.app}"
+        for d in floors
+        if any(v.accuracy < d.min_accuracy for v in problem.catalogue.of_app(d.app))
+    )
+    if not lines:
+        lines.append("nothing binds: every app is served by the best variants that meet its SLO on these devices")
+    return lines
