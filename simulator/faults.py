@@ -36,12 +36,17 @@ class Faults:
 
     def failures_of(self, device: Device) -> tuple[Failure, ...]:
         """Those that hit ``device``."""
-        return tuple(f for f in self.failures if fnmatchcase(device.name, f.device))
+        return tuple(f for f in self.failures if hits(f.device, device))
 
     def slowdown_of(self, device: Device) -> Callable[[float], float] | None:
         """Factor on service times of ``device`` at a time; None where it is always 1."""
-        mine = tuple(s for s in self.stragglers if fnmatchcase(device.name, s.device))
+        mine = tuple(s for s in self.stragglers if hits(s.device, device))
         return (lambda now: _factor(mine, now)) if mine else None
+
+
+def hits(pattern: str, device: Device) -> bool:
+    """Whether ``pattern`` (a name, or with * and ?) means ``device``."""
+    return fnmatchcase(device.name, pattern)
 
 
 def _factor(stragglers: Sequence[Straggler], now: float) -> float:

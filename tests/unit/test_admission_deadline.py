@@ -4,7 +4,7 @@ from math import inf, nan
 
 import pytest
 
-from domain.actions import Accept, Reject
+from domain.actions import Accept, Expire, Reject
 from domain.errors import ConfigurationError
 from domain.events import Arrived
 from domain.outcome import Reason
@@ -18,7 +18,7 @@ from policies.admission.registry import admission
     [
         (100.001, None),
         (160.0, None),
-        (100.0, Reason.DEADLINE_PAST),
+        (99.0, Reason.DEADLINE_PAST),
         (-inf, Reason.DEADLINE_PAST),
         (160.1, Reason.INVALID),
         (inf, Reason.INVALID),
@@ -34,6 +34,12 @@ def test_only_deadlines_ahead_and_within_the_horizon_are_accepted(deadline: floa
         assert isinstance(action, Reject)
         assert action.reason is reason
         assert action.detail
+
+
+@pytest.mark.parametrize("deadline", [99.5, 100.0])
+def test_what_expired_on_its_way_is_expired_and_not_rejected(deadline: float) -> None:
+    query = Query("1", "a", 99.0, deadline)
+    assert admission("deadline", max_horizon_s=60.0)().handle(Arrived(query), 100.0) == [Expire(query)]
 
 
 def test_a_horizon_that_admits_nothing_is_refused() -> None:
