@@ -1,0 +1,136 @@
+"""``sluice plan``: what it prints, what it refuses, and how."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from domain.app import App
+from domain.profile import BatchLatency, Profile
+from domain.variant import Variant
+from profiles.catalogue import Catalogue
+from profiles.folder import save_catalogue
+from sluice.commands import plan
+
+FIELDS = {"objective", "bound", "gap", "served_fraction", "placements", "solve_ms", "steps"}
+
+
+@pytest.fixture
+def problem(tmp_path: Path) -> Path:
+    """One app with a fast and an accurate variant on a catalogue of ours, two devices."""
+    catalogue = Catalogue.of(
+        [App(name="digits", slo=0.1)],
+        [Variant(name="small", app="digits", accuracy=0.8), Variant(name="large", app="digits", accuracy=0.95)],
+        [
+            Profile(variant="small", device_type="cpu", points=(BatchLatency(1, 0.001, 0.001),)),
+            Profile(variant="large", device_type="cpu", points=(BatchLatency(1, 0.01, 0.01),)),
+        ],
+    )
+    save_catalogue(tmp_path / "catalogue", catalogue, models={})
+    path = tmp_path / "problem.yaml"
+    path.write_text(
+        "apps: [{name: digits, slo_ms: 100, demand_qps: 250}]\n"
+        "pools: [{type: cpu, count: 2}]\n"
+        "profiles: {format: catalogue, path: ${CATALOGUE_UNDER_TEST}}\n"
+        "headroom: 1.0\n"
+    )
+    return path
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CATALOGUE_UNDER_TEST", str(tmp_path / "catalogue"))
+
+
+app = typer.Typer()
+plan.register(app)
+
+
+@app.callback()
+def root() -> None:
+    """A command line with a single command needs a root to keep its name."""
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, ["plan", *arguments])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def answer(*arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(run(*arguments, "--json"))
+    return found
+
+
+def test_json_says_what_is_hosted_and_how_good_it_is(problem: Path) -> None:
+    found = answer("--problem", str(problem))
+    assert found.keys() >= FIELDS
+    # One device of each: 100 of the 250 queries/s by the large variant.
+    assert found["objective"] == pytest.approx((100 * 0.95 + 150 * 0.8) / 250)
+    assert found["served_fraction"] == {"digits": 1.0}
+    assert {(p["pool"], p["variant"], p["count"]) for p in found["placements"]} == {
+        ("cpu", "large", 1),
+        ("cpu", "small", 1),
+    }
+    assert sum(p["share"] for p in found["placements"]) == pytest.approx(1.0)
+
+
+def test_overrides_change_the_problem(problem: Path) -> None:
+    found = answer("--problem", str(problem), "--set", "pools.cpu.count=3", "--set", "apps.digits.min_accuracy=0.9")
+    assert [(p["variant"], p["count"]) for p in found["placements"]] == [("large", 3)]
+
+
+def test_a_what_if_is_answered_beside_the_plan(problem: Path) -> None:
+    found = answer("--problem", str(problem), "--what-if", "demand.digits=x2")
+    assert found["what_if"]["objective"] < found["objective"]
+    assert found["what_if"]["served_fraction"] == {"digits": 1.0}
+
+
+def test_shortage_says_what_can_be_served(problem: Path) -> None:
+    found = answer("--problem", str(problem), "--set", "apps.digits.demand_qps=4000")
+    assert found["served_fraction"]["digits"] == pytest.approx(0.5)
+    assert found["shortage"] == found["served_fraction"]
+
+
+def test_the_table_explains_what_binds(problem: Path) -> None:
+    shown = run("--problem", str(problem), "--explain")
+    assert "pool cpu: all 2 devices are needed" in shown
+    assert "spare" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--set", "apps.digits.demand_qps=.nan"], "demand_qps"),
+        (["--set", "apps.digits.demand_qps=-1"], "demand_qps"),
+        (["--set", "apps.digits.slo_ms=0"], "slo_ms"),
+        (["--set", "apps.other.slo_ms=5"], "there is no such entry"),
+        (["--set", "headroom=0.5"], "headroom"),
+        (["--set", "pools.cpu.type=tpu"], "is not profiled"),
+        (["--set", "pools.cpu.count=1.5"], "count"),
+        (["--set", "unheard=1"], "unheard"),
+        (["--set", "headroom"], "key=value"),
+        (["--what-if", "demand.digits=twice"], "needs a number"),
+        (["--what-if", "weather.digits=x2"], "demand.<app>=x2"),
+        (["--planner", "oracle"], "unknown"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(problem: Path, arguments: list[str], said: str) -> None:
+    shown = run("--problem", str(problem), *arguments, code=2)
+    assert said in shown
+    assert len(shown.strip().splitlines()) == 1
+
+
+def test_an_unset_variable_is_named(problem: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CATALOGUE_UNDER_TEST")
+    assert "CATALOGUE_UNDER_TEST" in run("--problem", str(problem), code=2)
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "a: [", "apps: []\npools: []\nprofiles: {format: catalogue, path: x}", ""])
+def test_files_that_are_no_problem_are_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    assert len(run("--problem", str(path), code=2).strip().splitlines()) == 1
