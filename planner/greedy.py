@@ -14,9 +14,11 @@ import numpy as np
 
 from planner.allocation.answer import allocation
 from planner.allocation.assignment import assign
-from planner.allocation.program import Ints, PoolKey, Program, Unit, build, group_units
+from planner.allocation.columns import build
+from planner.allocation.program import Ints, PoolKey, Program, Unit
 from planner.allocation.rounding import Whole, evaluate
 from planner.allocation.spare import fill
+from planner.allocation.units import count_loaded, group_units
 from planner.problem import Allocation, Problem
 from planner.validation import check
 
@@ -33,12 +35,8 @@ class GreedyFill:
         """Always an allocation; raises InvalidInputError for input that is not finite or out of range."""
         check(problem)
         pools = group_units(problem.devices, problem.previous, by_price=False)
-        loaded: dict[tuple[PoolKey, tuple[str, ...]], int] = {}
-        for key, units in pools.items():
-            for unit in units:
-                loaded[key, unit.loaded] = loaded.get((key, unit.loaded), 0) + 1
         single = replace(problem, variants_per_device=1, switching_weight=0.0, max_loads=None, money_weight=0.0)
-        program = build(single, {k: len(u) for k, u in pools.items()}, loaded)
+        program = build(single, {k: len(u) for k, u in pools.items()}, count_loaded(pools))
         return self.place(program, self.counts(program), pools)
 
     def counts(self, program: Program) -> Whole:

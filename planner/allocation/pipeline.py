@@ -9,7 +9,6 @@ Rules:
 - If the solver fails or is missing, the heuristic planner's answer is returned, and ``steps`` says so.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,10 +16,12 @@ import numpy as np
 from planner.allocation import chain
 from planner.allocation.answer import allocation
 from planner.allocation.assignment import assign
+from planner.allocation.columns import build
 from planner.allocation.linear import Limits, Matrix, MipSolver, SolverError
-from planner.allocation.program import Floats, PoolKey, Program, Unit, build, group_units
+from planner.allocation.program import Floats, Program
 from planner.allocation.rounding import Whole, evaluate, prices, round_up
 from planner.allocation.spare import fill
+from planner.allocation.units import count_loaded, group_units
 from planner.greedy import GreedyFill
 from planner.problem import Allocation, Problem
 from planner.validation import check
@@ -151,15 +152,6 @@ class AllocationPlanner:
         if np.allclose(found.served, solved.served, atol=1e-6):
             bound = min(bound, max(solved.bound, found.value))
         return found, bound, solved.timed_out
-
-
-def count_loaded(pools: Mapping[PoolKey, list[Unit]]) -> dict[tuple[PoolKey, tuple[str, ...]], int]:
-    """Units by pool and what they hold."""
-    counts: dict[tuple[PoolKey, tuple[str, ...]], int] = {}
-    for key, units in pools.items():
-        for unit in units:
-            counts[key, unit.loaded] = counts.get((key, unit.loaded), 0) + 1
-    return counts
 
 
 def _best_accuracy(program: Program) -> Floats:

@@ -54,3 +54,19 @@ def test_a_device_more_never_serves_less(problem: Problem) -> None:
         assert min(more.served.values()) >= min(less.served.values()) - 2e-3
     if min(less.served.values()) > 1 - 1e-9:
         assert more.objective >= less.objective - 1e-3
+
+
+@settings(max_examples=25, deadline=None)
+@given(problem=problems(variants_per_device=2, max_devices=4))
+def test_devices_that_hold_two_variants_keep_every_constraint(problem: Problem) -> None:
+    answer = planner("allocation").allocate(problem)
+    assert_feasible(problem, answer)
+    assert answer.objective <= answer.bound + 1e-9
+
+
+@settings(max_examples=25, deadline=None)
+@given(problem=problems(max_devices=3))
+def test_holding_two_variants_never_serves_less(problem: Problem) -> None:
+    one = planner("allocation").allocate(problem)
+    two = planner("allocation").allocate(replace(problem, variants_per_device=2))
+    assert min(two.served.values()) >= min(one.served.values()) - 2e-3

@@ -1,0 +1,206 @@
+"""The program's columns: which variants, alone or together, units of each pool may hold, and whom they can answer.
+
+Rules:
+- A variant is left out of a pool where another variant of the app is at least as accurate and at least as fast there
+  (and, where units hold several, not larger). What is loaded somewhere stays in.
+- Where units may hold several variants, every set of them that fits the memory is a host, up to a limit for each pool
+  beyond which each app keeps fewer variants, spread over its accuracies. Such sets pay below about four devices an app.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from domain.variant import Variant
+from planner.allocation.program import Candidate, Host, PoolKey, Program, Serve
+from planner.capacity import Throughput, throughput
+from planner.problem import AppDemand, Problem
+from profiles.catalogue import Catalogue
+
+MAX_SETS = 3000
+"""Sets of variants in one pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A host before it has a number: variants and their throughput for each demand they can answer."""
+
+    members: tuple[Candidate, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(sorted(c.variant.name for c in self.members))
+
+
+def build(
+    problem: Problem,
+    pools: Mapping[PoolKey, int],
+    loaded: Mapping[tuple[PoolKey, tuple[str, ...]], int],
+    *,
+    pruned: bool = True,
+) -> Program:
+    """The program of ``problem`` over ``pools`` (units by pool); ``loaded``: units by pool and what they hold now."""
+    demands = tuple(sorted(problem.demands, key=lambda d: (d.app, d.query_class)))
+    by_app: dict[str, dict[int, AppDemand]] = {}
+    for i, demand in enumerate(demands):
+        by_app.setdefault(demand.app, {})[i] = demand
+    variants = _variants_by_app(problem.catalogue)
+    held: dict[PoolKey, set[str]] = {}
+    for (key, names), count in loaded.items():
+        if count:
+            held.setdefault(key, set()).update(names)
+    hosts: list[Host] = []
+    serves: list[Serve] = []
+    for p, key in enumerate(keys := tuple(sorted(pools))):
+        if not pools[key]:
+            continue
+        keep = held.get(key, set()) if pruned else set(problem.catalogue.variants)
+        for host in _hosts(problem, key, by_app, variants, keep):
+            load = sum(c.load_s for c in host.members)
+            for candidate in host.members:
+                serves.extend(_serves(len(hosts), candidate, demands))
+            hosts.append(Host(p, host.names, loaded.get((key, host.names), 0), load))
+    return Program(
+        demands=demands,
+        pools=keys,
+        counts=tuple(pools[k] for k in keys),
+        hosts=tuple(hosts),
+        serves=tuple(serves),
+        switching_weight=problem.switching_weight,
+        max_loads=problem.max_loads,
+        money_weight=problem.money_weight,
+        empty_units=sum(pools.values()) - sum(n for (_, names), n in loaded.items() if names),
+    )
+
+
+def _hosts(
+    problem: Problem,
+    key: PoolKey,
+    by_app: Mapping[str, Mapping[int, AppDemand]],
+    variants: Mapping[str, Sequence[Variant]],
+    keep: Iterable[str],
+) -> Iterator[_Held]:
+    several = problem.variants_per_device > 1
+    alone: list[Candidate] = []
+    for app, mine in by_app.items():
+        alone.extend(prune(candidates(problem, key, variants.get(app, ()), mine), keep, by_memory=several))
+    yield from (_Held((c,)) for c in alone)
+    if several:
+        yield from _sets(problem, key, by_app, variants, keep)
+
+
+def _sets(
+    problem: Problem,
+    key: PoolKey,
+    by_app: Mapping[str, Mapping[int, AppDemand]],
+    variants: Mapping[str, Sequence[Variant]],
+    keep: Iterable[str],
+) -> Iterator[_Held]:
+    """Sets of two or more. k apps on a unit wait for each other, so each has a budget of the least SLO / (k + 1)."""
+    limit = problem.variants_per_device
+    by_sharing: dict[int, list[Candidate]] = {}
+    for sharing in range(1, limit + 1):
+        found: list[Candidate] = []
+        for app, mine in by_app.items():
+            fit = candidates(problem, key, variants.get(app, ()), mine, sharing)
+            found.extend(prune(fit, keep, by_memory=True))
+        by_sharing[sharing] = found
+    slo = {app: min(d.slo for d in mine.values()) for app, mine in by_app.items()}
+    each = max((sum(c.variant.app == app for c in by_sharing[1]) for app in by_app), default=0)
+    while True:
+        chosen = [
+            members
+            for sharing, found in by_sharing.items()
+            for size in range(2, limit + 1)
+            for members in combinations(_spread(found, each), size)
+            if len({c.variant.app for c in members}) == sharing and _fits(members, key)
+        ]
+        if len(chosen) <= MAX_SETS or each <= 1:
+            break
+        each -= 1
+    for members in chosen[:MAX_SETS]:
+        apps = {c.variant.app for c in members}
+        budget = min(slo[app] for app in apps) / (len(apps) + 1)
+        rated = tuple(_rated(problem, key, c, budget) for c in members)
+        if all(c.rates for c in rated):
+            yield _Held(rated)
+
+
+def _spread(found: Sequence[Candidate], each: int) -> list[Candidate]:
+    """At most ``each`` variants an app: the ends of its range of accuracies and what lies evenly between."""
+    by_app: dict[str, list[Candidate]] = {}
+    for candidate in found:
+        by_app.setdefault(candidate.variant.app, []).append(candidate)
+    kept: list[Candidate] = []
+    for mine in by_app.values():
+        last = len(mine) - 1
+        wanted = {last} if each == 1 else {round(i * last / (each - 1)) for i in range(each)}
+        kept.extend(c for i, c in enumerate(mine) if i in wanted)
+    return kept
+
+
+def _fits(members: Sequence[Candidate], key: PoolKey) -> bool:
+    return not key.memory_bytes or sum(c.memory_bytes for c in members) <= key.memory_bytes
+
+
+def _rated(problem: Problem, key: PoolKey, candidate: Candidate, budget: float) -> Candidate:
+    """The candidate with throughputs for a budget of ``budget`` seconds a batch."""
+    profile = problem.catalogue.profiles[candidate.variant.name, key.type]
+    factor = problem.latency_factor.get((candidate.variant.name, key.type), 1.0)
+    rate = throughput(profile, budget, capacity=problem.capacity, quantile=problem.quantile, factor=factor)
+    rates = dict.fromkeys(candidate.rates, rate) if rate.batch else {}
+    return Candidate(candidate.variant, rates, candidate.memory_bytes, candidate.load_s)
+
+
+def candidates(
+    problem: Problem, key: PoolKey, variants: Sequence[Variant], demands: Mapping[int, AppDemand], sharing: int = 1
+) -> list[Candidate]:
+    """Variants that can answer any of ``demands`` (of one app, by index) on units of ``key``, most accurate first."""
+    found: list[Candidate] = []
+    for variant in variants:
+        profile = problem.catalogue.profiles.get((variant.name, key.type))
+        if profile is None or (key.memory_bytes and profile.memory_bytes > key.memory_bytes):
+            continue
+        factor = problem.latency_factor.get((variant.name, key.type), 1.0)
+        rates: dict[int, Throughput] = {}
+        for i, demand in demands.items():
+            if variant.accuracy < demand.min_accuracy:
+                continue
+            rate = throughput(
+                profile, demand.slo / (sharing + 1), capacity=problem.capacity, quantile=problem.quantile, factor=factor
+            )
+            if rate.batch:
+                rates[i] = rate
+        if rates:
+            found.append(Candidate(variant, rates, profile.memory_bytes, profile.load))
+    return found
+
+
+def prune(found: Sequence[Candidate], loaded: Iterable[str] = (), *, by_memory: bool = False) -> tuple[Candidate, ...]:
+    """Leave out what another candidate beats in accuracy, throughput for every demand and, if asked, memory."""
+    keep_always = frozenset(loaded)
+    rate = {c.variant.name: sum(r.qps for r in c.rates.values()) for c in found}
+    order = sorted(found, key=lambda c: (-c.variant.accuracy, -rate[c.variant.name], c.memory_bytes, c.variant.name))
+    kept: list[Candidate] = []
+    for candidate in order:
+        beaten = any(
+            all(k in other.rates and other.rates[k].qps >= r.qps for k, r in candidate.rates.items())
+            and (not by_memory or other.memory_bytes <= candidate.memory_bytes)
+            for other in kept
+        )
+        if not beaten or candidate.variant.name in keep_always:
+            kept.append(candidate)
+    return tuple(kept)
+
+
+def _serves(host: int, candidate: Candidate, demands: Sequence[AppDemand]) -> Iterable[Serve]:
+    for i, rate in candidate.rates.items():
+        need = demands[i].headroom * demands[i].qps / rate.qps
+        yield Serve(host, i, candidate.variant.name, candidate.variant.accuracy, need, rate.batch, rate.qps)
+
+
+def _variants_by_app(catalogue: Catalogue) -> dict[str, list[Variant]]:
+    grouped: dict[str, list[Variant]] = {}
+    for variant in catalogue.variants.values():
+        grouped.setdefault(variant.app, []).append(variant)
+    return grouped
