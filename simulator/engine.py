@@ -146,8 +146,8 @@ class Engine:
             for failure in self._system.faults.failures_of(device.device):
                 self.timeline.at(failure.at, self._fails, name)
                 self.timeline.at(failure.until, self._recovers, name)
-        self._beat(None, now)
         self._control.start(self, now)
+        self._beat(None, now)
 
     def _drain(self) -> None:
         limit = self.timeline.now + self._timing.drain

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from executors.prepare import demo_folder, ensure_demo_catalogue
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from profiles.catalogue import Catalogue
@@ -15,6 +14,8 @@ def open_catalogue(settings: Settings) -> tuple[Catalogue, Path]:
     """The catalogue and the folder of its models. The demo's is built and profiled on this machine where absent."""
     if settings.catalogue is not None:
         return load_catalogue(settings.catalogue), settings.catalogue
+    from executors.prepare import demo_folder, ensure_demo_catalogue  # slow to import, and only for the demo's models
+
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True) as progress:
         task = progress.add_task("demo models", total=None)

@@ -5,7 +5,7 @@ from urllib.parse import unquote, urlsplit
 
 from domain.errors import ConfigurationError
 from streams.ports import Broker
-from streams.settings import KafkaSettings, MemorySettings
+from streams.settings import KafkaSettings, MemorySettings, RemoteSettings
 
 
 def connect(
@@ -13,6 +13,7 @@ def connect(
     *,
     memory: MemorySettings | None = None,
     kafka: KafkaSettings | None = None,
+    remote: RemoteSettings | None = None,
 ) -> Broker:
     """The broker at ``url``.
 
@@ -36,6 +37,10 @@ def connect(
             from streams.kafka import KafkaBroker
 
             return KafkaBroker(rest.rstrip("/"), kafka or KafkaSettings())
+        case "memory+http" if rest:
+            from streams.remote_client import RemoteBroker
+
+            return RemoteBroker(f"http://{rest}", remote or RemoteSettings())
         case _:
             raise ConfigurationError(
                 f"broker {url!r}: give memory://, kafka://host:port, memory+http://127.0.0.1:port or file:///folder"

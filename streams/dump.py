@@ -2,7 +2,7 @@
 
 A partition file is ``SLUICELOG1`` and blocks of (raw length, stored length, CRC-32 of the raw bytes; each u32 little
 endian) and zlib data; a block holds whole records: offset u64, timestamp f64, key length i32, value length i32 (-1:
-none), header count u16, key, value, then each header as name length u16, value length u32, name, value. The manifest is
+none), header count u32, key, value, then each header as name length u32, value length u32, name, value. The manifest is
 written last: a folder without one was not kept to the end. What is read is not trusted: names, lengths, checksums and
 the order of offsets are checked.
 """
@@ -24,8 +24,8 @@ MANIFEST = "topics.json"
 FOLDER = "topics"
 _MAGIC = b"SLUICELOG1"
 _BLOCK = struct.Struct("<III")
-_RECORD = struct.Struct("<QdiiH")
-_HEADER = struct.Struct("<HI")
+_RECORD = struct.Struct("<QdiiI")
+_HEADER = struct.Struct("<II")
 _BLOCK_BYTES = 256 * 1024
 _MAX_BLOCK_BYTES = 512 << 20
 
@@ -107,7 +107,7 @@ def _blocks(records: Sequence[Record]) -> Iterator[bytes]:
     parts: list[bytes] = []
     size = 0
     for record in records:
-        for part in _pack(record):
+        for part in pack_record(record):
             parts.append(part)
             size += len(part)
         if size >= _BLOCK_BYTES:
@@ -118,7 +118,8 @@ def _blocks(records: Sequence[Record]) -> Iterator[bytes]:
         yield b"".join(parts)
 
 
-def _pack(record: Record) -> Iterator[bytes]:
+def pack_record(record: Record) -> Iterator[bytes]:
+    """The record as it is stored, in parts to be joined; topic and partition are known from elsewhere."""
     key, value = record.key, record.value
     yield _RECORD.pack(
         record.offset,
@@ -173,10 +174,11 @@ def _read_partition(path: Path, topic: str, partition: int) -> Iterator[Record]:
             raw = inflate.decompress(file.read(stored_length), raw_length or 1)
             if len(raw) != raw_length or zlib.crc32(raw) != checksum:
                 raise ValueError(f"{path}: a block's checksum does not match")
-            yield from _unpack(raw, topic, partition)
+            yield from unpack_records(raw, topic, partition)
 
 
-def _unpack(raw: bytes, topic: str, partition: int) -> Iterator[Record]:
+def unpack_records(raw: bytes, topic: str, partition: int) -> Iterator[Record]:
+    """Records of ``pack_record``, one after the other. Raises ValueError or struct.error for anything else."""
     at = 0
     while at < len(raw):
         offset, timestamp, key_length, value_length, header_count = _RECORD.unpack_from(raw, at)

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from domain.errors import ConfigurationError
+from policies.batching.adaptive import AdaptiveBatching
 from policies.batching.aimd import AdditiveIncrease
 from policies.batching.deadline import DeadlineBatching
 from policies.batching.eager import EagerBatching
@@ -18,6 +19,7 @@ BATCHING: MappingProxyType[str, Callable[..., BatchingPolicy]] = MappingProxyTyp
     {
         known.name: known
         for known in (
+            AdaptiveBatching,
             StaticBatching,
             DeadlineBatching,
             EagerBatching,

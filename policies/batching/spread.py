@@ -7,6 +7,7 @@ Rules (spread-drop paper, section 4, with its errors mended; all inequalities ex
   the executor is free, 1 at the last moment; both keep the guarantee.
 - At a start t, what ends before t + P is missed; the candidates are the queries that end before t + S + P (strictly).
   At most B candidates: the first B of the queue run. More: a selection rule keeps B of them, the others are dropped.
+- Where a faster variant is hosted beside the most accurate one and nobody need be dropped on it, it runs instead.
 - Hence decided queries are always a prefix of the arrivals, start times, sizes and miss counts do not depend on the
   selection rule, and no query that is kept misses.
 - Before a query is missed against the promise of its stream, safe mode is announced.
@@ -17,13 +18,14 @@ is safe. Streams are judged in the order of deadlines, which is that of arrivals
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import compress
 from operator import attrgetter
 
 from domain.actions import Announce, Drop, Run, StationAction
 from domain.app import Promise, WeaklyHard
 from domain.errors import ConfigurationError
-from domain.events import Finished
+from domain.events import Finished, Hosted
 from domain.outcome import Reason
 from domain.query import Query
 from policies.batching.queueing import QueueingPolicy
@@ -35,6 +37,19 @@ from policies.dropping.selection import balanced, blockwise, greedy, grouped
 _by_deadline = attrgetter("deadline")
 
 
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """A variant and the B and P of its batches."""
+
+    hosted: Hosted
+    batch: int
+    processing_s: float
+
+    def rate(self) -> float:
+        """Rows per second."""
+        return self.batch / self.processing_s
+
+
 class SpreadBatching(QueueingPolicy):
     """The scheduler; a subclass selects. ``max_consecutive`` and ``weakly_hard`` override what the app was promised.
 
@@ -42,7 +57,7 @@ class SpreadBatching(QueueingPolicy):
     other variants. ``calm``: queries within the promise after which safe mode ends.
     """
 
-    __slots__ = ("_kept", "_own", "_streams", "batch", "fixed_batch", "lateness", "others_s", "processing_s", "safety")
+    __slots__ = ("_kept", "_own", "_places", "_streams", "fixed_batch", "lateness", "others_s", "safety")
 
     def __init__(
         self,
@@ -67,15 +82,9 @@ class SpreadBatching(QueueingPolicy):
         self.lateness = lateness
         self.others_s = others_s
         self.safety = SafeModeSwitch(calm)
-        self.batch = 1
-        self.processing_s = 0.0
+        self._places: tuple[_Places, ...] = ()
         self._streams: dict[str, MissHistory] = {}
         self._kept: list[tuple[MissHistory, int]] = []
-
-    @property
-    def spacing_s(self) -> float:
-        """S: seconds from one start to the next at the most."""
-        return self.processing_s + self.others_s
 
     def select(self, candidates: Sequence[Query], places: int) -> list[bool]:
         """Keep ``places`` of ``candidates``, which are more."""
@@ -92,49 +101,70 @@ class SpreadBatching(QueueingPolicy):
         """Choose B; histories stay, so that promises hold across plans."""
         if self._own.active:
             self.promise = self._own
-        if not self.hosted:
-            return
-        curve = self.hosted[0].curve
+        self._places = tuple(self._places_on(h) for h in self.hosted)
+
+    def _places_on(self, hosted: Hosted) -> "_Places":
+        curve = hosted.curve
         if self.fixed_batch is not None:
-            self.batch = min(self.fixed_batch, curve.max_batch)
+            batch = min(self.fixed_batch, curve.max_batch)
         else:
             best = max_rate(curve, self.slo, self.promise, others_s=self.others_s)
-            self.batch = best.batch if best else 1
-        self.processing_s = processing_bound(curve, self.batch)
+            batch = best.batch if best else 1
+        return _Places(hosted, batch, processing_bound(curve, batch))
 
     def prune(self, now: float, actions: list[StationAction]) -> None:
         """Give up what ends before a batch of B would."""
+        self._give_up(now, max(p.batch for p in self._places), min(p.processing_s for p in self._places), actions)
+
+    def _give_up(self, now: float, largest: int, processing_s: float, actions: list[StationAction]) -> None:
         items = self.queue.items
         while items:
-            if items[0].rows > self.batch:
+            if items[0].rows > largest:
                 self.drop_head(Reason.TOO_LARGE, actions)
-            elif now + self.processing_s > items[0].deadline:
+            elif now + processing_s > items[0].deadline:
                 self.drop_head(Reason.HOPELESS, actions)
             else:
                 return
 
     def decide(self, now: float, actions: list[StationAction]) -> None:
         """Wait for the start, then run the head of the queue or a selection of the candidates."""
-        head = self.queue.items[0]
-        start = head.arrival + self.lateness * (head.deadline - self.processing_s - head.arrival)
-        if self.lateness and now < start and now + self.processing_s < head.deadline:
-            self.wake_by(start, actions)
-            return
         items = self.queue.items
-        count = bisect_left(items, now + self.spacing_s + self.processing_s, key=_by_deadline)
-        candidates = [items[i] for i in range(count)]
-        rows = sum(q.rows for q in candidates)
-        if rows <= self.batch:
-            kept = self.queue.take(self.batch)
-            self._note(kept, kept, actions)
+        if self.lateness and self._may_wait(items[0], now, actions):
+            return
+        for places in self._places:
+            if now + places.processing_s <= items[0].deadline and self._rows_due(places, now)[1] <= places.batch:
+                kept = self.queue.take(places.batch)
+                self._note(kept, kept, actions)
+                break
         else:
+            places = max(self._places, key=_Places.rate)
+            self._give_up(now, places.batch, places.processing_s, actions)
+            if not items:
+                return
+            count, rows = self._rows_due(places, now)
+            due = [items[i] for i in range(count)]
             self.queue.take(rows)
-            kept = self._keep([q for q in candidates if q.rows <= self.batch])
-            self._note(candidates, kept, actions)
-        self.run_batch(kept, sum(q.rows for q in kept), actions)
+            kept = self._keep([q for q in due if q.rows <= places.batch], places.batch)
+            self._note(due, kept, actions)
+        self.run_batch(kept, sum(q.rows for q in kept), actions, places.hosted)
 
-    def _keep(self, candidates: Sequence[Query]) -> tuple[Query, ...]:
-        places = self.batch // max(q.rows for q in candidates)
+    def _may_wait(self, head: Query, now: float, actions: list[StationAction]) -> bool:
+        processing_s = self._places[0].processing_s
+        start = head.arrival + self.lateness * (head.deadline - processing_s - head.arrival)
+        if now >= start or now + processing_s >= head.deadline:
+            return False
+        self.wake_by(start, actions)
+        return True
+
+    def _rows_due(self, places: "_Places", now: float) -> tuple[int, int]:
+        """Candidates and their rows: those that the batch after this one, on the first variant, could not save."""
+        items = self.queue.items
+        following = now + (places.processing_s + self.others_s) + self._places[0].processing_s
+        count = bisect_left(items, following, key=_by_deadline)
+        return count, count if self.queue.rows == len(items) else sum(items[i].rows for i in range(count))
+
+    def _keep(self, candidates: Sequence[Query], batch: int) -> tuple[Query, ...]:
+        places = batch // max(q.rows for q in candidates)
         if len(candidates) <= places:
             return tuple(candidates)
         return tuple(compress(candidates, self.select(candidates, places)))

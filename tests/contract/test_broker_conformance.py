@@ -4,28 +4,69 @@ import asyncio
 import itertools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
+from aiohttp import ClientSession, web
 
 from domain.errors import ConfigurationError, InvalidInputError
-from streams import connect
+from streams import connect, remote
 from streams.ports import Broker, Consumer, LostPartitionError, Producer, Record, TopicPartition, TopicSpec
-from streams.settings import KafkaSettings, MemorySettings
+from streams.settings import KafkaSettings, MemorySettings, RemoteSettings
 
 _numbers = itertools.count()
 
 
-@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.kafka)])
+KAFKA = pytest.param("kafka", marks=pytest.mark.kafka)
+
+
+@pytest.fixture(params=["memory", "remote", KAFKA])
 async def broker(request: pytest.FixtureRequest) -> AsyncIterator[Broker]:
     """A broker that is closed afterwards, leaving no task behind."""
-    if request.param == "memory":
-        made = connect("memory://", memory=MemorySettings(session_timeout=3.0))
-    else:
-        made = connect(request.getfixturevalue("kafka_url"), kafka=KafkaSettings(session_timeout=3.0))
-    yield made
+    async with _open(request) as made:
+        yield made
+
+
+@pytest.fixture(params=["memory", KAFKA])
+async def grouping(request: pytest.FixtureRequest) -> AsyncIterator[Broker]:
+    """A broker that has groups."""
+    async with _open(request) as made:
+        yield made
+
+
+@asynccontextmanager
+async def _open(request: pytest.FixtureRequest) -> AsyncIterator[Broker]:
+    match request.param:
+        case "memory":
+            made = connect("memory://", memory=MemorySettings(session_timeout=3.0))
+            yield made
+        case "kafka":
+            made = connect(request.getfixturevalue("kafka_url"), kafka=KafkaSettings(session_timeout=3.0))
+            yield made
+        case _:
+            behind = connect("memory://")
+            async with serve(behind) as url:
+                made = connect(url)
+                yield made
+                await made.close()
+            made = behind
     await made.close()
     await asyncio.sleep(0)
     assert not asyncio.all_tasks() - {asyncio.current_task()}
+
+
+@asynccontextmanager
+async def serve(broker: Broker, token: str | None = None) -> AsyncIterator[str]:
+    """The URL of a memory log that is served as ``sluice up`` does."""
+    application = web.Application(client_max_size=64 << 20)
+    application.add_routes(remote.routes(broker, token=token))
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"memory+http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
 
 
 async def new_topic(broker: Broker, partitions: int = 1, **more: object) -> str:
@@ -130,53 +171,53 @@ async def test_get_many_gives_no_more_than_asked_for(broker: Broker) -> None:
     assert offsets == list(range(50))
 
 
-async def test_committed_offsets_are_where_the_group_goes_on(broker: Broker) -> None:
-    topic = await new_topic(broker)
+async def test_committed_offsets_are_where_the_group_goes_on(grouping: Broker) -> None:
+    topic = await new_topic(grouping)
     tp = TopicPartition(topic, 0)
-    await write(await started(broker), topic, [b"x"] * 10)
-    first = broker.consumer(partitions=[tp], group=f"{topic}.g")
+    await write(await started(grouping), topic, [b"x"] * 10)
+    first = grouping.consumer(partitions=[tp], group=f"{topic}.g")
     await first.start()
     assert await first.committed(tp) is None
     await read(first, 10)
     await first.commit({tp: 4})
     await first.stop()
-    assert await broker.admin().committed(f"{topic}.g", tp) == 4
-    assert await broker.admin().committed(f"{topic}.other", tp) is None
-    second = broker.consumer(partitions=[tp], group=f"{topic}.g")
+    assert await grouping.admin().committed(f"{topic}.g", tp) == 4
+    assert await grouping.admin().committed(f"{topic}.other", tp) is None
+    second = grouping.consumer(partitions=[tp], group=f"{topic}.g")
     await second.start()
     assert await second.position(tp) == 4
     assert [r.offset for r in await read(second, 6)] == list(range(4, 10))
-    other = broker.consumer(partitions=[tp], group=f"{topic}.other")
+    other = grouping.consumer(partitions=[tp], group=f"{topic}.other")
     await other.start()
     assert await other.position(tp) == 0
 
 
-async def test_start_at_beginning_or_end_ignores_what_was_committed(broker: Broker) -> None:
-    topic = await new_topic(broker)
+async def test_start_at_beginning_or_end_ignores_what_was_committed(grouping: Broker) -> None:
+    topic = await new_topic(grouping)
     tp = TopicPartition(topic, 0)
-    producer = await started(broker)
+    producer = await started(grouping)
     await write(producer, topic, [b"old"] * 5)
-    committer = broker.consumer(partitions=[tp], group=f"{topic}.g")
+    committer = grouping.consumer(partitions=[tp], group=f"{topic}.g")
     await committer.start()
     await committer.commit({tp: 3})
-    beginning = broker.consumer(partitions=[tp], group=f"{topic}.g", start_at="beginning")
+    beginning = grouping.consumer(partitions=[tp], group=f"{topic}.g", start_at="beginning")
     await beginning.start()
     assert await beginning.position(tp) == 0
-    end = broker.consumer(partitions=[tp], group=f"{topic}.g", start_at="end")
+    end = grouping.consumer(partitions=[tp], group=f"{topic}.g", start_at="end")
     await end.start()
     await write(producer, topic, [b"new"])
     assert [r.value for r in await read(end, 1)] == [b"new"]
 
 
-async def test_stopping_commits_nothing(broker: Broker) -> None:
-    topic = await new_topic(broker)
+async def test_stopping_commits_nothing(grouping: Broker) -> None:
+    topic = await new_topic(grouping)
     tp = TopicPartition(topic, 0)
-    await write(await started(broker), topic, [b"x"] * 3)
-    consumer = broker.consumer(partitions=[tp], group=f"{topic}.g")
+    await write(await started(grouping), topic, [b"x"] * 3)
+    consumer = grouping.consumer(partitions=[tp], group=f"{topic}.g")
     await consumer.start()
     await read(consumer, 3)
     await consumer.stop()
-    assert await broker.admin().committed(f"{topic}.g", tp) is None
+    assert await grouping.admin().committed(f"{topic}.g", tp) is None
 
 
 async def test_seek_moves_the_position_both_ways(broker: Broker) -> None:
@@ -242,11 +283,11 @@ async def test_offsets_for_times_finds_the_first_record_at_or_after(broker: Brok
         assert await consumer.offsets_for_times({tp: asked}) == {tp: expected}, asked
 
 
-async def test_a_group_shares_partitions_and_each_record_goes_to_one_member(broker: Broker) -> None:
-    topic = await new_topic(broker, 4)
-    producer = await started(broker)
+async def test_a_group_shares_partitions_and_each_record_goes_to_one_member(grouping: Broker) -> None:
+    topic = await new_topic(grouping, 4)
+    producer = await started(grouping)
     group = f"{topic}.g"
-    members = [broker.consumer(topics=[topic], group=group) for _ in range(2)]
+    members = [grouping.consumer(topics=[topic], group=group) for _ in range(2)]
     for member in members:
         await member.start()
     whole = {TopicPartition(topic, p) for p in range(4)}
@@ -285,20 +326,20 @@ class Told:
         self.log.append(("assigned", partitions))
 
 
-async def test_a_rebalance_tells_the_listener_who_may_still_commit(broker: Broker) -> None:
-    topic = await new_topic(broker, 2)
+async def test_a_rebalance_tells_the_listener_who_may_still_commit(grouping: Broker) -> None:
+    topic = await new_topic(grouping, 2)
     whole = frozenset({TopicPartition(topic, 0), TopicPartition(topic, 1)})
-    producer = await started(broker)
+    producer = await started(grouping)
     for partition in (0, 1):
         await write(producer, topic, [b"x"] * 5, partition=partition)
     told = Told()
-    first = broker.consumer(topics=[topic], group=f"{topic}.g", listener=told)
+    first = grouping.consumer(topics=[topic], group=f"{topic}.g", listener=told)
     told.consumer = first
     await first.start()
     assert told.log == [("assigned", whole)]
     for record in await read(first, 10):
         told.commits[TopicPartition(record.topic, record.partition)] = record.offset + 1
-    second = broker.consumer(topics=[topic], group=f"{topic}.g")
+    second = grouping.consumer(topics=[topic], group=f"{topic}.g")
     await second.start()
 
     async def split() -> bool:
@@ -323,25 +364,25 @@ async def test_a_rebalance_tells_the_listener_who_may_still_commit(broker: Broke
     await eventually(whole_again)
 
 
-async def test_what_a_listener_raises_is_raised_by_the_next_read(broker: Broker) -> None:
+async def test_what_a_listener_raises_is_raised_by_the_next_read(grouping: Broker) -> None:
     class Faulty(Told):
         async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
             raise ValueError("the listener failed")
 
-    topic = await new_topic(broker)
-    consumer = broker.consumer(topics=[topic], group=f"{topic}.g", listener=Faulty())
+    topic = await new_topic(grouping)
+    consumer = grouping.consumer(topics=[topic], group=f"{topic}.g", listener=Faulty())
     with pytest.raises(ValueError, match="the listener failed"):
         await consumer.start()
         await consumer.get_many(wait=0.1)
 
 
-async def test_a_static_member_finds_its_partitions_as_it_left_them(broker: Broker) -> None:
-    topic = await new_topic(broker, 2)
+async def test_a_static_member_finds_its_partitions_as_it_left_them(grouping: Broker) -> None:
+    topic = await new_topic(grouping, 2)
     group = f"{topic}.g"
     told = Told()
-    stays = broker.consumer(topics=[topic], group=group, member="stays", listener=told)
+    stays = grouping.consumer(topics=[topic], group=group, member="stays", listener=told)
     told.consumer = stays
-    leaves = broker.consumer(topics=[topic], group=group, member="leaves")
+    leaves = grouping.consumer(topics=[topic], group=group, member="leaves")
     await stays.start()
     await leaves.start()
 
@@ -352,18 +393,18 @@ async def test_a_static_member_finds_its_partitions_as_it_left_them(broker: Brok
     await eventually(split)
     held, events = leaves.assignment(), len(told.log)
     await leaves.stop()
-    back = broker.consumer(topics=[topic], group=group, member="leaves")
+    back = grouping.consumer(topics=[topic], group=group, member="leaves")
     await back.start()
     assert back.assignment() == held
     await stays.get_many(wait=0.2)
     assert len(told.log) == events
 
 
-async def test_a_static_member_that_stays_away_is_replaced_after_the_session_timeout(broker: Broker) -> None:
-    topic = await new_topic(broker, 2)
+async def test_a_static_member_that_stays_away_is_replaced_after_the_session_timeout(grouping: Broker) -> None:
+    topic = await new_topic(grouping, 2)
     group = f"{topic}.g"
-    stays = broker.consumer(topics=[topic], group=group, member="stays")
-    leaves = broker.consumer(topics=[topic], group=group, member="leaves")
+    stays = grouping.consumer(topics=[topic], group=group, member="stays")
+    leaves = grouping.consumer(topics=[topic], group=group, member="leaves")
     await stays.start()
     await leaves.start()
     await leaves.stop()
@@ -375,9 +416,9 @@ async def test_a_static_member_that_stays_away_is_replaced_after_the_session_tim
     await eventually(alone)
 
 
-async def test_more_members_than_partitions_leaves_some_without(broker: Broker) -> None:
-    topic = await new_topic(broker, 1)
-    members = [broker.consumer(topics=[topic], group=f"{topic}.g") for _ in range(2)]
+async def test_more_members_than_partitions_leaves_some_without(grouping: Broker) -> None:
+    topic = await new_topic(grouping, 1)
+    members = [grouping.consumer(topics=[topic], group=f"{topic}.g") for _ in range(2)]
     for member in members:
         await member.start()
 
@@ -419,33 +460,33 @@ async def test_writing_to_an_unknown_topic_or_partition_says_so(broker: Broker) 
     topic = await new_topic(broker, 2)
     producer = await started(broker)
     with pytest.raises(ConfigurationError, match="does not exist"):
-        await producer.send(f"{topic}.absent", b"x")
+        await (await producer.send(f"{topic}.absent", b"x"))
     with pytest.raises(ConfigurationError, match="no partition 2"):
-        await producer.send(topic, b"x", partition=2)
+        await (await producer.send(topic, b"x", partition=2))
     with pytest.raises(InvalidInputError, match="neither key nor value"):
-        await producer.send(topic, None)
+        await (await producer.send(topic, None))
     assert f"{topic}.absent" not in await broker.admin().topics()
 
 
-async def test_reading_an_unknown_topic_or_partition_says_so(broker: Broker) -> None:
-    topic = await new_topic(broker)
+async def test_reading_an_unknown_topic_or_partition_says_so(grouping: Broker) -> None:
+    topic = await new_topic(grouping)
     for consumer, said in (
-        (broker.consumer(topics=[f"{topic}.absent"], group=f"{topic}.g"), "does not exist"),
-        (broker.consumer(partitions=[TopicPartition(f"{topic}.absent", 0)]), "does not exist"),
-        (broker.consumer(partitions=[TopicPartition(topic, 1)]), "no partition 1"),
+        (grouping.consumer(topics=[f"{topic}.absent"], group=f"{topic}.g"), "does not exist"),
+        (grouping.consumer(partitions=[TopicPartition(f"{topic}.absent", 0)]), "does not exist"),
+        (grouping.consumer(partitions=[TopicPartition(topic, 1)]), "no partition 1"),
     ):
         with pytest.raises(ConfigurationError, match=said):
             await consumer.start()
         await consumer.stop()
 
 
-async def test_consumers_that_cannot_be_are_refused_when_made(broker: Broker) -> None:
+async def test_consumers_that_cannot_be_are_refused_when_made(grouping: Broker) -> None:
     with pytest.raises(ConfigurationError, match="one of the two"):
-        broker.consumer()
+        grouping.consumer()
     with pytest.raises(ConfigurationError, match="one of the two"):
-        broker.consumer(topics=["a"], partitions=[TopicPartition("a", 0)], group="g")
+        grouping.consumer(topics=["a"], partitions=[TopicPartition("a", 0)], group="g")
     with pytest.raises(ConfigurationError, match="start_at"):
-        broker.consumer(partitions=[TopicPartition("a", 0)], start_at="newest")
+        grouping.consumer(partitions=[TopicPartition("a", 0)], start_at="newest")
 
 
 async def test_a_record_over_the_limit_is_refused_and_the_next_one_is_not(broker: Broker) -> None:
@@ -509,3 +550,65 @@ async def test_many_records_reach_a_reader_that_reads_along(broker: Broker) -> N
     for i in range(5000):
         await producer.send(topic, str(i).encode(), key=b"k")
     assert [int(r.value or b"") for r in await reading] == list(range(5000))
+
+
+async def test_a_remote_log_asks_for_its_token_and_for_a_loopback_name() -> None:
+    behind = connect("memory://")
+    async with serve(behind, token="secret") as url, ClientSession() as session:
+        for given in (None, "wrong"):
+            stranger = connect(url, remote=RemoteSettings(token=given))
+            with pytest.raises(ConfigurationError, match="token"):
+                await stranger.admin().topics()
+            await stranger.close()
+        friend = connect(url, remote=RemoteSettings(token="secret"))
+        assert await friend.admin().topics() == frozenset()
+        await friend.close()
+        plain = url.removeprefix("memory+")
+        async with session.get(f"{plain}/log/topics") as answer:
+            assert answer.status == 403
+    async with serve(behind) as url, ClientSession() as session:
+        plain = url.removeprefix("memory+")
+        headers = {"Host": "rebound.example", "Sluice-Log": "1"}
+        async with session.get(f"{plain}/log/topics", headers=headers) as answer:
+            assert answer.status == 403
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("produce", b""),
+        ("produce", b"\xff\xff\xff\xff"),
+        ("produce", b"\x02\x00\x00\x00{}"),
+        ("produce", b'\x17\x00\x00\x00{"blocks":[["t",0,999]]}'),
+        ("fetch", b"not json"),
+        ("fetch", b"[]"),
+        ("fetch", b'{"positions":[]}'),
+        ("fetch", b'{"positions":[["absent",0,0]]}'),
+        ("fetch", b'{"positions":[["t",0,-4]]}'),
+        ("fetch", b'{"positions":[["t","0"]],"wait":1}'),
+        ("fetch", b'{"positions":[["t",0,0]],"wait":"long"}'),
+        ("offsets", b'{"partitions":[["t",7]]}'),
+        ("offsets", b'{"partitions":{}}'),
+        ("committed", b'{"group":1,"partitions":[]}'),
+        ("topics", b'{"topics":[{"name":"../x"}]}'),
+        ("topics", b'{"topics":[{"name":"x","partitions":0}]}'),
+        ("topics", b'{"topics":[{"name":"x","owner":0}]}'),
+    ],
+)
+async def test_a_remote_log_refuses_malformed_calls_in_one_line(path: str, body: bytes) -> None:
+    behind = connect("memory://")
+    await behind.admin().create_topics([TopicSpec(name="t")])
+    async with serve(behind) as url, ClientSession(headers={"Sluice-Log": "1"}) as session:
+        async with session.post(f"{url.removeprefix('memory+')}/log/{path}", data=body) as answer:
+            assert answer.status == 400
+            assert (await answer.json())["problem"]
+    assert await behind.admin().topics() == {"t"}
+
+
+async def test_a_remote_log_that_is_not_there_says_so() -> None:
+    absent = connect("memory+http://127.0.0.1:1")
+    with pytest.raises(ConfigurationError, match="nothing answers"):
+        await absent.admin().topics()
+    with pytest.raises(ConfigurationError, match="groups only within"):
+        absent.consumer(topics=["t"], group="g")
+    await absent.close()
