@@ -6,7 +6,6 @@ import uuid
 from pathlib import Path
 from typing import Annotated
 
-import orjson
 import typer
 from rich.live import Live
 from rich.logging import RichHandler
@@ -94,11 +93,3 @@ def table(result: DemoResult) -> Table:
     for name, text in rows.items():
         shown.add_row(name, text)
     return shown
-
-
-def write_summary(summary: dict[str, object], folder: Path) -> Path:
-    """``summary.json`` in ``folder``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "summary.json"
-    path.write_bytes(orjson.dumps(summary, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY))
-    return path
