@@ -599,9 +599,9 @@ async def test_a_remote_log_refuses_malformed_calls_in_one_line(path: str, body:
     behind = connect("memory://")
     await behind.admin().create_topics([TopicSpec(name="t")])
     async with serve(behind) as url, ClientSession(headers={"Sluice-Log": "1"}) as session:
-        async with session.post(f"{url.removeprefix('memory+')}/log/{path}", data=body) as answer:
-            assert answer.status == 400
-            assert (await answer.json())["problem"]
+        answer = await session.post(f"{url.removeprefix('memory+')}/log/{path}", data=body)
+        assert answer.status == 400
+        assert (await answer.json())["problem"]
     assert await behind.admin().topics() == {"t"}
 
 
