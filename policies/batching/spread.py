@@ -131,22 +131,32 @@ class SpreadBatching(QueueingPolicy):
         items = self.queue.items
         if self.lateness and self._may_wait(items[0], now, actions):
             return
-        for places in self._places:
-            if now + places.processing_s <= items[0].deadline and self._rows_due(places, now)[1] <= places.batch:
-                kept = self.queue.take(places.batch)
-                self._note(kept, kept, actions)
-                break
-        else:
+        places = self._undropping(now)
+        if places is None:
             places = max(self._places, key=_Places.rate)
             self._give_up(now, places.batch, places.processing_s, actions)
             if not items:
                 return
-            count, rows = self._rows_due(places, now)
+        count, rows = self._rows_due(places, now)
+        if rows <= places.batch:
+            kept = self.queue.take(places.batch)
+            self._note(kept, kept, actions)
+        else:
             due = [items[i] for i in range(count)]
             self.queue.take(rows)
             kept = self._keep([q for q in due if q.rows <= places.batch], places.batch)
             self._note(due, kept, actions)
         self.run_batch(kept, sum(q.rows for q in kept), actions, places.hosted)
+
+    def _undropping(self, now: float) -> "_Places | None":
+        """The most accurate variant on which nobody need be dropped."""
+        head = self.queue.items[0]
+        for places in self._places:
+            if head.rows > places.batch or now + places.processing_s > head.deadline:
+                continue
+            if self._rows_due(places, now)[1] <= places.batch:
+                return places
+        return None
 
     def _may_wait(self, head: Query, now: float, actions: list[StationAction]) -> bool:
         processing_s = self._places[0].processing_s
