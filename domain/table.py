@@ -1,0 +1,80 @@
+"""A selection table: for each queue length and slack, which variant runs how many queries, and what that promises.
+
+Computed by the planner for one load, published, and looked up by workers at every batch. Slack is rounded down to the
+table's grid, so that a table never assumes more time than there is.
+"""
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+DROP = 255
+"""The action code that gives the head of the queue up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Of a figure over the long-run mix of decisions, each weighted by its queries.
+
+    ``p99``: the value that 99 % of queries do no worse than.
+    """
+
+    mean: float
+    median: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectations:
+    """What a table promises if arrivals and latencies are as assumed. Ratios 0..1.
+
+    ``accuracy``: per query answered in time, a lower bound below saturation; ``violation``: share of queries not
+    answered in time, an upper bound; ``mean_batch``: queries a batch; ``utilisation``: share of time busy.
+    ``accuracy_spread``, ``batch_spread``, ``response_spread`` (seconds until the head of a batch is answered).
+    """
+
+    accuracy: float
+    violation: float
+    mean_batch: float
+    utilisation: float
+    accuracy_spread: Spread
+    batch_spread: Spread
+    response_spread: Spread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectionTable:
+    """What to do with ``n`` queries queued, 1..``longest``, and a head that has ``slack`` seconds left.
+
+    ``qps``: load of the whole app that it is for, ``workers`` sharing it. ``slacks``: ascending, from 0 to the SLO.
+    ``actions[((n - 1) * phases + phase) * len(slacks) + j]``: index into ``variants``, or DROP; ``batches``: queries to
+    run, laid out in the same way, empty where every batch takes all n. ``phases``: groups of central arrivals since
+    this worker's last one that are told apart. ``assumptions``: how it was made. ``fingerprint``: of profile and
+    assumptions.
+    """
+
+    app: str
+    worker_class: str
+    variants: tuple[str, ...]
+    slo: float
+    qps: float
+    workers: int
+    slacks: tuple[float, ...]
+    actions: bytes
+    batches: bytes = b""
+    phases: int = 1
+    expected: Expectations
+    assumptions: Mapping[str, str | float] = field(default_factory=dict)
+    fingerprint: str = ""
+
+    @property
+    def longest(self) -> int:
+        """Longest queue told apart; longer ones are served as this."""
+        return len(self.actions) // (len(self.slacks) * self.phases)
+
+    def lookup(self, queued: int, slack: float, phase: int = 0) -> tuple[int, int]:
+        """(index of the variant or DROP, queries to run) for at least one query queued."""
+        n = min(queued, self.longest)
+        j = max(bisect_right(self.slacks, slack) - 1, 0)
+        at = ((n - 1) * self.phases + phase) * len(self.slacks) + j
+        return self.actions[at], self.batches[at] if self.batches else n

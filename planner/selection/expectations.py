@@ -1,0 +1,52 @@
+"""What a policy promises, from the long-run mix of its decisions, weighted by queries."""
+
+import numpy as np
+
+from domain.table import Expectations, Spread
+from planner.selection.chain import Chain
+from planner.selection.model import Array
+from planner.selection.solve import Solution
+
+
+def expectations(chain: Chain, solution: Solution) -> Expectations:
+    """Accuracy and violation by state, as in EuroSys 2024 section 5.1, and the spread over states."""
+    choice, pi = solution.choice, solution.stationary
+    ages = chain.model.slo - chain.kernel.slacks
+    batch, seconds, accuracy, met = (np.empty(chain.shape) for _ in range(4))
+    for level in range(chain.shape[0]):
+        o, picked = chain.options_at(level), choice[level]
+        batch[level] = o.batch[picked]
+        seconds[level] = chain.kernel.taus[o.tau[picked]]
+        accuracy[level] = o.accuracy[picked]
+        met[level] = o.satisfied[np.arange(len(picked)), picked]
+    weight = pi * batch
+    served = float(weight.sum())
+    on_time = weight * met
+    mean_batch = served / float(pi.sum())
+    busy = float((pi * seconds).sum()) / float(pi.sum())
+    rate = chain.arrivals_per_second
+    return Expectations(
+        accuracy=_ratio(float((on_time * accuracy).sum()), float(on_time.sum())),
+        violation=float((weight * (1.0 - met)).sum()) / served,
+        mean_batch=mean_batch,
+        utilisation=min(1.0, busy * rate / mean_batch),
+        accuracy_spread=_spread(accuracy * met, weight, worst_low=True),
+        batch_spread=_spread(batch, weight, worst_low=False),
+        response_spread=_spread(ages[None, :] + seconds, weight, worst_low=False),
+    )
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole > 0.0 else 0.0
+
+
+def _spread(values: Array, weight: Array, *, worst_low: bool) -> Spread:
+    flat, mass = values.ravel(), weight.ravel() / weight.sum()
+    order = np.argsort(flat)
+    cumulative = np.cumsum(mass[order])
+
+    def quantile(q: float) -> float:
+        at = min(int(np.searchsorted(cumulative, q - 1e-12)), len(order) - 1)
+        return float(flat[order[at]])
+
+    return Spread(float(flat @ mass), quantile(0.5), quantile(0.01 if worst_low else 0.99))

@@ -1,0 +1,1 @@
+"""Selection tables on their way to workers: bytes, checksum, fingerprint."""
