@@ -19,8 +19,8 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from domain.app import App
+from domain.errors import ConfigurationError
 from domain.profile import BatchLatency, Profile
 from domain.tensor import Tensor, TensorSpec
 from domain.variant import Variant
@@ -36,10 +37,11 @@ from profiles.catalogue import Catalogue
 from profiles.folder import save_catalogue
 from sluice.audit import read_topics
 from sluice.reading import read_results, result_topics
-from sluice.settings import DeviceSettings, Settings
+from sluice.settings import DeviceSettings, Settings, load
 from sluice.wiring import System
 from stages.run import run_stages
 from streams import codec, connect
+from streams.local_broker import LocalBroker
 from streams.ports import Broker, Producer, TopicPartition
 from streams.topics import Topics
 
@@ -343,6 +345,25 @@ async def main(arguments: argparse.Namespace, kafka: str | None) -> list[dict[st
     return rows
 
 
+@contextmanager
+def kafka_at(arguments: argparse.Namespace) -> Iterator[str | None]:
+    """The broker that was named, one of our own where it can be had, or None."""
+    if arguments.no_kafka or arguments.kafka is not None:
+        yield None if arguments.no_kafka else arguments.kafka
+        return
+    with tempfile.TemporaryDirectory() as place:
+        broker = LocalBroker(Path(place) / "kafka", home=load().home)
+        try:
+            url = broker.start(within=120.0).url
+        except ConfigurationError as error:
+            print(f"without Kafka: {error}")
+            url = None
+        try:
+            yield url
+        finally:
+            broker.stop()
+
+
 def show(rows: list[dict[str, Any]]) -> None:
     """The table."""
     print(
@@ -363,7 +384,8 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--qps", type=float, default=1000.0)
     given = parser.parse_args()
-    results = asyncio.run(main(given, None if given.no_kafka else given.kafka))
+    with kafka_at(given) as where:
+        results = asyncio.run(main(given, where))
     show(results)
     target = Path("reports/bench/pipeline.json")
     target.parent.mkdir(parents=True, exist_ok=True)

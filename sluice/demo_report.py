@@ -11,7 +11,7 @@ from domain.plan import Plan
 from profiles.catalogue import Catalogue
 from simulator.report.charts import accuracy_chart, demand_chart, latency_chart, variants_chart
 from simulator.report.page import Figure, Table, Tile, page
-from simulator.report.series import Series
+from simulator.series import Series
 from sluice.demo import DemoResult
 
 _COUNTS = ("queries", "answered_on_time", "late", "expired", "dropped", "rejected", "failed", "lost", "duplicates")
@@ -37,9 +37,9 @@ def _page(result: DemoResult, catalogue: Catalogue) -> str:
     return page(
         "Sluicegate demo",
         intro=(
-            f"{summary['queries']:,} queries through topics, answered by real ONNX variants: {summary['slo_attainment']:.2%}"
-            f" on time at {summary['effective_accuracy']:.2%} effective accuracy, over {summary['plan_epochs']} plan "
-            f"epochs. Latency p50 {summary['p50_ms']:.1f} ms, p99 {summary['p99_ms']:.1f} ms."
+            f"{summary['queries']:,} queries through topics, answered by real ONNX variants: "
+            f"{summary['slo_attainment']:.2%} on time, effective accuracy {summary['effective_accuracy']:.2%}, "
+            f"{summary['plan_epochs']} plan epochs, p50 {summary['p50_ms']:.1f} ms, p99 {summary['p99_ms']:.1f} ms."
         ),
         tiles=[Tile(f"{summary[name]:,}", name.replace("_", " ")) for name in _COUNTS],
         figures=[

@@ -24,6 +24,9 @@ COMMANDS: tuple[str, ...] = (
     "explain",
     "doctor",
     "plan",
+    "sustain",
+    "simulate",
+    "compare",
 )
 """Modules of ``sluice.commands``, in the order of the help page."""
 

@@ -36,9 +36,10 @@ from stages.run import Stage
 from stages.sink import OutcomeStore, SinkStage
 from stages.slice import SliceRunner
 from stages.worker import WorkerOptions, WorkerStage
-from streams import codec, remote
+from streams import codec
 from streams.memory import MemoryBroker
 from streams.ports import Broker, Producer
+from streams.remote import routes
 from streams.topics import Topics
 
 ROLES = ("admission", "router", "worker", "planner", "sink", "http")
@@ -216,7 +217,7 @@ class System:
                 host=http.host,
                 port=http.port,
                 token=http.token,
-                routes=remote.routes(self.broker) if isinstance(self.broker, MemoryBroker) else (),
+                routes=routes(self.broker) if isinstance(self.broker, MemoryBroker) else (),
                 max_body_bytes=self.settings.admission.max_body_bytes,
             )
         ]

@@ -1,0 +1,126 @@
+"""``sluice compare``: several systems on the same arrivals, side by side, with confidence intervals."""
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from domain.errors import ConfigurationError, SluiceError
+from simulator.experiment import Run, determinism_notes, run_once, systems_of, together
+from simulator.scenario import catalogue_of, scenario_of
+from sluice.commands.simulate import SetOption, document_of, save
+from sluice.console import JsonOption, err, one_line_errors, out, print_json
+
+Document = Mapping[str, Any]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("compare")(compare)
+
+
+def compare(
+    scenario: Annotated[Path, typer.Argument(help="Scenario file (YAML); examples are in examples/scenarios.")],
+    policies: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,C", help="Systems of the scenario, or policies or planners by name (default: all)."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each system, on as many arrivals.")] = 5,
+    settings: SetOption = None,
+    report: Annotated[
+        Path | None, typer.Option(help="HTML report (default: reports/compare-<name>/index.html).")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=0, help="Runs at a time (0: one a core).")] = 0,
+    live: Annotated[bool, typer.Option("--live", help="Also run it live on emulated devices, in real time.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run the systems of SCENARIO on the same arrivals and compare them."""
+    with one_line_errors():
+        document = document_of(scenario, settings)
+        base = scenario_of(document, f"scenario {scenario}")
+        if live:
+            from sluice.fidelity import compare_live
+
+            compare_live(document, as_json=as_json)
+            return
+        names = [name.strip() for name in policies.split(",") if name.strip()] if policies else None
+        documents = systems_of(document, names)
+        for name, one in documents.items():
+            scenario_of(one, f"system {name}")
+        runs = run_all(documents, [base.seed + i for i in range(seeds)], jobs)
+        target = report or Path("reports") / f"compare-{_safe(base.name)}" / "index.html"
+        slos = [app.slo for app in catalogue_of(base).apps.values()]
+        from simulator.report.pages import comparison_page  # plots take half a second to import
+
+        page = comparison_page(f"Comparison: {base.name}", base.description, runs, base.reference, slos)
+        save(target, page)
+    if as_json:
+        print_json({name: together(of_system) for name, of_system in runs.items()})
+        return
+    _print(base.name, runs, base.reference, target)
+
+
+def run_all(documents: Mapping[str, Document], seeds: Sequence[int], jobs: int) -> dict[str, list[Run]]:
+    """Every system with every seed, ``jobs`` at a time in processes of their own, with a progress bar."""
+    tasks = [(name, document, seed, seed == seeds[0]) for name, document in documents.items() for seed in seeds]
+    runs: dict[str, list[Run]] = {name: [] for name in documents}
+    workers = min(jobs or len(os.sched_getaffinity(0)), len(tasks))
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+        bar = progress.add_task("simulating", total=len(tasks))
+        for (name, *_), result in zip(tasks, _results(tasks, workers), strict=True):
+            if isinstance(result, str):
+                raise ConfigurationError(result)
+            runs[name].append(result)
+            progress.advance(bar)
+    return runs
+
+
+def _results(tasks: Sequence[tuple[str, Document, int, bool]], workers: int) -> Iterator[Run | str]:
+    if workers <= 1:
+        yield from map(_run, tasks)
+        return
+    # Children are spawned, not forked: solvers and plot libraries hold threads.
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(_run, tasks)
+
+
+def _run(task: tuple[str, Document, int, bool]) -> Run | str:
+    """A run, or what went wrong: errors of ours do not survive pickling."""
+    name, document, seed, with_series = task
+    try:
+        return run_once(scenario_of(document, f"system {name}"), seed, time.perf_counter, with_series=with_series)
+    except SluiceError as error:
+        return f"system {name}, seed {seed}: {error}"
+
+
+def _print(
+    name: str, runs: Mapping[str, list[Run]], reference: Mapping[str, Mapping[str, float]], target: Path
+) -> None:
+    from simulator.report.pages import HEADER, row_of
+
+    count = len(next(iter(runs.values())))
+    table = Table(title=f"{name}: means over {count} seeds, ± 95 % confidence")
+    for column in HEADER:
+        table.add_column(column, justify="left" if column == "system" else "right")
+    for system, of_system in runs.items():
+        table.add_row(*row_of(system, together(of_system)))
+    if reference:
+        table.add_section()
+        for other, figures in reference.items():
+            table.add_row(*row_of(other, figures), style="dim")
+    out.print(table)
+    for note in determinism_notes(runs):
+        out.print(note, style="yellow")
+    out.print(f"report: {target}")
+
+
+def _safe(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name) or "scenario"

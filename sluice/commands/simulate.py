@@ -1,0 +1,88 @@
+"""``sluice simulate``: one run of a scenario under a virtual clock."""
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from domain.errors import ConfigurationError
+from simulator.experiment import Run, determinism_notes, run_once
+from simulator.scenario import Scenario, catalogue_of, read_scenario, scenario_of, with_setting
+from sluice.console import JsonOption, one_line_errors, out, print_json
+
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Override a field: policies.batching=eager, devices.0.count=5."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("simulate")(simulate)
+
+
+def simulate(
+    scenario: Annotated[Path, typer.Argument(help="Scenario file (YAML); examples are in examples/scenarios.")],
+    settings: SetOption = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Instead of the scenario's.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write an HTML report with plots here.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Simulate SCENARIO with the live policies and planner, and print its metrics."""
+    with one_line_errors():
+        document = document_of(scenario, settings)
+        validated = scenario_of(document, f"scenario {scenario}")
+        chosen = validated.seed if seed is None else seed
+        run = run_once(validated, chosen, time.perf_counter, with_series=report is not None)
+        if report is not None:
+            _write_report(report, validated, run)
+    if as_json:
+        print_json(run.figures())
+        return
+    table = Table(title=f"{validated.name}, seed {chosen}", show_header=False)
+    for name, value in flat(run.figures()).items():
+        table.add_row(name, f"{value:.4f}" if isinstance(value, float) else str(value))
+    out.print(table)
+    for note in determinism_notes({validated.name: [run]}):
+        out.print(note, style="yellow")
+    if report is not None:
+        out.print(f"report: {report}")
+
+
+def document_of(path: Path, settings: list[str] | None) -> dict[str, Any]:
+    """The scenario in ``path`` with the settings of the command line. Raises ConfigurationError."""
+    document = read_scenario(path, os.environ)
+    for assignment in settings or ():
+        document = with_setting(document, assignment)
+    return document
+
+
+def flat(figures: dict[str, Any]) -> dict[str, Any]:
+    """Nested figures under dotted names."""
+    result: dict[str, Any] = {}
+    for name, value in figures.items():
+        if isinstance(value, dict):
+            result |= {f"{name}.{inner}": content for inner, content in value.items()}
+        else:
+            result[name] = value
+    return result
+
+
+def save(path: Path, html: str) -> None:
+    """Write a report. Raises ConfigurationError where the path cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(html, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"--report {path}: {error.strerror}; choose a path that can be written") from error
+
+
+def _write_report(path: Path, scenario: Scenario, run: Run) -> None:
+    # Plots take half a second to import: only a report needs them.
+    from simulator.report.pages import simulation_page
+
+    slos = [app.slo for app in catalogue_of(scenario).apps.values()]
+    save(path, simulation_page(f"Simulation: {scenario.name}", scenario.description, run, slos))

@@ -1,0 +1,91 @@
+"""The Open Inference Protocol front, over a real socket."""
+
+import io
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from stages.http import HttpStage
+from streams import connect
+from tests.harness import PIXELS, ROLES, Running, running, settings_for
+
+
+@pytest.fixture
+async def front(tmp_path: Path) -> AsyncIterator[tuple[Running, aiohttp.ClientSession]]:
+    settings = settings_for("memory://", tmp_path, http={"port": 0})
+    fronts: list[HttpStage] = []
+
+    def catch(system: Any) -> None:
+        built = system._http
+
+        def build(apps: Any, devices: Any) -> Any:
+            fronts.extend(built(apps, devices))
+            return list(fronts)
+
+        system._http = build
+
+    async with running(settings, connect("memory://"), roles=(*ROLES, "http"), change=catch) as run:
+        await run.planned()
+        await fronts[0].bound.wait()
+        async with aiohttp.ClientSession(fronts[0].address) as session:
+            yield run, session
+
+
+def body(**changes: Any) -> dict[str, Any]:
+    return {
+        "inputs": [{"name": "image", "shape": [1, PIXELS], "datatype": "FP32", "data": [0.0] * PIXELS}],
+        **changes,
+    }
+
+
+async def test_a_query_is_answered_as_the_protocol_says(front: tuple[Running, aiohttp.ClientSession]) -> None:
+    _, session = front
+    async with session.post("/v2/models/toy/infer", json=body(id="mine")) as response:
+        assert response.status == 200
+        answer = await response.json()
+    assert answer["model_name"] == "toy"
+    assert answer["model_version"].startswith("toy-v")
+    assert {o["name"] for o in answer["outputs"]} == {"scores", "label"}
+    assert answer["parameters"]["late"] is False
+
+
+async def test_health_and_metadata(front: tuple[Running, aiohttp.ClientSession]) -> None:
+    _, session = front
+    for path in ("/v2", "/v2/health/live", "/v2/health/ready", "/v2/models/toy", "/v2/models/toy/ready"):
+        async with session.get(path) as response:
+            assert response.status == 200, path
+    async with session.get("/v2/models/toy") as response:
+        metadata = await response.json()
+    assert metadata["inputs"] == [{"name": "image", "datatype": "FP32", "shape": [-1, PIXELS]}]
+
+
+@pytest.mark.parametrize(
+    ("path", "sent", "status", "told"),
+    [
+        ("/v2/models/nobody/infer", body(), 404, "nobody"),
+        ("/v2/models/toy/infer", {"inputs": []}, 400, "inputs"),
+        ("/v2/models/toy/infer", body(parameters={"latency_ms": -1}), 400, "latency_ms"),
+        ("/v2/models/toy/infer", body(padding="x" * 1_100_000), 413, "body"),
+    ],
+)
+async def test_what_is_wrong_is_told_with_its_status(
+    front: tuple[Running, aiohttp.ClientSession], path: str, sent: Any, status: int, told: str
+) -> None:
+    _, session = front
+    async with session.post(path, data=io.BytesIO(json.dumps(sent).encode())) as response:
+        assert response.status == status
+        assert told in (await response.json())["error"]
+
+
+async def test_every_request_is_accounted_for(front: tuple[Running, aiohttp.ClientSession]) -> None:
+    run, session = front
+    for i in range(20):
+        async with session.post("/v2/models/toy/infer", json=body() if i % 4 else {"inputs": 7}) as response:
+            await response.read()
+    report = await run.audit()
+    assert report.queries == 20
+    assert report.balanced
