@@ -1,4 +1,4 @@
-"""``sluice sustain``: the rate a variant sustains for ever on one device under a promise, and how it grows with the SLO."""
+"""``sluice sustain``: the rate a variant sustains for ever on one device under a promise, against the SLO."""
 
 from itertools import pairwise
 from math import inf
@@ -53,8 +53,8 @@ def sustain(
         best = max_rate(curve, slo, promise, others_s=others)
         if best is None:
             raise ConfigurationError(
-                f"no batch is sustained within {slo_ms:g} ms: waiting and execution take {_shortest(curve, others):.3g} ms"
-                " at least; give a longer SLO or a faster variant"
+                f"no batch is sustained within {slo_ms:g} ms: waiting and execution take "
+                f"{_shortest(curve, others):.3g} ms at least; give a longer SLO or a faster variant"
             )
         series = _against_slo(curve, promise, others, slo)
         if plot is not None:
