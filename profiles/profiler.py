@@ -1,0 +1,118 @@
+"""What to measure next, and what the measurements say: the profiler without a clock, a process or a loop.
+
+Rules. Batch sizes and variants are interleaved: each round measures every pair that still needs samples once, in an
+order of its own, so that a slow spell of the machine falls on all of them and not on one. A pair is done after
+``enough`` samples, or once it has ``least`` and its ``share`` of time is spent. A batch size is given up, with all
+larger ones, where a smaller one already took longer than ``longest``. No sample is left out of a median or a p95.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from domain.profile import BatchLatency
+
+BATCH_SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
+"""Powers of two and a few between, up to the largest that a profile holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Run one batch of ``batch`` rows of ``variant``."""
+
+    variant: str
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What a batch took: wall seconds, round trip included, and CPU seconds of the process that ran it."""
+
+    wall: float
+    cpu: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How much to measure. Seconds; ``share`` is that of one variant at one batch size."""
+
+    least: int = 7
+    enough: int = 50
+    share: float = 0.15
+    longest: float = 1.0
+
+
+@dataclass(slots=True)
+class _Pair:
+    measurement: Measurement
+    samples: list[Sample] = field(default_factory=list)
+    spent: float = 0.0
+    given_up: bool = False
+
+    def done(self, effort: Effort) -> bool:
+        if self.given_up or len(self.samples) >= effort.enough:
+            return True
+        return len(self.samples) >= effort.least and self.spent >= effort.share
+
+
+class Sweep:
+    """One sweep over ``variants`` and ``batches``: ask ``next``, run it, ``record`` what it took, until None."""
+
+    def __init__(
+        self, variants: Iterable[str], batches: Sequence[int] = BATCH_SIZES, effort: Effort | None = None, seed: int = 0
+    ) -> None:
+        self._effort = effort or Effort()
+        self._pairs = {Measurement(v, b): _Pair(Measurement(v, b)) for v in variants for b in sorted(batches)}
+        self._rng = np.random.default_rng(seed)
+        # The first round goes up in batch sizes, so that those that take too long are met from below.
+        self._round = sorted(self._pairs, key=lambda m: m.batch, reverse=True)
+
+    def next(self) -> Measurement | None:
+        """What to run now; None when the sweep is over."""
+        while True:
+            while self._round:
+                measurement = self._round.pop()
+                if not self._pairs[measurement].done(self._effort):
+                    return measurement
+            left = [m for m, pair in self._pairs.items() if not pair.done(self._effort)]
+            if not left:
+                return None
+            self._round = [left[i] for i in self._rng.permutation(len(left))]
+
+    def record(self, measurement: Measurement, sample: Sample) -> None:
+        """Take down what ``measurement`` took."""
+        pair = self._pairs[measurement]
+        pair.samples.append(sample)
+        pair.spent += sample.wall
+        if sample.wall > self._effort.longest:
+            for other, found in self._pairs.items():
+                if other.variant == measurement.variant and other.batch > measurement.batch:
+                    found.given_up = True
+
+    @property
+    def progress(self) -> float:
+        """How far the sweep is, 0..1."""
+        done = sum(1.0 if p.done(self._effort) else self._part(p) for p in self._pairs.values())
+        return done / max(1, len(self._pairs))
+
+    def _part(self, pair: _Pair) -> float:
+        by_count = len(pair.samples) / self._effort.enough
+        by_time = min(len(pair.samples) / self._effort.least, pair.spent / self._effort.share)
+        return min(1.0, max(by_count, by_time))
+
+    def points(self, variant: str) -> tuple[BatchLatency, ...]:
+        """Latency of each batch size of ``variant`` that was measured."""
+        pairs = (p for m, p in self._pairs.items() if m.variant == variant and p.samples and not p.given_up)
+        return tuple(summarise(p.measurement.batch, p.samples) for p in pairs)
+
+
+def summarise(batch: int, samples: Sequence[Sample]) -> BatchLatency:
+    """Median and 95th percentile (linear between order statistics) of the wall times, median of the CPU times."""
+    wall = np.array([s.wall for s in samples])
+    return BatchLatency(
+        batch=batch,
+        median=float(np.median(wall)),
+        p95=float(np.quantile(wall, 0.95)),
+        cpu=float(np.median([s.cpu for s in samples])),
+    )
