@@ -25,10 +25,14 @@ class Plant(Protocol):
 
 
 class ControlPlane(Protocol):
-    """Makes plans. ``solve_s``: wall seconds of each solve so far; ``epochs``: plans published."""
+    """Makes plans. ``solve_s``: wall seconds of each solve so far; ``epochs``: plans published.
+
+    ``nondeterministic``: solves that a limit in seconds cut off, so that equal seeds may give different runs.
+    """
 
     solve_s: list[float]
     epochs: int
+    nondeterministic: int
 
     def start(self, plant: Plant, now: float) -> None:
         """The run begins."""
@@ -46,6 +50,7 @@ class FixedPlan:
         self._plan = plan
         self.solve_s: list[float] = []
         self.epochs = 0
+        self.nondeterministic = 0
 
     def start(self, plant: Plant, now: float) -> None:
         """Publish it."""

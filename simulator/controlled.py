@@ -38,6 +38,7 @@ class Controlled:
         self._timer = timer
         self.solve_s: list[float] = []
         self.epochs = 0
+        self.nondeterministic = 0
 
     def start(self, plant: Plant, now: float) -> None:
         """Begin to tick."""
@@ -70,6 +71,7 @@ class Controlled:
         allocation = self._planner.allocate(solve.problem)
         took = self._timer() - started
         self.solve_s.append(took)
+        self.nondeterministic += allocation.nondeterministic
         latency = took if self._latency == "measured" else self._latency
         # A plan carries the latency it was given: the wall time of this machine would make equal runs differ.
         self._plant.timeline.at(now + latency, self._solved, Solved(allocation, solve.reason, latency, solve.number))

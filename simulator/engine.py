@@ -85,11 +85,15 @@ class SystemModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """``summary``: the metrics. ``epochs``: plans published. ``solve_s``: wall seconds of each solve."""
+    """``summary``: the metrics. ``epochs``: plans published. ``solve_s``: wall seconds of each solve.
+
+    ``nondeterministic``: solves cut off by a limit in seconds.
+    """
 
     summary: Summary
     epochs: int
     solve_s: tuple[float, ...]
+    nondeterministic: int
 
 
 class Engine:
@@ -138,6 +142,7 @@ class Engine:
             summary=self.ledger.fold.summary(source.duration or None),
             epochs=self._control.epochs,
             solve_s=tuple(self._control.solve_s),
+            nondeterministic=self._control.nondeterministic,
         )
 
     def _start(self) -> None:

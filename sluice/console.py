@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import orjson
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from domain.errors import SluiceError
 
@@ -33,5 +34,5 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except SluiceError as error:
-        err.print(f"[bold red]error[/] {error}", highlight=False, soft_wrap=True)
+        err.print(f"[bold red]error[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         raise typer.Exit(EXIT_USAGE) from error

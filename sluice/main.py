@@ -23,6 +23,8 @@ COMMANDS: tuple[str, ...] = (
     "audit",
     "explain",
     "doctor",
+    "variants",
+    "profile",
     "plan",
     "sustain",
     "simulate",

@@ -11,7 +11,7 @@ from simulator.report.charts import (
     variants_chart,
 )
 from simulator.report.page import Figure, Table, Tile, page
-from simulator.report.series import Series, SeriesFold
+from simulator.series import Series, SeriesFold
 
 __all__ = [
     "Figure",

@@ -20,6 +20,9 @@ from sluice.console import JsonOption, err, one_line_errors, out, print_json
 
 Document = Mapping[str, Any]
 
+_ACROSS = 3
+"""Systems side by side in one table."""
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -107,19 +110,27 @@ def _print(
     from simulator.report.pages import HEADER, row_of
 
     count = len(next(iter(runs.values())))
-    table = Table(title=f"{name}: means over {count} seeds, ± 95 % confidence")
-    for column in HEADER:
-        table.add_column(column, justify="left" if column == "system" else "right")
-    for system, of_system in runs.items():
-        table.add_row(*row_of(system, together(of_system)))
+    rows = [row_of(system, together(of_system)) for system, of_system in runs.items()]
+    _print_columns(f"{name}: means over {count} seeds, ± 95 % confidence", HEADER, rows)
     if reference:
-        table.add_section()
-        for other, figures in reference.items():
-            table.add_row(*row_of(other, figures), style="dim")
-    out.print(table)
+        _print_columns("for reference", HEADER, [row_of(other, figures) for other, figures in reference.items()])
     for note in determinism_notes(runs):
         out.print(note, style="yellow")
     out.print(f"report: {target}")
+
+
+def _print_columns(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """One column a system, a few at a time: as wide as a terminal, however many there are."""
+    for start in range(0, len(rows), _ACROSS):
+        part = rows[start : start + _ACROSS]
+        table = Table(title=title if not start else None, title_justify="left")
+        table.add_column(header[0], no_wrap=True)
+        for row in part:
+            table.add_column(row[0], justify="right")
+        for number, label in enumerate(header[1:], start=1):
+            if any(row[number] != "-" for row in part):
+                table.add_row(label, *(row[number] for row in part))
+        out.print(table)
 
 
 def _safe(name: str) -> str:

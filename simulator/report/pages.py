@@ -1,0 +1,144 @@
+"""Pages of a simulation and of a comparison, from runs."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from simulator.experiment import Run, determinism_notes, together
+from simulator.report.charts import accuracy_chart, bars_chart, demand_chart, latency_chart, variants_chart
+from simulator.report.page import Figure, Table, Tile, page
+
+HEADER = ("system", "queries", "violations", "accuracy", "worst 10 s", "goodput", "p50", "p99", "solves", "solve p95")
+"""Columns of a comparison."""
+
+DEFINITIONS = (
+    "Violations: queries not answered within their own SLO, whatever became of them, over all queries.",
+    "Accuracy: mean profiled accuracy over queries answered on time. Worst 10 s: 1 - the worst 10-s accuracy, each app"
+    " normalised by its best variant.",
+    "Goodput: queries answered on time per second of the trace. Percentiles are over all answers, late ones included.",
+)
+
+
+def simulation_page(title: str, intro: str, run: Run, slos: Sequence[float]) -> str:
+    """One run. ``slos``: seconds."""
+    summary = run.summary
+    figures: list[Figure] = []
+    if run.series is not None:
+        one = {"simulated": run.series}
+        figures = [
+            Figure("Demand and goodput", demand_chart(one)),
+            Figure("Effective accuracy", accuracy_chart(one), "of each app's best variant"),
+            Figure("Variants that answered", variants_chart(run.series)),
+            Figure("Latency", latency_chart({"answers": run.series.latencies}, slos)),
+        ]
+    used = [
+        (f"{app}/{variant}", f"{count}", f"{count / max(1, summary.answered_on_time):.1%}")
+        for app, variants in summary.variants_used.items()
+        for variant, count in variants.items()
+    ]
+    apps = [
+        (
+            app,
+            f"{figures_['queries']:.0f}",
+            percent(figures_["slo_attainment"]),
+            percent(figures_["effective_accuracy"]),
+        )
+        for app, figures_ in summary.per_app.items()
+    ]
+    return page(
+        title,
+        intro=intro,
+        tiles=[
+            Tile(f"{summary.queries}", "queries"),
+            Tile(percent(summary.violation_ratio, 3), "violations"),
+            Tile(percent(summary.effective_accuracy), "effective accuracy"),
+            Tile(percent(summary.max_accuracy_drop), "largest accuracy drop, 10 s"),
+            Tile(f"{summary.goodput_qps:.1f}/s", "goodput"),
+            Tile(f"{summary.p99_ms:.0f} ms", "p99 latency"),
+            Tile(f"{run.epochs}", "plan epochs"),
+        ],
+        figures=figures,
+        tables=[
+            Table("Apps", ("app", "queries", "on time", "accuracy"), apps),
+            Table("Variants", ("variant", "on time", "share"), used),
+        ],
+        notes=[*DEFINITIONS, *determinism_notes({"run": [run]}), f"seed {run.seed}"],
+    )
+
+
+def comparison_page(
+    title: str,
+    intro: str,
+    runs: Mapping[str, Sequence[Run]],
+    reference: Mapping[str, Mapping[str, float]],
+    slos: Sequence[float],
+) -> str:
+    """Several systems on the same arrivals; plots over time are of the first seed."""
+    means = {name: together(of_system) for name, of_system in runs.items()}
+    series = {name: s for name, of_system in runs.items() if (s := of_system[0].series) is not None}
+    figures = [
+        Figure(
+            "Violations",
+            bars_chart(
+                {n: (100 * m["violation_ratio"], 100 * m["ci95"]["violation_ratio"]) for n, m in means.items()}, "%"
+            ),
+            "with 95 % confidence intervals",
+        ),
+        Figure(
+            "Effective accuracy",
+            bars_chart(
+                {n: (100 * m["effective_accuracy"], 100 * m["ci95"]["effective_accuracy"]) for n, m in means.items()},
+                "%",
+            ),
+            "with 95 % confidence intervals",
+        ),
+    ]
+    if series:
+        figures += [
+            Figure("Demand and goodput", demand_chart(series)),
+            Figure("Effective accuracy over time", accuracy_chart(series), "of each app's best variant"),
+            Figure("Latency", latency_chart({n: s.latencies for n, s in series.items()}, slos)),
+            *(Figure(f"Variants, {name}", variants_chart(s)) for name, s in series.items()),
+        ]
+    seeds = next(iter(means.values()))["seeds"]
+    rows = [*(row_of(name, mean) for name, mean in means.items()), *(row_of(n, r) for n, r in reference.items())]
+    return page(
+        title,
+        intro=intro,
+        figures=figures,
+        tables=[Table(f"Means over {len(seeds)} seeds, ± 95 % confidence", HEADER, rows)],
+        notes=[*DEFINITIONS, *determinism_notes(runs)],
+    )
+
+
+def row_of(name: str, figures: Mapping[str, object]) -> tuple[str, ...]:
+    """A row under HEADER from the figures of a system, or from some of them (others are dashes)."""
+    half = figures.get("ci95")
+    halves = half if isinstance(half, dict) else {}
+    planner = figures.get("planner")
+    solves = planner if isinstance(planner, dict) else {}
+
+    def shown(key: str, scale: float, digits: int, unit: str) -> str:
+        value = figures.get(key)
+        if not isinstance(value, int | float) or math.isnan(value):
+            return "-"
+        width = halves.get(key, math.nan)
+        spread = "" if math.isnan(width) else f" ±{scale * width:.{digits}f}"
+        return f"{scale * value:.{digits}f}{spread}{unit}"
+
+    return (
+        name,
+        shown("queries", 1, 0, ""),
+        shown("violation_ratio", 100, 2, " %"),
+        shown("effective_accuracy", 100, 2, " %"),
+        shown("max_accuracy_drop", 100, 2, " %"),
+        shown("goodput_qps", 1, 1, "/s"),
+        shown("p50_ms", 1, 0, " ms"),
+        shown("p99_ms", 1, 0, " ms"),
+        f"{solves['solves']}" if "solves" in solves else "-",
+        f"{solves['p95_ms']:.0f} ms" if solves.get("solves") else "-",
+    )
+
+
+def percent(ratio: float, digits: int = 2) -> str:
+    """A ratio as text; a dash where it is undefined."""
+    return "-" if math.isnan(ratio) else f"{100 * ratio:.{digits}f} %"

@@ -1,0 +1,216 @@
+"""The fields of a scenario file. Times carry their unit in the name; unknown fields are errors.
+
+Every section is a pydantic model, so that a file is understood whole or refused with the names of its wrong fields.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from domain.app import QueryClass
+from simulator.arrivals.spec import Positive, TraceSpec
+from simulator.service import ServiceMode
+
+NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+
+
+class Section(BaseModel):
+    """A part of the file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class WeaklyHardSpec(Section):
+    """At most ``m`` misses among any ``k`` consecutive queries."""
+
+    m: int = Field(ge=0)
+    k: int = Field(ge=1)
+
+
+class PromiseSpec(Section):
+    """What the app's stream was promised."""
+
+    max_consecutive: int | None = Field(default=None, ge=0)
+    weakly_hard: tuple[WeaklyHardSpec, ...] = ()
+
+
+class AppSpec(Section):
+    """What an app asks. What is left out stays as the catalogue has it."""
+
+    slo_ms: Positive | None = None
+    query_class: QueryClass | None = Field(default=None, alias="class")
+    min_accuracy: Share | None = None
+    promise: PromiseSpec | None = None
+
+
+class InlineVariant(Section):
+    """A variant and its profile, written in the scenario.
+
+    ``latency_ms``: by device type, then by batch size, the median or [median, p95].
+    """
+
+    name: Name
+    app: Name
+    accuracy: Share
+    memory_mb: NotNegative = 0.0
+    load_s: NotNegative = 1.0
+    latency_ms: Mapping[str, Mapping[Annotated[int, Field(ge=1, le=4096)], Positive | tuple[Positive, Positive]]]
+
+
+class CatalogueSpec(Section):
+    """Where profiles come from: ``inline`` variants, our own catalogue's folder, or the papers' data.
+
+    ``options``: further arguments of the reader of proteus-csv (batch_sizes, variants, families, load) or ramsis-json
+    (tasks, models, table, max_batch, load).
+    """
+
+    format: Literal["inline", "sluice", "proteus-csv", "ramsis-json"] = "inline"
+    path: Path | None = None
+    variants: tuple[InlineVariant, ...] = ()
+    options: Mapping[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "CatalogueSpec":
+        if self.format == "inline" and not self.variants:
+            raise ValueError("an inline catalogue lists its variants")
+        if self.format != "inline" and self.path is None:
+            raise ValueError(f"format {self.format} needs a path")
+        return self
+
+
+class SliceSpec(Section):
+    """A part of a device. ``profile``: a device type or MIG profile that variants are profiled on."""
+
+    name: Name
+    profile: str = "whole"
+    memory_mb: NotNegative = 0.0
+
+
+class DeviceSpec(Section):
+    """``count`` equal devices, named ``<name><number>`` (name: the type by default)."""
+
+    type: Name
+    count: int = Field(default=1, ge=1, le=100_000)
+    name: Name | None = None
+    memory_mb: NotNegative = 0.0
+    price: NotNegative = 0.0
+    spot: bool = False
+    slices: tuple[SliceSpec, ...] = ()
+
+
+def _named(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+class _PolicyFields(BaseModel):
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Everything but the name."""
+        return dict(self.model_extra or {})
+
+
+PolicySpec = Annotated[_PolicyFields, BeforeValidator(_named)]
+"""A policy by name, or {name: ..., option: value, ...}."""
+
+
+class PoliciesSpec(Section):
+    """Policies by name. ``admission``: none where null."""
+
+    admission: PolicySpec | None = None
+    routing: PolicySpec = Field(default_factory=lambda: _PolicyFields(name="weighted"))
+    batching: PolicySpec = Field(default_factory=lambda: _PolicyFields(name="deadline"))
+
+
+class PlannerSpec(Section):
+    """The planner by name, and the controller around it. Defaults are those of the live system.
+
+    ``latency_s``: seconds a plan takes to be made, or "measured" (then equal seeds may differ). ``headroom``: one for
+    all apps instead of each app's own. ``demand``: settings of the demand estimate (alpha, window, z, ...).
+    """
+
+    name: str = "allocation"
+    latency_s: NotNegative | Literal["measured"] = 0.0
+    period_s: Positive = 10.0
+    burst_interval_s: Positive = 1.0
+    device_timeout_s: Positive = 2.0
+    headroom: Annotated[float, Field(ge=1.0, le=1e3)] | None = None
+    capacity: Literal["best-batch", "largest-batch"] = "best-batch"
+    quantile: Literal["median", "p95"] = "p95"
+    variants_per_device: int = Field(default=1, ge=1, le=64)
+    switching_weight: NotNegative = 0.0
+    money_weight: NotNegative = 0.0
+    max_loads: int | None = Field(default=None, ge=0)
+    demand: Mapping[str, float] = Field(default_factory=dict)
+
+
+class SlowBatches(Section):
+    """A share of all batches takes ``factor`` times as long."""
+
+    probability: Share = 0.0
+    factor: Positive = 1.0
+
+
+class FailureSpec(Section):
+    """A device (name or pattern) dies, and returns unless ``until_s`` is left out."""
+
+    device: str
+    at_s: NotNegative
+    until_s: Positive | None = None
+
+
+class StragglerSpec(Section):
+    """A device (name or pattern) is slower by ``factor`` for a while."""
+
+    device: str
+    factor: Positive
+    at_s: NotNegative = 0.0
+    until_s: Positive | None = None
+
+
+class SimulationSpec(Section):
+    """The physics. ``shared``: device types whose slices share one processor. ``loads``: beside serving, or not.
+
+    ``to_router_ms``/``to_device_ms``: hops of a query; ``control_ms``: of plans and acknowledgements.
+    """
+
+    service: ServiceMode = "median"
+    slow_batches: SlowBatches = Field(default_factory=SlowBatches)
+    to_router_ms: NotNegative = 0.0
+    to_device_ms: NotNegative = 0.0
+    control_ms: NotNegative = 0.0
+    heartbeat_s: Positive = 0.5
+    warm_up_s: NotNegative = 5.0
+    drain_s: Positive = 600.0
+    loads: Literal["beside", "exclusive"] = "beside"
+    shared: tuple[str, ...] = ()
+    failures: tuple[FailureSpec, ...] = ()
+    stragglers: tuple[StragglerSpec, ...] = ()
+
+
+class Scenario(Section):
+    """A whole scenario. ``apps``: those simulated, in the order of trace shares (default: all of the catalogue).
+
+    ``systems``: named overrides, compared side by side. ``reference``: figures of others, shown beside ours.
+    """
+
+    name: str = "scenario"
+    description: str = ""
+    duration_s: Positive | None = None
+    seed: int = Field(default=0, ge=0, le=2**63 - 1)
+    catalogue: CatalogueSpec
+    apps: Mapping[str, AppSpec | None] | None = None
+    devices: tuple[DeviceSpec, ...] = Field(min_length=1)
+    traces: TraceSpec
+    policies: PoliciesSpec = Field(default_factory=PoliciesSpec)
+    planner: PlannerSpec = Field(default_factory=PlannerSpec)
+    simulation: SimulationSpec = Field(default_factory=SimulationSpec)
+    systems: Mapping[Name, Mapping[str, Any]] = Field(default_factory=dict)
+    reference: Mapping[str, Mapping[str, float]] = Field(default_factory=dict)
