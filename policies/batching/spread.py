@@ -35,6 +35,8 @@ from policies.dropping.safety import SafeModeSwitch
 from policies.dropping.selection import balanced, blockwise, greedy, grouped
 
 _by_deadline = attrgetter("deadline")
+_STREAMS = 16_384
+"""Streams remembered: beyond it the one that was seen first is forgotten, so that keys from outside cost no memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,9 @@ class SpreadBatching(QueueingPolicy):
     other variants. ``calm``: queries within the promise after which safe mode ends.
     """
 
-    __slots__ = ("_kept", "_own", "_places", "_streams", "fixed_batch", "lateness", "others_s", "safety")
+    __slots__ = (
+        "_constraints", "_kept", "_own", "_places", "_streams", "fixed_batch", "lateness", "others_s", "safety"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -83,6 +87,7 @@ class SpreadBatching(QueueingPolicy):
         self.others_s = others_s
         self.safety = SafeModeSwitch(calm)
         self._places: tuple[_Places, ...] = ()
+        self._constraints: tuple[tuple[int, int], ...] = ()
         self._streams: dict[str, MissHistory] = {}
         self._kept: list[tuple[MissHistory, int]] = []
 
@@ -93,14 +98,19 @@ class SpreadBatching(QueueingPolicy):
     def history(self, query: Query) -> MissHistory:
         """The history of the stream of ``query``."""
         history = self._streams.get(query.stream)
-        if history is None or history.constraints != constraints_of(self.promise):
-            history = self._streams[query.stream] = MissHistory(constraints_of(self.promise))
+        if history is None or history.constraints is not self._constraints:
+            if len(self._streams) >= _STREAMS:
+                del self._streams[next(iter(self._streams))]
+            history = self._streams[query.stream] = MissHistory(self._constraints)
         return history
 
     def hosting_changed(self) -> None:
         """Choose B; histories stay, so that promises hold across plans."""
         if self._own.active:
             self.promise = self._own
+        constraints = constraints_of(self.promise)
+        if constraints != self._constraints:
+            self._constraints = constraints
         self._places = tuple(self._places_on(h) for h in self.hosted)
 
     def _places_on(self, hosted: Hosted) -> "_Places":

@@ -1,0 +1,282 @@
+"""Every batching rule on the same arrivals: one device, one app, simulated; a table, a plot and the cells as JSON.
+
+Cells: arrivals (uniform, Poisson, Gamma of shape 0.05, on/off in phases of one SLO at twice the rate) x latency curve
+(flat, affine, linear in the batch, 1..64) x SLO (2, 4, 10 times the latency of a batch of 8) x load (50-120 % of
+capacity). Batches are limited to half the SLO, as plans limit them; capacity is the best throughput within that limit.
+
+    python bench/batching.py                      200,000 queries a cell and rule (5 seeds of 40,000)
+    python bench/batching.py --queries 4000 --seeds 2      a quick look
+
+Two bounds stand beside the rules. ``fluid``: arrivals at a constant rate r form batches b = r (SLO - latency(b)), so
+that at least 1 - b / (latency(b) r) is missed. ``clairvoyant``: no rule can miss fewer on these very arrivals, since it
+serves each query alone in 1 / capacity seconds and drops only what would end late.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Any
+
+import numpy as np
+
+from domain.events import Hosted
+from domain.profile import LatencyCurve
+from domain.query import Query
+from policies.batching.registry import batching
+from policies.batching.station import Station
+from policies.batching.trial import ON_TIME, Trial, try_alone
+from policies.dropping.tracker import MissTracker
+
+CURVES: dict[str, Callable[[int], float]] = {
+    "flat": lambda _: 0.010,
+    "affine": lambda b: 0.009 + 0.001 * b,
+    "linear": lambda b: 0.001 * b,
+}
+SLOS = (2, 4, 10)
+LOADS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2)
+ARRIVALS = ("uniform", "poisson", "gamma", "on/off")
+RULES: dict[str, dict[str, Any]] = {
+    "adaptive": {},
+    "static": {"size": 8},
+    "deadline": {},
+    "eager": {},
+    "aimd": {},
+    "early-drop": {},
+    "lazy-drop": {},
+    "spread-drop": {},
+    "weakly-hard": {"weakly_hard": ((5, 10),)},
+    "balanced": {},
+    "greedy": {"weakly_hard": ((5, 10),)},
+}
+PUBLISHED = ("static", "deadline", "aimd", "early-drop", "lazy-drop", "spread-drop", "weakly-hard")
+LARGEST = 64
+
+
+@dataclass(frozen=True)
+class Cell:
+    arrivals: str
+    curve: str
+    slo: int
+    load: float
+
+    @property
+    def seconds(self) -> tuple[float, ...]:
+        latency = CURVES[self.curve]
+        return tuple(latency(b) for b in range(1, LARGEST + 1) if latency(b) <= self.slo_s / 2 + 1e-12)
+
+    @property
+    def slo_s(self) -> float:
+        return self.slo * CURVES[self.curve](8)
+
+    @property
+    def capacity(self) -> float:
+        return max(b / s for b, s in enumerate(self.seconds, 1))
+
+    @property
+    def rate(self) -> float:
+        return self.load * self.capacity
+
+
+def times(cell: Cell, count: int, seed: int) -> list[float]:
+    """Arrival times, the same for every rule."""
+    rng = np.random.default_rng([seed, ARRIVALS.index(cell.arrivals), round(100 * cell.load), cell.slo])
+    mean = 1.0 / cell.rate
+    if cell.arrivals == "uniform":
+        at = mean * (np.arange(count) + rng.random())
+    elif cell.arrivals == "poisson":
+        at = np.cumsum(rng.exponential(mean, count))
+    elif cell.arrivals == "gamma":
+        at = np.cumsum(rng.gamma(0.05, mean / 0.05, count))
+    else:
+        inside = np.cumsum(rng.exponential(mean / 2, count))
+        at = inside + np.floor(inside / cell.slo_s) * cell.slo_s
+    found: list[float] = at.tolist()
+    return found
+
+
+def fluid_bound(cell: Cell) -> float:
+    """Least violations at a constant rate."""
+    rate = cell.rate
+    able = [b / s for b, s in enumerate(cell.seconds, 1) if b <= rate * (cell.slo_s - s) + 1.0]
+    return max(0.0, 1.0 - max(able) / rate)
+
+
+def clairvoyant(cell: Cell, arrivals: list[float]) -> float:
+    """Least violations on these arrivals."""
+    each, free, served = 1.0 / cell.capacity, 0.0, 0
+    for at in arrivals:
+        end = max(free, at) + each
+        if end <= at + cell.slo_s:
+            free, served = end, served + 1
+    return 1.0 - served / len(arrivals)
+
+
+def measure(job: tuple[Cell, int, int]) -> tuple[Cell, dict[str, dict[str, float]]]:
+    """One cell, one seed, all rules."""
+    cell, count, seed = job
+    arrivals = times(cell, count, seed)
+    curve = LatencyCurve(cell.seconds)
+    found: dict[str, dict[str, float]] = {
+        "fluid": {"violations": fluid_bound(cell)},
+        "clairvoyant": {"violations": clairvoyant(cell, arrivals)},
+    }
+    for rule, options in RULES.items():
+        queries = [Query("", "app", at, at + cell.slo_s) for at in arrivals]
+        started = process_time()
+        trial = try_alone(Station(batching(rule, **options)), queries, (Hosted("v", 0.9, curve),), cell.slo_s)
+        found[rule] = {**judged(trial), "us_per_query": 1e6 * (process_time() - started) / count}
+    return cell, found
+
+
+def judged(trial: Trial) -> dict[str, float]:
+    tracker = MissTracker([10])
+    for fate in trial.fates:
+        tracker.record(fate != ON_TIME)
+    span = trial.ended - trial.batches[0][0] if trial.batches else 1.0
+    return {
+        "violations": trial.violation_ratio,
+        "mean_batch": trial.mean_batch,
+        "mcd": tracker.mcd,
+        "worst_10": tracker.worst[10],
+        "wasted": trial.wasted_s / span,
+    }
+
+
+class Results:
+    """Per cell and rule: one list of values per metric, a value a seed."""
+
+    def __init__(self) -> None:
+        self.cells: dict[Cell, dict[str, dict[str, list[float]]]] = {}
+
+    def add(self, cell: Cell, found: dict[str, dict[str, float]]) -> None:
+        rules = self.cells.setdefault(cell, {})
+        for rule, metrics in found.items():
+            into = rules.setdefault(rule, defaultdict(list))
+            for metric, value in metrics.items():
+                into[metric].append(value)
+
+    def mean(self, cell: Cell, rule: str, metric: str = "violations") -> float:
+        return float(np.mean(self.cells[cell][rule][metric]))
+
+    def total(self, rule: str, which: Callable[[Cell], bool] = lambda _: True) -> float:
+        return sum(self.mean(c, rule) for c in self.cells if which(c))
+
+    def over(self, rule: str, metric: str, which: Callable[[Cell], bool] = lambda _: True) -> float:
+        return float(np.mean([self.mean(c, rule, metric) for c in self.cells if which(c)]))
+
+    def margin(self, cell: Cell) -> tuple[float, float, str]:
+        """(adaptive less the best published rule, two standard errors of that, that rule), paired by seed."""
+        best = min(PUBLISHED, key=lambda rule: self.mean(cell, rule))
+        ours, theirs = (np.array(self.cells[cell][r]["violations"]) for r in ("adaptive", best))
+        gaps = ours - theirs
+        error = 2.0 * float(gaps.std(ddof=1)) / len(gaps) ** 0.5 if len(gaps) > 1 else 0.0
+        return float(gaps.mean()), error, best
+
+
+def report(results: Results) -> list[str]:
+    lines = [
+        f"{len(results.cells)} cells; violations in % of queries, means over cells",
+        f"{'rule':12} "
+        + " ".join(f"{a:>8}" for a in ARRIVALS)
+        + "   <=100%     all   batch     mcd  m of 10  wasted us/query",
+    ]
+    for rule in (*RULES, "clairvoyant", "fluid"):
+        parts = [100 * results.over(rule, "violations", lambda c, a=a: c.arrivals == a) for a in ARRIVALS]
+        parts.append(100 * results.over(rule, "violations", lambda c: c.load <= 1.0))
+        parts.append(100 * results.over(rule, "violations"))
+        line = f"{rule:12} " + " ".join(f"{p:8.2f}" for p in parts)
+        if rule in RULES:
+            more = [results.over(rule, m) for m in ("mean_batch", "mcd", "worst_10", "wasted", "us_per_query")]
+            line += f" {more[0]:7.1f} {more[1]:7.0f} {more[2]:8.1f} {100 * more[3]:6.2f}% {more[4]:8.1f}"
+        lines.append(line)
+    return [*lines, "", *claims(results)]
+
+
+def claims(results: Results) -> list[str]:
+    ours = results.total("adaptive")
+    lines = []
+    for rule in ("deadline", "aimd"):
+        theirs = results.total(rule)
+        lines.append(f"adaptive against {rule}: {100 * (1 - ours / theirs):.1f} % fewer violations (sum over cells)")
+    feasible = lambda c: c.load <= 1.0  # noqa: E731
+    for rule in ("early-drop", "lazy-drop"):
+        theirs, mine = results.total(rule, feasible), results.total("adaptive", feasible)
+        shares = [
+            f"{100 * (theirs - mine) / (theirs - results.total(bound, feasible)):.1f} % ({bound})"
+            for bound in ("fluid", "clairvoyant")
+        ]
+        lines.append(f"of the distance from {rule} to the bound, up to 100 % load, closed: {', '.join(shares)}")
+    margins = sorted(((*results.margin(c), c) for c in results.cells), key=lambda m: m[0] - m[1], reverse=True)
+    beyond = [m for m in margins if m[0] - m[1] > 0.005]
+    lines.append(f"cells more than 0.5 points + 2 standard errors worse than the best published rule: {len(beyond)}")
+    for gap, error, best, cell in margins[:5]:
+        lines.append(f"    {100 * gap:+.2f} +- {100 * error:.2f} points against {best} at {cell}")
+    return lines
+
+
+def draw(results: Results, path: Path) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(13, 9), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(len(CURVES), len(ARRIVALS), sharex=True)
+    shown = ("adaptive", "deadline", "eager", "aimd", "early-drop", "lazy-drop", "balanced", "clairvoyant")
+    for row, curve in zip(grid, CURVES, strict=True):
+        for axes, arrivals in zip(row, ARRIVALS, strict=True):
+            for rule in shown:
+                ys = [
+                    100 * results.over(rule, "violations", lambda c, load=load: (c.curve, c.arrivals, c.load) == (curve, arrivals, load))  # noqa: B023, E501
+                    for load in LOADS
+                ]  # fmt: skip
+                style = {"adaptive": {"lw": 2.5, "color": "k"}, "clairvoyant": {"ls": ":", "color": "grey"}}.get(
+                    rule, {}
+                )
+                axes.plot([100 * load for load in LOADS], ys, label=rule, **style)
+            axes.set_title(f"{curve}, {arrivals}", fontsize=9)
+            axes.set_ylim(0, 60)
+    grid[-1][0].set_xlabel("load, % of capacity")
+    grid[0][0].set_ylabel("violations, %")
+    grid[0][0].legend(fontsize=7)
+    figure.savefig(path, format="png", dpi=110)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--queries", type=int, default=40_000, help="queries of each seed")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--out", type=Path, default=Path("reports/bench"))
+    asked = parser.parse_args()
+    cells = [Cell(a, c, s, load) for a in ARRIVALS for c in CURVES for s in SLOS for load in LOADS]
+    jobs = [(cell, asked.queries, seed) for cell in cells for seed in range(asked.seeds)]
+    started = perf_counter()
+    results = Results()
+    with ProcessPoolExecutor(asked.workers) as pool:
+        for done, (cell, found) in enumerate(pool.map(measure, jobs, chunksize=4), 1):
+            results.add(cell, found)
+            if sys.stderr.isatty():
+                print(f"\r{done}/{len(jobs)}", end="", file=sys.stderr)
+    lines = [
+        f"{platform.processor() or platform.machine()}, {asked.workers} processes, {perf_counter() - started:.0f} s"
+    ]
+    lines.append(f"{asked.queries * asked.seeds} queries a cell and rule, {asked.seeds} seeds")
+    lines += report(results)
+    print("\n".join(lines))
+    asked.out.mkdir(parents=True, exist_ok=True)
+    (asked.out / "batching.txt").write_text("\n".join(lines) + "\n")
+    (asked.out / "batching.json").write_text(json.dumps([{**vars(c), **r} for c, r in results.cells.items()]))
+    draw(results, asked.out / "batching.png")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
