@@ -1,14 +1,11 @@
 """Pages of a simulation and of a comparison, from runs."""
 
-import math
 from collections.abc import Mapping, Sequence
 
 from simulator.experiment import Run, determinism_notes, together
 from simulator.report.charts import accuracy_chart, bars_chart, demand_chart, latency_chart, variants_chart
 from simulator.report.page import Figure, Table, Tile, page
-
-HEADER = ("system", "queries", "violations", "accuracy", "worst 10 s", "goodput", "p50", "p99", "solves", "solve p95")
-"""Columns of a comparison."""
+from simulator.rows import HEADER, percent, row_of
 
 DEFINITIONS = (
     "Violations: queries not answered within their own SLO, whatever became of them, over all queries.",
@@ -108,37 +105,3 @@ def comparison_page(
         tables=[Table(f"Means over {len(seeds)} seeds, ± 95 % confidence", HEADER, rows)],
         notes=[*DEFINITIONS, *determinism_notes(runs)],
     )
-
-
-def row_of(name: str, figures: Mapping[str, object]) -> tuple[str, ...]:
-    """A row under HEADER from the figures of a system, or from some of them (others are dashes)."""
-    half = figures.get("ci95")
-    halves = half if isinstance(half, dict) else {}
-    planner = figures.get("planner")
-    solves = planner if isinstance(planner, dict) else {}
-
-    def shown(key: str, scale: float, digits: int, unit: str) -> str:
-        value = figures.get(key)
-        if not isinstance(value, int | float) or math.isnan(value):
-            return "-"
-        width = halves.get(key, math.nan)
-        spread = "" if math.isnan(width) else f" ±{scale * width:.{digits}f}"
-        return f"{scale * value:.{digits}f}{spread}{unit}"
-
-    return (
-        name,
-        shown("queries", 1, 0, ""),
-        shown("violation_ratio", 100, 2, " %"),
-        shown("effective_accuracy", 100, 2, " %"),
-        shown("max_accuracy_drop", 100, 2, " %"),
-        shown("goodput_qps", 1, 1, "/s"),
-        shown("p50_ms", 1, 0, " ms"),
-        shown("p99_ms", 1, 0, " ms"),
-        f"{solves['solves']}" if "solves" in solves else "-",
-        f"{solves['p95_ms']:.0f} ms" if solves.get("solves") else "-",
-    )
-
-
-def percent(ratio: float, digits: int = 2) -> str:
-    """A ratio as text; a dash where it is undefined."""
-    return "-" if math.isnan(ratio) else f"{100 * ratio:.{digits}f} %"

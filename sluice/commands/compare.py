@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from domain.errors import ConfigurationError, SluiceError
 from simulator.experiment import Run, determinism_notes, run_once, systems_of, together
+from simulator.rows import HEADER, row_of
 from simulator.scenario import catalogue_of, scenario_of
 from sluice.commands.simulate import SetOption, document_of, save
 from sluice.console import JsonOption, err, one_line_errors, out, print_json
@@ -107,30 +109,40 @@ def _run(task: tuple[str, Document, int, bool]) -> Run | str:
 def _print(
     name: str, runs: Mapping[str, list[Run]], reference: Mapping[str, Mapping[str, float]], target: Path
 ) -> None:
-    from simulator.report.pages import HEADER, row_of
-
     count = len(next(iter(runs.values())))
-    rows = [row_of(system, together(of_system)) for system, of_system in runs.items()]
-    _print_columns(f"{name}: means over {count} seeds, ± 95 % confidence", HEADER, rows)
+    out.print(f"[bold]{escape(name)}[/]: means over {count} seeds, ± 95 % confidence", soft_wrap=True)
+    _print_columns([row_of(system, together(of_system)) for system, of_system in runs.items()])
     if reference:
-        _print_columns("for reference", HEADER, [row_of(other, figures) for other, figures in reference.items()])
+        out.print("[bold]for reference[/]")
+        _print_rows([row_of(other, figures) for other, figures in reference.items()])
     for note in determinism_notes(runs):
         out.print(note, style="yellow")
-    out.print(f"report: {target}")
+    out.print(f"report: {target}", soft_wrap=True)
 
 
-def _print_columns(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def _print_columns(rows: Sequence[Sequence[str]]) -> None:
     """One column a system, a few at a time: as wide as a terminal, however many there are."""
     for start in range(0, len(rows), _ACROSS):
         part = rows[start : start + _ACROSS]
-        table = Table(title=title if not start else None, title_justify="left")
-        table.add_column(header[0], no_wrap=True)
+        table = Table()
+        table.add_column(HEADER[0], no_wrap=True)
         for row in part:
             table.add_column(row[0], justify="right")
-        for number, label in enumerate(header[1:], start=1):
+        for number, label in enumerate(HEADER[1:], start=1):
             if any(row[number] != "-" for row in part):
                 table.add_row(label, *(row[number] for row in part))
         out.print(table)
+
+
+def _print_rows(rows: Sequence[Sequence[str]]) -> None:
+    """One row a system; columns that say nothing are left out."""
+    used = [n for n in range(len(HEADER)) if any(row[n] != "-" for row in rows)]
+    table = Table()
+    for number in used:
+        table.add_column(HEADER[number], justify="left" if not number else "right")
+    for row in rows:
+        table.add_row(*(row[n] for n in used))
+    out.print(table)
 
 
 def _safe(name: str) -> str:

@@ -1,0 +1,93 @@
+"""Simulated queries per second of CPU, and memory against the length of the trace.
+
+Weighted routing and eager batching; the planner runs as live. Each case is a process of its own, so that its memory is
+its own. Run: ``python bench/simulator.py [--json] [--quick]``.
+"""
+
+import argparse
+import json
+import platform
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+SCENARIO = ROOT / "examples" / "scenarios" / "small.yaml"
+
+CASES: dict[str, tuple[float, float]] = {
+    "a tenth of the trace": (80_000, 400.0),
+    "the whole trace": (800_000, 400.0),
+    "twice the rate": (800_000, 800.0),
+}
+"""Name -> (queries, queries/s). Rate is the mean; the wave goes from a fifth to nine fifths of it."""
+
+
+def case(queries: float, qps: float) -> dict[str, Any]:
+    """Simulate one case here and now."""
+    sys.path.insert(0, str(ROOT))
+    from simulator.experiment import run_once
+    from simulator.scenario import overridden, read_scenario, scenario_of
+
+    document = overridden(
+        read_scenario(SCENARIO, {}),
+        {
+            "duration_s": queries / qps,
+            "traces.qps": [0.2 * qps, 1.8 * qps],
+            "traces.generator": {"period_s": 150, "spikes": 0},
+            "policies.batching": "eager",
+            "devices": [{"type": "cpu", "count": 8}, {"type": "gpu", "count": 4}],
+        },
+    )
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    started, cpu = time.perf_counter(), time.process_time()
+    run = run_once(scenario_of(document), 0, time.perf_counter)
+    cpu_s, wall_s = time.process_time() - cpu, time.perf_counter() - started
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    planning = sum(run.solve_s)
+    return {
+        "queries": run.summary.queries,
+        "violation_ratio": run.summary.violation_ratio,
+        "wall_s": wall_s,
+        "cpu_s": cpu_s,
+        "planning_s": planning,
+        "queries_per_cpu_s": run.summary.queries / (cpu_s - planning),
+        "queries_per_cpu_s_with_planning": run.summary.queries / cpu_s,
+        "memory_grew_mb": (after - before) / 1024,
+    }
+
+
+def main() -> None:
+    """Print a line a case."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="A tenth of the queries.")
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    scale = 0.1 if options.quick else 1.0
+    if options.case:
+        queries, qps = CASES[options.case]
+        print(json.dumps(case(scale * queries, qps)))
+        return
+    results = {}
+    for name in CASES:
+        arguments = [sys.executable, __file__, "--case", name, *(["--quick"] if options.quick else [])]
+        done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+        results[name] = json.loads(done.stdout)
+    if options.json:
+        print(json.dumps({"machine": f"{platform.machine()}, Python {platform.python_version()}", "cases": results}))
+        return
+    print(f"{platform.machine()}, Python {platform.python_version()}")
+    for name, r in results.items():
+        print(
+            f"{name:22} {r['queries']:8d} queries in {r['wall_s']:5.1f} s;"
+            f" {r['queries_per_cpu_s']:8.0f} queries per CPU second"
+            f" ({r['queries_per_cpu_s_with_planning']:.0f} with {r['planning_s']:.1f} s of planning);"
+            f" memory grew by {r['memory_grew_mb']:.1f} MB"
+        )
+
+
+if __name__ == "__main__":
+    main()
