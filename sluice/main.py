@@ -26,6 +26,7 @@ COMMANDS: tuple[str, ...] = (
     "variants",
     "profile",
     "plan",
+    "policy",
     "sustain",
     "simulate",
     "compare",

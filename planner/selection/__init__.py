@@ -1,1 +1,1 @@
-"""Which variant to run for each batch: the exact Markov decision process of a worker, solved in a fraction of a second."""
+"""Which variant to run for each batch: the exact Markov decision process of a worker, solved in a tenth of a second."""

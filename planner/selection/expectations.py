@@ -26,7 +26,7 @@ def expectations(chain: Chain, solution: Solution) -> Expectations:
     busy = float((pi * seconds).sum()) / float(pi.sum())
     rate = chain.arrivals_per_second
     return Expectations(
-        accuracy=_ratio(float((on_time * accuracy).sum()), float(on_time.sum())),
+        accuracy=min(_ratio(float((on_time * accuracy).sum()), float(on_time.sum())), float(accuracy.max())),
         violation=float((weight * (1.0 - met)).sum()) / served,
         mean_batch=mean_batch,
         utilisation=min(1.0, busy * rate / mean_batch),

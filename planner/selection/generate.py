@@ -1,9 +1,11 @@
 """From a question to a table: build the chain, solve it, say what to expect."""
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 from domain.table import DROP as DROP_CODE
 from domain.table import SelectionTable
@@ -41,14 +43,21 @@ def candidates(
 
 def generate(model: SelectionModel, *, app: str = "", worker_class: str = "", values: Array | None = None) -> Generated:
     """The best table for ``model``. ``values``: of a neighbouring load. Deterministic."""
-    chain = build_chain(model)
-    solution = solve(chain, values)
+    with _blas().limit(limits=1, user_api="blas"):
+        chain = build_chain(model)
+        solution = solve(chain, values)
     return Generated(
         table=_table(chain, solution, app, worker_class),
         values=solution.values,
         states=chain.shape[0] * chain.shape[1] + 1,
         sweeps=solution.sweeps,
     )
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    """Products here are too small to share: more threads would only wait for each other, at five times the CPU time."""
+    return ThreadpoolController()
 
 
 def _table(chain: Chain, solution: Solution, app: str, worker_class: str) -> SelectionTable:

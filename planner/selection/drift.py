@@ -1,0 +1,87 @@
+"""Whether what is observed still fits what a table promises, and if not, why.
+
+A promise is broken where the observation lies outside it by more than chance allows (a one-sided bound at ``z``
+standard errors). Reasons are looked for in what the table assumed: load, regularity of arrivals, latency.
+"""
+
+import math
+from dataclasses import dataclass
+
+from domain.table import SelectionTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """Of one worker, over a stretch of time. ``accuracy_sum``, ``accuracy_squares``: over queries on time.
+
+    ``qps``: of the whole app; ``gap_variation``: squared coefficient of variation of gaps between the worker's queries;
+    ``latency_ratio``: batch latencies over the profile's p95, their 95th percentile.
+    """
+
+    queries: int
+    on_time: int
+    accuracy_sum: float
+    accuracy_squares: float
+    qps: float
+    gap_variation: float
+    latency_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """``promise``: accuracy or violation; ``reasons``: assumptions that do not hold, or that none was found broken."""
+
+    promise: str
+    expected: float
+    observed: float
+    reasons: tuple[str, ...]
+
+
+def check(table: SelectionTable, observed: Observed, z: float = 3.0) -> tuple[Alarm, ...]:
+    """The promises that ``observed`` breaks."""
+    n = observed.queries
+    if n == 0:
+        return ()
+    alarms: list[Alarm] = []
+    violation = 1.0 - observed.on_time / n
+    if wilson_lower(n - observed.on_time, n, z) > table.expected.violation:
+        alarms.append(Alarm("violation", table.expected.violation, violation, _reasons(table, observed)))
+    if observed.on_time > 1:
+        mean = observed.accuracy_sum / observed.on_time
+        variance = max(observed.accuracy_squares / observed.on_time - mean**2, 0.0)
+        # Queries of a batch share their accuracy: the effective count is that of batches.
+        batches = max(observed.on_time / max(table.expected.mean_batch, 1.0), 1.0)
+        if mean + z * math.sqrt(variance / batches) < table.expected.accuracy:
+            alarms.append(Alarm("accuracy", table.expected.accuracy, mean, _reasons(table, observed)))
+    return tuple(alarms)
+
+
+def wilson_lower(hits: int, n: int, z: float) -> float:
+    """Lower end of the Wilson interval of hits / n."""
+    if n == 0:
+        return 0.0
+    p = hits / n
+    centre = p + z * z / (2 * n)
+    half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return max(0.0, (centre - half) / (1 + z * z / n))
+
+
+def _reasons(table: SelectionTable, observed: Observed) -> tuple[str, ...]:
+    reasons: list[str] = []
+    if observed.qps > 1.05 * table.qps:
+        reasons.append(f"load {observed.qps:.4g} queries/s is above the table's {table.qps:.4g}")
+    assumed = _gap_variation(table)
+    if observed.gap_variation > 1.5 * assumed + 0.05:
+        reasons.append(
+            f"gaps vary by {observed.gap_variation:.3g} (squared), assumed {assumed:.3g}: bursts or misrouting"
+        )
+    if observed.latency_ratio > 1.05:
+        reasons.append(f"latency is {observed.latency_ratio:.3g} times the profile's p95; profile again")
+    return tuple(reasons) or ("load, arrivals and latency are as assumed; the profile's accuracy or shares may not be",)
+
+
+def _gap_variation(table: SelectionTable) -> float:
+    shape = float(table.assumptions.get("arrival_shape", 1.0))
+    if table.assumptions.get("dispatch") == "random":
+        return 1.0 / (shape * table.workers) + 1.0 - 1.0 / table.workers
+    return 1.0 / (shape * table.workers)
