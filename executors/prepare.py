@@ -10,6 +10,7 @@ import fcntl
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -42,7 +43,7 @@ def demo_folder(home: Path) -> Path:
 def ensure_demo_catalogue(
     home: Path, progress: Progress = silent, *, apps: Sequence[str] = DEMO_APPS, options: ProfileOptions | None = None
 ) -> Catalogue:
-    """The demo's catalogue, made if need be (about half a minute on two cores). Not for a running event loop.
+    """The demo's catalogue, made if need be (about half a minute on two cores), blocking meanwhile.
 
     ``options``: how to profile, where it is made. Raises ConfigurationError where something to build it with is missing
     or ``home`` cannot be written.
@@ -60,14 +61,12 @@ def ensure_demo_catalogue(
         models = {b.variant.digest: b.model for b in built}
         # Models first, without origin: until the profiles are there too, nobody takes it for finished.
         save_catalogue(folder, catalogue, models)
-        profiles = asyncio.run(
-            profile_in_child(
-                folder,
-                catalogue,
-                tuple(catalogue.variants.values()),
-                options,
-                lambda what, done: progress(what, _BUILDING + (1.0 - _BUILDING) * done),
-            )
+        profiles = profile_blocking(
+            folder,
+            catalogue,
+            tuple(catalogue.variants.values()),
+            options,
+            lambda what, done: progress(what, _BUILDING + (1.0 - _BUILDING) * done),
         )
         catalogue = Catalogue.of(catalogue.apps.values(), catalogue.variants.values(), profiles)
         save_catalogue(folder, catalogue, {}, origin(apps))
@@ -88,6 +87,18 @@ async def profile_in_child(
         return await profile_variants(executor, catalogue.apps, variants, options, progress)
     finally:
         await executor.close()
+
+
+def profile_blocking(
+    folder: Path,
+    catalogue: Catalogue,
+    variants: Sequence[Variant],
+    options: ProfileOptions | None = None,
+    progress: Progress = silent,
+) -> list[Profile]:
+    """``profile_in_child`` for callers that may or may not be inside an event loop: in a thread with its own."""
+    with ThreadPoolExecutor(1, "profiler") as pool:
+        return pool.submit(asyncio.run, profile_in_child(folder, catalogue, variants, options, progress)).result()
 
 
 def origin(apps: Sequence[str]) -> dict[str, str]:

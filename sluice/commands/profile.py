@@ -1,0 +1,113 @@
+"""``sluice profile``: measure variants again on this machine, through the executor that serves them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from domain.errors import ConfigurationError, InvalidInputError
+from domain.profile import Profile
+from domain.variant import Variant
+from profiles.catalogue import Catalogue
+from profiles.document import MAX_BATCH, fingerprint, profile_to_document
+from profiles.folder import load_origin, save_catalogue
+from profiles.profiler import BATCH_SIZES, Effort
+from sluice.catalogue import open_catalogue
+from sluice.commands.variants import add_profile_columns, profile_cells
+from sluice.console import JsonOption, err, one_line_errors, out, print_json
+from sluice.settings import load
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("profile")(profile)
+
+
+def profile(
+    app: Annotated[list[str] | None, typer.Option("--app", help="Variants of this app; may be given again.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Variants of every app.")] = False,
+    device_type: Annotated[str, typer.Option(help="Device type that this machine stands for.")] = "cpu",
+    batches: Annotated[str, typer.Option(help="Batch sizes to measure.")] = ",".join(map(str, BATCH_SIZES)),
+    repeats: Annotated[int, typer.Option(min=3, max=10_000, help="Samples a batch size, where time allows.")] = 50,
+    settings: Annotated[Path | None, typer.Option(help="Settings file (YAML).")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure latency, load time and memory of variants here, and keep them in the catalogue."""
+    with one_line_errors():
+        if bool(app) == every:
+            raise InvalidInputError("--app", "name the apps to profile, or give --all")
+        sizes = read_batches(batches)
+        catalogue, folder = open_catalogue(load(settings))
+        chosen = choose(catalogue, list(catalogue.apps) if every else app or [])
+        measured = _measure(folder, catalogue, chosen, device_type, sizes, repeats)
+        merged = Catalogue.of(
+            catalogue.apps.values(), catalogue.variants.values(), [*_kept(catalogue, measured), *measured]
+        )
+        save_catalogue(folder, merged, {}, load_origin(folder))
+    if as_json:
+        profiles = [profile_to_document(p) for p in measured]
+        print_json({"folder": str(folder), "fingerprint": fingerprint(merged), "profiles": profiles})
+        return
+    out.print(_table(measured))
+    out.print(f"kept in {folder}, fingerprint {fingerprint(merged)[:12]}")
+
+
+def read_batches(text: str) -> tuple[int, ...]:
+    """ "1,2,8" as ascending sizes. Raises InvalidInputError."""
+    try:
+        sizes = sorted({int(part) for part in text.split(",")})
+    except ValueError as error:
+        raise InvalidInputError("--batches", f"{text!r}; give sizes such as 1,2,4,8") from error
+    if sizes[0] < 1 or sizes[-1] > MAX_BATCH:
+        raise InvalidInputError("--batches", f"{text!r}; sizes are 1 to {MAX_BATCH}")
+    return tuple(sizes)
+
+
+def choose(catalogue: Catalogue, apps: list[str]) -> list[Variant]:
+    """Variants of ``apps`` that have a model. Raises InvalidInputError, ConfigurationError if there are none."""
+    for name in apps:
+        if name not in catalogue.apps:
+            raise InvalidInputError("--app", f"{name!r} is not one of {', '.join(catalogue.apps) or 'none'}")
+    chosen = [v for v in catalogue.variants.values() if v.app in apps and v.model]
+    if not chosen:
+        raise ConfigurationError("no variant there has a model: profiles alone can be emulated, not measured")
+    return chosen
+
+
+def _measure(
+    folder: Path, catalogue: Catalogue, chosen: list[Variant], device_type: str, sizes: tuple[int, ...], repeats: int
+) -> list[Profile]:
+    from executors.measure import ProfileOptions  # brings NumPy, which no other option of this command needs
+    from executors.prepare import profile_blocking
+
+    options = ProfileOptions(
+        device_type=device_type, batches=sizes, effort=Effort(least=min(7, repeats), enough=repeats)
+    )
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=err, transient=True) as progress:
+        task = progress.add_task("profile", total=1.0)
+        return profile_blocking(
+            folder,
+            catalogue,
+            chosen,
+            options,
+            lambda what, done: progress.update(task, description=what, completed=done),
+        )
+
+
+def _kept(catalogue: Catalogue, measured: list[Profile]) -> list[Profile]:
+    """Profiles that were not measured again."""
+    new = {(p.variant, p.device_type) for p in measured}
+    return [p for pair, p in catalogue.profiles.items() if pair not in new]
+
+
+def _table(measured: list[Profile]) -> Table:
+    table = Table(title="measured here, round trip to the executor's process included", box=SIMPLE_HEAD)
+    table.add_column("variant", no_wrap=True)
+    add_profile_columns(table)
+    for found in measured:
+        table.add_row(found.variant, *profile_cells(found))
+    return table

@@ -1,0 +1,132 @@
+"""``sluice variants``: what can answer an app's queries, how well, how fast and where."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from domain.errors import InvalidInputError
+from domain.profile import Profile
+from domain.variant import Variant
+from profiles.catalogue import Catalogue
+from sluice.catalogue import open_catalogue
+from sluice.console import JsonOption, one_line_errors, out, print_json
+from sluice.settings import load
+
+_CONFIDENT = 1.96
+"""Standard errors of a difference below which two accuracies are not told apart."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("variants")(variants)
+
+
+def variants(
+    app: Annotated[str | None, typer.Option("--app", help="Only of this app.")] = None,
+    settings: Annotated[Path | None, typer.Option(help="Settings file (YAML).")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List variants with accuracy and profiles. The demo's are built and profiled first where there are none."""
+    with one_line_errors():
+        catalogue, folder = open_catalogue(load(settings))
+        apps = [app] if app else list(catalogue.apps)
+        for name in apps:
+            if name not in catalogue.apps:
+                raise InvalidInputError("--app", f"{name!r} is not one of {', '.join(catalogue.apps) or 'none'}")
+    if as_json:
+        print_json({"folder": str(folder), "apps": {name: describe_app(catalogue, name) for name in apps}})
+        return
+    for name in apps:
+        out.print(_table(catalogue, name))
+        for line in _noise(catalogue.of_app(name)):
+            out.print(f"[dim]{line}[/]")
+
+
+def describe_app(catalogue: Catalogue, app: str) -> list[dict[str, Any]]:
+    """Variants of ``app``, most accurate first, as plain values. Seconds and bytes."""
+    return [
+        {
+            "variant": v.name,
+            "family": v.family,
+            "accuracy": v.accuracy,
+            "accuracy_se": v.accuracy_se,
+            "nominal": v.nominal,
+            "within_noise_of": within_noise(v, catalogue.of_app(app)),
+            "size_bytes": v.size_bytes,
+            "digest": v.digest,
+            "profiles": {p.device_type: _describe_profile(p) for p in _profiles(catalogue, v.name)},
+        }
+        for v in catalogue.of_app(app)
+    ]
+
+
+def within_noise(variant: Variant, others: Sequence[Variant]) -> list[str]:
+    """Names of ``others`` whose measured accuracy does not differ from ``variant``'s by 1.96 standard errors."""
+    return [
+        other.name
+        for other in others
+        if other.name != variant.name
+        and not (variant.nominal or other.nominal)
+        and variant.accuracy_se > 0.0
+        and abs(other.accuracy - variant.accuracy) < _CONFIDENT * math.hypot(variant.accuracy_se, other.accuracy_se)
+    ]
+
+
+def _profiles(catalogue: Catalogue, variant: str) -> list[Profile]:
+    return [p for (name, _), p in catalogue.profiles.items() if name == variant]
+
+
+def _describe_profile(profile: Profile) -> dict[str, Any]:
+    return {
+        "memory_bytes": profile.memory_bytes,
+        "load_s": profile.load,
+        "points": [{"batch": p.batch, "median_s": p.median, "p95_s": p.p95, "cpu_s": p.cpu} for p in profile.points],
+    }
+
+
+def _noise(variants: Sequence[Variant]) -> list[str]:
+    return [
+        f"{v.name} and {name} are not told apart: their accuracies differ by less than {_CONFIDENT} standard errors"
+        for i, v in enumerate(variants)
+        for name in within_noise(v, variants[i + 1 :])
+    ]
+
+
+def _table(catalogue: Catalogue, app: str) -> Table:
+    table = Table(title=app, box=SIMPLE_HEAD)
+    table.add_column("variant", no_wrap=True)
+    table.add_column("accuracy %", justify="right", no_wrap=True)
+    add_profile_columns(table)
+    for variant in catalogue.of_app(app):
+        spread = " nominal" if variant.nominal else f" ±{100 * variant.accuracy_se:.1f}" if variant.accuracy_se else ""
+        rows = [profile_cells(p) for p in _profiles(catalogue, variant.name)] or [["-"] * 6]
+        for i, cells in enumerate(rows):
+            first = (variant.name, f"{100 * variant.accuracy:.1f}{spread}") if i == 0 else ("", "")
+            table.add_row(*first, *cells)
+    return table
+
+
+def add_profile_columns(table: Table) -> None:
+    """Columns for ``profile_cells``."""
+    table.add_column("device", no_wrap=True)
+    for name in ("ms", "p95", "largest: ms", "q/s", "MB"):
+        table.add_column(name, justify="right", no_wrap=True)
+
+
+def profile_cells(profile: Profile) -> list[str]:
+    """Device type; median and p95 of the smallest batch, ms; the largest and its median; best rate; memory."""
+    first, last = profile.points[0], profile.points[-1]
+    rate = max(p.batch / p.median for p in profile.points)
+    return [
+        profile.device_type,
+        f"{1e3 * first.median:.2f}",
+        f"{1e3 * first.p95:.2f}",
+        f"{last.batch}: {1e3 * last.median:.2f}",
+        f"{rate:.0f}",
+        f"{profile.memory_bytes / 1e6:.1f}",
+    ]
