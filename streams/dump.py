@@ -170,10 +170,10 @@ def _read_partition(path: Path, topic: str, partition: int) -> Iterator[Record]:
             raw_length, stored_length, checksum = _BLOCK.unpack(head)
             if raw_length > _MAX_BLOCK_BYTES or stored_length > _MAX_BLOCK_BYTES:
                 raise ValueError(f"{path}: a block of {raw_length} bytes")
-            inflate = zlib.decompressobj()
-            raw = inflate.decompress(file.read(stored_length), raw_length or 1)
-            if len(raw) != raw_length or zlib.crc32(raw) != checksum:
-                raise ValueError(f"{path}: a block's checksum does not match")
+            stored = file.read(stored_length)
+            raw = zlib.decompressobj().decompress(stored, raw_length or 1)
+            if len(stored) != stored_length or len(raw) != raw_length or zlib.crc32(raw) != checksum:
+                raise ValueError(f"{path}: a block is cut short or its checksum does not match")
             yield from unpack_records(raw, topic, partition)
 
 
