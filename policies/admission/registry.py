@@ -7,11 +7,13 @@ from typing import Any
 
 from domain.errors import ConfigurationError
 from policies.admission.deadline import DeadlineAdmission
+from policies.admission.sustainable import SustainableAdmission
 from policies.protocols import AdmissionPolicy
 
 ADMISSION: MappingProxyType[str, Callable[..., AdmissionPolicy]] = MappingProxyType(
     {
         DeadlineAdmission.name: DeadlineAdmission,
+        SustainableAdmission.name: SustainableAdmission,
     }
 )
 """Name -> class. Options are the keyword arguments of its constructor."""

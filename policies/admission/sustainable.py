@@ -1,0 +1,152 @@
+"""Admits what the promise of an app can bear: at most ``bound`` queries in any window, shared fairly between clients.
+
+Rules.
+- First the deadline (``DeadlineAdmission``), then the window (a ring of stamps: exact, never twice the bound).
+- ``enforce`` rejects what is over the bound (OVER_SUSTAINABLE_RATE). ``degrade`` announces "degrade", so that planner
+  and workers choose faster variants, and rejects only what is over ``degraded_bound``, what those sustain. ``observe``
+  accepts everything and announces only.
+- Going over the bound is announced once (state "over_sustainable_rate" or "degrade"), and "within_sustainable_rate"
+  once ``calm`` consecutive queries fitted: hysteresis.
+- A client is a stream. Clients that asked within the last window share the bound equally; who is above its share gets
+  only what the others leave. Rejected queries count for nobody.
+"""
+
+from collections import deque
+from math import inf
+from typing import Literal, get_args
+
+from domain.actions import Accept, AdmissionAction, Announce, Reject
+from domain.errors import ConfigurationError
+from domain.events import Arrived
+from domain.outcome import Reason
+from policies.admission.deadline import MAX_HORIZON_S, DeadlineAdmission
+from policies.dropping.limiter import WindowLimiter
+from policies.dropping.safety import SafeModeSwitch
+
+Mode = Literal["enforce", "degrade", "observe"]
+_CLIENTS = 1024
+"""Clients told apart; further ones share one place, so that keys from outside cost no memory."""
+
+
+class FairWindow:
+    """A WindowLimiter whose places clients share. ``bound`` 0 admits nothing."""
+
+    __slots__ = ("_asked", "_limiter", "_stamps", "_swept")
+
+    def __init__(self, bound: int, window_s: float) -> None:
+        self._limiter = WindowLimiter(bound, window_s)
+        self._stamps: dict[str, deque[float]] = {}
+        self._asked: dict[str, float] = {}
+        self._swept = -inf
+
+    @property
+    def bound(self) -> int:
+        """Queries a window."""
+        return self._limiter.bound
+
+    def admit(self, client: str, now: float) -> bool:
+        """Count a query of ``client`` where it fits, and say whether it did."""
+        window_s = self._limiter.window_s
+        since = now - window_s
+        if self._swept <= now - window_s / 8:
+            self._forget(since)
+            self._swept = now
+        if client not in self._asked and len(self._asked) >= _CLIENTS:
+            client = ""
+        self._asked[client] = now
+        own = self._stamps.setdefault(client, deque())
+        while own and own[0] <= since:
+            own.popleft()
+        if len(self._asked) > 1 and self._beyond_share(own):
+            return False
+        if not self._limiter.admit(now):
+            return False
+        own.append(now)
+        return True
+
+    def resize(self, bound: int, window_s: float) -> None:
+        """Other limits from now on; what was admitted counts."""
+        self._limiter = self._limiter.resized(bound, window_s)
+
+    def _beyond_share(self, own: deque[float]) -> bool:
+        share = self._limiter.bound // len(self._asked)
+        if len(own) < max(1, share):
+            return False
+        used = sum(len(stamps) for stamps in self._stamps.values())
+        kept_for_others = sum(max(0, share - len(self._stamps.get(client, ()))) for client in self._asked)
+        return used + kept_for_others >= self._limiter.bound
+
+    def _forget(self, since: float) -> None:
+        for client in [c for c, at in self._asked.items() if at <= since]:
+            del self._asked[client]
+        for client, stamps in list(self._stamps.items()):
+            while stamps and stamps[0] <= since:
+                stamps.popleft()
+            if not stamps and client not in self._asked:
+                del self._stamps[client]
+
+
+class SustainableAdmission:
+    """See the module's rules. ``bound`` and ``window_s``: as ``max_rate`` of policies.dropping.rate says.
+
+    ``degraded_bound``: queries a window that the fastest variants sustain (None: twice the bound).
+    """
+
+    name = "sustainable"
+    __slots__ = ("_deadline", "_degraded", "_fair", "_switch", "mode")
+
+    def __init__(
+        self,
+        *,
+        bound: int = 1,
+        window_s: float = 1.0,
+        mode: Mode = "enforce",
+        degraded_bound: int | None = None,
+        calm: int = 200,
+        max_horizon_s: float = MAX_HORIZON_S,
+    ) -> None:
+        if mode not in get_args(Mode):
+            raise ConfigurationError(f"admission mode {mode!r} is unknown; choose one of {', '.join(get_args(Mode))}")
+        if bound < 0 or not window_s > 0.0 or calm < 1 or (degraded_bound is not None and degraded_bound < bound):
+            raise ConfigurationError(
+                f"sustainable admission: bound {bound}, window_s {window_s}, degraded_bound {degraded_bound}, "
+                f"calm {calm}: give bound >= 0, window_s > 0, degraded_bound >= bound, calm >= 1"
+            )
+        self.mode: Mode = mode
+        self._deadline = DeadlineAdmission(max_horizon_s=max_horizon_s)
+        self._fair = FairWindow(bound, window_s)
+        self._degraded = WindowLimiter(2 * bound if degraded_bound is None else degraded_bound, window_s)
+        self._switch = SafeModeSwitch(calm)
+
+    @property
+    def over(self) -> bool:
+        """Whether arrivals are above the sustainable rate, as announced."""
+        return self._switch.active
+
+    def resize(self, bound: int, window_s: float, degraded_bound: int | None = None) -> None:
+        """Other limits, when a plan changes what is hosted; what was admitted counts."""
+        self._fair.resize(bound, window_s)
+        self._degraded = self._degraded.resized(2 * bound if degraded_bound is None else degraded_bound, window_s)
+
+    def handle(self, event: Arrived, now: float) -> list[AdmissionAction]:
+        """Decide."""
+        (first,) = self._deadline.handle(event, now)
+        if not isinstance(first, Accept):
+            return [first]
+        query = event.query
+        fits = self._fair.admit(query.stream, now)
+        within = self._degraded.admit(now) if fits or self.mode == "degrade" else False
+        actions: list[AdmissionAction] = []
+        if fits:
+            if self._switch.calm_for(1):
+                actions.append(self._announce(query.app, "within_sustainable_rate", "arrivals fit again"))
+        elif self._switch.trouble():
+            state = "degrade" if self.mode == "degrade" else "over_sustainable_rate"
+            actions.append(self._announce(query.app, state, f"more than {self._fair.bound} queries a window"))
+        if fits or self.mode == "observe" or (self.mode == "degrade" and within):
+            return [*actions, first]
+        detail = f"more than {self._fair.bound} queries within {1e3 * self._degraded.window_s:g} ms"
+        return [*actions, Reject(query, Reason.OVER_SUSTAINABLE_RATE, detail)]
+
+    def _announce(self, app: str, state: str, detail: str) -> Announce:
+        return Announce(f"app:{app}", state, detail, {"bound": self._fair.bound, "window_s": self._degraded.window_s})
