@@ -7,7 +7,7 @@ offset holds. A tombstone (value None) outlives one compaction, so that readers 
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from operator import attrgetter
+from operator import itemgetter
 
 from domain.errors import InvalidInputError
 from streams.ports import Headers, Record
@@ -15,7 +15,12 @@ from streams.ports import Headers, Record
 _RECORD_OVERHEAD = 180
 _HEADER_OVERHEAD = 110
 _COMPACT_AFTER = 256
-_offset_of = attrgetter("offset")
+_offset_of = itemgetter(0)
+
+_Kept = tuple[int, bytes | None, bytes | None, Headers, float]
+"""Offset, key, value, headers, timestamp: a plain tuple of plain values, which the garbage collector lets be. A log of
+Records, which it does not, would make each full collection stop the process for longer and longer."""
+_new = tuple.__new__
 
 
 def record_bytes(key: bytes | None, value: bytes | None, headers: Headers) -> int:
@@ -56,7 +61,7 @@ class PartitionLog:
         self._compacted = compacted
         self._retention = retention_s
         self._max_bytes = max_bytes
-        self._records: list[Record] = []
+        self._records: list[_Kept] = []
         self._start = 0
         self._next = 0
         self._dense = True
@@ -83,7 +88,7 @@ class PartitionLog:
         if self._compacted and key is None:
             raise InvalidInputError("key", f"missing, but topic {self._topic} is compacted: give each record a key")
         offset = self._next
-        self._records.append(Record(self._topic, self._partition, offset, key, value, headers, timestamp))
+        self._records.append((offset, key, value, headers, timestamp))
         self._next = offset + 1
         self.bytes += record_bytes(key, value, headers)
         if self._compacted:
@@ -95,7 +100,7 @@ class PartitionLog:
 
     def restore(self, records: Sequence[Record], start: int, end: int) -> None:
         """Take over the content of a stored partition: ``records`` ascending in offset within [start, end)."""
-        self._records = list(records)
+        self._records = [(r.offset, r.key, r.value, r.headers, r.timestamp) for r in records]
         self._start, self._next = start, end
         self._dense = not records or records[-1].offset - records[0].offset + 1 == len(records)
         self.bytes = sum(record_bytes(r.key, r.value, r.headers) for r in records)
@@ -105,25 +110,27 @@ class PartitionLog:
         if offset >= self._next:
             return []
         at = self._index(offset)
-        return self._records[at : at + limit]
+        topic, partition = self._topic, self._partition
+        return [_new(Record, (topic, partition, *kept)) for kept in self._records[at : at + limit]]
 
     def offset_at(self, timestamp: float) -> int | None:
         """First offset whose record's timestamp is at or after ``timestamp``; producers may give them unordered."""
-        return next((r.offset for r in self._records if r.timestamp >= timestamp), None)
+        return next((kept[0] for kept in self._records if kept[4] >= timestamp), None)
 
     def compact(self) -> None:
         """Keep the newest record of each key. Tombstones that a compaction has seen before go."""
-        newest = {r.key: r.offset for r in self._records}
+        newest = {key: offset for offset, key, _, _, _ in self._records}
         last = self._next - 1
         kept = [
-            r
-            for r in self._records
-            if r.offset == last or (newest[r.key] == r.offset and (r.value is not None or r.offset >= self._cleaned_to))
+            record
+            for record in self._records
+            if record[0] == last
+            or (newest[record[1]] == record[0] and (record[2] is not None or record[0] >= self._cleaned_to))
         ]
         if len(kept) != len(self._records):
             self._dense = False
             self._records = kept
-            self.bytes = sum(record_bytes(r.key, r.value, r.headers) for r in kept)
+            self.bytes = sum(record_bytes(key, value, headers) for _, key, value, headers, _ in kept)
         self._clean = len(kept)
         self._cleaned_to = self._next
 
@@ -133,14 +140,14 @@ class PartitionLog:
         if not gone:
             return
         del self._records[:count]
-        self.bytes -= sum(record_bytes(r.key, r.value, r.headers) for r in gone)
-        self._start = gone[-1].offset + 1
+        self.bytes -= sum(record_bytes(key, value, headers) for _, key, value, headers, _ in gone)
+        self._start = gone[-1][0] + 1
 
     def _index(self, offset: int) -> int:
         if not self._records:
             return 0
         if self._dense:
-            return max(0, offset - self._records[0].offset)
+            return max(0, offset - self._records[0][0])
         return bisect_left(self._records, offset, key=_offset_of)
 
     def _retain(self, now: float) -> None:
@@ -152,8 +159,8 @@ class PartitionLog:
             return
         oldest_kept = now - self._retention
         eighth = len(records) // 8
-        if records[eighth].timestamp < oldest_kept:
+        if records[eighth][4] < oldest_kept:
             count = eighth
-            while count < len(records) - 1 and records[count].timestamp < oldest_kept:
+            while count < len(records) - 1 and records[count][4] < oldest_kept:
                 count += 1
             self.drop_oldest(max(1, count))
