@@ -78,3 +78,11 @@ class SelectionTable:
         j = max(bisect_right(self.slacks, slack) - 1, 0)
         at = ((n - 1) * self.phases + phase) * len(self.slacks) + j
         return self.actions[at], self.batches[at] if self.batches else n
+
+
+@dataclass(frozen=True, slots=True)
+class TablesChanged:
+    """From now on these are the tables of ``app`` here, of any loads; () is none. Sent to policies that use tables."""
+
+    app: str
+    tables: tuple[SelectionTable, ...]

@@ -14,6 +14,9 @@ from policies.batching.early_drop import EarlyDrop, LazyDrop
 from policies.batching.spread import BalancedSpread, GreedySpread, GroupedSpread, WeaklyHardSpread
 from policies.batching.static import StaticBatching
 from policies.protocols import BatchingPolicy
+from policies.selection.fixed import JellyfishPlus, ModelSwitching
+from policies.selection.greedy import MostAccurateFit
+from policies.selection.table import TableSelection
 
 BATCHING: MappingProxyType[str, Callable[..., BatchingPolicy]] = MappingProxyType(
     {
@@ -30,6 +33,10 @@ BATCHING: MappingProxyType[str, Callable[..., BatchingPolicy]] = MappingProxyTyp
             WeaklyHardSpread,
             BalancedSpread,
             GreedySpread,
+            TableSelection,
+            JellyfishPlus,
+            ModelSwitching,
+            MostAccurateFit,
         )
     }
 )

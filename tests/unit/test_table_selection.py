@@ -1,0 +1,159 @@
+"""TableSelection: what the table says while it is true here, and what else is done."""
+
+import pytest
+
+from domain.actions import Drop, Run, StationAction
+from domain.errors import ConfigurationError
+from domain.events import Arrived, Finished, Hosted, HostingChanged, Offered
+from domain.outcome import Reason
+from domain.profile import LatencyCurve
+from domain.query import Query
+from domain.table import DROP, Expectations, SelectionTable, Spread, TablesChanged
+from policies.selection.load import LoadWindow
+from policies.selection.table import TableSelection
+
+SLO = 0.1
+SMALL = Hosted("small", 0.6, LatencyCurve(tuple(0.005 + 0.005 * b for b in range(1, 9))))
+LARGE = Hosted("large", 0.9, LatencyCurve(tuple(0.03 + 0.02 * b for b in range(1, 9))))
+NONE = Spread(0.0, 0.0, 0.0)
+ANY = Expectations(
+    accuracy=0.9, violation=0.0, mean_batch=1.0, utilisation=0.5,
+    accuracy_spread=NONE, batch_spread=NONE, response_spread=NONE,
+)  # fmt: skip
+
+
+def table(qps: float, rows: list[list[int]], *, batches: bytes = b"", workers: int = 1) -> SelectionTable:
+    """Slack bins at 0, 50 and 100 ms; ``rows[n - 1]``: codes."""
+    return SelectionTable(
+        app="a", worker_class="", variants=("small", "large"), slo=SLO, qps=qps, workers=workers,
+        slacks=(0.0, 0.05, 0.1), actions=bytes(c for row in rows for c in row), batches=batches, expected=ANY,
+    )  # fmt: skip
+
+
+FRUGAL = table(100.0, [[0, 0, 0], [0, 0, 0]])
+LAVISH = table(10.0, [[0, 1, 1], [0, 0, 1]])
+
+
+def policy(
+    *tables: SelectionTable, qps: float | None = 1.0, hosted: tuple[Hosted, ...] = (LARGE, SMALL)
+) -> TableSelection:
+    made = TableSelection(tables=tables, qps=qps)
+    made.handle(HostingChanged("a", hosted, SLO), 0.0)
+    return made
+
+
+def arrive(chosen: TableSelection, name: str, at: float, rows: int = 1) -> None:
+    chosen.handle(Arrived(Query(name, "a", at, at + SLO, rows)), at)
+
+
+def ran(actions: list[StationAction]) -> list[tuple[str, int]]:
+    return [(a.variant, a.rows) for a in actions if isinstance(a, Run)]
+
+
+def test_it_runs_what_the_table_says_for_queue_and_slack() -> None:
+    chosen = policy(LAVISH)
+    arrive(chosen, "q1", 0.0)
+    assert ran(chosen.handle(Offered(), 0.0)) == [("large", 1)]
+    chosen.handle(Finished("a", "large", 1, 0.05), 0.05)
+    arrive(chosen, "q2", 0.05)
+    assert ran(chosen.handle(Offered(), 0.051)) == [("large", 1)]
+    chosen.handle(Finished("a", "large", 1, 0.05), 0.101)
+    arrive(chosen, "q3", 0.101)
+    arrive(chosen, "q4", 0.102)
+    assert ran(chosen.handle(Offered(), 0.11)) == [("small", 2)]
+
+
+def test_a_variant_that_is_not_hosted_is_replaced_by_the_fastest_there_is() -> None:
+    chosen = policy(LAVISH, hosted=(SMALL,))
+    arrive(chosen, "q", 0.0)
+    assert ran(chosen.handle(Offered(), 0.0)) == [("small", 1)]
+
+
+def test_a_slice_that_is_slower_than_the_table_assumes_still_answers_in_time() -> None:
+    slow = Hosted("large", 0.9, LARGE.curve.scaled(3.0))
+    chosen = policy(LAVISH, hosted=(slow, SMALL))
+    arrive(chosen, "q", 0.0)
+    assert ran(chosen.handle(Offered(), 0.0)) == [("small", 1)]
+
+
+def test_the_lowest_load_that_covers_the_load_is_in_force() -> None:
+    for qps, expected in ((0.0, LAVISH), (10.4, LAVISH), (11.0, FRUGAL), (104.0, FRUGAL)):
+        chosen = policy(FRUGAL, LAVISH, qps=qps)
+        arrive(chosen, "q", 0.0)
+        chosen.handle(Offered(), 0.0)
+        assert chosen.table is expected
+        assert chosen.missing is None
+
+
+def test_above_all_tables_it_falls_back_and_asks_for_the_load() -> None:
+    chosen = policy(FRUGAL, qps=500.0)
+    for i in range(4):
+        arrive(chosen, f"q{i}", 0.0)
+    assert ran(chosen.handle(Offered(), 0.001)) == [("small", 4)]
+    assert chosen.missing == 500.0
+    assert chosen.table is None
+
+
+def test_without_tables_it_serves_with_the_fastest_and_drops_the_hopeless() -> None:
+    chosen = policy()
+    arrive(chosen, "late", 0.0)
+    arrive(chosen, "fresh", 0.08)
+    actions = chosen.handle(Offered(), 0.095)
+    assert [a.reason for a in actions if isinstance(a, Drop)] == [Reason.HOPELESS]
+    assert ran(actions) == [("small", 1)]
+
+
+def test_tables_are_swapped_between_batches_and_none_is_lost() -> None:
+    chosen = policy(LAVISH)
+    arrive(chosen, "q1", 0.0)
+    assert ran(chosen.handle(Offered(), 0.0)) == [("large", 1)]
+    arrive(chosen, "q2", 0.01)
+    assert chosen.handle(TablesChanged("a", (FRUGAL,)), 0.02) == []
+    assert chosen.queued == 1
+    chosen.handle(Finished("a", "large", 1, 0.05), 0.05)
+    assert ran(chosen.handle(Offered(), 0.05)) == [("small", 1)]
+
+
+def test_a_table_may_drop_the_head_and_take_part_of_the_queue() -> None:
+    drops = table(10.0, [[0, 0, 0], [DROP, 1, 1]], batches=bytes([1, 1, 1, 1, 1, 1]))
+    chosen = policy(drops)
+    arrive(chosen, "old", 0.0)
+    arrive(chosen, "new", 0.05)
+    actions = chosen.handle(Offered(), 0.06)
+    assert [a.query.id for a in actions if isinstance(a, Drop)] == ["old"]
+    assert ran(actions) == [("small", 1)]
+    chosen.handle(Finished("a", "small", 1, 0.01), 0.07)
+    arrive(chosen, "one", 0.07)
+    arrive(chosen, "two", 0.071)
+    assert ran(chosen.handle(Offered(), 0.072)) == [("large", 1)]
+    assert chosen.queued == 1
+
+
+def test_a_queue_longer_than_the_table_is_served_as_its_longest() -> None:
+    chosen = policy(LAVISH)
+    for i in range(5):
+        arrive(chosen, f"q{i}", 0.0)
+    assert ran(chosen.handle(Offered(), 0.0)) == [("large", 2)]
+    assert chosen.queued == 3
+
+
+def test_tables_for_different_numbers_of_workers_do_not_mix() -> None:
+    with pytest.raises(ConfigurationError, match="workers"):
+        TableSelection(tables=(FRUGAL, table(10.0, [[0, 0, 0]], workers=2)))
+
+
+@pytest.mark.parametrize("options", [{"window_s": 0.0}, {"tolerance": -1.0}, {"qps": float("nan")}])
+def test_bad_options_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(ConfigurationError, match="table selection"):
+        TableSelection(**options)  # type: ignore[arg-type]
+
+
+def test_the_load_window_measures_even_and_dying_streams() -> None:
+    load = LoadWindow(0.5)
+    for i in range(21):
+        load.add(i * 0.05, 1)
+    assert load.rate(1.0) == pytest.approx(20.0)
+    assert load.rate(1.3) < 20.0
+    assert load.rate(1.6) == 0.0
+    load.add(2.0, 4)
+    assert load.rate(2.0) == pytest.approx(8.0)
