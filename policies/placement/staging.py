@@ -2,8 +2,9 @@
 
 Rules.
 1. A plan of a lower or equal epoch is refused (a zombie planner is harmless).
-2. Missing variants are loaded one after the other; an app is switched (Host) as soon as all of its new variants are
-   loaded or have failed, and only then are its old ones forgotten. If every new one failed, the old ones stay.
+2. Missing variants are loaded one after the other, for the largest batch that any plan may allow. An app is switched
+   (Host) as soon as all of its new variants are loaded or have failed, and only then are its old ones forgotten. If
+   every new one failed, the old ones stay.
 3. Where loaded and wanted together exceed the slice's memory, what the plan no longer wants is forgotten first.
 4. When nothing is left to load, the epoch is acknowledged with what is loaded and what failed.
 5. An app that leaves the slice goes on being served for ``grace`` seconds, the time that routers take to switch; then
@@ -125,7 +126,7 @@ class Staging:
             variant, placement = wanted
             actions += self._make_room(variant)
             self._loading = variant
-            actions.append(Load(variant, placement.max_batch))
+            actions.append(Load(variant, max(placement.max_batch, self._largest(variant))))
         elif not self._acknowledged:
             self._acknowledged = True
             names = tuple(v for p in self._target.values() for v in p.variants)
@@ -139,6 +140,11 @@ class Staging:
                 if variant not in self._loaded and variant not in self._failed:
                     return variant, placement
         return None
+
+    def _largest(self, variant: str) -> int:
+        """Rows that a later plan may allow: whatever is answered within the SLO. Plans change that without a load."""
+        curve = self._profile(variant).curve(self._quantile)
+        return curve.largest_within(self._catalogue.apps[self._catalogue.variants[variant].app].slo)
 
     def _switch(self, app: str, placement: Placement) -> list[StagingAction]:
         ready = [v for v in placement.variants if v in self._loaded]

@@ -19,16 +19,18 @@ DEVICE = Device(name="d0", type="cpu", memory_bytes=100)
 
 
 def catalogue() -> Catalogue:
-    variants = [
-        Variant(name=n, app=n[0], accuracy=a) for n, a in (("a1", 0.7), ("a2", 0.9), ("b1", 0.8), ("b2", 0.6))
-    ]
+    variants = [Variant(name=n, app=n[0], accuracy=a) for n, a in (("a1", 0.7), ("a2", 0.9), ("b1", 0.8), ("b2", 0.6))]
     points = (BatchLatency(1, 0.01, 0.02), BatchLatency(8, 0.05, 0.08))
     profiles = [Profile(variant=v.name, device_type="cpu", points=points, memory_bytes=60) for v in variants]
     return Catalogue.of([App(name="a", slo=0.2), App(name="b", slo=0.3)], variants, profiles)
 
 
 def plan(number: int, *placements: tuple[str, tuple[str, ...]]) -> PlanPublished:
-    placed = tuple(Placement("d0", app, variants, 1.0, 4) for app, variants in placements)
+    return plan_of(number, 4, *placements)
+
+
+def plan_of(number: int, max_batch: int, *placements: tuple[str, tuple[str, ...]]) -> PlanPublished:
+    placed = tuple(Placement("d0", app, variants, 1.0, max_batch) for app, variants in placements)
     return PlanPublished(Plan(epoch=Epoch(1, number), created=0.0, placements=placed))
 
 
@@ -55,7 +57,7 @@ def settle(machine: Staging, event: PlanPublished, now: float = 0.0) -> list[Sta
 def test_a_variant_is_hosted_only_once_it_is_loaded() -> None:
     machine = staging()
     actions = machine.handle(plan(1, ("a", ("a1",))), 0.0)
-    assert actions == [Load("a1", 4)]
+    assert actions == [Load("a1", 8)]
     then = machine.handle(LoadEnded("a1", ok=True), 1.0)
     (host,) = of(Host, then)
     assert isinstance(host, Host)
@@ -131,5 +133,15 @@ def test_after_a_fresh_start_of_the_executor_the_newest_plan_is_staged_again() -
     machine = staging()
     settle(machine, plan(1, ("a", ("a1",))))
     actions = machine.reset()
-    assert Load("a1", 4) in actions
+    assert Load("a1", 8) in actions
     assert any(isinstance(a, Host) and a.change.hosted == () for a in actions)
+
+
+def test_a_plan_that_allows_larger_batches_loads_nothing() -> None:
+    machine = staging()
+    settle(machine, plan_of(1, 2, ("a", ("a1",))))
+    actions = settle(machine, plan_of(2, 8, ("a", ("a1",))))
+    assert of(Load, actions) == []
+    (host,) = of(Host, actions)
+    assert isinstance(host, Host)
+    assert host.change.hosted[0].curve.max_batch == 8
