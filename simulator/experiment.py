@@ -17,6 +17,8 @@ from domain.fold import Summary
 from planner.registry import PLANNERS
 from policies.batching.registry import BATCHING
 from policies.routing.registry import ROUTING
+from profiles.catalogue import Catalogue
+from simulator.arrivals.sampling import ArrivalSource
 from simulator.engine import Engine
 from simulator.scenario.build import build, source_of
 from simulator.scenario.reading import overridden, scenario_of
@@ -48,20 +50,30 @@ class Run:
 
     def figures(self) -> dict[str, Any]:
         """The figures of the run by name, ready for JSON (times in ms, ratios in 0..1)."""
-        summary = asdict(self.summary)
-        return {
-            **{name: summary[name] for name in (*COUNTS, *MEASURES)},
-            "planner": _planner_figures(self.solve_s),
-            "wall_s": self.wall_s,
-            "seed": self.seed,
-        }
+        return figures_of(self.summary, self.solve_s, self.wall_s, self.seed)
+
+
+def figures_of(summary: Summary, solve_s: Sequence[float], wall_s: float, seed: int) -> dict[str, Any]:
+    """The figures of a run, simulated or live, by name."""
+    known = asdict(summary)
+    return {
+        **{name: known[name] for name in (*COUNTS, *MEASURES)},
+        "planner": _planner_figures(solve_s),
+        "wall_s": wall_s,
+        "seed": seed,
+    }
+
+
+def arrivals_of(scenario: Scenario, catalogue: Catalogue, seed: int) -> ArrivalSource:
+    """The arrivals of every run with this seed, simulated or live."""
+    return source_of(scenario, catalogue, np.random.default_rng([seed, _ARRIVALS]))
 
 
 def run_once(scenario: Scenario, seed: int, timer: Callable[[], float], *, with_series: bool = False) -> Run:
     """Simulate ``scenario``. ``timer``: wall seconds. Raises SluiceError: what is wrong with it."""
     started = timer()
     system = build(scenario, timer)
-    source = source_of(scenario, system.catalogue, np.random.default_rng([seed, _ARRIVALS]))
+    source = arrivals_of(scenario, system.catalogue, seed)
     series = SeriesFold() if with_series else None
     engine = Engine(system, np.random.default_rng([seed, _SERVICE]), (series,) if series is not None else ())
     result = engine.run(source)

@@ -215,7 +215,13 @@ def _check_profiles(catalogue: Catalogue, devices: tuple[Device, ...]) -> None:
 def _control(
     spec: PlannerSpec, catalogue: Catalogue, devices: tuple[Device, ...], timer: Callable[[], float]
 ) -> Controlled:
-    settings = ControllerSettings(
+    controller = Controller(catalogue, settings=controller_settings(spec), devices=devices)
+    return Controlled(controller, planner(spec.name), latency=PlanLatency(spec.latency_s), timer=timer)
+
+
+def controller_settings(spec: PlannerSpec) -> ControllerSettings:
+    """Settings of the controller, here and live. Raises ConfigurationError."""
+    return ControllerSettings(
         plan_period=spec.period_s,
         burst_interval=spec.burst_interval_s,
         device_timeout=spec.device_timeout_s,
@@ -228,8 +234,6 @@ def _control(
         max_loads=spec.max_loads,
         demand=_demand(spec.demand),
     )
-    controller = Controller(catalogue, settings=settings, devices=devices)
-    return Controlled(controller, planner(spec.name), latency=PlanLatency(spec.latency_s), timer=timer)
 
 
 def _demand(options: Mapping[str, float]) -> DemandSettings:

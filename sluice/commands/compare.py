@@ -18,7 +18,7 @@ from simulator.experiment import Run, determinism_notes, run_once, systems_of, t
 from simulator.rows import HEADER, row_of
 from simulator.scenario import catalogue_of, scenario_of
 from sluice.commands.simulate import SetOption, document_of, save
-from sluice.console import JsonOption, err, one_line_errors, out, print_json
+from sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, print_json
 
 Document = Mapping[str, Any]
 
@@ -44,6 +44,7 @@ def compare(
     ] = None,
     jobs: Annotated[int, typer.Option(min=0, help="Runs at a time (0: one a core).")] = 0,
     live: Annotated[bool, typer.Option("--live", help="Also run it live on emulated devices, in real time.")] = False,
+    loads: Annotated[str, typer.Option(metavar="X,Y", help="With --live: multiples of the trace's load.")] = "1",
     as_json: JsonOption = False,
 ) -> None:
     """Run the systems of SCENARIO on the same arrivals and compare them."""
@@ -51,9 +52,10 @@ def compare(
         document = document_of(scenario, settings)
         base = scenario_of(document, f"scenario {scenario}")
         if live:
-            from sluice.fidelity import compare_live
+            from sluice.fidelity import compare_live  # the live system is imported only where it runs
 
-            compare_live(document, as_json=as_json)
+            if not compare_live(document, _loads(loads), as_json=as_json):
+                raise typer.Exit(EXIT_FAILED)
             return
         names = [name.strip() for name in policies.split(",") if name.strip()] if policies else None
         documents = systems_of(document, names)
@@ -143,6 +145,16 @@ def _print_rows(rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(*(row[n] for n in used))
     out.print(table)
+
+
+def _loads(text: str) -> list[float]:
+    try:
+        loads = [float(part) for part in text.split(",")]
+    except ValueError:
+        loads = [-1.0]
+    if not all(0.0 < one < 1e3 for one in loads):
+        raise ConfigurationError(f"--loads {text!r}: give positive numbers, such as 0.5,1,1.5")
+    return loads
 
 
 def _safe(name: str) -> str:

@@ -1,0 +1,74 @@
+"""One queue for all workers, first come, first served: how the baselines of RAMSIS are published.
+
+Each worker that is free takes up to ``limit`` queries of the one variant that the rule names at that moment. A pure
+function of arrivals, rule and service times: no events but the starts of batches.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import heapify, heapreplace
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a rule serves with: ``variant`` by name, its ``accuracy`` (0..1), at most ``limit`` queries a batch."""
+
+    variant: str
+    accuracy: float
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class CentralResult:
+    """``accuracy``: mean over queries on time (NaN if none); ``violation``: share of queries not answered in time."""
+
+    queries: int
+    on_time: int
+    accuracy: float
+    batches: int
+
+    @property
+    def violation(self) -> float:
+        """1 - on time / all."""
+        return 1.0 - self.on_time / self.queries if self.queries else 0.0
+
+
+def serve_centrally(
+    arrivals: NDArray[np.float64],
+    *,
+    slo: float,
+    workers: int,
+    rule: Callable[[float], Served],
+    service: Callable[[str, int], float],
+    drop_hopeless: bool = False,
+) -> CentralResult:
+    """Serve ``arrivals`` (ascending seconds). ``rule``: of the time; ``service``: seconds of (variant, queries).
+
+    ``drop_hopeless``: give up queries that their batch would answer late, instead of serving them.
+    """
+    times = arrivals.tolist()
+    free = [0.0] * workers
+    heapify(free)
+    head = on_time = batches = 0
+    gained = 0.0
+    end = len(times)
+    while head < end:
+        start = max(free[0], times[head])
+        served = rule(start)
+        size = 1
+        while size < served.limit and head + size < end and times[head + size] <= start:
+            size += 1
+        if drop_hopeless and start + service(served.variant, 1) - times[head] > slo:
+            head += 1
+            continue
+        finish = start + service(served.variant, size)
+        good = sum(1 for at in times[head : head + size] if finish - at <= slo)
+        on_time += good
+        gained += good * served.accuracy
+        batches += 1
+        head += size
+        heapreplace(free, finish)
+    return CentralResult(end, on_time, gained / on_time if on_time else float("nan"), batches)
