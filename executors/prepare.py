@@ -21,10 +21,9 @@ from domain.variant import Variant
 from executors.measure import ProfileOptions, Progress, profile_variants, silent
 from executors.onnx import OnnxExecutor
 from profiles.catalogue import Catalogue
-from profiles.demo.build import VERSION, BuiltModel, build, model_names
+from profiles.demo.build import DEFAULT, VERSION, BuiltModel, build, model_names
 from profiles.folder import load_catalogue, load_origin, save_catalogue
 
-DEMO_APPS = ("digits", "signals")
 HOME_VARIABLE = "SLUICE_HOME"
 _BUILDING = 0.6
 """Share of the whole time that building takes, about; the rest is profiling."""
@@ -41,7 +40,7 @@ def demo_folder(home: Path) -> Path:
 
 
 def ensure_demo_catalogue(
-    home: Path, progress: Progress = silent, *, apps: Sequence[str] = DEMO_APPS, options: ProfileOptions | None = None
+    home: Path, progress: Progress = silent, *, apps: Sequence[str] = DEFAULT, options: ProfileOptions | None = None
 ) -> Catalogue:
     """The demo's catalogue, made if need be (about half a minute on two cores), blocking meanwhile.
 

@@ -7,18 +7,22 @@ releases of NumPy and of the data give the same models, hence the same digests, 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 from domain.app import App
 from domain.errors import InvalidInputError
 from domain.variant import Variant
-from profiles.demo import digits, signals
+from profiles.demo import digits, langid, signals
 from profiles.demo.dataset import Dataset
-from profiles.demo.features import Array, Recipe, accuracy, features, fit_head
+from profiles.demo.features import Array
+from profiles.demo.fitting import Fitted
 from profiles.folder import digest_of, model_path
 
-FAMILIES: dict[str, ModuleType] = {"digits": digits, "signals": signals}
-"""App -> module with APP, dataset() and recipes()."""
-VERSION = "1"
+FAMILIES: dict[str, ModuleType] = {"digits": digits, "signals": signals, "langid": langid}
+"""App -> module with APP, dataset(), recipes() and fit(recipe)."""
+DEFAULT = ("digits", "signals")
+"""What the demo serves."""
+VERSION = "3"
 """Changes when what is built changes: catalogues of another version are built again."""
 
 
@@ -39,21 +43,20 @@ class Samples:
     labels: Array
 
 
-def model_names(apps: Sequence[str] = tuple(FAMILIES)) -> list[str]:
+def model_names(apps: Sequence[str] = DEFAULT) -> list[str]:
     """Names of what ``build`` would build, in its order, without building."""
     return [recipe.name for app in apps for recipe in _family(app).recipes()]
 
 
-def build(apps: Sequence[str] = tuple(FAMILIES)) -> Iterator[BuiltModel]:
+def build(apps: Sequence[str] = DEFAULT) -> Iterator[BuiltModel]:
     """Build the models of ``apps`` one by one.
 
     Raises InvalidInputError for an unknown app, ConfigurationError where data or onnx is not installed.
     """
     for app in apps:
         family = _family(app)
-        dataset: Dataset = family.dataset()
         for recipe in family.recipes():
-            yield _build_one(family.APP, recipe, dataset)
+            yield _build_one(family, recipe)
 
 
 def samples(app: str) -> Samples:
@@ -62,30 +65,20 @@ def samples(app: str) -> Samples:
     return Samples(dataset.held_out, dataset.held_out_labels)
 
 
-def _build_one(app: App, recipe: Recipe, dataset: Dataset) -> BuiltModel:
-    # Imported late: samples need no onnx.
-    from profiles.demo.graphs import write_graph
-
-    head = fit_head(features(recipe, _images(dataset.inputs)), dataset.labels, dataset.classes, recipe.penalty)
-    right, error = accuracy(head, features(recipe, _images(dataset.held_out)), dataset.held_out_labels)
-    model = write_graph(app, recipe, head)
-    digest = digest_of(model)
+def _build_one(family: ModuleType, recipe: Any) -> BuiltModel:
+    fitted: Fitted = family.fit(recipe)
+    digest = digest_of(fitted.model)
     variant = Variant(
         name=recipe.name,
-        app=app.name,
-        accuracy=right,
-        accuracy_se=error,
+        app=family.APP.name,
+        accuracy=fitted.accuracy,
+        accuracy_se=fitted.accuracy_se,
         family=recipe.family,
         model=model_path(digest),
         digest=digest,
-        size_bytes=len(model),
+        size_bytes=len(fitted.model),
     )
-    return BuiltModel(app, variant, model)
-
-
-def _images(rows: Array) -> Array:
-    """A signal is an image of height 1."""
-    return rows[:, None] if rows.ndim == 2 else rows
+    return BuiltModel(family.APP, variant, fitted.model)
 
 
 def _family(app: str) -> ModuleType:

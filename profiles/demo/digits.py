@@ -16,6 +16,7 @@ from domain.errors import ConfigurationError
 from domain.tensor import TensorSpec
 from profiles.demo.dataset import Dataset
 from profiles.demo.features import Array, Recipe
+from profiles.demo.fitting import Fitted, fit_convolution
 
 APP = App(
     name="digits",
@@ -27,7 +28,7 @@ HELD_OUT = 1500
 _FILE = "data/data/mnist_5k.csv.gz"
 _SEED = 7
 _KERNEL = 7
-_LADDER = ((8, 2, 4), (32, 2, 4), (128, 2, 6), (2048, 1, 12))
+_LADDER = ((8, 2, 4), (32, 2, 4), (128, 2, 6), (256, 1, 12), (512, 1, 12), (2048, 1, 12))
 """(filters, stride, pooling cell). Chosen, like the penalties, on a split of the rows for building."""
 
 
@@ -55,6 +56,11 @@ def recipes() -> list[Recipe]:
             )
         )  # fmt: skip
     return found
+
+
+def fit(recipe: Recipe) -> Fitted:
+    """Build one model."""
+    return fit_convolution(APP, recipe, dataset())
 
 
 def _patches(images: Array, count: int) -> Array:

@@ -92,9 +92,3 @@ def fit_head(x: Array, labels: Array, classes: int, penalty: float) -> Head:
         weights = np.linalg.solve(gram, z.T @ (targets - middle).astype(np.float32)).astype(np.float32)
     intercept = middle - centre @ weights
     return Head(weights, intercept.astype(np.float32))
-
-
-def accuracy(head: Head, x: Array, labels: Array) -> tuple[float, float]:
-    """Share of right labels, and its standard error (binomial)."""
-    right = float(np.mean((x @ head.weights + head.intercept).argmax(1) == labels))
-    return right, float(np.sqrt(right * (1.0 - right) / len(labels)))

@@ -13,6 +13,7 @@ from domain.app import App
 from domain.tensor import TensorSpec
 from profiles.demo.dataset import Dataset
 from profiles.demo.features import Array, Recipe
+from profiles.demo.fitting import Fitted, fit_convolution
 
 APP = App(
     name="signals",
@@ -84,6 +85,11 @@ def recipes() -> list[Recipe]:
             )
         )  # fmt: skip
     return found
+
+
+def fit(recipe: Recipe) -> Fitted:
+    """Build one model."""
+    return fit_convolution(APP, recipe, dataset())
 
 
 def _filters(count: int, rng: np.random.Generator) -> Array:
