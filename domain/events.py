@@ -147,7 +147,7 @@ StagingEvent = PlanPublished | LoadEnded | Retired | Woke
 
 @dataclass(frozen=True, slots=True)
 class DemandCounted:
-    """``count`` queries of ``app`` arrived in the ``window`` seconds that end at ``now``. Twice a second."""
+    """``count`` rows of ``app`` arrived (a query of r rows is r) in the ``window`` seconds that end at ``now``."""
 
     app: str
     count: int

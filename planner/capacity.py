@@ -6,6 +6,8 @@ Rules:
 - ``best-batch`` takes the batch of largest throughput b / l(b) among all integer batches. Latency is linear between
   measured sizes, so b / l(b) is monotone there: only measured sizes and the last size within the budget on each segment
   need a look.
+- A query of several rows is run whole: batches smaller than the app's largest query count only where no larger one
+  fits, since their limit would shut such queries out.
 - ``largest-batch`` is the artifact's rule: the largest measured b of 1, 2, 4, 8 strictly below the budget, and whole
   queries a second. Larger batches are not always better, so it can waste capacity; it is kept for comparison.
 """
@@ -37,15 +39,18 @@ def throughput(
     capacity: Capacity = "best-batch",
     quantile: Quantile = "median",
     factor: float = 1.0,
+    rows: int = 1,
 ) -> Throughput:
     """Largest throughput of ``profile`` with batches of at most ``budget`` seconds.
 
-    ``factor`` multiplies every latency (what measurements taught about a wrong profile).
+    ``factor`` multiplies every latency (what measurements taught about a wrong profile). ``rows``: of the app's largest
+    query.
     """
     known = [(p.batch, factor * (p.median if quantile == "median" else p.p95)) for p in profile.points]
     if capacity == "largest-batch":
         return _largest(known, budget)
-    return _best(known, budget)
+    found = _best(known, budget, rows) if rows > 1 else NONE
+    return found if found.batch else _best(known, budget)
 
 
 def _largest(known: list[tuple[int, float]], budget: float) -> Throughput:
@@ -58,14 +63,18 @@ def _largest(known: list[tuple[int, float]], budget: float) -> Throughput:
     return Throughput(batch, qps) if qps > 0 else NONE
 
 
-def _best(known: list[tuple[int, float]], budget: float) -> Throughput:
+def _best(known: list[tuple[int, float]], budget: float, least: int = 1) -> Throughput:
+    """The best of all integer batches from ``least`` on, interpolated linearly."""
     batch, best = 0, 0.0
     for i, (b0, s0) in enumerate(known):
         candidates = [(b0, s0)]
         if i + 1 < len(known):
             candidates.append(_last_within(known[i], known[i + 1], budget))
+            if b0 < least < known[i + 1][0]:
+                b1, s1 = known[i + 1]
+                candidates.append((least, s0 + (s1 - s0) * (least - b0) / (b1 - b0)))
         for b, s in candidates:
-            if s <= budget and b > best * s * (1.0 + 1e-12):
+            if b >= least and s <= budget and b > best * s * (1.0 + 1e-12):
                 batch, best = b, b / s
     return Throughput(batch, best) if batch else NONE
 

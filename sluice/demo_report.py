@@ -96,7 +96,7 @@ def _plan_row(plan: Plan, started: float) -> tuple[str, ...]:
         f"{plan.epoch.term}.{plan.epoch.number}",
         f"{plan.created - started:.1f} s",
         plan.reason,
-        "; ".join(f"{app} {qps:.0f}/s" for app, qps in sorted(plan.demand.items())),
+        "; ".join(f"{app} {qps:.0f} rows/s" for app, qps in sorted(plan.demand.items())),
         "; ".join(f"{p.device}: {'+'.join(p.variants)} {p.share:.0%}" for p in plan.placements),
         f"{1e3 * plan.solve_s:.0f} ms",
     )

@@ -8,6 +8,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from domain.fold import OutcomeFold
 from domain.outcome import Outcome, OutcomeKind
 from domain.plan import Plan
@@ -31,23 +34,23 @@ class Second:
 
 @dataclass(slots=True)
 class Checked:
-    """Answers of a variant whose true label is known."""
+    """Rows that a variant answered whose true label is known."""
 
     answers: int = 0
     right: int = 0
 
 
-LabelOf = Callable[[str, str], int | None]
-"""(app, query id) -> the true label, None where it is not known."""
+LabelsOf = Callable[[str, str], NDArray[np.int64] | None]
+"""(app, query id) -> the true labels of its rows, None where they are not known."""
 
 
 class Observer:
-    """``label_of`` lets answers be checked; ``seconds`` is keyed by whole seconds since the epoch."""
+    """``labels_of`` lets answers be checked; ``seconds`` is keyed by whole seconds since the epoch."""
 
-    def __init__(self, broker: Broker, topics: Topics, label_of: LabelOf | None = None) -> None:
+    def __init__(self, broker: Broker, topics: Topics, labels_of: LabelsOf | None = None) -> None:
         self._broker = broker
         self._topics = topics
-        self.label_of = label_of
+        self.labels_of = labels_of
         self.fold = OutcomeFold()
         self.seconds: dict[int, Second] = {}
         self.plans: list[Plan] = []
@@ -103,15 +106,15 @@ class Observer:
             self._check(outcome, message)
 
     def _check(self, outcome: Outcome, message: codec.OutcomeMessage) -> None:
-        if self.label_of is None:
+        if self.labels_of is None:
             return
-        truth = self.label_of(outcome.app, outcome.query_id)
+        truth = self.labels_of(outcome.app, outcome.query_id)
         label = next((t for t in message.outputs() if t.name == "label"), None)
         if truth is None or label is None:
             return
         checked = self.checked.setdefault(f"{outcome.app}/{outcome.variant}", Checked())
-        checked.answers += 1
-        checked.right += int.from_bytes(label.data[:8], "little", signed=True) == truth
+        checked.answers += truth.size
+        checked.right += int(np.count_nonzero(np.frombuffer(label.data, dtype="<i8") == truth))
 
     def _second(self, at: float) -> Second:
         return self.seconds.setdefault(int(at), Second())

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from domain.app import App
 from domain.clock import Clock
+from domain.errors import InvalidInputError
 from domain.tensor import Tensor, TensorSpec
 from simulator.arrivals.sampling import ArrivalSource
 from stages.outbox import Outbox
@@ -24,7 +25,7 @@ _SLICE = 0.002
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Inputs of one app: sample i is ``inputs[i % len]``, its true label ``labels[i % len]`` if known."""
+    """Inputs of one app: query i carries ``inputs[i % len]``; ``labels[i % len]`` its rows' true labels if known."""
 
     app: str
     inputs: Sequence[tuple[Tensor, ...]]
@@ -32,22 +33,26 @@ class Samples:
 
 
 def samples_of(
-    app: App, inputs: NDArray[np.generic] | None, labels: NDArray[np.int64] | None, seed: int = 0
+    app: App, inputs: NDArray[np.generic] | None, labels: NDArray[np.int64] | None, *, rows: int = 1, seed: int = 0
 ) -> Samples:
-    """Samples for ``app``: of held-out ``inputs`` (n, *row_shape) where given, else random ones of its input shapes."""
+    """Samples for ``app``, ``rows`` a query: of held-out ``inputs`` (n, *row_shape) where given, else random ones."""
+    if not 1 <= rows <= app.max_rows:
+        raise InvalidInputError("rows", f"{rows}; {app.name} takes 1 to {app.max_rows} rows a query")
     if inputs is not None:
         spec = app.inputs[0]
-        rows = np.ascontiguousarray(inputs, dtype=DTYPES[spec.datatype])
-        shape = (1, *spec.row_shape)
-        return Samples(app.name, [(Tensor(spec.name, spec.datatype, shape, row.tobytes()),) for row in rows], labels)
+        queries = len(inputs) // rows
+        values = np.ascontiguousarray(inputs[: queries * rows], dtype=DTYPES[spec.datatype])
+        shape = (rows, *spec.row_shape)
+        tensors = [(Tensor(spec.name, spec.datatype, shape, part.tobytes()),) for part in np.split(values, queries)]
+        return Samples(app.name, tensors, None if labels is None else labels[: queries * rows].reshape(queries, rows))
     rng = np.random.default_rng(seed)
-    return Samples(app.name, [tuple(_random(spec, rng) for spec in app.inputs) for _ in range(_RANDOM_SAMPLES)])
+    return Samples(app.name, [tuple(_random(spec, rows, rng) for spec in app.inputs) for _ in range(_RANDOM_SAMPLES)])
 
 
-def _random(spec: TensorSpec, rng: np.random.Generator) -> Tensor:
+def _random(spec: TensorSpec, rows: int, rng: np.random.Generator) -> Tensor:
     top = 1.0 if spec.datatype.startswith("FP") else 2.0 if spec.datatype == "BOOL" else 100.0
-    values = (rng.random(spec.row_elements) * top).astype(DTYPES[spec.datatype])
-    return Tensor(spec.name, spec.datatype, (1, *spec.row_shape), values.tobytes())
+    values = (rng.random(rows * spec.row_elements) * top).astype(DTYPES[spec.datatype])
+    return Tensor(spec.name, spec.datatype, (rows, *spec.row_shape), values.tobytes())
 
 
 @dataclass(slots=True)
@@ -60,7 +65,7 @@ class Sent:
 
 
 class Sender:
-    """Sends the arrivals of a trace. Query ids are ``<run>-<app>-<number>``, so that ``sample_of`` finds the sample."""
+    """Sends the arrivals of a trace. Query ids are ``<run>-<app>-<number>``, so that ``labels_of`` knows them."""
 
     def __init__(
         self,
@@ -83,13 +88,14 @@ class Sender:
         self._numbers = dict.fromkeys(self._samples, 0)
         self.sent = Sent()
 
-    def label_of(self, app: str, query_id: str) -> int | None:
-        """The true label of a query of this run, None where it is not known."""
+    def labels_of(self, app: str, query_id: str) -> NDArray[np.int64] | None:
+        """The true labels of the rows of a query of this run, None where they are not known."""
         samples = self._samples.get(app)
         if samples is None or samples.labels is None or not query_id.startswith(f"{self._run}-{app}-"):
             return None
         number = int(query_id.rsplit("-", 1)[1])
-        return int(samples.labels[number % len(samples.inputs)])
+        found: NDArray[np.int64] = samples.labels[number % len(samples.inputs)]
+        return found
 
     async def replay(self, arrivals: ArrivalSource, *, stop: asyncio.Event | None = None) -> Sent:
         """Send every arrival at its time from now on; returns once all are acknowledged."""

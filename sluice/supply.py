@@ -5,9 +5,9 @@ from profiles.demo.build import FAMILIES, samples
 from sluice.sending import Samples, samples_of
 
 
-def demo_samples(app: App, seed: int = 0) -> Samples:
-    """Samples for ``app``, with labels where they are known."""
+def demo_samples(app: App, *, rows: int = 1, seed: int = 0) -> Samples:
+    """Samples for ``app``, ``rows`` a query, with labels where they are known."""
     if app.name not in FAMILIES:
-        return samples_of(app, None, None, seed)
+        return samples_of(app, None, None, rows=rows, seed=seed)
     known = samples(app.name)
-    return samples_of(app, known.inputs, known.labels, seed)
+    return samples_of(app, known.inputs, known.labels, rows=rows, seed=seed)

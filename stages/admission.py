@@ -3,7 +3,8 @@
 Rules.
 - What can be attributed to a query (its id is readable) and is wrong gets a rejected outcome; what cannot, a dead
   letter. An id seen within the dedupe window gets a dead letter ``duplicate_id`` and no second outcome.
-- Demand is counted here, whatever becomes of the query later, and told twice a second.
+- Demand is counted here in rows, the unit of batches and capacity, whatever becomes of the query later, and told twice
+  a second.
 """
 
 import asyncio
@@ -115,13 +116,12 @@ class AdmissionStage:
             return
         except codec.RejectedQueryError as error:
             if self._new(record, error.query_id, now):
-                self._counts[app.name] += 1
                 self._write_outcome(record, error.outcome(now))
             return
         query = message.query
         if not self._new(record, query.id, now):
             return
-        self._counts[app.name] += 1
+        self._counts[app.name] += query.rows
         for action in self._policy.handle(Arrived(query), now):
             match action:
                 case Accept():

@@ -147,7 +147,8 @@ def _rated(problem: Problem, key: PoolKey, candidate: Candidate, budget: float) 
     """The candidate with throughputs for a budget of ``budget`` seconds a batch."""
     profile = problem.catalogue.profiles[candidate.variant.name, key.type]
     factor = problem.latency_factor.get((candidate.variant.name, key.type), 1.0)
-    rate = throughput(profile, budget, capacity=problem.capacity, quantile=problem.quantile, factor=factor)
+    rows = problem.catalogue.apps[candidate.variant.app].max_rows
+    rate = throughput(profile, budget, capacity=problem.capacity, quantile=problem.quantile, factor=factor, rows=rows)
     rates = dict.fromkeys(candidate.rates, rate) if rate.batch else {}
     return Candidate(candidate.variant, rates, candidate.memory_bytes, candidate.load_s)
 
@@ -167,7 +168,12 @@ def candidates(
             if variant.accuracy < demand.min_accuracy:
                 continue
             rate = throughput(
-                profile, demand.slo / (sharing + 1), capacity=problem.capacity, quantile=problem.quantile, factor=factor
+                profile,
+                demand.slo / (sharing + 1),
+                capacity=problem.capacity,
+                quantile=problem.quantile,
+                factor=factor,
+                rows=problem.catalogue.apps[demand.app].max_rows,
             )
             if rate.batch:
                 rates[i] = rate

@@ -13,12 +13,12 @@ from rich.table import Table
 
 from sluice.catalogue import open_catalogue
 from sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, print_json
-from sluice.demo import DemoResult, demo_trace, run_demo
+from sluice.demo import DEVICES, DemoResult, demo_trace, run_demo
 from sluice.demo_report import write_report
 from sluice.live import frame
 from sluice.observer import Observer
 from sluice.places import new_run_folder
-from sluice.settings import load
+from sluice.settings import DeviceSettings, load
 
 DURATION = 40.0
 
@@ -46,6 +46,7 @@ def demo(
         chosen = chosen.model_copy(
             update={
                 "apps": chosen.apps or ("digits", "signals"),
+                "devices": chosen.devices or tuple(DeviceSettings(name=f"cpu{i}") for i in range(DEVICES)),
                 "prefix": f"{chosen.prefix}.demo-{uuid.uuid4().hex[:6]}"
                 if chosen.broker != "memory://"
                 else chosen.prefix,

@@ -66,7 +66,7 @@ def _tensors(settings: Settings, app: str, file: Path | None, sample: int) -> tu
         raise ConfigurationError(f"--app {app!r}: not in the catalogue; it has {', '.join(catalogue.apps)}")
     samples = demo_samples(catalogue.apps[app])
     index = sample % len(samples.inputs)
-    return samples.inputs[index], None if samples.labels is None else int(samples.labels[index])
+    return samples.inputs[index], None if samples.labels is None else int(samples.labels[index][0])
 
 
 def read_arrays(file: Path) -> dict[str, Any]:

@@ -42,6 +42,7 @@ def replay(
     shape: Annotated[float, typer.Option(help="Shape of gamma gaps.")] = 1.0,
     zipf: Annotated[float, typer.Option(help="Zipf exponent of the apps' shares; 0 is equal.")] = 0.0,
     duration: Annotated[float | None, typer.Option(help="Seconds.")] = None,
+    rows: Annotated[int, typer.Option(min=1, help="Rows a query carries.")] = 1,
     latency_ms: Annotated[float | None, typer.Option(help="Ask for this latency instead of the app's SLO.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the arrivals.")] = 0,
     prefix: Annotated[str | None, typer.Option(help="Topic prefix.")] = None,
@@ -52,7 +53,7 @@ def replay(
     with one_line_errors():
         chosen = load(settings, prefix=prefix)
         spec = trace_spec(trace, kind, speed=speed, qps=qps, scale=scale, process=process, shape=shape, zipf=zipf)
-        sent = asyncio.run(_replay(chosen, spec, into, tuple(app or ()), duration, latency_ms, seed))
+        sent = asyncio.run(_replay(chosen, spec, into, tuple(app or ()), duration, latency_ms, rows, seed))
     summary = {"queries": sent.queries, "acknowledged": sent.acknowledged, "behind_s": sent.behind}
     if as_json:
         print_json(summary)
@@ -98,6 +99,7 @@ async def _replay(
     only: tuple[str, ...],
     duration: float | None,
     latency_ms: float | None,
+    rows: int,
     seed: int,
 ) -> Sent:
     catalogue, _ = open_catalogue(settings)
@@ -119,7 +121,7 @@ async def _replay(
                 producer,
                 Topics(settings.prefix),
                 SystemClock(),
-                [demo_samples(catalogue.apps[name]) for name in apps],
+                [demo_samples(catalogue.apps[name], rows=rows) for name in apps],
                 run=uuid.uuid4().hex[:8],
                 latency_ms=latency_ms,
                 on_sent=lambda _, count: progress.advance(task, count),
