@@ -86,6 +86,9 @@ class SliceRunner:
         self._loading = asyncio.Lock()
         self._retiring: set[str] = set()
         self._running_app: str | None = None
+        self._running_variant: str | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._measured: dict[tuple[str, int], tuple[int, float]] = {}
         self._best = {app: catalogue.best_accuracy(app) for app in catalogue.apps}
         self._curves: dict[str, LatencyCurve] = {}
@@ -178,6 +181,8 @@ class SliceRunner:
             match action:
                 case Run():
                     self._running_app = action.queries[0].app
+                    self._running_variant = action.variant
+                    self._idle.clear()
                     self._spawn(self._run(action))
                 case Drop(query, reason):
                     self._end(query, OutcomeKind.DROPPED, reason=reason)
@@ -201,8 +206,7 @@ class SliceRunner:
         self._busy_until = started + self._expected(run)
         kept = [(query, w) for query in run.queries if (w := self._waiting.get(query)) is not None]
         if not kept:  # abandoned before it began
-            self._running_app = None
-            self._tell_station(Finished(app, run.variant, run.rows, 0.0))
+            self._finished(Finished(app, run.variant, run.rows, 0.0))
             return
         try:
             executed = await self._executor.run(run.variant, [w.tensors for _, w in kept], sum(q.rows for q, _ in kept))
@@ -213,8 +217,12 @@ class SliceRunner:
             execution_s = executed.execution_s
             self._note(run.variant, run.rows, self._clock.wall() - started)
             self._answer_all(run, [query for query, _ in kept], executed, started)
-        self._running_app = None
-        self._tell_station(Finished(app, run.variant, run.rows, execution_s, failed))
+        self._finished(Finished(app, run.variant, run.rows, execution_s, failed))
+
+    def _finished(self, event: Finished) -> None:
+        self._running_app = self._running_variant = None
+        self._idle.set()
+        self._tell_station(event)
 
     def _answer_all(self, run: Run, queries: Sequence[Query], executed: Executed, started: float) -> None:
         parts = split_rows(executed.outputs, [query.rows for query in queries])
@@ -354,6 +362,9 @@ class SliceRunner:
             self._tell_staging(LoadEnded(variant, ok=True))
 
     async def _unload(self, variant: str) -> None:
+        """Forget it once the batch that still runs with it, if any, has ended: no further one will begin."""
+        while self._running_variant == variant:
+            await self._idle.wait()
         async with self._loading:
             if variant not in self._staging.loaded:
                 await self._executor.unload(variant)
