@@ -2,7 +2,7 @@
 
 Rules:
 - One thread, fixed seed: the same matrix gives the same answer. A node limit ends a search; the limit in seconds is a
-  safety stop, and what comes out after it struck is marked ``timed_out``.
+  safety stop, and a matrix remembers that it struck.
 - No CP-SAT: it rounds continuous columns and calls the result optimal.
 - In a linear program a host that serves one demand needs no column of its own (n = max(1, need) f), which leaves one
   row a pool and one a demand.
@@ -52,8 +52,6 @@ class Solved:
     served: Floats
     phi: float
     nodes: int = 0
-    timed_out: bool = False
-    limit_hit: bool = False
     pool_duals: Floats | None = None
 
 
@@ -71,7 +69,7 @@ class Matrix:
     """The program's rows and columns, built once and solved for several goals.
 
     ``integer``: host counts are whole numbers. ``units``: fixes the host counts. ``counts``: units by pool, where
-    other than the program's (some held back for rounding).
+    other than the program's (some held back for rounding). ``timed_out``: the safety stop struck in some solve.
     """
 
     def __init__(
@@ -79,6 +77,7 @@ class Matrix:
     ) -> None:
         if mathopt is None:
             raise SolverError("OR-tools is not installed")
+        self.timed_out = False
         self._program = program
         self._integer = integer
         self._fixed = units
@@ -275,6 +274,7 @@ class Matrix:
     def _read(self, model: Any, result: Any, duals: bool) -> Solved | None:
         reason = result.termination.reason
         reasons = mathopt.TerminationReason
+        self.timed_out = self.timed_out or result.termination.limit is mathopt.Limit.TIME
         if reason in (reasons.INFEASIBLE, reasons.INFEASIBLE_OR_UNBOUNDED):
             return None
         if reason not in (reasons.OPTIMAL, reasons.FEASIBLE) or not result.has_primal_feasible_solution():
@@ -289,7 +289,6 @@ class Matrix:
         units[p.serve_host[alone]] = np.maximum(1.0, p.need[alone]) * shares[alone]
         if self._integer:
             units = np.rint(units)
-        limit = result.termination.limit
         pool_duals = None
         if duals and not self._integer:
             rows = list(model.linear_constraints())
@@ -303,7 +302,5 @@ class Matrix:
             served=np.clip(x[self._served_column], 0.0, 1.0),
             phi=float(x[self._phi_column]),
             nodes=int(result.solve_stats.node_count),
-            timed_out=limit is mathopt.Limit.TIME,
-            limit_hit=reason is not reasons.OPTIMAL,
             pool_duals=pool_duals,
         )

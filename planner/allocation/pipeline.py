@@ -136,22 +136,23 @@ class AllocationPlanner:
         self, program: Program, relaxed: chain.Outcome, best: Whole, bound: float, steps: list[str]
     ) -> tuple[Whole, float, bool]:
         known = chain.Known(best.as_solved(), relaxed, self.limits, self.solver)
+        matrix = Matrix(program, integer=True)
         try:
-            outcome = chain.run(Matrix(program, integer=True), program, known)
+            outcome = chain.run(matrix, program, known)
         except SolverError as error:
             steps.append(f"polish: nothing better ({error})")
-            return best, bound, False
+            return best, bound, matrix.timed_out
         steps.extend(f"polish: {line}" for line in outcome.log)
         solved = outcome.solved
         found = evaluate(program, np.rint(solved.units).astype(np.int64))
         steps.append(f"polish: {_describe(program, found)}, {solved.nodes} nodes")
-        if found.score <= best.score:
-            return best, bound, solved.timed_out
-        same_service = bool(np.allclose(found.served, best.served, atol=1e-6))
-        bound = bound if same_service else self._bound(program, relaxed, found)
-        if np.allclose(found.served, solved.served, atol=1e-6):
-            bound = min(bound, max(solved.bound, found.value))
-        return found, bound, solved.timed_out
+        better = found.score > best.score
+        kept = found if better else best
+        if better and not np.allclose(found.served, best.served, atol=1e-6):
+            bound = self._bound(program, relaxed, found)
+        if np.allclose(kept.served, solved.served, atol=1e-6):
+            bound = min(bound, max(solved.bound, kept.value))
+        return kept, bound, matrix.timed_out
 
 
 def _best_accuracy(program: Program) -> Floats:
