@@ -15,14 +15,15 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from domain.app import App
 from domain.errors import ConfigurationError, InvalidInputError
 from domain.profile import Profile
 from domain.variant import Variant
 from executors.measure import ProfileOptions, Progress, profile_variants, silent
 from executors.onnx import OnnxExecutor
 from profiles.catalogue import Catalogue
-from profiles.demo.build import DEFAULT, VERSION, BuiltModel, build, model_names
-from profiles.folder import load_catalogue, load_origin, save_catalogue
+from profiles.demo.build import DEFAULT, FAMILIES, HEAVY, VERSION, build, model_names
+from profiles.folder import load_catalogue, load_origin, save_catalogue, save_model
 
 HOME_VARIABLE = "SLUICE_HOME"
 _BUILDING = 0.6
@@ -34,40 +35,45 @@ def home_folder() -> Path:
     return Path(os.environ.get(HOME_VARIABLE) or Path.home() / ".sluicegate")
 
 
-def demo_folder(home: Path) -> Path:
-    """Where the demo's catalogue lies."""
-    return home / "catalogue"
+def demo_folder(home: Path, apps: Sequence[str] = DEFAULT) -> Path:
+    """Where the catalogue of these demo apps lies."""
+    return home / ("catalogue" if tuple(apps) == DEFAULT else f"catalogue-{'-'.join(apps)}")
+
+
+def demo_apps(asked: Sequence[str]) -> tuple[str, ...]:
+    """Demo apps whose catalogue holds ``asked``: the default ones unless another is among them. Others are ignored."""
+    known = (*FAMILIES, *HEAVY)
+    if all(name in DEFAULT for name in asked if name in known):
+        return DEFAULT
+    return tuple(name for name in known if name in asked)
 
 
 def ensure_demo_catalogue(
     home: Path, progress: Progress = silent, *, apps: Sequence[str] = DEFAULT, options: ProfileOptions | None = None
 ) -> Catalogue:
-    """The demo's catalogue, made if need be (about half a minute on two cores), blocking meanwhile.
+    """The catalogue of demo ``apps``, made if need be (under a minute on two idle cores), blocking meanwhile.
 
     ``options``: how to profile, where it is made. Raises ConfigurationError where something to build it with is missing
     or ``home`` cannot be written.
     """
-    found = _current(home, apps)
+    folder = demo_folder(home, apps)
+    found = _current(folder, apps)
     if found is not None:
         return found
     with _alone(home):
-        found = _current(home, apps)
+        found = _current(folder, apps)
         if found is not None:
             return found
-        built = _build(apps, progress)
-        catalogue = Catalogue.of({b.app.name: b.app for b in built}.values(), [b.variant for b in built], [])
-        folder = demo_folder(home)
-        models = {b.variant.digest: b.model for b in built}
-        # Models first, without origin: until the profiles are there too, nobody takes it for finished.
-        save_catalogue(folder, catalogue, models)
+        bare = _build(folder, apps, progress)
         profiles = profile_blocking(
             folder,
-            catalogue,
-            tuple(catalogue.variants.values()),
+            bare,
+            tuple(bare.variants.values()),
             options,
             lambda what, done: progress(what, _BUILDING + (1.0 - _BUILDING) * done),
         )
-        catalogue = Catalogue.of(catalogue.apps.values(), catalogue.variants.values(), profiles)
+        # The document comes last: until the profiles are there too, there is no catalogue.
+        catalogue = Catalogue.of(bare.apps.values(), bare.variants.values(), profiles)
         save_catalogue(folder, catalogue, {}, origin(apps))
         return catalogue
 
@@ -79,13 +85,22 @@ async def profile_in_child(
     options: ProfileOptions | None = None,
     progress: Progress = silent,
 ) -> list[Profile]:
-    """Profile ``variants`` of the catalogue in ``folder`` in a fresh child process."""
-    executor = OnnxExecutor(folder, catalogue.apps)
-    await executor.start()
-    try:
-        return await profile_variants(executor, catalogue.apps, variants, options, progress)
-    finally:
-        await executor.close()
+    """Profile ``variants`` of the catalogue in ``folder``, those of each app together in a fresh child process."""
+    apps = sorted({v.app for v in variants})
+    found: list[Profile] = []
+    for i, app in enumerate(apps):
+        executor = OnnxExecutor(folder, catalogue.apps)
+        await executor.start()
+
+        def told(what: str, done: float, before: int = i) -> None:
+            progress(what, (before + done) / len(apps))
+
+        try:
+            mine = [v for v in variants if v.app == app]
+            found += await profile_variants(executor, catalogue.apps, mine, options, told)
+        finally:
+            await executor.close()
+    return found
 
 
 def profile_blocking(
@@ -119,9 +134,8 @@ def machine() -> str:
     return f"{model} x{os.cpu_count() or 1}"
 
 
-def _current(home: Path, apps: Sequence[str]) -> Catalogue | None:
-    """The catalogue in ``home`` if it can be used as it stands."""
-    folder = demo_folder(home)
+def _current(folder: Path, apps: Sequence[str]) -> Catalogue | None:
+    """The catalogue in ``folder`` if it can be used as it stands."""
     if not _same(load_origin(folder), origin(apps)):
         return None
     try:
@@ -134,14 +148,22 @@ def _same(found: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
     return all(found.get(key) == value for key, value in wanted.items())
 
 
-def _build(apps: Sequence[str], progress: Progress) -> list[BuiltModel]:
+def _build(folder: Path, apps: Sequence[str], progress: Progress) -> Catalogue:
+    """Build the models into ``folder``; the catalogue without profiles."""
     names = model_names(apps)
-    built: list[BuiltModel] = []
+    found: list[Variant] = []
+    owners: dict[str, App] = {}
     models = build(apps)
     for i, name in enumerate(names):
         progress(f"build {name}", _BUILDING * i / len(names))
-        built.append(next(models))
-    return built
+        built = next(models)
+        try:
+            save_model(folder, built.variant.digest, built.model)
+        except OSError as error:
+            raise ConfigurationError(f"cannot write in {folder}: {error.strerror}; set {HOME_VARIABLE}") from error
+        found.append(built.variant)
+        owners[built.app.name] = built.app
+    return Catalogue.of(owners.values(), found, [])
 
 
 @contextmanager

@@ -88,13 +88,23 @@ def save_catalogue(
     data = encode(catalogue, dict(origin or {}))
     from_document(decode(data))
     try:
-        (folder / MODELS).mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         for digest, model in sorted(models.items()):
-            _write_model(folder, digest, model)
+            save_model(folder, digest, model)
         check_models(folder, catalogue.variants.values())
         _replace(folder / DOCUMENT, data)
     except OSError as error:
         raise ConfigurationError(f"cannot write the catalogue in {folder}: {error.strerror}; choose another") from error
+
+
+def save_model(folder: Path, digest: str, model: bytes) -> None:
+    """Write one model ahead of the catalogue that will name it. Raises InvalidInputError, OSError."""
+    if digest_of(model) != digest:
+        raise InvalidInputError(f"models.{digest[:80]}", "its content has another SHA-256")
+    (folder / MODELS).mkdir(parents=True, exist_ok=True)
+    path = folder / model_path(digest)
+    if not path.exists() or digest_of(path.read_bytes()) != digest:
+        _replace(path, model)
 
 
 def _read_document(folder: Path) -> CatalogueDocument:
@@ -105,14 +115,6 @@ def _read_document(folder: Path) -> CatalogueDocument:
     except OSError as error:
         raise ConfigurationError(f"no catalogue in {folder}: {error.strerror}; build one first") from error
     return decode(data, str(path))
-
-
-def _write_model(folder: Path, digest: str, model: bytes) -> None:
-    if digest_of(model) != digest:
-        raise InvalidInputError(f"models.{digest[:80]}", "its content has another SHA-256")
-    path = folder / model_path(digest)
-    if not path.exists() or path.stat().st_size != len(model):
-        _replace(path, model)
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -14,7 +14,11 @@ def open_catalogue(settings: Settings) -> tuple[Catalogue, Path]:
     """The catalogue and the folder of its models. The demo's is built and profiled on this machine where absent."""
     if settings.catalogue is not None:
         return load_catalogue(settings.catalogue), settings.catalogue
-    from executors.prepare import demo_folder, ensure_demo_catalogue  # slow to import, and only for the demo's models
+    from executors.prepare import (
+        demo_apps,
+        demo_folder,
+        ensure_demo_catalogue,
+    )  # slow to import, and only for the demo's models
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True) as progress:
@@ -23,5 +27,6 @@ def open_catalogue(settings: Settings) -> tuple[Catalogue, Path]:
         def told(what: str, done: float) -> None:
             progress.update(task, description=what, total=1.0, completed=done)
 
-        catalogue = ensure_demo_catalogue(settings.home, told)
-    return catalogue, demo_folder(settings.home)
+        apps = demo_apps(settings.apps)
+        catalogue = ensure_demo_catalogue(settings.home, told, apps=apps)
+    return catalogue, demo_folder(settings.home, apps)

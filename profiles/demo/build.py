@@ -12,7 +12,7 @@ from typing import Any
 from domain.app import App
 from domain.errors import InvalidInputError
 from domain.variant import Variant
-from profiles.demo import digits, langid, signals
+from profiles.demo import digits, heavy, langid, signals
 from profiles.demo.dataset import Dataset
 from profiles.demo.features import Array
 from profiles.demo.fitting import Fitted
@@ -22,6 +22,8 @@ FAMILIES: dict[str, ModuleType] = {"digits": digits, "signals": signals, "langid
 """App -> module with APP, dataset(), recipes() and fit(recipe)."""
 DEFAULT = ("digits", "signals")
 """What the demo serves."""
+HEAVY: dict[str, heavy.HeavyFamily] = {app.name: heavy.HeavyFamily(app) for app in (heavy.IMAGE, heavy.TEXT)}
+"""App -> models of realistic weight without data, hence without labels."""
 VERSION = "3"
 """Changes when what is built changes: catalogues of another version are built again."""
 
@@ -61,11 +63,13 @@ def build(apps: Sequence[str] = DEFAULT) -> Iterator[BuiltModel]:
 
 def samples(app: str) -> Samples:
     """Rows of ``app`` that no model was built from, and their labels."""
-    dataset: Dataset = _family(app).dataset()
+    if app not in FAMILIES:
+        raise InvalidInputError("app", f"{app!r} has no labelled samples; {', '.join(FAMILIES)} have")
+    dataset: Dataset = FAMILIES[app].dataset()
     return Samples(dataset.held_out, dataset.held_out_labels)
 
 
-def _build_one(family: ModuleType, recipe: Any) -> BuiltModel:
+def _build_one(family: ModuleType | heavy.HeavyFamily, recipe: Any) -> BuiltModel:
     fitted: Fitted = family.fit(recipe)
     digest = digest_of(fitted.model)
     variant = Variant(
@@ -73,6 +77,7 @@ def _build_one(family: ModuleType, recipe: Any) -> BuiltModel:
         app=family.APP.name,
         accuracy=fitted.accuracy,
         accuracy_se=fitted.accuracy_se,
+        nominal=fitted.nominal,
         family=recipe.family,
         model=model_path(digest),
         digest=digest,
@@ -81,7 +86,8 @@ def _build_one(family: ModuleType, recipe: Any) -> BuiltModel:
     return BuiltModel(family.APP, variant, fitted.model)
 
 
-def _family(app: str) -> ModuleType:
-    if app not in FAMILIES:
-        raise InvalidInputError("app", f"{app!r} is not a demo app; one of {', '.join(FAMILIES)}")
-    return FAMILIES[app]
+def _family(app: str) -> ModuleType | heavy.HeavyFamily:
+    found = FAMILIES.get(app) or HEAVY.get(app)
+    if found is None:
+        raise InvalidInputError("app", f"{app!r} is not a demo app; one of {', '.join([*FAMILIES, *HEAVY])}")
+    return found

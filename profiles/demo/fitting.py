@@ -11,11 +11,12 @@ from profiles.demo.features import Array, Recipe, features, fit_head
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """Accuracy on held-out rows (0..1), its standard error, and the ONNX model's bytes."""
+    """Accuracy (0..1) on held-out rows with its standard error, or ``nominal``; and the ONNX model's bytes."""
 
     accuracy: float
     accuracy_se: float
     model: bytes
+    nominal: bool = False
 
 
 def fit_convolution(app: App, recipe: Recipe, known: Dataset) -> Fitted:

@@ -38,7 +38,7 @@ class Graph:
     def constant(self, value: Array) -> str:
         """Append a constant; its name."""
         name = f"constant{len(self._constants)}"
-        self._constants.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
+        self._constants.append(numpy_helper.from_array(np.asarray(value, order="C"), name))
         return name
 
     def serialise(self, app: App) -> bytes:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,11 +16,12 @@ from domain.errors import ConfigurationError, InvalidInputError
 from domain.tensor import Tensor
 from executors.measure import ProfileOptions, random_rows
 from executors.onnx import OnnxExecutor
-from executors.prepare import demo_folder, ensure_demo_catalogue, machine
+from executors.prepare import demo_apps, demo_folder, ensure_demo_catalogue, machine
 from profiles.catalogue import Catalogue
 from profiles.demo import digits, langid, signals
-from profiles.demo.build import BuiltModel, build, model_names, samples
+from profiles.demo.build import HEAVY, BuiltModel, build, model_names, samples
 from profiles.demo.features import features, fit_head
+from profiles.demo.heavy import MODELS, HeavyFamily
 from profiles.folder import load_catalogue, load_origin, model_path, save_catalogue
 from profiles.profiler import Effort
 from sluice.main import app as cli
@@ -55,7 +56,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def catalogue(home: Path) -> Catalogue:
-    return load_catalogue(demo_folder(home))
+    return load_catalogue(demo_folder(home, ["signals"]))
 
 
 async def answered_right(folder: Path, built: list[BuiltModel]) -> dict[str, float]:
@@ -160,11 +161,11 @@ def test_the_catalogue_is_made_once_and_profiled(home: Path, catalogue: Catalogu
         assert [p.batch for p in profile.points] == [1, 8]
         assert all(0 < p.cpu < p.median <= p.p95 for p in profile.points)
         assert profile.load > 0
-    assert load_origin(demo_folder(home))["machine"] == machine()
+    assert load_origin(demo_folder(home, ["signals"]))["machine"] == machine()
 
 
 def test_a_catalogue_of_another_machine_or_a_damaged_one_is_made_again(home: Path, catalogue: Catalogue) -> None:
-    folder = demo_folder(home)
+    folder = demo_folder(home, ["signals"])
     elsewhere = {**load_origin(folder), "machine": "abacus x1"}
     save_catalogue(folder, catalogue, {}, elsewhere)
     told: list[float] = []
@@ -182,7 +183,7 @@ def test_a_home_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> Non
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match="SLUICE_HOME"):
         ensure_demo_catalogue(tmp_path / "file" / "home", apps=["signals"])
-    with pytest.raises(InvalidInputError, match="not a demo app"):
+    with pytest.raises(InvalidInputError, match="no labelled samples"):
         samples("nonesuch")
 
 
@@ -202,7 +203,7 @@ def test_the_catalogue_can_be_prepared_inside_a_running_loop(tmp_path: Path) -> 
 
 
 def test_variants_and_profile_speak_json_and_tables(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLUICE_CATALOGUE", str(demo_folder(home)))
+    monkeypatch.setenv("SLUICE_CATALOGUE", str(demo_folder(home, ["signals"])))
     register_all()
     run = CliRunner().invoke
     listed = json.loads(run(cli, ["variants", "--json"]).stdout)
@@ -211,7 +212,7 @@ def test_variants_and_profile_speak_json_and_tables(home: Path, monkeypatch: pyt
     arguments = ["profile", "--app", "signals", "--batches", "1,2", "--repeats", "3", "--device-type", "test"]
     measured = json.loads(run(cli, [*arguments, "--json"]).stdout)
     assert {p["device_type"] for p in measured["profiles"]} == {"test"}
-    profiles = load_catalogue(demo_folder(home)).profiles
+    profiles = load_catalogue(demo_folder(home, ["signals"])).profiles
     assert {device_type for _, device_type in profiles} == {"cpu", "test"}
     for wrong in (
         ["profile"],
@@ -222,3 +223,44 @@ def test_variants_and_profile_speak_json_and_tables(home: Path, monkeypatch: pyt
         failed = run(cli, wrong)
         assert failed.exit_code == 2
         assert failed.stderr.startswith("error --")
+
+
+def test_the_catalogue_that_is_made_holds_the_apps_that_are_asked_for(tmp_path: Path) -> None:
+    assert demo_apps(()) == demo_apps(("digits",)) == demo_apps(("somebody-elses",)) == ("digits", "signals")
+    assert demo_apps(("text", "digits")) == ("digits", "text")
+    assert demo_folder(tmp_path) == tmp_path / "catalogue"
+    assert demo_folder(tmp_path, ("digits", "text")) != demo_folder(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "efficientnet-b0", "bert-mini"])
+async def test_heavy_graphs_run_and_say_that_their_accuracy_is_nominal(tmp_path: Path, name: str) -> None:
+    model = MODELS[name]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(
+            HEAVY,
+            model.app.name,
+            SimpleNamespace(APP=model.app, recipes=lambda: [model], fit=HeavyFamily(model.app).fit),
+        )
+        (b,) = build([model.app.name])
+    assert b.variant.nominal
+    assert b.variant.accuracy == model.accuracy
+    save_catalogue(tmp_path, Catalogue.of([b.app], [b.variant], []), {b.variant.digest: b.model})
+    executor = OnnxExecutor(tmp_path, {b.app.name: b.app})
+    await executor.start()
+    try:
+        await executor.load(b.variant, max_batch=2)
+        done = await executor.run(name, random_rows(b.app, 2, 0), 2)
+        assert [(t.name, t.shape) for t in done.outputs] == [("label", (2,))]
+        assert done.cpu_s > 0.002
+    finally:
+        await executor.close()
+
+
+def test_heavier_models_cost_more_and_are_nominally_better() -> None:
+    for app in HEAVY.values():
+        by_family: dict[str, list[float]] = {}
+        for recipe in app.recipes():
+            by_family.setdefault(recipe.family, []).append(recipe.accuracy)
+        assert all(found == sorted(found) and len(found) >= 3 for found in by_family.values())
+    with pytest.raises(InvalidInputError, match="no labelled samples"):
+        samples("image")
