@@ -15,7 +15,7 @@ from aiokafka.errors import (
 )
 
 from domain.errors import ConfigurationError
-from streams.kafka_connection import connection, unreachable
+from streams.kafka_connection import connection, speak_seldom, unreachable
 from streams.kafka_consumer import KafkaConsumer
 from streams.kafka_producer import KafkaProducer
 from streams.ports import BrokerError, RebalanceListener, TopicPartition, TopicSpec
@@ -129,6 +129,7 @@ class KafkaBroker:
     """Implements ``streams.ports.Broker``. ``servers``: host:port, more of them after commas."""
 
     def __init__(self, servers: str, settings: KafkaSettings) -> None:
+        speak_seldom()
         self._servers = servers
         self._settings = settings
         self._admin = KafkaAdmin(servers, settings)

@@ -1,5 +1,7 @@
-"""What every client of Apache Kafka is told: servers, time limits, TLS and SASL."""
+"""What every client of Apache Kafka is told: servers, time limits, TLS and SASL; and how much it may say."""
 
+import logging
+import time
 from typing import Any
 
 from aiokafka.helpers import create_ssl_context
@@ -29,6 +31,34 @@ def connection(servers: str, settings: KafkaSettings) -> dict[str, Any]:
         options["sasl_plain_username"] = security.username
         options["sasl_plain_password"] = security.password
     return options
+
+
+class Seldom(logging.Filter):
+    """Lets the same message of a logger pass once in ``every`` seconds."""
+
+    def __init__(self, every: float = 5.0) -> None:
+        super().__init__()
+        self._every = every
+        self._last: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to let it pass. The message before its arguments counts, of which there are not many."""
+        now = time.monotonic()
+        if now - self._last.get(str(record.msg), -self._every) < self._every:
+            return False
+        self._last[str(record.msg)] = now
+        return True
+
+
+_LOGGERS = ("", ".cluster", ".conn", ".consumer.fetcher", ".consumer.group_coordinator", ".producer.sender")
+
+
+def speak_seldom() -> None:
+    """Keep the client from filling logs while a broker is away: it tries, and tells of it, many times a second."""
+    for name in _LOGGERS:
+        logger = logging.getLogger(f"aiokafka{name}")
+        if not any(isinstance(known, Seldom) for known in logger.filters):
+            logger.addFilter(Seldom())
 
 
 def unreachable(servers: str, error: Exception) -> ConfigurationError:

@@ -253,11 +253,13 @@ class KafkaConsumer:
             return
         self._held = frozenset()
         stopping = asyncio.create_task(inner.stop())
-        done, _ = await asyncio.wait([stopping], timeout=self._settings.request_timeout)
+        done, _ = await asyncio.wait([stopping], timeout=self._settings.stop_timeout)
         if not done:
             log.warning("a consumer of %s did not stop in time", ", ".join(self._topics) or self._explicit)
             stopping.cancel()
-        await asyncio.gather(stopping, return_exceptions=True)
+        results: list[object] = await asyncio.gather(stopping, return_exceptions=True)
+        if results[0] is not None:
+            await _cut_off(inner)
 
     async def _revoked(self) -> None:
         self._settled.clear()
@@ -364,6 +366,18 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
 
     async def on_partitions_assigned(self, assigned: Any) -> None:
         await self._assigned(assigned)
+
+
+async def _cut_off(inner: Any) -> None:
+    """End what a client left behind: while the broker is away, its fetches may cancel the stop that cancels them."""
+    left = set(inner._fetcher._pending_tasks) if inner._fetcher is not None else set()
+    if inner._coordinator is not None:
+        named = ("_coordination_task", "_heartbeat_task", "_commit_refresh_task", "_reset_committed_task")
+        left |= {task for name in named if (task := getattr(inner._coordinator, name, None)) is not None}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    await inner._client.close()
 
 
 def _held(user_data: bytes | None) -> frozenset[TopicPartition]:

@@ -117,7 +117,7 @@ class KafkaProducer:
             await self._inner.flush()
 
     async def stop(self) -> None:
-        """Flush and disconnect; what is not acknowledged within the request timeout fails."""
+        """Flush and disconnect; what is not acknowledged within the stop timeout fails."""
         if self._renewal is not None:
             await asyncio.gather(self._renewal, return_exceptions=True)
         inner, self._inner = self._inner, None
@@ -149,10 +149,12 @@ class KafkaProducer:
 
     async def _stop(self, inner: Any) -> None:
         stopping = asyncio.create_task(inner.stop())
-        done, _ = await asyncio.wait([stopping], timeout=self._settings.request_timeout)
+        done, _ = await asyncio.wait([stopping], timeout=self._settings.stop_timeout)
         if not done:
-            # The client retries without an end: only giving the batches up lets it go.
-            inner._message_accumulator.fail_all(KafkaError("the producer was stopped"))
+            # The client retries without an end: ending its sender and giving up its batches lets it go.
+            inner._sender.sender_task.cancel()
+            await asyncio.wait([stopping], timeout=self._settings.stop_timeout)
+            _give_up(inner)
         await asyncio.gather(stopping, return_exceptions=True)
 
     async def _partitions_of(self, inner: Any, topic: str) -> set[int]:
@@ -233,3 +235,14 @@ async def _send_alone(inner: Any, sending: _Sending) -> Any:
     batch = inner.create_batch()
     batch.append(key=sending.key, value=sending.value, timestamp=sending.milliseconds, headers=list(sending.headers))
     return await inner.send_batch(batch, sending.topic, partition=sending.partition or 0)
+
+
+def _give_up(inner: Any) -> None:
+    """Fail all that a client still holds, whether it waits to be sent or to be acknowledged."""
+    accumulator = inner._message_accumulator
+    waiting = [batch for batches in accumulator._batches.values() for batch in batches]
+    accumulator._pending_batches.update(waiting)  # each batch is taken out of there as it ends
+    accumulator.fail_all(KafkaError("the producer was stopped before it was acknowledged"))
+    for batch in waiting:
+        if batch._drain_waiter.done():
+            batch._drain_waiter.exception()  # nobody waits for it: seen, so that the loop does not complain

@@ -40,12 +40,14 @@ class KafkaSettings:
 
     ``rebalance_timeout``: what members of a group have to finish what they hold. ``fetch_wait``: how long the broker
     holds a fetch open, and so how late a resumed partition may be read; ``fetch_bytes``: of one partition at once.
+    ``stop_timeout``: how long a client may take to flush or leave before it is cut off.
     """
 
     client_id: str = "sluicegate"
     linger: float = 0.001
     max_message_bytes: int = 16 * MIB
     request_timeout: float = 30.0
+    stop_timeout: float = 10.0
     session_timeout: float = 10.0
     rebalance_timeout: float = 15.0
     heartbeat_interval: float = 1.0

@@ -1,0 +1,106 @@
+"""What Apache Kafka's clients make of a broker that dies: nothing is lost or doubled, and nothing hangs."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from domain.errors import ConfigurationError
+from streams import connect
+from streams.local_broker import LocalBroker
+from streams.ports import DeliveryError, TopicPartition, TopicSpec, Written
+from streams.settings import KafkaSettings
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+
+@pytest.fixture
+def server(kafka_url: str, tmp_path: Path, sluice_home: Path) -> Iterator[LocalBroker]:
+    """A broker of its own, to be killed."""
+    del kafka_url  # where the session's cannot be had, this is skipped as well
+    broker = LocalBroker(tmp_path, home=sluice_home)
+    broker.start(within=120.0)
+    yield broker
+    broker.stop()
+
+
+def kill(server: LocalBroker) -> int:
+    """End it without warning; returns its port."""
+    status = server.status()
+    assert status.pid is not None and status.port is not None
+    os.kill(status.pid, signal.SIGKILL)
+    return status.port
+
+
+async def test_a_broker_that_is_killed_and_started_again_loses_and_doubles_nothing(server: LocalBroker) -> None:
+    broker = connect(server.status().url or "", kafka=KafkaSettings(session_timeout=6.0))
+    await broker.admin().create_topics([TopicSpec(name="t", partitions=2)])
+    producer = broker.producer()
+    await producer.start()
+    sent: list[asyncio.Future[Written]] = []
+    stop = asyncio.Event()
+
+    async def write() -> None:
+        while not stop.is_set():
+            sent.append(await producer.send("t", str(len(sent)).encode(), key=str(len(sent)).encode()))
+            await asyncio.sleep(0.002)
+
+    writing = asyncio.create_task(write())
+    await asyncio.sleep(1.0)
+    port = kill(server)
+    before = len(sent)
+    await asyncio.sleep(1.0)
+    await asyncio.to_thread(server.start, port=port, within=120.0)
+    await asyncio.sleep(1.0)
+    stop.set()
+    await writing
+    async with asyncio.timeout(60.0):
+        written = await asyncio.gather(*sent)
+    assert len(written) > before > 100
+    both = [TopicPartition("t", 0), TopicPartition("t", 1)]
+    consumer = broker.consumer(partitions=both)
+    await consumer.start()
+    values: list[int] = []
+    ends = await consumer.end_offsets(both)
+    while any([await consumer.position(tp) < ends[tp] for tp in both]):
+        values += [int(r.value or b"") for r in await consumer.get_many(wait=1.0)]
+    assert sorted(values) == list(range(len(sent)))
+    await broker.close()
+
+
+async def test_closing_without_a_broker_ends_within_its_bound_and_leaves_no_task(server: LocalBroker) -> None:
+    broker = connect(server.status().url or "", kafka=KafkaSettings(session_timeout=6.0, stop_timeout=2.0))
+    await broker.admin().create_topics([TopicSpec(name="t")])
+    producer = broker.producer()
+    await producer.start()
+    for consumer in (
+        broker.consumer(topics=["t"], group="g"),
+        broker.consumer(partitions=[TopicPartition("t", 0)]),
+        broker.consumer(partitions=[TopicPartition("t", 0)], group="h"),
+    ):
+        await consumer.start()
+    kill(server)
+    sent = [await producer.send("t", b"never") for _ in range(3)]
+    await asyncio.sleep(0.5)
+    began = time.monotonic()
+    await broker.close()
+    assert time.monotonic() - began < 10.0
+    for fate in await asyncio.gather(*sent, return_exceptions=True):
+        assert isinstance(fate, DeliveryError)
+    await asyncio.sleep(0.1)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_broker_that_is_not_there_is_told_in_one_line() -> None:
+    broker = connect("kafka://127.0.0.1:1")
+    with pytest.raises(ConfigurationError, match="no Kafka broker answers at 127"):
+        await broker.producer().start()
+    with pytest.raises(ConfigurationError, match="sluice broker start"):
+        await broker.admin().topics()
+    with pytest.raises(ConfigurationError, match="no Kafka broker answers"):
+        await broker.consumer(topics=["t"], group="g").start()
+    await broker.close()
