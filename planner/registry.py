@@ -5,14 +5,29 @@ from types import MappingProxyType
 
 from domain.errors import ConfigurationError
 from planner.allocation.pipeline import AllocationPlanner
+from planner.baselines.ablations import WithoutAssignment, WithoutBatching, WithoutSelection
+from planner.baselines.infaas import InfaasAccuracyPlanner
+from planner.baselines.per_device import PerDevicePlanner
+from planner.baselines.published import ClipperPlanner, SommelierPlanner
 from planner.greedy import GreedyFill
 from planner.problem import Planner
+from planner.selection.placing import CoResident
 
 PLANNERS: Mapping[str, Callable[[], Planner]] = MappingProxyType(
     {
         "allocation": AllocationPlanner,
         "allocation-rounded": lambda: AllocationPlanner(name="allocation-rounded", polish=False),
         "greedy-fill": GreedyFill,
+        "clipper-ht": lambda: ClipperPlanner(accurate=False),
+        "clipper-ha": lambda: ClipperPlanner(accurate=True),
+        "sommelier": SommelierPlanner,
+        "infaas-accuracy": InfaasAccuracyPlanner,
+        "proteus-per-device": PerDevicePlanner,
+        "allocation-without-selection": WithoutSelection,
+        "allocation-without-placement": lambda: SommelierPlanner(name="allocation-without-placement"),
+        "allocation-without-assignment": WithoutAssignment,
+        "allocation-without-batching": WithoutBatching,
+        "co-resident": CoResident,
     }
 )
 

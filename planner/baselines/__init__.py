@@ -1,0 +1,1 @@
+"""Planners of published systems, and ablations of ours, behind the interface of every planner."""
