@@ -2,8 +2,7 @@
 
 Rules. Positions of explicit partitions are settled at start, so that "end" means the end at that moment. A member of a
 group holds its partitions from ``on_assigned`` to the end of ``on_revoked``, where it may still commit. Between the two
-nothing is read. Assignment is ``streams.assignment``: sticky and deterministic (the client's own sticky assignor shares
-its state between consumers of one process and tells no generation).
+nothing is read.
 """
 
 import asyncio
@@ -12,10 +11,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from math import ceil
 from typing import Any, Protocol
 
-import orjson
-from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
+from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as KafkaPartition
-from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from aiokafka.errors import (
     CommitFailedError,
     IllegalGenerationError,
@@ -27,7 +24,7 @@ from aiokafka.errors import (
 )
 
 from domain.errors import ConfigurationError
-from streams.assignment import assign
+from streams.kafka_membership import Listener, StickyAssignor, cut_off
 from streams.memory_consumer import check_consumer
 from streams.ports import BrokerError, LostPartitionError, RebalanceListener, Record, TopicPartition
 from streams.settings import KafkaSettings
@@ -45,31 +42,6 @@ class Counts(Protocol):
     def partitions(self, topics: Iterable[str]) -> Awaitable[Mapping[str, int]]:
         """Topic -> partitions, of those that exist."""
         ...
-
-
-class StickyAssignor:
-    """``streams.assignment`` as a client-side assignor; one a consumer. Members tell what they hold as user data."""
-
-    name = "sluice-sticky"
-
-    def __init__(self) -> None:
-        self._held: list[TopicPartition] = []
-
-    def metadata(self, topics: Iterable[str]) -> Any:
-        """What this member tells the leader."""
-        return ConsumerProtocolMemberMetadata(0, sorted(topics), orjson.dumps([tuple(tp) for tp in self._held]))
-
-    def assign(self, cluster: Any, members: Mapping[str, Any]) -> dict[str, Any]:
-        """Called in the leader."""
-        topics = {member: frozenset(told.subscription) for member, told in members.items()}
-        counts = {t: len(cluster.partitions_for_topic(t) or ()) for t in frozenset().union(*topics.values())}
-        held = {member: _held(told.user_data) for member, told in members.items()}
-        given = assign(topics, counts, held)
-        return {member: _assignment(partitions) for member, partitions in given.items()}
-
-    def on_assignment(self, assignment: Any) -> None:
-        """What this member holds from now on."""
-        self._held = [TopicPartition(*tp) for tp in assignment.partitions()]
 
 
 class KafkaConsumer:
@@ -126,7 +98,7 @@ class KafkaConsumer:
             max_partition_fetch_bytes=settings.fetch_bytes,
         )
         if shared:
-            inner.subscribe(list(self._topics), listener=_Listener(self._revoked, self._assigned))
+            inner.subscribe(list(self._topics), listener=Listener(self._revoked, self._assigned))
         else:
             inner.assign([KafkaPartition(*tp) for tp in explicit])
         self._inner = inner
@@ -259,7 +231,7 @@ class KafkaConsumer:
             stopping.cancel()
         results: list[object] = await asyncio.gather(stopping, return_exceptions=True)
         if results[0] is not None:
-            await _cut_off(inner)
+            await cut_off(inner)
 
     async def _revoked(self) -> None:
         self._settled.clear()
@@ -351,47 +323,6 @@ class KafkaConsumer:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-
-
-class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
-    def __init__(
-        self, revoked: Callable[[], Awaitable[None]], assigned: Callable[[Iterable[Any]], Awaitable[None]]
-    ) -> None:
-        self._revoked = revoked
-        self._assigned = assigned
-
-    async def on_partitions_revoked(self, revoked: Any) -> None:
-        del revoked  # what the client names is what we hold
-        await self._revoked()
-
-    async def on_partitions_assigned(self, assigned: Any) -> None:
-        await self._assigned(assigned)
-
-
-async def _cut_off(inner: Any) -> None:
-    """End what a client left behind: while the broker is away, its fetches may cancel the stop that cancels them."""
-    left = set(inner._fetcher._pending_tasks) if inner._fetcher is not None else set()
-    if inner._coordinator is not None:
-        named = ("_coordination_task", "_heartbeat_task", "_commit_refresh_task", "_reset_committed_task")
-        left |= {task for name in named if (task := getattr(inner._coordinator, name, None)) is not None}
-    for task in left:
-        task.cancel()
-    await asyncio.gather(*left, return_exceptions=True)
-    await inner._client.close()
-
-
-def _held(user_data: bytes | None) -> frozenset[TopicPartition]:
-    try:
-        return frozenset(TopicPartition(str(topic), int(p)) for topic, p in orjson.loads(user_data or b"[]"))
-    except (ValueError, TypeError):
-        return frozenset()
-
-
-def _assignment(partitions: Iterable[TopicPartition]) -> Any:
-    by_topic: dict[str, list[int]] = {}
-    for topic, number in sorted(partitions):
-        by_topic.setdefault(topic, []).append(number)
-    return ConsumerProtocolMemberAssignment(0, list(by_topic.items()), b"")
 
 
 def _check_partitions(partitions: Iterable[TopicPartition], counts: Mapping[str, int]) -> None:

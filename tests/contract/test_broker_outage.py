@@ -18,14 +18,26 @@ from streams.settings import KafkaSettings
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 
+@pytest.fixture(scope="module")
+def folder(kafka_url: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a broker of their own. Where the session's cannot be had, these tests are skipped as well."""
+    del kafka_url
+    return tmp_path_factory.mktemp("outage")
+
+
 @pytest.fixture
-def server(kafka_url: str, tmp_path: Path, sluice_home: Path) -> Iterator[LocalBroker]:
-    """A broker of its own, to be killed."""
-    del kafka_url  # where the session's cannot be had, this is skipped as well
-    broker = LocalBroker(tmp_path, home=sluice_home)
+def server(folder: Path, sluice_home: Path) -> Iterator[LocalBroker]:
+    """A broker to be killed."""
+    broker = LocalBroker(folder, home=sluice_home)
     broker.start(within=120.0)
     yield broker
-    broker.stop()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _end(folder: Path, sluice_home: Path) -> Iterator[None]:
+    """Leave no process behind."""
+    yield
+    LocalBroker(folder, home=sluice_home).stop()
 
 
 def kill(server: LocalBroker) -> int:
@@ -74,17 +86,17 @@ async def test_a_broker_that_is_killed_and_started_again_loses_and_doubles_nothi
 
 async def test_closing_without_a_broker_ends_within_its_bound_and_leaves_no_task(server: LocalBroker) -> None:
     broker = connect(server.status().url or "", kafka=KafkaSettings(session_timeout=6.0, stop_timeout=2.0))
-    await broker.admin().create_topics([TopicSpec(name="t")])
+    await broker.admin().create_topics([TopicSpec(name="u")])
     producer = broker.producer()
     await producer.start()
     for consumer in (
-        broker.consumer(topics=["t"], group="g"),
-        broker.consumer(partitions=[TopicPartition("t", 0)]),
-        broker.consumer(partitions=[TopicPartition("t", 0)], group="h"),
+        broker.consumer(topics=["u"], group="g"),
+        broker.consumer(partitions=[TopicPartition("u", 0)]),
+        broker.consumer(partitions=[TopicPartition("u", 0)], group="h"),
     ):
         await consumer.start()
     kill(server)
-    sent = [await producer.send("t", b"never") for _ in range(3)]
+    sent = [await producer.send("u", b"never") for _ in range(3)]
     await asyncio.sleep(0.5)
     began = time.monotonic()
     await broker.close()
