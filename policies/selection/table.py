@@ -25,14 +25,27 @@ from policies.selection.load import LoadWindow
 
 
 class TableSelection(EarlyDrop):
-    """``tables``: of one app and worker class, any loads. ``qps``: load of the whole app, where it is known.
+    """``tables``: of one worker class, any loads; those of other apps are passed over.
 
-    ``window_s``: seconds over which the load is estimated otherwise. ``tolerance``: by how much the estimate may exceed
-    a table's load, relative. ``missing``: load that was seen and is covered by no table, else None.
+    ``qps``: load of the whole app, where it is known. ``window_s``: seconds over which it is estimated otherwise.
+    ``tolerance``: by how much the estimate may exceed a table's load, relative. ``missing``: load that was seen and is
+    covered by no table, else None.
     """
 
     name = "table"
-    __slots__ = ("_by_load", "_codes", "_load", "_loads", "_qps", "fastest", "missing", "table", "tolerance", "workers")
+    __slots__ = (
+        "_by_load",
+        "_codes",
+        "_load",
+        "_loads",
+        "_qps",
+        "_tables",
+        "fastest",
+        "missing",
+        "table",
+        "tolerance",
+        "workers",
+    )
 
     def __init__(
         self,
@@ -102,6 +115,7 @@ class TableSelection(EarlyDrop):
         if self.fastest is not None:
             self.seconds = self.fastest.curve.scaled(self.margin).seconds
             self.largest = max(1, self.fastest.curve.largest_within(self.slo / 2))
+        self._adopt()
         self._resolve()
 
     def run_batch(
@@ -111,7 +125,13 @@ class TableSelection(EarlyDrop):
         super().run_batch(batch, rows, actions, hosted or self.fastest)
 
     def _use(self, tables: Sequence[SelectionTable]) -> None:
-        self._by_load = tuple(sorted(tables, key=lambda t: t.qps))
+        self._tables = tuple(tables)
+        self._adopt()
+
+    def _adopt(self) -> None:
+        """Of all tables, those of the app that is served here; a table without an app's name is for any."""
+        mine = (t for t in self._tables if not t.app or not self.app or t.app == self.app)
+        self._by_load = tuple(sorted(mine, key=lambda t: t.qps))
         self._loads = [t.qps for t in self._by_load]
         self.workers = self._by_load[0].workers if self._by_load else 1
         if any(t.workers != self.workers for t in self._by_load):

@@ -24,6 +24,7 @@ from policies.batching.station import Station
 from policies.placement.staging import Staging
 from policies.routing.activation import Activation
 from policies.routing.registry import routing
+from policies.selection.table import TableSelection
 from profiles.catalogue import Catalogue
 from profiles.folder import load_catalogue
 from profiles.proteus_csv import DEVICE_TYPES, load_proteus
@@ -32,6 +33,7 @@ from simulator.arrivals.sampling import ArrivalSource
 from simulator.controlled import Controlled, PlanLatency
 from simulator.engine import SystemModel, Timing
 from simulator.faults import Failure, Faults, Straggler, hits
+from simulator.scenario.selection import table_batching
 from simulator.scenario.spec import (
     AppSpec,
     CatalogueSpec,
@@ -51,7 +53,10 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
     devices = devices_of(scenario)
     _check_profiles(catalogue, devices)
     policies, simulation = scenario.policies, scenario.simulation
-    make_batching = batching(policies.batching.name, **policies.batching.options)
+    if policies.batching.name == TableSelection.name:
+        make_batching = table_batching(policies.batching.options, catalogue, devices, _app_names(scenario, catalogue))
+    else:
+        make_batching = batching(policies.batching.name, **policies.batching.options)
     make_admission = None
     if policies.admission is not None:
         make_admission = admission(policies.admission.name, **policies.admission.options)

@@ -72,10 +72,16 @@ def with_setting(document: Mapping[str, Any], assignment: str) -> dict[str, Any]
 
 
 def overridden(document: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """``document`` with each dotted name set: mappings are merged into mappings, everything else replaces."""
+    """``document`` with each dotted name set: mappings are merged into mappings, everything else replaces.
+
+    A name of the document's ``parameters`` stands for all the fields that it lists.
+    """
     result = copy.deepcopy(dict(document))
+    parameters = result.get("parameters")
     for name, value in overrides.items():
-        _assign(result, name.split("."), value, name)
+        targets = parameters.get(name) if isinstance(parameters, dict) else None
+        for target in targets if isinstance(targets, list) else [name]:
+            _assign(result, str(target).split("."), value, name)
     return result
 
 

@@ -198,7 +198,8 @@ class SimulationSpec(Section):
 class Scenario(Section):
     """A whole scenario. ``apps``: those simulated, in the order of trace shares (default: all of the catalogue).
 
-    ``systems``: named overrides, compared side by side. ``reference``: figures of others, shown beside ours.
+    ``parameters``: one name for several fields, by dotted names: ``workers: [devices.0.count]`` lets ``workers=70`` set
+    them all. ``systems``: named overrides, compared side by side. ``reference``: figures of others, shown beside ours.
     """
 
     name: str = "scenario"
@@ -212,5 +213,6 @@ class Scenario(Section):
     policies: PoliciesSpec = Field(default_factory=PoliciesSpec)
     planner: PlannerSpec = Field(default_factory=PlannerSpec)
     simulation: SimulationSpec = Field(default_factory=SimulationSpec)
+    parameters: Mapping[Name, tuple[str, ...]] = Field(default_factory=dict)
     systems: Mapping[Name, Mapping[str, Any]] = Field(default_factory=dict)
     reference: Mapping[str, Mapping[str, float]] = Field(default_factory=dict)

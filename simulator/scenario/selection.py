@@ -1,0 +1,86 @@
+"""Batching by selection table in a scenario: the tables are generated from its catalogue and devices.
+
+The options of ``policies.batching`` are then those of the generator and of the policy:
+
+- ``loads``: queries/s of the tables of each app (default: a library over all loads); ``fixed_load``: queries/s that the
+  policy is told instead of estimating them.
+- ``criterion``, ``violation_price``, ``grid``, ``queue``, ``arrival_shape``, ``batching``, ``late``: the model's;
+  ``spacing``, ``max_violation``: the library's; ``window_s``, ``tolerance``: the policy's.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from domain.device import WHOLE, Device
+from domain.errors import ConfigurationError
+from domain.table import SelectionTable
+from planner.selection.generate import candidates, generate
+from planner.selection.library import LibraryRules, build_library
+from planner.selection.model import SelectionModel, pareto_front
+from policies.protocols import BatchingPolicy
+from policies.selection.table import TableSelection
+from profiles.catalogue import Catalogue
+
+_MODEL = ("criterion", "violation_price", "grid", "queue", "arrival_shape", "batching", "late")
+_LIBRARY = tuple(f.name for f in fields(LibraryRules))
+_POLICY = ("window_s", "tolerance")
+_OWN = ("loads", "fixed_load")
+
+
+def table_batching(
+    options: Mapping[str, Any], catalogue: Catalogue, devices: Sequence[Device], apps: Sequence[str]
+) -> Callable[[], BatchingPolicy]:
+    """A factory of policies that hold the tables of every app. Raises ConfigurationError or InvalidInputError."""
+    known = (*_OWN, *_MODEL, *_LIBRARY, *_POLICY)
+    for option in options:
+        if option not in known:
+            known_names = ", ".join(known)
+            raise ConfigurationError(f"policies.batching.{option}: table has no such option; it takes {known_names}")
+    loads = _numbers("loads", options.get("loads"))
+    fixed = _numbers("fixed_load", options.get("fixed_load"))
+    kind, workers = _workers(devices)
+    tables: list[SelectionTable] = []
+    for app in apps:
+        model = SelectionModel(
+            variants=pareto_front(candidates(catalogue, app, kind)),
+            slo=catalogue.apps[app].slo,
+            workers=workers,
+            qps=0.0,
+            **{name: options[name] for name in _MODEL if name in options},
+        )
+        tables += _tables(model, app, kind, loads or fixed, options)
+    policy = {name: float(options[name]) for name in _POLICY if name in options}
+    qps = fixed[0] if fixed else None
+    return lambda: TableSelection(tables=tables, qps=qps, **policy)
+
+
+def _tables(
+    model: SelectionModel, app: str, kind: str, loads: Sequence[float], options: Mapping[str, Any]
+) -> list[SelectionTable]:
+    if loads:
+        return [generate(model.at(qps), app=app, worker_class=kind).table for qps in loads]
+    rules = LibraryRules(**{name: options[name] for name in _LIBRARY if name in options})
+    return list(build_library(model, app=app, worker_class=kind, rules=rules))
+
+
+def _workers(devices: Sequence[Device]) -> tuple[str, int]:
+    """The one kind of worker and how many there are: a table is for equal workers."""
+    kinds = Counter(d.type if s.profile == WHOLE else s.profile for d in devices for s in d.slices)
+    if len(kinds) != 1:
+        raise ConfigurationError(
+            f"policies.batching: tables are for workers of one kind; the devices are {', '.join(sorted(kinds))}"
+        )
+    ((kind, count),) = kinds.items()
+    return kind, count
+
+
+def _numbers(name: str, value: Any) -> tuple[float, ...]:
+    if value is None:
+        return ()
+    values = value if isinstance(value, list | tuple) else [value]
+    try:
+        return tuple(float(v) for v in values)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"policies.batching.{name}: {value!r} is no number of queries/s") from error
