@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
 from profiles.catalogue import Catalogue
 from profiles.folder import load_catalogue
 from sluice.console import err
@@ -14,6 +12,8 @@ def open_catalogue(settings: Settings) -> tuple[Catalogue, Path]:
     """The catalogue and the folder of its models. The demo's is built and profiled on this machine where absent."""
     if settings.catalogue is not None:
         return load_catalogue(settings.catalogue), settings.catalogue
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
     from executors.prepare import (
         demo_apps,
         demo_folder,

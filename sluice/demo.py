@@ -12,7 +12,7 @@ import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,6 @@ from sluice.supply import demo_samples
 from sluice.wiring import System
 from stages.clock import SystemClock
 from stages.run import run_stages
-from streams import connect
 from streams.ports import Broker
 from streams.topics import Topics
 
@@ -50,6 +49,8 @@ SHARES = (0.6, 0.4)
 FOOT = 0.12
 """Rate at the foot of the wave over that at its peak."""
 _SETTLE = 10.0
+_START = 120.0
+"""Seconds that processes may take to start on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +127,11 @@ async def run_demo(
 ) -> DemoResult:
     """Serve ``arrivals`` and account for every query of them."""
     began = time.monotonic()
-    async with _running(settings, catalogue, models, folder) as (broker, topics):
+    async with _running(settings, catalogue, models, folder) as (broker, topics), AsyncExitStack() as leaving:
         clock = SystemClock()
         producer = broker.producer()
         await producer.start()
+        leaving.push_async_callback(producer.stop)
         apps = arrivals.apps
         samples = [demo_samples(catalogue.apps[app], rows=ROWS) for app in apps]
         observer = Observer(broker, topics)
@@ -138,7 +140,7 @@ async def run_demo(
         stop = asyncio.Event()
         watching = asyncio.create_task(observer.run(stop))
         await observer.ready.wait()
-        await _first_plan(observer, within=30.0)
+        await _first_plan(observer, within=_START)
         await asyncio.sleep(warm_s)
         started = clock.wall()
         showing = asyncio.create_task(_show(observer, show, clock, started))
@@ -151,7 +153,6 @@ async def run_demo(
             await asyncio.gather(watching, showing, return_exceptions=True)
         show(observer, clock.wall() - started)
         audit = (await read_topics(broker, topics)).report()
-        await producer.stop()
     summary = summarise(observer, audit, catalogue, wall_s=time.monotonic() - began)
     return DemoResult(summary, observer, audit, started)
 
@@ -238,7 +239,7 @@ async def _running(
         async with system(settings, catalogue, models, folder) as built:
             processes = await start_processes(built)
             try:
-                yield connect(settings.broker), built.topics
+                yield built.broker, built.topics
             finally:
                 await stop_processes(processes)
 
@@ -250,6 +251,8 @@ async def start_processes(built: System) -> dict[str, asyncio.subprocess.Process
     commands = {role: [role] for role in roles}
     commands |= {f"router {app}": ["router", "--app", app] for app in built.apps}
     commands |= {f"worker {d.name}": ["worker", "--device", d.name] for d in built.devices}
+    built.run_folder.mkdir(parents=True, exist_ok=True)
+    settings = settings.model_copy(update={"catalogue": built.models.resolve()})
     file = built.run_folder / "settings.yaml"
     file.write_text(settings.model_dump_json(exclude={"http"}), encoding="utf-8")
     with (built.run_folder / "processes.log").open("ab") as log:

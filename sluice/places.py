@@ -14,16 +14,12 @@ from streams.ports import Broker
 
 
 def new_run_folder(settings: Settings) -> Path:
-    """``runs/<time>``, created."""
-    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
-    folder = settings.runs / stamp
+    """``runs/<time>``, not there yet: it is made when something is kept in it."""
     try:
-        folder.mkdir(parents=True)
+        settings.runs.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigurationError(
-            f"runs folder {folder}: {error.strerror}; set SLUICE_RUNS to a writable one"
-        ) from error
-    return folder
+        raise ConfigurationError(f"{settings.runs}: {error.strerror}; set SLUICE_RUNS to a writable folder") from error
+    return settings.runs / datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
 
 
 def newest_run(settings: Settings) -> Path:

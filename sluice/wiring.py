@@ -1,4 +1,7 @@
-"""The composition root: settings in, stages out. The only place that knows every part."""
+"""The composition root: settings in, stages out. The only place that knows every part.
+
+Each role imports what it needs when it is built: a stage in a process of its own starts without solvers or servers.
+"""
 
 import os
 import uuid
@@ -14,10 +17,6 @@ from domain.errors import ConfigurationError
 from domain.events import Hosted, HostedOn, PlanActivated
 from domain.executor import Executor
 from domain.plan import Plan
-from executors.emulated import EmulatedExecutor
-from executors.onnx import OnnxExecutor
-from planner.controller import Controller, ControllerSettings
-from planner.registry import planner
 from policies.admission.registry import admission
 from policies.batching.registry import batching
 from policies.batching.station import Station
@@ -29,8 +28,6 @@ from sluice.settings import Settings
 from stages.admission import AdmissionStage, DedupeWindow
 from stages.clock import SystemClock
 from stages.eventlog import Recorded
-from stages.http import HttpStage
-from stages.planner import PlannerStage
 from stages.router import RouterStage
 from stages.run import Stage
 from stages.sink import OutcomeStore, SinkStage
@@ -39,7 +36,6 @@ from stages.worker import WorkerOptions, WorkerStage
 from streams import codec
 from streams.memory import MemoryBroker
 from streams.ports import Broker, Producer
-from streams.remote import routes
 from streams.topics import Topics
 
 ROLES = ("admission", "router", "worker", "planner", "sink", "http")
@@ -168,11 +164,18 @@ class System:
         )
 
     def _executor(self, device: Device) -> Executor:
+        from executors.emulated import EmulatedExecutor
+        from executors.onnx import OnnxExecutor
+
         if self.settings.worker.executor == "emulated":
             return EmulatedExecutor(self.catalogue, device.type)
         return OnnxExecutor(self.models, self.catalogue.apps)
 
     def _planner(self, apps: Sequence[str], devices: Sequence[str]) -> list[Stage]:
+        from planner.controller import Controller, ControllerSettings
+        from planner.registry import planner
+        from stages.planner import PlannerStage
+
         del devices
         settings = self.settings.planner
         return [
@@ -203,6 +206,9 @@ class System:
         return [SinkStage(apps, broker=self.broker, topics=self.topics, store=store)]
 
     def _http(self, apps: Sequence[str], devices: Sequence[str]) -> list[Stage]:
+        from stages.http import HttpStage
+        from streams.remote import routes
+
         del devices
         http = self.settings.http
         if http.host not in {"127.0.0.1", "localhost", "::1"} and http.token is None:

@@ -1,14 +1,12 @@
 """``sluice demo``: the whole system on this machine, watched as it runs, reported and audited at the end."""
 
 import asyncio
-import logging
 import uuid
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.live import Live
-from rich.logging import RichHandler
 from rich.table import Table
 
 from sluice.catalogue import open_catalogue
@@ -16,6 +14,7 @@ from sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, p
 from sluice.demo import DEVICES, DemoResult, demo_trace, run_demo
 from sluice.demo_report import write_report
 from sluice.live import frame
+from sluice.logs import show_logs
 from sluice.observer import Observer
 from sluice.places import new_run_folder
 from sluice.settings import DeviceSettings, load
@@ -38,9 +37,7 @@ def demo(
     as_json: JsonOption = False,
 ) -> None:
     """Replay a trace whose peak overloads the most accurate variants, and watch accuracy scale with load."""
-    logging.basicConfig(
-        level=logging.WARNING, format="%(message)s", handlers=[RichHandler(console=err, show_path=False)]
-    )
+    show_logs()
     with one_line_errors():
         chosen = load(settings, broker=broker, record=record or None)
         chosen = chosen.model_copy(

@@ -1,20 +1,18 @@
 """``sluice up``: run stages, all of them or the ones named, until told to stop."""
 
 import asyncio
-import logging
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.logging import RichHandler
 
 from sluice.catalogue import open_catalogue
 from sluice.console import err, one_line_errors
+from sluice.logs import show_logs
 from sluice.places import new_run_folder
 from sluice.process import serve, system
 from sluice.settings import Settings, load
 from sluice.wiring import ROLES
-from stages.http import HttpStage
 
 
 def register(app: typer.Typer) -> None:
@@ -33,11 +31,7 @@ def up(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens.")] = False,
 ) -> None:
     """Run stages until Ctrl-C or SIGTERM. In one process on the embedded broker, or each alone on Kafka."""
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING,
-        format="%(message)s",
-        handlers=[RichHandler(console=err, show_path=False)],
-    )
+    show_logs(verbose=verbose)
     with one_line_errors():
         chosen = load(settings, broker=broker, prefix=prefix, record=record or None)
         asyncio.run(_up(chosen, stages or [], app or [], device or []))
@@ -48,7 +42,7 @@ async def _up(settings: Settings, roles: list[str], apps: list[str], devices: li
     folder = new_run_folder(settings)
     async with system(settings, catalogue, models, folder) as built:
         stages = built.stages(roles, apps=apps, devices=devices)
-        fronts = [stage for stage in stages if isinstance(stage, HttpStage)]
+        fronts = [stage for stage in stages if stage.name == "http"]
 
         def started() -> None:
             err.print(f"[bold]sluice[/] {', '.join(s.name for s in stages)} on {built.broker.url}; Ctrl-C stops")
@@ -56,9 +50,10 @@ async def _up(settings: Settings, roles: list[str], apps: list[str], devices: li
                 asyncio.get_running_loop().create_task(_tell_address(front))
 
         await serve(built, stages, started)
-    err.print(f"kept in {folder}")
+    if folder.exists():
+        err.print(f"kept in {folder}")
 
 
-async def _tell_address(front: HttpStage) -> None:
+async def _tell_address(front: Any) -> None:
     await front.bound.wait()
     err.print(f"Open Inference Protocol on {front.address}/v2/models/…/infer")
