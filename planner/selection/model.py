@@ -47,7 +47,8 @@ class SelectionModel:
     ``grid``: number of equal slack bins, or "model" for bins at the latencies that change what is feasible.
     ``queue``: longest queue told apart (N). ``violation_price``: accuracy given up for one violation less (c).
     ``phases``: groups of central arrivals since the worker's last one that the state tells apart; 1 for none.
-    ``late``: what may be done where nothing meets the deadline: serve with the fastest, or also drop the head.
+    ``late``: what is done where the whole queue cannot be in time: "serve" it late with the fastest variant, or "drop"
+    its head unless the fastest variant has at least part of the queue in time.
     """
 
     variants: tuple[Candidate, ...]

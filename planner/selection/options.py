@@ -1,7 +1,8 @@
 """What may be decided in each state: a variant for the n queued queries, for the first b of them, or a drop.
 
-Valid where the batch ends within the slack; the fastest variant is always valid for the whole queue (late rather than
-never). Dropping the head is offered where nothing else meets the slack, if the model allows it.
+Valid where the batch ends within the slack. Where the whole queue cannot be in time there is, by ``late``: "serve", the
+fastest variant for all of it (late rather than never); "drop", the largest part of it with which the fastest variant
+has the head in time, or a drop of the head where there is none.
 """
 
 from dataclasses import dataclass
@@ -58,8 +59,21 @@ def _of_length(model: SelectionModel, n: int) -> list[tuple[int, int, float]]:
                     best[b, seconds] = m
     options = [(m, b, seconds) for (b, seconds), m in best.items()]
     if model.late == "drop":
+        if model.batching == "maximal":
+            options += _rescues(model, n)
         options.append((DROP, 1, 0.0))
     return options
+
+
+def _rescues(model: SelectionModel, n: int) -> list[tuple[int, int, float]]:
+    """Parts of the queue for the fastest variant, which takes the largest that keeps the head in time."""
+    parts: list[tuple[int, int, float]] = []
+    for b in range(1, n):
+        able = [m for m, v in enumerate(model.variants) if len(v.latency) >= b]
+        m = min(able, key=lambda m: (model.variants[m].latency[b - 1], -model.variants[m].accuracy))
+        if model.variants[m].latency[b - 1] <= model.slo:
+            parts.append((m, b, model.variants[m].latency[b - 1]))
+    return parts
 
 
 def _build(model: SelectionModel, n: int, options: list[tuple[int, int, float]], taus: Array, slacks: Array) -> Options:
@@ -71,8 +85,14 @@ def _build(model: SelectionModel, n: int, options: list[tuple[int, int, float]],
     whole = np.flatnonzero(served & (batch == n))
     fastest = whole[np.argmin(seconds[whole])]
     valid = satisfied.copy()
-    valid[:, fastest] = True
-    if not served.all():
+    if model.late == "serve":
+        valid[:, fastest] = True
+    else:
         valid[:, ~served] = ~satisfied.any(axis=1)[:, None]
+    if model.late == "drop" and model.batching == "maximal":
+        whole_fits = satisfied[:, whole].any(axis=1)
+        largest = np.where(satisfied, batch, 0).max(axis=1)
+        part = served & (batch < n)
+        valid[:, part] = satisfied[:, part] & ~whole_fits[:, None] & (batch[part] == largest[:, None])
     accuracy = np.array([model.variants[m].accuracy if m != DROP else 0.0 for m in variant])
     return Options(variant, batch, np.searchsorted(taus, seconds), accuracy, valid, satisfied)

@@ -19,7 +19,7 @@ The derivation and the measurements are in docs/reference/batching.md.
 
 from collections import deque
 from dataclasses import dataclass
-from math import inf
+from math import exp, inf
 
 from domain.actions import Run, StationAction
 from domain.errors import ConfigurationError
@@ -32,6 +32,10 @@ from policies.batching.spread import GreedySpread
 
 RATE_WINDOW = 0.5
 """Seconds over which arrivals are counted, as a share of the SLO."""
+LONG_WINDOW = 10.0
+"""Mean age of the arrivals that make the usual rate, as a multiple of the SLO."""
+COMPANY = 3.0
+"""Arrivals expected while waiting, at the usual rate, below which waiting is not worth its while."""
 BIRD_IN_HAND = 0.04
 """What giving up a row costs beyond the row, in rows answered later."""
 
@@ -54,7 +58,7 @@ class AdaptiveBatching(GreedySpread):
     """
 
     name = "adaptive"
-    __slots__ = ("_free_at", "_looks", "_recent", "guard_s", "patience")
+    __slots__ = ("_free_at", "_looks", "_recent", "_usual", "guard_s", "patience")
 
     def __init__(
         self,
@@ -77,6 +81,7 @@ class AdaptiveBatching(GreedySpread):
         self._looks: list[Lookahead] = []
         self._recent: deque[float] = deque()
         self._free_at = -inf
+        self._usual = 0.0
 
     def hosting_changed(self) -> None:
         """Prepare a lookahead for each variant."""
@@ -86,6 +91,8 @@ class AdaptiveBatching(GreedySpread):
     def arrived(self, query: Query, now: float, actions: list[StationAction]) -> None:
         """Count the arrival."""
         recent = self._recent
+        if recent:
+            self._usual = 1.0 + self._usual * exp((recent[-1] - now) / (LONG_WINDOW * self.slo))
         recent.append(now)
         since = now - RATE_WINDOW * self.slo
         while recent[0] < since:
@@ -122,7 +129,7 @@ class AdaptiveBatching(GreedySpread):
         seconds = self.seconds
         if rows < len(seconds):
             saved = seconds[0] + seconds[rows - 1] - seconds[rows]
-            if saved > 0.5 * seconds[rows - 1]:
+            if saved > 0.5 * seconds[rows - 1] and saved * self._usual > COMPANY * LONG_WINDOW * self.slo:
                 until = last_start(head.deadline, seconds[rows]) - self.guard_s
                 until = min(until, max(self._free_at, head.arrival) + self.patience * saved)
                 if now < until:

@@ -7,11 +7,14 @@ from typing import Any
 
 from domain.errors import ConfigurationError
 from policies.protocols import RoutingPolicy
+from policies.routing.accuracy_first import AccuracyFirst, SlackBlend
 from policies.routing.weighted import WeightedRouting
 
 ROUTING: MappingProxyType[str, Callable[..., RoutingPolicy]] = MappingProxyType(
     {
         WeightedRouting.name: WeightedRouting,
+        AccuracyFirst.name: AccuracyFirst,
+        SlackBlend.name: SlackBlend,
     }
 )
 """Name -> class. The app comes first; options are the further keyword arguments of its constructor."""
