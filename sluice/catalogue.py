@@ -2,10 +2,22 @@
 
 from pathlib import Path
 
+from domain.errors import SluiceError
 from profiles.catalogue import Catalogue
 from profiles.folder import load_catalogue
 from sluice.console import err
 from sluice.settings import Settings
+
+
+def known_catalogue(settings: Settings) -> Catalogue | None:
+    """The catalogue if it is there already; nothing is built for it."""
+    from executors.prepare import demo_apps, demo_folder
+
+    folder = settings.catalogue or demo_folder(settings.home, demo_apps(settings.apps))
+    try:
+        return load_catalogue(folder, verify=False)
+    except SluiceError:
+        return None
 
 
 def open_catalogue(settings: Settings) -> tuple[Catalogue, Path]:

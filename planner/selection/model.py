@@ -56,7 +56,7 @@ class SelectionModel:
     workers: int
     qps: float
     criterion: Criterion = "query"
-    violation_price: float = 1.0
+    violation_price: float = 0.5
     queue: int = 32
     grid: int | Literal["model"] = 100
     arrival_shape: float = 1.0

@@ -6,8 +6,10 @@ Rules.
   batches.
 - A batch runs at once: the policy never waits. What the table says runs only where it is still true here: the variant
   is hosted, and the head is on time by the curve of this slice.
-- Otherwise, and where no table covers the load, the fastest variant serves first come, first served, and what can no
-  longer be in time is dropped, early enough to keep batches large. ``missing`` is then the load that no table covers.
+- Otherwise the fastest variant takes as much of the queue as leaves its head in time, provided that one more batch of
+  it can have the rest in time too.
+- Where that is not so, and where no table covers the load, the fastest variant serves first come, first served, and
+  drops early what would be late, so that batches stay large. ``missing`` is the load that no table covers.
 """
 
 from bisect import bisect_left
@@ -101,8 +103,27 @@ class TableSelection(EarlyDrop):
             if chosen and rows <= chosen.curve.max_batch and now + chosen.curve.seconds[rows - 1] <= head.deadline:
                 self.run(rows, actions, chosen)
             else:
-                self.run(self.largest_on_time(batch, now), actions)
+                self._save(batch, now, actions)
             return
+
+    def _save(self, limit: int, now: float, actions: list[StationAction]) -> None:
+        """Run part of the queue on the fastest variant if the rest can be in time after it, else drop early."""
+        rows = self.largest_on_time(limit, now)
+        rest = self.queue.rows - rows
+        if rest:
+            ends = now + self.seconds[rows - 1]
+            if rest > len(self.seconds) or ends + self.seconds[rest - 1] > self._deadline_after(rows):
+                super().decide(now, actions)
+                return
+        self.run(rows, actions)
+
+    def _deadline_after(self, rows: int) -> float:
+        """Of the first query that a batch of ``rows`` leaves behind."""
+        for query in self.queue.items:
+            rows -= query.rows
+            if rows < 0:
+                return query.deadline
+        return inf
 
     def arrived(self, query: Query, now: float, actions: list[StationAction]) -> None:
         """Count it."""
@@ -114,7 +135,7 @@ class TableSelection(EarlyDrop):
         self.fastest = min(self.hosted, key=lambda h: (h.curve.seconds[0], -h.accuracy), default=None)
         if self.fastest is not None:
             self.seconds = self.fastest.curve.scaled(self.margin).seconds
-            self.largest = max(1, self.fastest.curve.largest_within(self.slo / 2))
+            self.largest = max(1, self.fastest.curve.largest_within(self.slo))
         self._adopt()
         self._resolve()
 

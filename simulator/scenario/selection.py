@@ -2,7 +2,8 @@
 
 The options of ``policies.batching`` are then those of the generator and of the policy:
 
-- ``loads``: queries/s of the tables of each app (default: a library over all loads); ``fixed_load``: queries/s that the
+- ``loads``: queries/s of the tables of each app (default: a library over all loads), less those of loads that would be
+  violated by more than ``max_violation``; ``fixed_load``: queries/s that the
   policy is told instead of estimating them.
 - ``criterion``, ``violation_price``, ``grid``, ``queue``, ``arrival_shape``, ``batching``, ``late``: the model's;
   ``spacing``, ``max_violation``: the library's; ``window_s``, ``tolerance``: the policy's.
@@ -59,9 +60,10 @@ def table_batching(
 def _tables(
     model: SelectionModel, app: str, kind: str, loads: Sequence[float], options: Mapping[str, Any]
 ) -> list[SelectionTable]:
-    if loads:
-        return [generate(model.at(qps), app=app, worker_class=kind).table for qps in loads]
     rules = LibraryRules(**{name: options[name] for name in _LIBRARY if name in options})
+    if loads:
+        tables = [generate(model.at(qps), app=app, worker_class=kind).table for qps in loads]
+        return [t for t in tables if t.expected.violation <= rules.max_violation]
     return list(build_library(model, app=app, worker_class=kind, rules=rules))
 
 

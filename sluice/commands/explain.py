@@ -9,10 +9,12 @@ from rich.table import Table
 
 from domain.outcome import Outcome
 from domain.plan import Plan
+from planner.capacity import throughput
+from sluice.catalogue import known_catalogue
 from sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out
 from sluice.places import open_broker
 from sluice.reading import find_result
-from sluice.settings import load
+from sluice.settings import Settings, load
 from streams import codec, control
 from streams.ports import Broker, Record, TopicPartition
 from streams.topics import Topics
@@ -41,7 +43,8 @@ def explain(
     if as_json:
         typer.echo(codec.outcome_json(found).decode())
     else:
-        out.print(table(codec.decode_outcome(found).outcome, plan))
+        outcome = codec.decode_outcome(found).outcome
+        out.print(table(outcome, plan, excluded(chosen, outcome, plan)))
 
 
 async def _find(broker: Broker, topics: Topics, query_id: str) -> tuple[Record | None, Plan | None]:
@@ -74,7 +77,37 @@ async def _plan_of(broker: Broker, topics: Topics, epoch: tuple[int, int]) -> Pl
         await consumer.stop()
 
 
-def table(outcome: Outcome, plan: Plan | None) -> Table:
+def excluded(settings: Settings, outcome: Outcome, plan: Plan | None) -> list[tuple[str, str]]:
+    """Variants of the app that the plan did not host, and why, as far as a catalogue is at hand: (name, reason)."""
+    catalogue = known_catalogue(settings)
+    if catalogue is None or plan is None or outcome.app not in catalogue.apps:
+        return []
+    hosted = {v for p in plan.of_app(outcome.app) for v in p.variants}
+    least = min((catalogue.variants[v].accuracy for v in hosted if v in catalogue.variants), default=0.0)
+    demand = plan.demand.get(outcome.app, 0.0)
+    kinds = {d.type for d in settings.all_devices()}
+    app = catalogue.apps[outcome.app]
+    found = []
+    for variant in catalogue.of_app(outcome.app):
+        if variant.name in hosted:
+            continue
+        rates = [
+            throughput(profile, app.slo / 2, rows=app.max_rows).qps
+            for (name, kind), profile in catalogue.profiles.items()
+            if name == variant.name and kind in kinds
+        ]
+        accuracy = f"accuracy {100 * variant.accuracy:.2f} %"
+        if not any(rates):
+            found.append((variant.name, f"{accuracy}: no batch of it fits within half the SLO here"))
+        elif variant.accuracy <= least:
+            found.append((variant.name, f"{accuracy}: not more accurate than what was hosted"))
+        else:
+            why = f"a device carries {max(rates):.0f} rows/s of it; {demand:.0f} rows/s were planned for, plus headroom"
+            found.append((variant.name, f"{accuracy}: {why}"))
+    return found
+
+
+def table(outcome: Outcome, plan: Plan | None, not_hosted: list[tuple[str, str]]) -> Table:
     """The story of a query as a terminal table."""
     shown = Table(title=f"Query {outcome.query_id}", show_header=False)
     rows: list[tuple[str, str]] = [
@@ -107,6 +140,7 @@ def table(outcome: Outcome, plan: Plan | None) -> Table:
                 f"{'+'.join(placement.variants)} on {placement.device}/{placement.slice}, share {placement.share:.0%}"
             )
             rows.append(("chosen" if chosen else "alternative", text))
+    rows += [("not hosted", f"{name}, {why}") for name, why in not_hosted]
     for name, text in rows:
         shown.add_row(name, text)
     return shown
