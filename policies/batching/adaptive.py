@@ -3,8 +3,9 @@
 Rules.
 1. Wait, while fewer rows than the largest batch are there, only where one more row in the batch saves more than half of
    what the batch takes (``saved = l(1) + l(q) - l(q + 1) > l(q) / 2``: batches cost about the same whatever their
-   size), and for at most ``saved`` seconds of idleness: who waits as long as a separate batch would cost never pays
-   more than twice what a clairvoyant would (ski rental). Never past the last moment.
+   size) and at the usual rate of arrivals one is expected within ``saved`` seconds (else idling costs more than it
+   saves). Never longer than ``patience * saved`` seconds of idleness: who stakes on waiting no more than a separate
+   batch would cost never pays more than twice what a clairvoyant would (ski rental). Never past the last moment.
 2. A queue that one batch serves in time, no slower than several would, runs at once and whole.
 3. Otherwise compare (s, b): give up the first s rows, run the next b. Each is worth b, plus what will be answered in
    time after it (``lookahead``), less a little for every row given up: arrivals to come are a guess, a row that can be
@@ -34,7 +35,7 @@ RATE_WINDOW = 0.5
 """Seconds over which arrivals are counted, as a share of the SLO."""
 LONG_WINDOW = 10.0
 """Mean age of the arrivals that make the usual rate, as a multiple of the SLO."""
-COMPANY = 3.0
+COMPANY = 1.0
 """Arrivals expected while waiting, at the usual rate, below which waiting is not worth its while."""
 BIRD_IN_HAND = 0.04
 """What giving up a row costs beyond the row, in rows answered later."""
@@ -63,7 +64,7 @@ class AdaptiveBatching(GreedySpread):
     def __init__(
         self,
         *,
-        patience: float = 1.0,
+        patience: float = 0.5,
         guard_s: float = 0.0,
         batch: int | None = None,
         max_consecutive: int | None = None,
