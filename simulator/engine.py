@@ -28,6 +28,7 @@ from domain.outcome import OutcomeKind
 from domain.plan import Placement, Plan
 from domain.profile import Quantile
 from domain.query import Query
+from policies.placement.gathering import Gathering
 from policies.protocols import ActivationPolicy, AdmissionPolicy, RoutingPolicy
 from profiles.catalogue import Catalogue
 from simulator.arrivals.sampling import ArrivalSource
@@ -264,9 +265,10 @@ class Engine:
 
     def _slices(self, owner: SimulatedDevice) -> dict[str, SimulatedSlice]:
         device = owner.device
-        return {part.name: self._slice(owner, device, part) for part in device.slices}
+        gathering = Gathering(part.name for part in device.slices)
+        return {part.name: self._slice(owner, device, part, gathering) for part in device.slices}
 
-    def _slice(self, owner: SimulatedDevice, device: Device, part: Slice) -> SimulatedSlice:
+    def _slice(self, owner: SimulatedDevice, device: Device, part: Slice, gathering: Gathering) -> SimulatedSlice:
         system = self._system
         return SimulatedSlice(
             device=device,
@@ -278,13 +280,15 @@ class Engine:
             ledger=self.ledger,
             catalogue=system.catalogue,
             service=self._service.of(device.type if part.profile == WHOLE else part.profile),
-            acknowledge=lambda action, now: self._staged(device.name, action, now),
+            acknowledge=lambda action, now: self._staged(device.name, gathering.staged(part.name, action), now),
             slowdown=system.faults.slowdown_of(device),
             processor=owner.processor,
             exclusive_loads=system.exclusive_loads,
         )
 
-    def _staged(self, device: str, action: Acknowledge, now: float) -> None:
+    def _staged(self, device: str, action: Acknowledge | None, now: float) -> None:
+        if action is None:
+            return
         event = PlanAcknowledged(device, action.epoch, action.variants, action.failed)
         self.timeline.at(now + self._timing.control, self._acknowledged, event)
 

@@ -178,3 +178,18 @@ def test_loading_may_hold_the_executor_up() -> None:
     catalogue = one_app([0.01], slo=10.0, load=0.0)
     engine = Engine(world(catalogue, exclusive_loads=True), np.random.default_rng(0))
     assert engine.run(poisson(5.0, 4.0, 0)).summary.answered_on_time > 0
+
+
+def test_every_slice_of_a_device_serves() -> None:
+    class Slices:
+        def __init__(self) -> None:
+            self.seen: set[str] = set()
+
+        def add(self, outcome: object) -> None:
+            self.seen.add(outcome.slice)  # type: ignore[attr-defined]
+
+    slices = Slices()
+    system = world(one_app([0.01], slo=1.0, load=0.5), 2, slices=3)
+    result = simulate(system, poisson(200.0, 5.0, 0), 0, slices)
+    assert slices.seen == {"s0", "s1", "s2"}
+    assert result.summary.answered_on_time == result.summary.queries
