@@ -41,6 +41,7 @@ class Outbox:
         self._idle = asyncio.Event()
         self._idle.set()
         self._pump: asyncio.Task[None] | None = None
+        self._handing = False
         self._again: set[asyncio.TimerHandle] = set()
         self.unacknowledged = 0
 
@@ -64,9 +65,12 @@ class Outbox:
         if not self.unacknowledged:
             self._idle.clear()
         self.unacknowledged += 1
+        letter = _Letter(topic, value, key, headers, partition, timestamp, done, refused)
+        if not self._letters and self._pump is not None and not self._handing and self._sent_at_once(letter):
+            return
         if not self._letters:
             self._waiting.set()
-        self._letters.append(_Letter(topic, value, key, headers, partition, timestamp, done, refused))
+        self._letters.append(letter)
 
     async def start(self) -> None:
         """Start the pump."""
@@ -96,8 +100,35 @@ class Outbox:
         while True:
             await self._waiting.wait()
             self._waiting.clear()
+            self._handing = True
             while letters:
                 await self._hand_over(letters.popleft())
+            self._handing = False
+
+    def _sent_at_once(self, letter: _Letter) -> bool:
+        """Whether the producer took it without waiting, as the embedded log does: no task need be woken for it."""
+        try:
+            sent = self._producer.try_send(
+                letter.topic,
+                letter.value,
+                key=letter.key,
+                headers=letter.headers,
+                partition=letter.partition,
+                timestamp=letter.timestamp,
+            )
+        except InvalidInputError as error:
+            self._refuse(letter, error)
+            return True
+        if sent is None:
+            return False
+        self._follow(letter, sent)
+        return True
+
+    def _follow(self, letter: _Letter, sent: "asyncio.Future[Written]") -> None:
+        if sent.done():
+            self._acknowledged(letter, sent)
+        else:
+            sent.add_done_callback(lambda future: self._acknowledged(letter, future))
 
     async def _hand_over(self, letter: _Letter) -> None:
         """Give one letter to the producer, trying until it takes it, so that order is kept."""
@@ -120,11 +151,7 @@ class Outbox:
                 log.warning("send to %s failed (%s); again in %.1f s", letter.topic, error, pause)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LAST_RETRY)
-        pending = asyncio.ensure_future(sent)
-        if pending.done():
-            self._acknowledged(letter, pending)
-        else:
-            pending.add_done_callback(lambda future: self._acknowledged(letter, future))
+        self._follow(letter, sent)
 
     def _acknowledged(self, letter: _Letter, future: "asyncio.Future[Written]") -> None:
         error = None if future.cancelled() else future.exception()

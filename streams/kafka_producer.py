@@ -109,6 +109,20 @@ class KafkaProducer:
         sent.add_done_callback(lambda future: self._settle(inner, sending, future))
         return written
 
+    def try_send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp: float | None = None,
+    ) -> asyncio.Future[Written] | None:
+        """Never: a send may wait for metadata or room."""
+        del topic, value, key, headers, partition, timestamp
+        return None
+
     async def flush(self) -> None:
         """Wait until all that was sent is acknowledged."""
         while self._tasks:

@@ -178,6 +178,19 @@ class MemoryProducer:
         timestamp: float | None = None,
     ) -> asyncio.Future[Written]:
         """Write a record; the future is done already."""
+        return self.try_send(topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp)
+
+    def try_send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp: float | None = None,
+    ) -> asyncio.Future[Written]:
+        """Write a record; the future is done already, and never None."""
         loop = self._loop
         if loop is None:
             raise ConfigurationError("this producer is not started (or stopped): await start() before send()")

@@ -90,6 +90,19 @@ class Producer(Protocol):
         """
         ...
 
+    def try_send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp: float | None = None,
+    ) -> Future[Written] | None:
+        """As ``send``, where the record can be queued without waiting; None where it cannot: then use ``send``."""
+        ...
+
     async def flush(self) -> None:
         """Wait until all that was sent is acknowledged."""
         ...

@@ -77,6 +77,20 @@ class RemoteProducer:
         await self._queue.put((record, written))
         return written
 
+    def try_send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp: float | None = None,
+    ) -> asyncio.Future[Written] | None:
+        """Never: a send may wait for metadata or room."""
+        del topic, value, key, headers, partition, timestamp
+        return None
+
     async def flush(self) -> None:
         """Wait until all is written or refused."""
         await self._queue.join()

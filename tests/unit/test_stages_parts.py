@@ -43,6 +43,9 @@ class FlakyProducer:
         future.set_result(Written(topic, 0, len(self.kept)))
         return future
 
+    def try_send(self, topic: str, value: bytes | None, **options: object) -> None:
+        return None
+
     async def flush(self) -> None: ...
 
     async def stop(self) -> None: ...
