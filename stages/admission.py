@@ -104,7 +104,12 @@ class AdmissionStage:
 
     async def _take(self, records: Sequence[Record]) -> None:
         for record in records:
-            self._admit(record)
+            try:
+                self._admit(record)
+            except Exception as error:  # a defect of ours must not stop the door for everybody behind
+                log.exception("record %s/%d/%d", record.topic, record.partition, record.offset)
+                told = InvalidInputError("record", f"could not be admitted: {type(error).__name__}; please report it")
+                self._dead_letter(record, told, self._clock.wall())
 
     def _admit(self, record: Record) -> None:
         now = self._clock.wall()

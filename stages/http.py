@@ -16,6 +16,7 @@ from aiohttp import web
 
 from domain.app import App
 from domain.clock import Clock
+from domain.errors import ConfigurationError
 from domain.outcome import Outcome, OutcomeKind
 from domain.tensor import TensorSpec
 from stages.outbox import Outbox
@@ -80,7 +81,7 @@ class HttpStage:
         await runner.setup()
         site = web.TCPSite(runner, self._host, self._port)
         try:
-            await site.start()
+            await self._bind(site)
             host, port = runner.addresses[0][:2]
             self.address = f"http://{host}:{port}"
             self.bound.set()
@@ -92,6 +93,13 @@ class HttpStage:
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
             await self._outbox.stop()
+
+    async def _bind(self, site: web.TCPSite) -> None:
+        try:
+            await site.start()
+        except OSError as error:
+            place = f"{self._host}:{self._port}"
+            raise ConfigurationError(f"http {place}: {error.strerror}; set SLUICE_HTTP__PORT (0: any)") from error
 
     def _application(self) -> web.Application:
         application = web.Application(client_max_size=max(self._max_body, 64 << 20), middlewares=[self._authorise])
