@@ -1,5 +1,6 @@
 """What tables promise holds in long simulations, and what is known in theory is found."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,31 @@ def simulate(
     )  # fmt: skip
 
 
+def to_the_letter(table: SelectionTable, shape: float, seed: int, *, random: bool, count: int = 60_000) -> Tally:
+    """Every batch is what the table says, late or not."""
+    arrivals = gamma_arrivals(table.qps, count, shape, seed)
+    worker_of = np.random.default_rng(seed + 1).integers(table.workers, size=count) if random else np.arange(count)
+    accuracy = {v.name: v.accuracy for v in VARIANTS}
+    tally = Tally()
+    for worker in range(table.workers):
+        mine = arrivals[worker_of % table.workers == worker].tolist()
+        now, head, seen = 0.0, 0, 0
+        while head < len(mine):
+            now = max(now, mine[head])
+            while seen < len(mine) and mine[seen] <= now:
+                seen += 1
+            code, batch = table.lookup(seen - head, mine[head] + SLO - now)
+            variant = table.variants[code]
+            now += SECONDS[variant][batch - 1]
+            if now <= mine[head] + SLO:  # as the model has it: a batch is as late as its head
+                tally.on_time += batch
+                tally.gained += batch * accuracy[variant]
+            tally.batches += 1
+            tally.queries += batch
+            head += batch
+    return tally
+
+
 @pytest.mark.parametrize(
     ("workers", "per_worker", "shape", "dispatch"),
     [
@@ -56,15 +82,30 @@ def simulate(
         (8, 10.0, 1.0, "random"),
     ],
 )
-def test_simulation_keeps_what_is_promised(workers: int, per_worker: float, shape: float, dispatch: str) -> None:
+def test_promises_hold_for_workers_that_follow_the_table_to_the_letter(
+    workers: int, per_worker: float, shape: float, dispatch: str
+) -> None:
+    """Slack is rounded down, so accuracy is a lower bound and violation an upper one; on a fine grid, close ones."""
     table = generate(model(workers, per_worker, arrival_shape=shape, dispatch=dispatch, grid=150)).table
-    runs = [simulate(table, shape=shape, seed=3 * s, random=dispatch == "random") for s in range(3)]
-    accuracy = np.array([r.accuracy for r in runs])
-    error = accuracy.std(ddof=1) / np.sqrt(3) + 1e-4
-    assert accuracy.mean() >= table.expected.accuracy - 3.0 * error  # slack is rounded down: a lower bound
-    assert accuracy.mean() <= table.expected.accuracy + 3.0 * error + 0.01  # and a close one
-    violation = np.mean([r.violation for r in runs])
-    assert violation <= table.expected.violation + 3.0 * np.sqrt(table.expected.violation / 180_000) + 5e-5
+    runs = [to_the_letter(table, shape, seed, random=dispatch == "random") for seed in range(4)]
+    for found, promised, sign in (
+        ([r.accuracy for r in runs], table.expected.accuracy, 1.0),
+        ([r.violation for r in runs], table.expected.violation, -1.0),
+    ):
+        error = float(np.std(found, ddof=1)) / 2.0 + 1e-4
+        above = sign * (float(np.mean(found)) - promised)
+        assert -3.5 * error <= above <= 3.5 * error + 0.006
+
+
+@pytest.mark.parametrize("per_worker", [4.0, 12.0, 25.0, 40.0])
+def test_the_policy_gains_at_least_what_its_table_promises(per_worker: float) -> None:
+    """It saves what the table would serve late, so more is in time, at times less accurately."""
+    for workers in (1, 8):
+        table = generate(model(workers, per_worker, grid=100)).table
+        run = simulate(table)
+        promised = table.expected.accuracy * (1.0 - table.expected.violation)
+        assert run.gained / run.queries >= promised - 0.003
+        assert run.violation <= table.expected.violation + 1e-3
 
 
 def test_mean_batch_and_utilisation_are_those_of_the_simulation() -> None:
@@ -102,7 +143,7 @@ def test_a_higher_price_never_brings_more_violations() -> None:
     found = [
         generate(model(10, 42.0, grid=60, violation_price=c)).table.expected.violation for c in (0.0, 0.3, 1.0, 5.0)
     ]
-    assert all(a >= b - 1e-9 for a, b in zip(found[:-1], found[1:], strict=True))
+    assert all(a >= b - 1e-9 for a, b in pairwise(found))
 
 
 def test_variable_batches_and_phases_are_never_worse_than_without() -> None:
@@ -159,7 +200,7 @@ def test_a_library_is_dense_and_ends_where_violations_do() -> None:
     loads = [t.qps for t in tables]
     assert loads == sorted(loads)
     assert loads[-1] <= peak_rate(model(4, 1.0))
-    for a, b in zip(tables[:-1], tables[1:], strict=True):
+    for a, b in pairwise(tables):
         close = b.qps - a.qps <= 0.0021 * loads[-1]
         assert close or abs(a.expected.accuracy - b.expected.accuracy) <= 0.02
     assert all(t.expected.violation <= 0.02 for t in tables)
