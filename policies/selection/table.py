@@ -9,14 +9,15 @@ Rules.
 - Otherwise the fastest variant takes as much of the queue as leaves its head in time, provided that one more batch of
   it can have the rest in time too.
 - Where that is not so, and where no table covers the load, the fastest variant serves first come, first served, and
-  drops early what would be late, so that batches stay large. ``missing`` is the load that no table covers.
+  drops early what would be late, so that batches stay large. A load above all tables is announced, so that one can be
+  made for it.
 """
 
 from bisect import bisect_left
 from collections.abc import Sequence
 from math import inf
 
-from domain.actions import StationAction
+from domain.actions import Announce, StationAction
 from domain.errors import ConfigurationError
 from domain.events import BatchingEvent, Hosted
 from domain.outcome import Reason
@@ -87,7 +88,7 @@ class TableSelection(EarlyDrop):
 
     def decide(self, now: float, actions: list[StationAction]) -> None:
         """Run what the table says, or fall back."""
-        self._choose(now)
+        self._choose(now, actions)
         table = self.table
         if table is None:
             super().decide(now, actions)
@@ -159,12 +160,19 @@ class TableSelection(EarlyDrop):
             raise ConfigurationError("table selection: tables are for different numbers of workers; give one library")
         self.table = None
 
-    def _choose(self, now: float) -> None:
-        """The table for the load as it is now."""
+    def _choose(self, now: float, actions: list[StationAction]) -> None:
+        """The table for the load as it is now; a load that none covers is asked for once, and again when it grows."""
         load = self._qps if self._qps is not None else self._load.rate(now) * self.workers
         at = bisect_left(self._loads, load / (1.0 + self.tolerance))
         found = self._by_load[at] if at < len(self._by_load) else None
-        self.missing = load if found is None else None
+        if found is not None:
+            self.missing = None
+        elif self.missing is None or load > self.missing * (1.0 + self.tolerance):
+            self.missing = load
+            if not self._by_load:
+                return  # without any table there is nothing that could be amiss with the load
+            detail = f"no selection table covers {load:.4g} queries/s; the fastest variant serves"
+            actions.append(Announce(f"app:{self.app}", "table_missing", detail, {"qps": load}))
         if found is not self.table:
             self.table = found
             self._resolve()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from domain.actions import Drop, Run, StationAction
+from domain.actions import Announce, Drop, Run, StationAction
 from domain.errors import ConfigurationError
 from domain.events import Arrived, Finished, Hosted, HostingChanged, Offered
 from domain.outcome import Reason
@@ -89,8 +89,15 @@ def test_above_all_tables_it_falls_back_and_asks_for_the_load() -> None:
     chosen = policy(FRUGAL, qps=500.0)
     for i in range(4):
         arrive(chosen, f"q{i}", 0.0)
-    assert ran(chosen.handle(Offered(), 0.001)) == [("small", 4)]
+    actions = chosen.handle(Offered(), 0.001)
+    assert ran(actions) == [("small", 4)]
+    assert [(a.subject, a.state, a.data) for a in actions if isinstance(a, Announce)] == [
+        ("app:a", "table_missing", {"qps": 500.0})
+    ]
     assert chosen.missing == 500.0
+    chosen.handle(Finished("a", "small", 4, 0.02), 0.03)
+    arrive(chosen, "q5", 0.03)
+    assert not any(isinstance(a, Announce) for a in chosen.handle(Offered(), 0.03))
     assert chosen.table is None
 
 
