@@ -43,9 +43,14 @@ class AdmissionSettings(_Section):
 
 
 class WorkerSettings(_Section):
-    """``batching``: a policy by name. ``executor``: what runs the variants."""
+    """``batching``: a policy by name, with its options. ``executor``: what runs the variants.
+
+    ``guard_s``: seconds that policies which wait keep back for hops and late timers, unless the options say otherwise.
+    """
 
     batching: str = "eager"
+    batching_options: dict[str, Any] = Field(default_factory=dict)
+    guard_s: float = Field(default=0.005, ge=0, allow_inf_nan=False)
     executor: Literal["onnx", "emulated"] = "onnx"
     heartbeat_s: Seconds = 0.5
     max_in_flight: int = Field(default=4000, gt=0)

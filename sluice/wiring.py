@@ -18,7 +18,7 @@ from domain.events import Hosted, HostedOn, PlanActivated
 from domain.executor import Executor
 from domain.plan import Plan
 from policies.admission.registry import admission
-from policies.batching.registry import batching
+from policies.batching.registry import batching, takes
 from policies.batching.station import Station
 from policies.placement.staging import Staging
 from policies.routing.activation import Activation
@@ -148,8 +148,10 @@ class System:
         )
 
     def _slice(self, stage: WorkerStage, device: Device, part: Slice) -> SliceRunner:
-        name = self.settings.worker.batching
-        station = Station(batching(name))
+        worker = self.settings.worker
+        name = worker.batching
+        guard = {"guard_s": worker.guard_s} if takes(name, "guard_s") else {}
+        station = Station(batching(name, **{**guard, **worker.batching_options}))
         return SliceRunner(
             device=device,
             part=part,

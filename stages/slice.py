@@ -68,7 +68,7 @@ class SliceRunner:
         catalogue: Catalogue,
         clock: Clock,
         ends: Ends,
-        acknowledge: Callable[[Acknowledge], None],
+        acknowledge: Callable[[str, Acknowledge], None],
     ) -> None:
         self._device = device
         self._slice = part
@@ -333,7 +333,7 @@ class SliceRunner:
                 case Host(change):
                     self._tell_station(change)
                 case Acknowledge():
-                    self._acknowledge(action)
+                    self._acknowledge(self._slice.name, action)
                 case Retire(app):
                     self._retiring.add(app)
                     self._try_to_retire()

@@ -24,6 +24,7 @@ from domain.events import DeviceSeen, PlanAcknowledged
 from domain.outcome import Outcome
 from domain.plan import NO_EPOCH, Plan
 from domain.query import Query
+from policies.placement.gathering import Gathering
 from stages.control import Follower
 from stages.intake import Intake
 from stages.outbox import Outbox
@@ -67,6 +68,7 @@ class WorkerStage:
         self._new_incarnation = new_incarnation
         self._options = options or WorkerOptions()
         self._outbox = Outbox(producer)
+        self._gathering = Gathering(part.name for part in device.slices)
         self._slices = tuple(make_slices(self))
         self._by_name = {part.name: runner for part, runner in zip(device.slices, self._slices, strict=True)}
         self._origins: dict[Query, Record] = {}
@@ -113,8 +115,11 @@ class WorkerStage:
         """Write a query's outcome; its record is done once that is acknowledged."""
         self._unless_fenced(lambda: self._write(query, outcome, outputs))
 
-    def acknowledge(self, staged: Acknowledge) -> None:
-        """Tell planner and routers that an epoch is staged here."""
+    def acknowledge(self, part: str, report: Acknowledge) -> None:
+        """A slice has staged an epoch; once all have, tell planner and routers."""
+        staged = self._gathering.staged(part, report)
+        if staged is None:
+            return
         message = PlanAcknowledged(self.device.name, staged.epoch, staged.variants, staged.failed)
         key = self.device.name.encode()
         self._outbox.post(self._topics.acks, control.encode_acknowledged(message), key=key)

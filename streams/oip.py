@@ -176,6 +176,8 @@ def _from_json(field: str, datatype: str, shape: tuple[int, ...], data: object, 
         raise InvalidInputError(
             f"{field}.data", "is ragged or too deep; nest it as its shape, or make it flat"
         ) from error
+    if datatype == "UINT64" and array.dtype.kind == "f":
+        array = _large_integers(data, array)
     if array.size != elements:
         raise InvalidInputError(f"{field}.data", f"holds {array.size} values; shape {list(shape)} takes {elements}")
     if array.ndim != 1 and array.shape != shape:
@@ -192,6 +194,14 @@ def _from_json(field: str, datatype: str, shape: tuple[int, ...], data: object, 
     if not nulls:
         check_finite(field, datatype, packed)
     return packed
+
+
+def _large_integers(data: list[Any], rounded: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Integers of which some exceed 63 bits, which NumPy would round to floats; ``rounded`` where they are no such."""
+    exact = np.array(data, dtype=object)
+    if not all(type(value) is int and 0 <= value < 1 << 64 for value in exact.flat):
+        return rounded
+    return exact.astype(np.uint64)
 
 
 def _match(tensors: Mapping[str, Tensor], specs: Sequence[TensorSpec]) -> tuple[Tensor, ...]:

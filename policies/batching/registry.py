@@ -56,3 +56,9 @@ def batching(name: str, **options: Any) -> Callable[[], BatchingPolicy]:
             )
     known(**options)  # a bad value is an error now, not at the first query
     return lambda: known(**options)
+
+
+def takes(name: str, option: str) -> bool:
+    """Whether the policy called ``name`` has an option of that name; False for unknown policies."""
+    known = BATCHING.get(name)
+    return known is not None and option in signature(known).parameters

@@ -11,7 +11,7 @@ from domain.errors import InvalidInputError
 from domain.outcome import Outcome, OutcomeKind, Reason
 from domain.query import Goal
 from domain.tensor import Tensor, TensorSpec
-from streams import codec
+from streams import codec, oip
 from streams.ports import Headers, Record
 
 NOW = 1_800_000_000.0
@@ -338,3 +338,10 @@ def test_a_hop_passes_a_single_tensor_on_without_a_copy() -> None:
     message = codec.decode_query(record(body), app, codec.DEFAULT_LIMITS, NOW)
     admitted = codec.encode_admitted(message)
     assert admitted.value is message.tensors[0].data
+
+
+def test_integers_beyond_63_bits_in_json_are_exact() -> None:
+    value = [0, 2**63 + 1, 2**64 - 1]
+    body = {"inputs": [{"name": "x", "datatype": "UINT64", "shape": [3], "data": value}]}
+    (tensor,) = oip.decode_tensors(body, "inputs")
+    assert memoryview(tensor.data).cast("Q").tolist() == value
