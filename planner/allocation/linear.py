@@ -10,7 +10,7 @@ Rules:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -26,6 +26,8 @@ except ImportError:  # pragma: no cover - the heuristic planner stands in
 
 MipSolver = Literal["highs", "scip"]
 _INF = float("inf")
+_COMMON = 100
+_FEWEST = 20
 
 
 class SolverError(SluiceError):
@@ -34,11 +36,20 @@ class SolverError(SluiceError):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When an integer search ends: absolute gap (objective units), nodes, and seconds as a safety stop."""
+    """When an integer search ends: absolute gap (objective units), nodes, and seconds as a safety stop.
+
+    ``nodes`` holds up to a hundred ways to serve; a node of a larger program costs more, and it gets fewer.
+    """
 
     gap: float = 5e-4
     nodes: int = 2000
     seconds: float = 20.0
+
+    def of_size(self, serves: int) -> "Limits":
+        """Limits for a program with so many ways to serve."""
+        if serves <= _COMMON:
+            return self
+        return replace(self, nodes=max(min(_FEWEST, self.nodes), int(self.nodes * (_COMMON / serves) ** 2)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +141,23 @@ class Matrix:
         self._add(self._phi_rows, self._served_column, np.ones(len(p.demands)))
         self._add(self._phi_rows, np.full(len(p.demands), self._phi_column), -np.ones(len(p.demands)))
         self._load_rows()
+        if self._integer:
+            self._cover_rows()
+
+    def _cover_rows(self) -> None:
+        """Units that can answer a demand, each at its worth, are enough for what is served.
+
+        The other rows imply it, but stated it gives cuts that halve the search.
+        """
+        p = self._program
+        rows = self._new_rows(len(p.demands), 0.0, _INF)
+        worth: dict[tuple[int, int], float] = {}
+        for serve in p.serves:
+            pair = (serve.demand, serve.host)
+            worth[pair] = max(worth.get(pair, 0.0), 1.0 / max(serve.need, 1.0))
+        demands, hosts = np.array(list(worth), dtype=np.int64).reshape(-1, 2).T
+        self._add(rows[demands], self._host_column[hosts], np.array(list(worth.values())))
+        self._add(rows, self._served_column, -np.ones(len(p.demands)))
 
     def _capacity_rows(self, serves: Ints) -> None:
         """need f <= n for each host, f <= n for each serve; one row where a host has one serve."""
@@ -204,8 +232,12 @@ class Matrix:
         phi_low = np.full(len(p.demands), -_INF)
         phi_low[list(fair)] = 0.0
         objective = self._objective(goal)
-        model = mathopt.Model.from_model_proto(self._proto(objective, low, high, phi_low))
-        result = self._run(model, limits or Limits(), hint, solver)
+        try:
+            model = mathopt.Model.from_model_proto(self._proto(objective, low, high, phi_low))
+            result = self._run(model, limits or Limits(), hint, solver)
+        except Exception as error:
+            # MathOpt raises whatever its bindings raise; all of it means that this solve gave nothing.
+            raise SolverError(f"{type(error).__name__}: {error}") from error
         return self._read(model, result, duals)
 
     def _unit_high(self) -> Floats:
@@ -241,24 +273,20 @@ class Matrix:
         return model
 
     def _run(self, model: Any, limits: Limits, hint: Solved | None, solver: MipSolver) -> Any:
-        try:
-            if not self._integer:
-                return mathopt.solve(model, mathopt.SolverType.GLOP)
-            params = mathopt.SolveParameters(
-                node_limit=limits.nodes, absolute_gap_tolerance=limits.gap, relative_gap_tolerance=0.0, random_seed=1
-            )
-            extra = mathopt.ModelSolveParameters()
-            if solver == "highs":
-                params.highs.double_options["time_limit"] = limits.seconds
-                return mathopt.solve(model, mathopt.SolverType.HIGHS, params=params, model_params=extra)
-            params.threads = 1
-            params.gscip.real_params["limits/time"] = limits.seconds
-            if hint is not None:
-                extra.solution_hints.append(mathopt.SolutionHint(variable_values=self._hint(model, hint)))
-            return mathopt.solve(model, mathopt.SolverType.GSCIP, params=params, model_params=extra)
-        except Exception as error:
-            # MathOpt raises whatever its bindings raise; all of it means that this solve gave nothing.
-            raise SolverError(f"{type(error).__name__}: {error}") from error
+        if not self._integer:
+            return mathopt.solve(model, mathopt.SolverType.GLOP)
+        params = mathopt.SolveParameters(
+            node_limit=limits.nodes, absolute_gap_tolerance=limits.gap, relative_gap_tolerance=0.0, random_seed=1
+        )
+        extra = mathopt.ModelSolveParameters()
+        if solver == "highs":
+            params.highs.double_options["time_limit"] = limits.seconds
+            return mathopt.solve(model, mathopt.SolverType.HIGHS, params=params, model_params=extra)
+        params.threads = 1
+        params.gscip.real_params["limits/time"] = limits.seconds
+        if hint is not None:
+            extra.solution_hints.append(mathopt.SolutionHint(variable_values=self._hint(model, hint)))
+        return mathopt.solve(model, mathopt.SolverType.GSCIP, params=params, model_params=extra)
 
     def _hint(self, model: Any, hint: Solved) -> dict[Any, float]:
         """Values for every column; host counts beyond a column's bound are clipped (hints outside bounds raise)."""

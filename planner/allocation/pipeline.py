@@ -135,7 +135,8 @@ class AllocationPlanner:
     def _polish(
         self, program: Program, relaxed: chain.Outcome, best: Whole, bound: float, steps: list[str]
     ) -> tuple[Whole, float, bool]:
-        known = chain.Known(best.as_solved(), relaxed, self.limits, self.solver)
+        limits = self.limits.of_size(len(program.serves))
+        known = chain.Known(best.as_solved(), relaxed, limits, self.solver)
         matrix = Matrix(program, integer=True)
         try:
             outcome = chain.run(matrix, program, known)
