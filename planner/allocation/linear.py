@@ -64,6 +64,7 @@ class Solved:
     phi: float
     nodes: int = 0
     pool_duals: Floats | None = None
+    demand_duals: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,7 @@ class Matrix:
         if len(hosts):
             self._add(self._pool_rows[p.host_pool[hosts]], self._host_column[hosts], np.ones(len(hosts)))
             self._capacity_rows(serves[~alone_serve])
-        rows = self._new_rows(len(p.demands), 0.0, 0.0)
+        rows = self._demand_rows = self._new_rows(len(p.demands), 0.0, 0.0)
         self._add(rows[p.serve_demand], serves, np.ones(len(serves)))
         self._add(rows, self._served_column, -np.ones(len(p.demands)))
         self._phi_rows = self._new_rows(len(p.demands), 0.0, _INF)
@@ -317,10 +318,11 @@ class Matrix:
         units[p.serve_host[alone]] = np.maximum(1.0, p.need[alone]) * shares[alone]
         if self._integer:
             units = np.rint(units)
-        pool_duals = None
+        pool_duals = demand_duals = None
         if duals and not self._integer:
             rows = list(model.linear_constraints())
             pool_duals = np.abs(np.array(result.dual_values([rows[i] for i in self._pool_rows.tolist()])))
+            demand_duals = np.array(result.dual_values([rows[i] for i in self._demand_rows.tolist()]))
         bounds = result.termination.objective_bounds
         return Solved(
             value=bounds.primal_bound,
@@ -331,4 +333,5 @@ class Matrix:
             phi=float(x[self._phi_column]),
             nodes=int(result.solve_stats.node_count),
             pool_duals=pool_duals,
+            demand_duals=demand_duals,
         )

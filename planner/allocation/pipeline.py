@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from planner.allocation import chain
+from planner.allocation import chain, restriction
 from planner.allocation.answer import allocation
 from planner.allocation.assignment import assign
 from planner.allocation.columns import build
@@ -81,7 +81,8 @@ class AllocationPlanner:
         if not program.serves or not program.pool_count.any():
             nothing = evaluate(program, np.zeros(len(program.hosts), dtype=np.int64))
             return Counts(nothing, 0.0, (*steps, "nothing can be served"), False)
-        relaxed = chain.run(Matrix(program), program)
+        large = len(program.serves) > restriction.LARGE
+        relaxed = chain.run(Matrix(program), program, duals=large)
         steps.extend(f"lp: {line}" for line in relaxed.log)
         best, rounds = round_up(program, relaxed.solved)
         steps.append(f"round up: {_describe(program, best)} after {rounds} programs")
@@ -135,23 +136,31 @@ class AllocationPlanner:
     def _polish(
         self, program: Program, relaxed: chain.Outcome, best: Whole, bound: float, steps: list[str]
     ) -> tuple[Whole, float, bool]:
-        limits = self.limits.of_size(len(program.serves))
+        limits = self.limits.of_size(min(len(program.serves), restriction.LARGE))
         known = chain.Known(best.as_solved(), relaxed, limits, self.solver)
-        matrix = Matrix(program, integer=True)
+        part = None
+        if relaxed.solved.demand_duals is not None:
+            part = restriction.restrict(program, relaxed.solved, best)
+            inner = replace(relaxed, solved=part.narrow(relaxed.solved))
+            known = replace(known, incumbent=part.narrow(known.incumbent), relaxed=inner)
+            steps.append(f"polish: over {len(part.hosts)} of {len(program.hosts)} hosts")
+        searched = part.program if part else program
+        matrix = Matrix(searched, integer=True)
         try:
-            outcome = chain.run(matrix, program, known)
+            outcome = chain.run(matrix, searched, known)
         except SolverError as error:
             steps.append(f"polish: nothing better ({error})")
             return best, bound, matrix.timed_out
         steps.extend(f"polish: {line}" for line in outcome.log)
         solved = outcome.solved
-        found = evaluate(program, np.rint(solved.units).astype(np.int64))
+        units = part.widen(solved.units, len(program.hosts)) if part else np.rint(solved.units).astype(np.int64)
+        found = evaluate(program, units)
         steps.append(f"polish: {_describe(program, found)}, {solved.nodes} nodes")
         better = found.score > best.score
         kept = found if better else best
         if better and not np.allclose(found.served, best.served, atol=1e-6):
             bound = self._bound(program, relaxed, found)
-        if np.allclose(kept.served, solved.served, atol=1e-6):
+        if part is None and np.allclose(kept.served, solved.served, atol=1e-6):
             bound = min(bound, max(solved.bound, kept.value))
         return kept, bound, matrix.timed_out
 
