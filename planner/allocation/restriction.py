@@ -1,8 +1,9 @@
 """A smaller program with the hosts that matter, for the integer search where sets of variants make thousands of them.
 
-Rules: at the prices of the relaxed program (of a unit of each pool, and of a demand's share) every host has a value: what
-one unit of it could earn at best, less the unit. Hosts in use have value 0, others at most 0; the best of each pool are
-kept, and all that the incumbent uses. What is found is feasible for the whole program; a bound is not, and is not used.
+Rules: at the prices of the relaxed program (of a unit of each pool, and of a demand's share) every host has a value:
+what one unit of it could earn at best, less the unit. Hosts in use have value 0, others at most 0; the best of each
+pool are kept, and all that the incumbent uses. What is found is feasible for the whole program; a bound is not, and is
+not used.
 """
 
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from planner.allocation.rounding import Whole
 
 LARGE = 700
 """Ways to serve beyond which the search is given a part of the program."""
-_HOSTS = 150
+_HOSTS = 50
 """Hosts kept in each pool."""
 
 
@@ -67,9 +68,10 @@ def _values(program: Program, relaxed: Solved) -> Floats:
     assert relaxed.pool_duals is not None
     gain = program.accuracy * program.weight[program.serve_demand] - relaxed.demand_duals[program.serve_demand]
     value = -relaxed.pool_duals[program.host_pool]
+    worth: list[float] = (gain / np.maximum(program.need, 1e-12)).tolist()
     for host, serves in enumerate(program.serves_of_host):
         left = 1.0
-        for i in sorted(serves, key=lambda i: -gain[i] / max(program.need[i], 1e-12)):
+        for i in sorted(serves, key=lambda i: -worth[i]):
             if gain[i] <= 0 or left <= 0:
                 break
             share = min(1.0, left / max(program.need[i], 1e-12))

@@ -1,6 +1,7 @@
 """The published cluster at the published demands, against proven optima."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,3 +71,16 @@ def test_the_heuristic_serves_all_and_comes_within_three_points(catalogue: Catal
         answer = planner("greedy-fill").allocate(posed(catalogue, oracle, case))
         assert min(answer.served.values()) == 1.0
         assert answer.objective > optimum - 0.03
+
+
+def test_two_variants_on_a_device_pay_where_devices_are_few(catalogue: Catalogue, oracle: dict[str, Any]) -> None:
+    case = next(c for c in oracle["cases"] if c["scale"] == 1 and c["window_s"] == [90, 100])
+    whole = posed(catalogue, oracle, case, scale=0.5)
+    few = replace(
+        whole, devices=tuple(d for d in whole.devices if int(d.name[-2:]) < (5 if d.type == "cpu" else 3))[:10]
+    )
+    one = planner("allocation").allocate(few)
+    two = planner("allocation").allocate(replace(few, variants_per_device=2))
+    assert min(two.served.values()) >= min(one.served.values())
+    assert two.objective > one.objective + 0.02
+    assert max(len({v for p in two.placements if p.device == d.name for v in p.variants}) for d in few.devices) == 2
