@@ -42,6 +42,10 @@ class BatchingPolicy(Protocol):
         """Take everything out of the queue: these queries are the caller's again."""
         ...
 
+    def lend(self, rows: int, end: float) -> tuple[Query, ...]:
+        """Take out at most ``rows`` rows from the head, all with deadlines at or after ``end``: the caller runs them."""
+        ...
+
 
 class StationPolicy(Protocol):
     """All batching of one slice: one batching policy an app, one batch at a time."""

@@ -94,6 +94,13 @@ class QueueingPolicy:
         """Take everything out of the queue."""
         return self.queue.clear()
 
+    def lend(self, rows: int, end: float) -> tuple[Query, ...]:
+        """Take out the longest prefix of at most ``rows`` rows whose head's deadline is at or after ``end``."""
+        queue = self.queue
+        if not queue.items or queue.items[0].deadline < end:
+            return ()
+        return queue.take(rows) if queue.fit(rows) else ()
+
     # -- what a policy adds
 
     def decide(self, now: float, actions: list[StationAction]) -> None:

@@ -1,10 +1,11 @@
-"""One slice: a batching policy for each app it serves, and one executor that runs one batch at a time.
+"""One slice: a batching policy for each app and class it serves, and one executor that runs one batch at a time.
 
 Rules.
-- A query goes to the policy of its app. An app that is not hosted (yet, or any more) keeps its queue, which only
-  expires until hosting comes back or ``drain`` takes it out.
-- While the executor is idle it is offered after every event to the apps that have queries waiting: those with strict
-  queries first, then by the deadline of the most urgent query, until one runs a batch.
+- A query goes to the policy of its app and class. An app that is not hosted (yet, or any more) keeps its queue, which
+  only expires until hosting comes back or ``drain`` takes it out.
+- While the executor is idle it is offered after every event to those who have queries waiting: strict ones first, then
+  by the deadline of the most urgent query, until one runs a batch. Best effort is offered it only where no strict query
+  waits; but a strict batch with places left takes best-effort queries of its app along, where that makes nobody late.
 - Finished goes to the policy whose batch it was, and frees the executor.
 - A wake is asked for only where none is outstanding that comes as early. A shell may send Woke for each WakeAt, or keep
   one timer, the earliest asked for. Woke before its time asks again, once for each time asked for.
@@ -18,9 +19,9 @@ from math import inf
 from typing import assert_never
 
 from domain.actions import Run, StationAction, WakeAt
-from domain.app import QueryClass
+from domain.app import NO_PROMISE, QueryClass
 from domain.errors import IllegalEventError
-from domain.events import Arrived, Finished, HostingChanged, Offered, StationEvent, Woke
+from domain.events import Arrived, Finished, Hosted, HostingChanged, Offered, StationEvent, Woke
 from domain.query import Query
 from policies.protocols import BatchingPolicy
 
@@ -28,31 +29,37 @@ _OFFERED = Offered()
 _STORY = 24
 
 
-class _Lane:
-    """An app on this slice. ``strict``: it has had a strict query. ``wake``: when its policy wants to be woken."""
+class Lane:
+    """An app and class on this slice. ``wake``: when its policy wants to be woken."""
 
-    __slots__ = ("app", "policy", "strict", "wake")
+    __slots__ = ("app", "hosted", "policy", "promise", "slo", "strict", "wake")
 
-    def __init__(self, app: str, policy: BatchingPolicy) -> None:
+    def __init__(self, app: str, strict: bool, policy: BatchingPolicy) -> None:
         self.app = app
         self.policy = policy
-        self.strict = False
+        self.strict = strict
+        self.hosted: tuple[Hosted, ...] = ()
+        self.slo = inf
+        self.promise = NO_PROMISE
         self.wake = inf
 
     def urgency(self) -> tuple[bool, float, str]:
+        """Least first."""
         return (not self.strict, self.policy.head_deadline, self.app)
 
 
 class Station:
-    """StationPolicy over one batching policy an app. ``make_policy`` is called once for each app."""
+    """StationPolicy over one batching policy an app and class; ``make_policy`` is called for each."""
 
-    __slots__ = ("_asked_again", "_lanes", "_make", "_running", "_running_lane", "_story", "_wake")
+    __slots__ = ("_asked_again", "_lanes", "_loose", "_make", "_running", "_running_lane", "_story", "_strict", "_wake")
 
     def __init__(self, make_policy: Callable[[], BatchingPolicy]) -> None:
         self._make = make_policy
-        self._lanes: dict[str, _Lane] = {}
+        self._strict: dict[str, Lane] = {}
+        self._loose: dict[str, Lane] = {}
+        self._lanes: list[Lane] = []
         self._running: Run | None = None
-        self._running_lane: _Lane | None = None
+        self._running_lane: Lane | None = None
         self._wake = inf
         self._asked_again = False
         self._story: deque[tuple[float, StationEvent | StationAction]] = deque(maxlen=_STORY)
@@ -65,16 +72,15 @@ class Station:
     @property
     def queued(self) -> int:
         """Queries waiting, of all apps."""
-        return sum(lane.policy.queued for lane in self._lanes.values())
+        return sum(lane.policy.queued for lane in self._lanes)
 
     def queued_of(self, app: str) -> int:
         """Queries of ``app`` waiting."""
-        lane = self._lanes.get(app)
-        return lane.policy.queued if lane else 0
+        return sum(lane.policy.queued for lane in self._lanes if lane.app == app)
 
     def policy_of(self, app: str) -> BatchingPolicy:
-        """The policy that batches ``app``."""
-        return self._lane(app).policy
+        """The policy that batches the strict queries of ``app``."""
+        return self._lane(app, QueryClass.STRICT).policy
 
     def handle(self, event: StationEvent, now: float) -> list[StationAction]:
         """Decide. Raises IllegalEventError, with the last events and runs, for a Finished that nothing runs for."""
@@ -82,17 +88,15 @@ class Station:
         match event:
             case Arrived():
                 query = event.query
-                lane = self._lanes.get(query.app) or self._lane(query.app)
-                if query.query_class is QueryClass.STRICT:
-                    lane.strict = True
+                lanes = self._strict if query.query_class is QueryClass.STRICT else self._loose
+                lane = lanes.get(query.app) or self._lane(query.app, query.query_class)
                 self._absorb(lane, lane.policy.handle(event, now), actions)
             case Finished():
                 self._finish(event, now, actions)
             case Woke():
                 self._woke(event, now, actions)
             case HostingChanged():
-                lane = self._lane(event.app)
-                self._absorb(lane, lane.policy.handle(event, now), actions)
+                self._host(event, now, actions)
             case _:
                 assert_never(event)
         self._story.append((now, event))
@@ -102,14 +106,36 @@ class Station:
 
     def drain(self, app: str) -> tuple[Query, ...]:
         """Take out what waits for ``app``; the caller routes it anew or ends it. A batch that runs goes on."""
-        lane = self._lanes.get(app)
-        return lane.policy.drain() if lane else ()
+        return tuple(q for lane in self._lanes if lane.app == app for q in lane.policy.drain())
 
-    def _lane(self, app: str) -> _Lane:
-        lane = self._lanes.get(app)
+    def order(self, lanes: list[Lane]) -> list[Lane]:
+        """Who is offered the executor, in this order; ``lanes`` have queries waiting and are more than one."""
+        lanes.sort(key=Lane.urgency)
+        return [lane for lane in lanes if lane.strict is lanes[0].strict]
+
+    def hosting_changed(self, now: float) -> None:
+        """Something else is hosted."""
+
+    def _lane(self, app: str, query_class: QueryClass) -> Lane:
+        strict = query_class is QueryClass.STRICT
+        lanes = self._strict if strict else self._loose
+        lane = lanes.get(app)
         if lane is None:
-            lane = self._lanes[app] = _Lane(app, self._make())
+            lane = lanes[app] = Lane(app, strict, self._make())
+            twin = (self._loose if strict else self._strict).get(app)
+            self._lanes.append(lane)
+            if twin is not None and twin.hosted:
+                lane.hosted = twin.hosted
+                lane.policy.handle(HostingChanged(app, twin.hosted, twin.slo, twin.promise), 0.0)
         return lane
+
+    def _host(self, event: HostingChanged, now: float, actions: list[StationAction]) -> None:
+        self._lane(event.app, QueryClass.STRICT)
+        for lane in self._lanes:
+            if lane.app == event.app:
+                lane.hosted, lane.slo, lane.promise = event.hosted, event.slo, event.promise
+                self._absorb(lane, lane.policy.handle(event, now), actions)
+        self.hosting_changed(now)
 
     def _finish(self, event: Finished, now: float, actions: list[StationAction]) -> None:
         lane, running = self._running_lane, self._running
@@ -128,24 +154,37 @@ class Station:
                 actions.append(WakeAt(self._wake))
             return
         self._wake = -inf  # one wake is asked for below, for all
-        for lane in self._lanes.values():
+        for lane in self._lanes:
             if lane.wake <= now:
                 lane.wake = inf
                 self._absorb(lane, lane.policy.handle(event, now), actions)
         self._wake = inf
-        self._wake_by(min((lane.wake for lane in self._lanes.values()), default=inf), actions)
+        self._wake_by(min((lane.wake for lane in self._lanes), default=inf), actions)
 
     def _offer(self, now: float, actions: list[StationAction]) -> None:
-        lanes: list[_Lane] = [lane for lane in self._lanes.values() if lane.policy.queued]
-        if len(lanes) > 1:
-            lanes.sort(key=_Lane.urgency)
-        for lane in lanes:
+        lanes = [lane for lane in self._lanes if lane.policy.queued]
+        for lane in self.order(lanes) if len(lanes) > 1 else lanes:
             self._absorb(lane, lane.policy.handle(_OFFERED, now), actions)
             if self._running is not None:
+                if lane.strict and lane.app in self._loose:
+                    self._fill(self._running, self._loose[lane.app], now, actions)
                 self._story.append((now, self._running))
                 return
 
-    def _absorb(self, lane: _Lane, decided: list[StationAction], actions: list[StationAction]) -> None:
+    def _fill(self, run: Run, loose: Lane, now: float, actions: list[StationAction]) -> None:
+        """Best-effort queries in the places that a strict batch leaves."""
+        seconds = next(h.curve.seconds for h in loose.hosted if h.variant == run.variant)
+        deadline = min(q.deadline for q in run.queries)
+        rows = len(seconds)
+        while rows > run.rows and now + seconds[rows - 1] > deadline:
+            rows -= 1
+        along = loose.policy.lend(rows - run.rows, now + seconds[rows - 1]) if rows > run.rows else ()
+        taken = run.rows + sum(q.rows for q in along)
+        if along:
+            self._running = Run(run.variant, run.queries + along, taken)
+            actions[actions.index(run)] = self._running
+
+    def _absorb(self, lane: Lane, decided: list[StationAction], actions: list[StationAction]) -> None:
         for action in decided:
             if isinstance(action, WakeAt):
                 lane.wake = min(lane.wake, action.at)

@@ -6,8 +6,8 @@ Rules.
 - ``AccuracyFirst`` keeps no margin; where no slice is in time the query goes where it is done first. Best with capacity
   to spare; under scarcity it fills accurate slices up to the deadline, and any error of the estimate is a miss.
 - ``SlackBlend`` lets the margin grow with the load, to ``share`` of the SLO at full load, where load is the rate of
-  arrivals over the capacity of what the plan hosts. Where no slice keeps the margin the plan's shares decide, if the slice they
-  name is in time, and else the earliest completion. So it turns from accuracy-first into weighted routing under load.
+  arrivals over the capacity of what the plan hosts. Where no slice keeps the margin the plan's shares decide, if the
+  slice they name is in time, and else the earliest completion. So it turns from accuracy-first into weighted routing.
 - Where the plan says no latencies, both route by its shares.
 """
 

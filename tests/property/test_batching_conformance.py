@@ -45,6 +45,14 @@ class Watched:
         self.waiting.clear()
         return self.policy.drain()
 
+    def lend(self, rows: int, end: float) -> tuple[Query, ...]:
+        lent = self.policy.lend(rows, end)
+        assert sum(q.rows for q in lent) <= rows
+        for query in lent:
+            assert query.deadline >= end
+            self.waiting.remove(id(query))
+        return lent
+
     def handle(self, event: BatchingEvent, now: float) -> list[StationAction]:
         match event:
             case Arrived(query):

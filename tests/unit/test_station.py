@@ -61,6 +61,32 @@ def test_strict_queries_come_before_best_effort_ones_of_another_app() -> None:
     assert ran(station.handle(Finished("a", "a-v", 1, 0.01), 0.01)) == ["strict"]
 
 
+def test_best_effort_of_the_same_app_waits_for_strict_and_rides_along_where_there_is_room() -> None:
+    station = eager_station("a")
+    loose = {"query_class": QueryClass.BEST_EFFORT}
+    station.handle(Arrived(query("running", "a", 0.0, 0.1)), 0.0)
+    for name, more in (("b1", loose), ("b2", loose), ("s1", {}), ("b3", loose), ("b4", loose), ("s2", {})):
+        station.handle(Arrived(query(name, "a", 0.001, 0.1, **more)), 0.001)
+    assert station.queued == station.queued_of("a") == 6
+    actions = station.handle(Finished("a", "a-v", 1, 0.01), 0.01)
+    assert ran(actions) == ["s1", "s2", "b1", "b2"]
+    assert [a.rows for a in actions if isinstance(a, Run)] == [4]
+    assert ran(station.handle(Finished("a", "a-v", 4, 0.016), 0.026)) == ["b3", "b4"]
+
+
+def test_nobody_rides_along_who_would_make_a_strict_query_late() -> None:
+    station = eager_station("a")
+    station.handle(Arrived(query("running", "a", 0.0, 0.1)), 0.0)
+    station.handle(Arrived(query("loose", "a", 0.0, 0.1, query_class=QueryClass.BEST_EFFORT)), 0.0)
+    station.handle(Arrived(query("tight", "a", 0.0, 0.021)), 0.0)
+    assert ran(station.handle(Finished("a", "a-v", 1, 0.01), 0.01)) == ["tight"]
+
+
+def test_best_effort_that_comes_before_any_strict_query_finds_what_is_hosted() -> None:
+    station = eager_station("a")
+    assert ran(station.handle(Arrived(query("1", "a", 0.0, 0.1, query_class=QueryClass.BEST_EFFORT)), 0.0)) == ["1"]
+
+
 def test_an_app_that_waits_leaves_the_executor_to_the_next() -> None:
     station = Station(batching("deadline"))
     station.handle(HostingChanged("a", hosted("a-v"), 1.0), 0.0)
