@@ -113,6 +113,12 @@ class SpreadBatching(QueueingPolicy):
             self._constraints = constraints
         self._places = tuple(self._places_on(h) for h in self.hosted)
 
+    def in_cycle(self, batch: int, others_s: float) -> None:
+        """Take turns with others: batches of ``batch``, ``others_s`` seconds of each cycle for them."""
+        self.fixed_batch = batch
+        self.others_s = others_s
+        self.hosting_changed()
+
     def _places_on(self, hosted: Hosted) -> "_Places":
         curve = hosted.curve
         if self.fixed_batch is not None:

@@ -51,7 +51,18 @@ class Lane:
 class Station:
     """StationPolicy over one batching policy an app and class; ``make_policy`` is called for each."""
 
-    __slots__ = ("_asked_again", "_lanes", "_loose", "_make", "_running", "_running_lane", "_story", "_strict", "_wake")
+    __slots__ = (
+        "_asked_again",
+        "_lanes",
+        "_loose",
+        "_make",
+        "_running",
+        "_running_lane",
+        "_story",
+        "_strict",
+        "_wake",
+        "last_app",
+    )
 
     def __init__(self, make_policy: Callable[[], BatchingPolicy]) -> None:
         self._make = make_policy
@@ -60,6 +71,7 @@ class Station:
         self._lanes: list[Lane] = []
         self._running: Run | None = None
         self._running_lane: Lane | None = None
+        self.last_app = ""
         self._wake = inf
         self._asked_again = False
         self._story: deque[tuple[float, StationEvent | StationAction]] = deque(maxlen=_STORY)
@@ -193,6 +205,7 @@ class Station:
             if isinstance(action, Run):
                 self._running = action
                 self._running_lane = lane
+                self.last_app = lane.app
             actions.append(action)
 
     def _wake_by(self, at: float, actions: list[StationAction]) -> None:

@@ -11,6 +11,7 @@ from domain.app import Promise, WeaklyHard
 from domain.events import Arrived, Finished, Hosted, HostingChanged, Woke
 from domain.profile import LatencyCurve
 from domain.query import Query
+from policies.batching.duty_cycle import DutyCycleStation
 from policies.batching.registry import batching
 from policies.batching.station import Station
 from policies.batching.trial import ON_TIME, Trial, TrialRun
@@ -349,3 +350,28 @@ def test_a_promise_over_three_devices_in_strict_round_robin(name: str, data: st.
         lines.append([fate != ON_TIME for fate in trial.fates])
     whole = [missed for turn in zip(*lines, strict=False) for missed in turn]
     assert all(sum(whole[i : i + 12]) <= 6 for i in range(len(whole)))
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_two_apps_in_a_duty_cycle_keep_their_promises_within_the_bound(data: st.DataObject) -> None:
+    """P and the other's P are 1 and 2 s, the cycle 3 s, both SLOs 6 s: at most X arrivals of each in any 3 s."""
+    promise = Promise(weakly_hard=(WeaklyHard(1, 3),))
+    station = DutyCycleStation(batching("greedy"))
+    queries = []
+    for app, batch in (("a", 3), ("b", 2)):
+        arrivals = data.draw(within_the_bound(window_bound(batch, promise), 25))
+        queries += [Query(str(i), app, 3 * t / 1024, 3 * t / 1024 + 6.0, sequence=i) for i, t in enumerate(arrivals)]
+    queries.sort(key=lambda q: q.arrival)
+    run = TrialRun(station, queries)
+    for app, took, batch in (("a", 1.0, 3), ("b", 2.0, 2)):
+        curve = LatencyCurve((took,) * batch)
+        run.host(app, (Hosted(app, 0.9, curve),), 6.0)
+        station.handle(HostingChanged(app, (Hosted(app, 0.9, curve),), 6.0, promise), 0.0)
+    trial = run.to_end()
+    for app in "ab":
+        tracker = MissTracker([3])
+        for query, fate in zip(queries, trial.fates, strict=True):
+            if query.app == app:
+                tracker.record(fate != ON_TIME)
+        assert tracker.keeps(promise)
