@@ -35,18 +35,18 @@ from stages.run import run_stages
 from streams.ports import Broker
 from streams.topics import Topics
 
-OVERLOAD = 1.2
+OVERLOAD = 1.5
 """Demand at the peak, headroom included, over what the first app's second best variant can carry."""
 HEADROOM = 1.2
 """Least headroom that the planner adds."""
-MAX_QPS = 900.0
+MAX_QPS = 450.0
 """Cap on the peak, so that a slow machine is not busy with anything but models."""
-ROWS = 16
+ROWS = 32
 """Rows a query carries: images are asked about by the handful."""
 DEVICES = 2
 """Devices the demo takes of those there are, unless the settings name them."""
-SHARES = (0.6, 0.4)
-FOOT = 0.12
+SHARES = (0.75, 0.25)
+FOOT = 0.05
 """Rate at the foot of the wave over that at its peak."""
 _SETTLE = 10.0
 _START = 120.0
@@ -74,7 +74,7 @@ def capacities(catalogue: Catalogue, app: str, device_type: str) -> list[float]:
         profile = catalogue.profiles.get((variant.name, device_type))
         if profile is None:
             continue
-        curve = profile.curve("p95")
+        curve = profile.curve("median")
         top = curve.largest_within(catalogue.apps[app].slo / 2)
         rate = max((b / curve(b) for b in range(1, top + 1)), default=0.0)
         if rate > max(worth, default=0.0):

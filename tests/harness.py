@@ -40,7 +40,7 @@ def toy_catalogue(apps: tuple[str, ...] = ("toy",), slo: float = 0.25) -> Catalo
                 slo=slo,
                 inputs=(TensorSpec("image", "FP32", (PIXELS,)),),
                 outputs=(TensorSpec("scores", "FP32", (2,)), TensorSpec("label", "INT64", ())),
-                max_rows=16,
+                max_rows=32,
             )
         )
         for level, (first, accuracy) in enumerate(((0.002, 0.7), (0.005, 0.8), (0.010, 0.9))):

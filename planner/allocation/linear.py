@@ -49,7 +49,7 @@ class Limits:
         """Limits for a program with so many ways to serve."""
         if serves <= _COMMON:
             return self
-        return replace(self, nodes=max(min(_FEWEST, self.nodes), int(self.nodes * (_COMMON / serves) ** 2)))
+        return replace(self, nodes=max(min(_FEWEST, self.nodes), int(self.nodes * (_COMMON / serves) ** 1.5)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +81,24 @@ class Matrix:
     """The program's rows and columns, built once and solved for several goals.
 
     ``integer``: host counts are whole numbers. ``units``: fixes the host counts. ``counts``: units by pool, where
-    other than the program's (some held back for rounding). ``timed_out``: the safety stop struck in some solve.
+    other than the program's (some held back for rounding). ``cover``: state what the rows imply. ``timed_out``: the safety stop struck in some solve.
     """
 
     def __init__(
-        self, program: Program, *, integer: bool = False, units: Ints | None = None, counts: Ints | None = None
+        self,
+        program: Program,
+        *,
+        integer: bool = False,
+        units: Ints | None = None,
+        counts: Ints | None = None,
+        cover: bool = True,
     ) -> None:
         if mathopt is None:
             raise SolverError("OR-tools is not installed")
         self.timed_out = False
         self._program = program
         self._integer = integer
+        self._cover = cover and integer
         self._fixed = units
         self._counts = program.pool_count if counts is None else counts
         hosts, serves, demands = len(program.hosts), len(program.serves), len(program.demands)
@@ -142,7 +149,7 @@ class Matrix:
         self._add(self._phi_rows, self._served_column, np.ones(len(p.demands)))
         self._add(self._phi_rows, np.full(len(p.demands), self._phi_column), -np.ones(len(p.demands)))
         self._load_rows()
-        if self._integer:
+        if self._cover:
             self._cover_rows()
 
     def _cover_rows(self) -> None:

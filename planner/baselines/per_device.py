@@ -58,7 +58,7 @@ class PerDevicePlanner:
 
     def _solve(self, program: Program, steps: list[str]) -> tuple[Solved | None, bool]:
         high = chain.servable(program)
-        matrix = Matrix(program, integer=True)
+        matrix = Matrix(program, integer=True, cover=False)
         try:
             solved = matrix.solve(
                 chain.accuracy_goal(program), served_low=high, served_high=high, limits=self.limits, solver=self.solver

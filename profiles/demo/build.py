@@ -24,7 +24,7 @@ DEFAULT = ("digits", "signals")
 """What the demo serves."""
 HEAVY: dict[str, heavy.HeavyFamily] = {app.name: heavy.HeavyFamily(app) for app in (heavy.IMAGE, heavy.TEXT)}
 """App -> models of realistic weight without data, hence without labels."""
-VERSION = "5"
+VERSION = "6"
 """Changes when what is built changes: catalogues of another version are built again."""
 
 

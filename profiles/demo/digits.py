@@ -21,6 +21,7 @@ from profiles.demo.fitting import Fitted, fit_convolution
 APP = App(
     name="digits",
     slo=0.1,
+    max_rows=32,
     inputs=(TensorSpec("image", "UINT8", (28, 28)),),
     outputs=(TensorSpec("scores", "FP32", (10,)), TensorSpec("label", "INT64", ())),
 )

@@ -18,6 +18,7 @@ from profiles.demo.fitting import Fitted, fit_convolution
 APP = App(
     name="signals",
     slo=0.1,
+    max_rows=32,
     inputs=(TensorSpec("signal", "FP32", (40,)),),
     outputs=(TensorSpec("scores", "FP32", (10,)), TensorSpec("label", "INT64", ())),
 )
