@@ -77,6 +77,7 @@ class EmulatedSystem(System):
             clock=self.clock,
             ends=stage.ends,
             acknowledge=stage.acknowledge,
+            announce=stage.announce,
         )
 
     def _executor(self, device: Device) -> Executor:

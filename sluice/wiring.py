@@ -163,6 +163,7 @@ class System:
             clock=self.clock,
             ends=stage.ends,
             acknowledge=stage.acknowledge,
+            announce=stage.announce,
         )
 
     def _executor(self, device: Device) -> Executor:

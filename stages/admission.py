@@ -12,7 +12,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
-from domain.actions import Accept, Expire, Reject
+from domain.actions import Accept, Announce, Expire, Reject
 from domain.app import App
 from domain.clock import Clock
 from domain.errors import InvalidInputError
@@ -133,6 +133,8 @@ class AdmissionStage:
                     self._post(self._topics.admitted(app.name), codec.encode_admitted(message), record)
                 case Reject(_, reason, detail):
                     self._end(record, query, OutcomeKind.REJECTED, now, reason, detail)
+                case Announce(subject):
+                    self._outbox.post(self._topics.status, control.encode_announce(action), key=subject.encode())
                 case Expire():
                     self._end(record, query, OutcomeKind.EXPIRED, now)
 

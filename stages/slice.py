@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, assert_never
 
-from domain.actions import Acknowledge, Drop, Expire, Host, Load, Retire, Run, StagingAction, Unload, WakeAt
+from domain.actions import Acknowledge, Announce, Drop, Expire, Host, Load, Retire, Run, StagingAction, Unload, WakeAt
 from domain.clock import Clock
 from domain.device import WHOLE, Device, Slice
 from domain.errors import ExecutionError, LoadError
@@ -69,6 +69,7 @@ class SliceRunner:
         clock: Clock,
         ends: Ends,
         acknowledge: Callable[[str, Acknowledge], None],
+        announce: Callable[[Announce], None] = lambda _: None,
     ) -> None:
         self._device = device
         self._slice = part
@@ -80,6 +81,7 @@ class SliceRunner:
         self._clock = clock
         self._ends = ends
         self._acknowledge = acknowledge
+        self._announce = announce
         self._waiting: dict[Query, _Waiting] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -190,6 +192,8 @@ class SliceRunner:
                     self._end(query, OutcomeKind.EXPIRED)
                 case WakeAt(at):
                     self._wake_at("station", at, self._station_woke)
+                case Announce():
+                    self._announce(action)
                 case _ as unreachable:
                     assert_never(unreachable)
         if self._retiring:

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from domain.actions import Acknowledge
+from domain.actions import Acknowledge, Announce
 from domain.clock import Clock
 from domain.device import Device
 from domain.errors import InvalidInputError
@@ -123,6 +123,11 @@ class WorkerStage:
         message = PlanAcknowledged(self.device.name, staged.epoch, staged.variants, staged.failed)
         key = self.device.name.encode()
         self._outbox.post(self._topics.acks, control.encode_acknowledged(message), key=key)
+
+    def announce(self, said: Announce) -> None:
+        """A batching policy speaks of a promise; one line a subject and device stays on the status topic."""
+        key = f"{said.subject}@{self.device.name}".encode()
+        self._outbox.post(self._topics.status, control.encode_announce(said), key=key)
 
     def _write(self, query: Query, outcome: Outcome, outputs: Outputs) -> None:
         record = self._origins.pop(query, None)

@@ -99,7 +99,7 @@ class Staging:
         """The executor was started afresh and holds nothing: stage the newest plan again."""
         self._loaded.clear()
         self._loading = None
-        gone = [Host(HostingChanged(app, (), change.slo)) for app, change in self._hosted.items()]
+        gone = [Host(HostingChanged(app, (), change.slo, change.promise)) for app, change in self._hosted.items()]
         self._hosted.clear()
         self._leaving.clear()
         self._failed.clear()
@@ -153,7 +153,7 @@ class Staging:
         ready.sort(key=lambda v: (-self._catalogue.variants[v].accuracy, v))
         slo = self._catalogue.apps[app].slo
         hosted = tuple(self._hosted_variant(v, placement.max_batch) for v in ready)
-        change = HostingChanged(app, hosted, slo)
+        change = HostingChanged(app, hosted, slo, self._catalogue.apps[app].promise)
         actions: list[StagingAction] = []
         if self._hosted.get(app) != change:
             self._hosted[app] = change
@@ -195,7 +195,8 @@ class Staging:
         actions: list[StagingAction] = [Unload(variant)]
         change = self._hosted.get(app)
         if change is not None:
-            left = HostingChanged(app, tuple(h for h in change.hosted if h.variant != variant), change.slo)
+            kept = tuple(h for h in change.hosted if h.variant != variant)
+            left = HostingChanged(app, kept, change.slo, change.promise)
             if left.hosted:
                 self._hosted[app] = left
             else:
@@ -208,7 +209,7 @@ class Staging:
         actions: list[StagingAction] = []
         change = self._hosted.pop(app, None)
         if change is not None:
-            actions.append(Host(HostingChanged(app, (), change.slo)))
+            actions.append(Host(HostingChanged(app, (), change.slo, change.promise)))
         for variant in [v for v, of in self._loaded.items() if of == app]:
             del self._loaded[variant]
             actions.append(Unload(variant))
