@@ -86,14 +86,31 @@ class FairWindow:
                 del self._stamps[client]
 
 
+class _AppWindow:
+    """What one app was admitted, and whether it is announced to be over its rate."""
+
+    __slots__ = ("degraded", "fair", "switch", "window_s")
+
+    def __init__(self, bound: int, window_s: float, degraded_bound: int, calm: int) -> None:
+        self.fair = FairWindow(bound, window_s)
+        self.degraded = WindowLimiter(degraded_bound, window_s)
+        self.window_s = window_s
+        self.switch = SafeModeSwitch(calm)
+
+    def resize(self, bound: int, window_s: float, degraded_bound: int) -> None:
+        self.fair.resize(bound, window_s)
+        self.degraded = self.degraded.resized(degraded_bound, window_s)
+        self.window_s = window_s
+
+
 class SustainableAdmission:
-    """See the module's rules. ``bound`` and ``window_s``: as ``max_rate`` of policies.dropping.rate says.
+    """See the module's rules. ``bound`` and ``window_s``: as ``max_rate`` of policies.dropping.rate says, of each app.
 
     ``degraded_bound``: queries a window that the fastest variants sustain (None: twice the bound).
     """
 
     name = "sustainable"
-    __slots__ = ("_deadline", "_degraded", "_fair", "_switch", "mode")
+    __slots__ = ("_apps", "_deadline", "_limits", "mode")
 
     def __init__(
         self,
@@ -114,19 +131,16 @@ class SustainableAdmission:
             )
         self.mode: Mode = mode
         self._deadline = DeadlineAdmission(max_horizon_s=max_horizon_s)
-        self._fair = FairWindow(bound, window_s)
-        self._degraded = WindowLimiter(2 * bound if degraded_bound is None else degraded_bound, window_s)
-        self._switch = SafeModeSwitch(calm)
+        self._limits = (bound, window_s, 2 * bound if degraded_bound is None else degraded_bound, calm)
+        self._apps: dict[str, _AppWindow] = {}
 
-    @property
-    def over(self) -> bool:
-        """Whether arrivals are above the sustainable rate, as announced."""
-        return self._switch.active
+    def over(self, app: str) -> bool:
+        """Whether arrivals of ``app`` are above its sustainable rate, as announced."""
+        return self._of(app).switch.active
 
-    def resize(self, bound: int, window_s: float, degraded_bound: int | None = None) -> None:
-        """Other limits, when a plan changes what is hosted; what was admitted counts."""
-        self._fair.resize(bound, window_s)
-        self._degraded = self._degraded.resized(2 * bound if degraded_bound is None else degraded_bound, window_s)
+    def resize(self, app: str, bound: int, window_s: float, degraded_bound: int | None = None) -> None:
+        """Other limits for ``app``, when a plan changes what is hosted; what was admitted counts."""
+        self._of(app).resize(bound, window_s, 2 * bound if degraded_bound is None else degraded_bound)
 
     def handle(self, event: Arrived, now: float) -> list[AdmissionAction]:
         """Decide."""
@@ -134,19 +148,23 @@ class SustainableAdmission:
         if not isinstance(first, Accept):
             return [first]
         query = event.query
-        fits = self._fair.admit(query.stream, now)
-        within = self._degraded.admit(now) if fits or self.mode == "degrade" else False
-        actions: list[AdmissionAction] = []
-        if fits:
-            if self._switch.calm_for(1):
-                actions.append(self._announce(query.app, "within_sustainable_rate", "arrivals fit again"))
-        elif self._switch.trouble():
-            state = "degrade" if self.mode == "degrade" else "over_sustainable_rate"
-            actions.append(self._announce(query.app, state, f"more than {self._fair.bound} queries a window"))
+        window = self._of(query.app)
+        fits = window.fair.admit(query.stream, now)
+        within = window.degraded.admit(now) if fits or self.mode == "degrade" else False
+        actions = self._said(query.app, window, fits)
         if fits or self.mode == "observe" or (self.mode == "degrade" and within):
             return [*actions, first]
-        detail = f"more than {self._fair.bound} queries within {1e3 * self._degraded.window_s:g} ms"
+        detail = f"more than {window.fair.bound} queries within {1e3 * window.window_s:g} ms"
         return [*actions, Reject(query, Reason.OVER_SUSTAINABLE_RATE, detail)]
 
-    def _announce(self, app: str, state: str, detail: str) -> Announce:
-        return Announce(f"app:{app}", state, detail, {"bound": self._fair.bound, "window_s": self._degraded.window_s})
+    def _of(self, app: str) -> _AppWindow:
+        return self._apps.get(app) or self._apps.setdefault(app, _AppWindow(*self._limits))
+
+    def _said(self, app: str, window: _AppWindow, fits: bool) -> list[AdmissionAction]:
+        data = {"bound": window.fair.bound, "window_s": window.window_s}
+        if fits and window.switch.calm_for(1):
+            return [Announce(f"app:{app}", "within_sustainable_rate", "arrivals fit again", data)]
+        if not fits and window.switch.trouble():
+            state = "degrade" if self.mode == "degrade" else "over_sustainable_rate"
+            return [Announce(f"app:{app}", state, "more queries a window than are sustained", data)]
+        return []

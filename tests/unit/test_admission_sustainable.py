@@ -28,7 +28,7 @@ def test_enforce_rejects_what_is_over_and_says_so_once() -> None:
     assert [states(a) for a in answers] == [[], [], ["over_sustainable_rate"], [], []]
     rejected = answers[2][-1]
     assert isinstance(rejected, Reject) and rejected.reason is Reason.OVER_SUSTAINABLE_RATE
-    assert policy.over
+    assert policy.over("a")
     later = [ask(policy, 2.0 + i) for i in range(4)]
     assert [states(a) for a in later] == [[], [], ["within_sustainable_rate"], []]
 
@@ -90,8 +90,16 @@ def test_no_window_ever_holds_more_than_the_bound(gaps: list[float], clients: li
 def test_limits_change_with_the_plan() -> None:
     policy = SustainableAdmission(bound=2, window_s=1.0)
     assert [isinstance(ask(policy, 0.1 * i)[-1], Accept) for i in range(3)] == [True, True, False]
-    policy.resize(4, 1.0)
+    policy.resize("a", 4, 1.0)
     assert [isinstance(ask(policy, 0.4 + 0.1 * i)[-1], Accept) for i in range(3)] == [True, True, False]
+
+
+def test_apps_have_windows_of_their_own() -> None:
+    policy = SustainableAdmission(bound=1, window_s=1.0)
+    other = Arrived(Query("q", "b", 0.1, 1.0))
+    assert [isinstance(ask(policy, 0.0)[-1], Accept), isinstance(policy.handle(other, 0.1)[-1], Accept)] == [True, True]
+    assert isinstance(ask(policy, 0.2)[-1], Reject)
+    assert not policy.over("b")
 
 
 def test_bad_options_are_refused() -> None:
