@@ -81,7 +81,8 @@ class Matrix:
     """The program's rows and columns, built once and solved for several goals.
 
     ``integer``: host counts are whole numbers. ``units``: fixes the host counts. ``counts``: units by pool, where
-    other than the program's (some held back for rounding). ``cover``: state what the rows imply. ``timed_out``: the safety stop struck in some solve.
+    other than the program's (some held back for rounding). ``cover``: state what the rows imply.
+    ``timed_out``: the safety stop struck in some solve.
     """
 
     def __init__(
