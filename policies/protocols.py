@@ -43,7 +43,7 @@ class BatchingPolicy(Protocol):
         ...
 
     def lend(self, rows: int, end: float) -> tuple[Query, ...]:
-        """Take out at most ``rows`` rows from the head, all with deadlines at or after ``end``: the caller runs them."""
+        """Take out at most ``rows`` rows from the head, none due before ``end``: the caller runs them."""
         ...
 
 

@@ -29,14 +29,23 @@ class Generated:
 
 
 def candidates(
-    catalogue: Catalogue, app: str, device_type: str, quantile: Literal["median", "p95"] = "p95", largest: int = 32
+    catalogue: Catalogue,
+    app: str,
+    device_type: str,
+    quantile: Literal["median", "p95"] = "p95",
+    *,
+    largest: int = 32,
+    margin: float = 1.0,
 ) -> tuple[Candidate, ...]:
-    """Variants of ``app`` profiled on ``device_type``, latencies made non-decreasing, up to ``largest`` queries."""
+    """Variants of ``app`` profiled on ``device_type``, up to ``largest`` queries.
+
+    Latencies are made non-decreasing in the batch, and multiplied by ``margin``.
+    """
     found = []
     for v in catalogue.of_app(app):
         profile = catalogue.profiles.get((v.name, device_type))
         if profile is not None:
-            curve = profile.curve(quantile, largest)
+            curve = profile.curve(quantile, largest).scaled(margin)
             found.append(Candidate(v.name, v.accuracy, non_decreasing(curve.seconds)))
     return tuple(found)
 

@@ -16,7 +16,7 @@ class AdditiveIncrease(QueueingPolicy):
     name = "aimd"
     __slots__ = ("backoff", "limit", "objective", "step")
 
-    def __init__(self, *, step: float = 1.0, backoff: float = 0.9, objective: float = 1.0) -> None:
+    def __init__(self, *, step: float = 1.0, backoff: float = 0.9, objective: float = 0.5) -> None:
         super().__init__()
         if not (step > 0.0 and 0.0 < backoff < 1.0 and objective > 0.0):
             raise ConfigurationError(f"aimd: step {step}, backoff {backoff}, objective {objective} are out of range")

@@ -31,7 +31,8 @@ class TableSelection(EarlyDrop):
     """``tables``: of one worker class, any loads; those of other apps are passed over.
 
     ``qps``: load of the whole app, where it is known. ``window_s``: seconds over which it is estimated otherwise.
-    ``tolerance``: by how much the estimate may exceed a table's load, relative. ``missing``: load that was seen and is
+    ``tolerance``: by how much the estimate may exceed a table's load, relative. ``margin``: factor on the latencies of
+    this slice, for executions that vary; tables should be made with the same. ``missing``: load that was seen and is
     covered by no table, else None.
     """
 
@@ -57,8 +58,9 @@ class TableSelection(EarlyDrop):
         qps: float | None = None,
         window_s: float = 0.5,
         tolerance: float = 0.05,
+        margin: float = 1.0,
     ) -> None:
-        super().__init__()
+        super().__init__(margin=margin)
         if not 0.0 < window_s < inf or not 0.0 <= tolerance < inf or (qps is not None and not 0.0 <= qps < inf):
             raise ConfigurationError(
                 f"table selection: window_s {window_s}, tolerance {tolerance}, qps {qps}; give a window above 0 and "
@@ -101,11 +103,14 @@ class TableSelection(EarlyDrop):
                 continue
             chosen = self._codes[code]
             rows = self.queue.fit(max(batch, head.rows))
-            if chosen and rows <= chosen.curve.max_batch and now + chosen.curve.seconds[rows - 1] <= head.deadline:
+            if chosen and rows <= chosen.curve.max_batch and self._in_time(chosen, rows, now, head):
                 self.run(rows, actions, chosen)
             else:
                 self._save(batch, now, actions)
             return
+
+    def _in_time(self, chosen: Hosted, rows: int, now: float, head: Query) -> bool:
+        return now + chosen.curve.seconds[rows - 1] * self.margin <= head.deadline
 
     def _save(self, limit: int, now: float, actions: list[StationAction]) -> None:
         """Run part of the queue on the fastest variant if the rest can be in time after it, else drop early."""
@@ -136,7 +141,7 @@ class TableSelection(EarlyDrop):
         self.fastest = min(self.hosted, key=lambda h: (h.curve.seconds[0], -h.accuracy), default=None)
         if self.fastest is not None:
             self.seconds = self.fastest.curve.scaled(self.margin).seconds
-            self.largest = max(1, self.fastest.curve.largest_within(self.slo))
+            self.largest = max(1, self.fastest.curve.scaled(self.margin).largest_within(self.slo))
         self._adopt()
         self._resolve()
 

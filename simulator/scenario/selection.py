@@ -6,7 +6,8 @@ The options of ``policies.batching`` are then those of the generator and of the 
   violated by more than ``max_violation``; ``fixed_load``: queries/s that the
   policy is told instead of estimating them.
 - ``criterion``, ``violation_price``, ``grid``, ``queue``, ``arrival_shape``, ``batching``, ``late``: the model's;
-  ``spacing``, ``max_violation``: the library's; ``window_s``, ``tolerance``: the policy's.
+  ``spacing``, ``max_violation``: the library's; ``window_s``, ``tolerance``: the policy's; ``margin``: of
+  both, a factor on latencies.
 """
 
 from collections import Counter
@@ -26,7 +27,7 @@ from profiles.catalogue import Catalogue
 
 _MODEL = ("criterion", "violation_price", "grid", "queue", "arrival_shape", "batching", "late")
 _LIBRARY = tuple(f.name for f in fields(LibraryRules))
-_POLICY = ("window_s", "tolerance")
+_POLICY = ("window_s", "tolerance", "margin")
 _OWN = ("loads", "fixed_load")
 
 
@@ -42,10 +43,11 @@ def table_batching(
     loads = _numbers("loads", options.get("loads"))
     fixed = _numbers("fixed_load", options.get("fixed_load"))
     kind, workers = _workers(devices)
+    margin = float(options.get("margin", 1.0))
     tables: list[SelectionTable] = []
     for app in apps:
         model = SelectionModel(
-            variants=pareto_front(candidates(catalogue, app, kind)),
+            variants=pareto_front(candidates(catalogue, app, kind, margin=margin)),
             slo=catalogue.apps[app].slo,
             workers=workers,
             qps=0.0,
