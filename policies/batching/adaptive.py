@@ -157,12 +157,19 @@ class AdaptiveBatching(GreedySpread):
 
     @staticmethod
     def _best_of(hosted: Hosted, look: Lookahead, slacks: list[float], rate: float) -> _Choice | None:
-        best: tuple[float, int, int] | None = None
+        best: tuple[float, float, int, int] | None = None
         for skip, rows in look.candidates(slacks):
-            worth = rows - BIRD_IN_HAND * skip + look.on_time(slacks, rate, look.seconds[rows - 1], skip + rows)
-            if best is None or worth > best[0] + 1e-9 or (worth > best[0] - 1e-9 and rows > best[2]):
-                best = (worth, skip, rows)
-        return _Choice(*best, hosted) if best else None
+            took = look.seconds[rows - 1]
+            worth = rows - BIRD_IN_HAND * skip + look.on_time(slacks, rate, took, skip + rows)
+            found = (
+                round(worth, 6),
+                round(rows / took, 6),
+                rows,
+                skip,
+            )  # of equals the most efficient, then the largest
+            if best is None or found > best:
+                best = found
+        return _Choice(best[0], best[3], best[2], hosted) if best else None
 
     def _carry_out(self, choice: _Choice, now: float, actions: list[StationAction]) -> None:
         items = self.queue.items

@@ -82,7 +82,7 @@ class Lookahead:
     def candidates(self, slacks: Sequence[float]) -> list[tuple[int, int]]:
         """(rows to skip, rows to run) worth comparing, each on time for all it runs; at most about a dozen.
 
-        Without skipping: the largest batch, half of it, and one row. With skipping: a few larger sizes.
+        Without skipping: the largest batch, an efficient one, half, and one row. With skipping: a few larger sizes.
         """
         seconds = self.seconds
         queued = len(slacks)
@@ -90,7 +90,8 @@ class Lookahead:
         plain = largest
         while plain > 1 and seconds[plain - 1] > slacks[0]:
             plain -= 1
-        found = [(0, b) for b in dict.fromkeys((plain, plain // 2, 1)) if b and seconds[b - 1] <= slacks[0]]
+        sizes = dict.fromkeys((plain, min(plain, self.batch), plain // 2, 1))
+        found = [(0, b) for b in sizes if b and seconds[b - 1] <= slacks[0]]
         for size in range(largest, plain, -max(1, largest // 8)):
             skip = bisect_left(slacks, seconds[size - 1])
             batch = min(size, queued - skip)

@@ -1,0 +1,151 @@
+"""The adaptive rule, case by case: waiting, rescuing, shedding, switching to a faster variant."""
+
+import pytest
+
+from domain.actions import Drop, Run, StationAction, WakeAt
+from domain.errors import ConfigurationError
+from domain.events import Arrived, Finished, Hosted, HostingChanged, Offered
+from domain.outcome import Reason
+from domain.profile import LatencyCurve
+from domain.query import Query
+from policies.batching.adaptive import AdaptiveBatching
+from policies.batching.lookahead import Lookahead, efficient_batch, taken_whole
+
+FLAT = LatencyCurve((0.010,) * 16)
+LINEAR = LatencyCurve(tuple(0.010 * b for b in range(1, 9)))
+AFFINE = LatencyCurve(tuple(0.009 + 0.001 * b for b in range(1, 33)))
+
+
+def hosting(slo: float, *curves: LatencyCurve) -> HostingChanged:
+    return HostingChanged("a", tuple(Hosted(f"v{i}", 0.9 - i / 10, c) for i, c in enumerate(curves)), slo)
+
+
+def loaded(policy: AdaptiveBatching, deadlines: list[float], at: float, rows: int = 1) -> AdaptiveBatching:
+    for i, deadline in enumerate(deadlines):
+        policy.handle(Arrived(Query(str(i), "a", at, deadline, rows)), at)
+    return policy
+
+
+def offered(policy: AdaptiveBatching, now: float) -> tuple[list[str], list[str], str]:
+    """(ids run, ids dropped, variant)."""
+    actions: list[StationAction] = policy.handle(Offered(), now)
+    runs = [a for a in actions if isinstance(a, Run)]
+    dropped = [a.query.id for a in actions if isinstance(a, Drop)]
+    return [q.id for r in runs for q in r.queries], dropped, runs[0].variant if runs else ""
+
+
+def busy_stream(policy: AdaptiveBatching, curve: LatencyCurve, slo: float, rate: float) -> float:
+    """A second of steady arrivals, served: the usual rate is known afterwards. Returns the time."""
+    policy.handle(hosting(slo, curve), 0.0)
+    now = 0.0
+    while now < 1.0:
+        now += 1.0 / rate
+        policy.handle(Arrived(Query("", "a", now, now + slo)), now)
+        for action in policy.handle(Offered(), now):
+            if isinstance(action, Run):
+                policy.handle(Finished("a", action.variant, action.rows, 0.0), now)
+    policy.drain()
+    return now + slo
+
+
+def test_a_lone_query_runs_at_once_where_no_company_is_expected() -> None:
+    policy = AdaptiveBatching()
+    policy.handle(hosting(0.1, FLAT), 0.0)
+    assert offered(loaded(policy, [0.1], 0.0), 0.0)[0] == ["0"]
+
+
+def test_it_waits_half_a_batch_for_company_where_batches_cost_the_same_and_arrivals_are_frequent() -> None:
+    policy = AdaptiveBatching()
+    now = busy_stream(policy, FLAT, 0.1, 1000.0)
+    loaded(policy, [now + 0.1], now)
+    actions = policy.handle(Offered(), now)
+    assert [type(a) for a in actions] == [WakeAt]
+    assert [a.at for a in actions if isinstance(a, WakeAt)] == [pytest.approx(now + 0.005)]
+    assert offered(policy, now + 0.006)[0] == ["0"]
+
+
+def test_it_never_waits_where_a_batch_saves_nothing() -> None:
+    policy = AdaptiveBatching()
+    now = busy_stream(policy, LINEAR, 0.3, 1000.0)
+    assert offered(loaded(policy, [now + 0.3], now), now)[0] == ["0"]
+
+
+def test_patience_zero_never_waits() -> None:
+    policy = AdaptiveBatching(patience=0.0)
+    now = busy_stream(policy, FLAT, 0.1, 1000.0)
+    assert offered(loaded(policy, [now + 0.1], now), now)[0] == ["0"]
+
+
+def test_an_urgent_head_is_rescued_by_a_small_batch_where_that_makes_nobody_late() -> None:
+    policy = AdaptiveBatching()
+    policy.handle(hosting(0.2, AFFINE), 0.0)
+    deadlines = [0.012] + [0.2] * 20
+    assert offered(loaded(policy, deadlines, 0.0), 0.0)[:2] == (["0", "1", "2"], [])
+
+
+def test_heads_are_given_up_where_rescuing_them_costs_more_behind_them() -> None:
+    policy = AdaptiveBatching()
+    policy.handle(hosting(0.08, AFFINE), 0.0)
+    deadlines = [0.011] * 2 + [0.0415] * 32
+    ran, dropped, _ = offered(loaded(policy, deadlines, 0.0), 0.0)
+    assert dropped == ["0", "1"]
+    assert len(ran) == 32
+
+
+def test_a_faster_variant_runs_before_anybody_is_dropped() -> None:
+    policy = AdaptiveBatching()
+    fast = LatencyCurve(tuple(s / 4 for s in AFFINE.seconds))
+    policy.handle(hosting(0.08, AFFINE, fast), 0.0)
+    deadlines = [0.011] * 2 + [0.0415] * 30
+    ran, dropped, variant = offered(loaded(policy, deadlines, 0.0), 0.0)
+    assert (len(ran), dropped, variant) == (32, [], "v1")
+
+
+def test_a_head_that_only_the_faster_variant_can_save_is_not_hopeless() -> None:
+    policy = AdaptiveBatching()
+    policy.handle(hosting(0.08, LatencyCurve((0.05,)), LatencyCurve((0.01,))), 0.0)
+    assert offered(loaded(policy, [0.02], 0.0), 0.0) == (["0"], [], "v1")
+    policy.handle(Finished("a", "v1", 1, 0.01), 0.01)
+    assert offered(loaded(policy, [0.015], 0.01), 0.01)[1] == ["0"]
+
+
+def test_an_inefficient_size_is_not_run_whole() -> None:
+    policy = AdaptiveBatching()
+    policy.handle(hosting(0.2, LatencyCurve((0.010, 0.035))), 0.0)
+    assert offered(loaded(policy, [0.2, 0.2], 0.0), 0.0)[0] == ["0"]
+
+
+def test_queries_of_many_rows_are_taken_whole_or_not_at_all() -> None:
+    policy = AdaptiveBatching()
+    policy.handle(hosting(0.2, AFFINE), 0.0)
+    actions = loaded(policy, [0.2] * 20, 0.0, rows=3).handle(Offered(), 0.0)
+    (run,) = [a for a in actions if isinstance(a, Run)]
+    assert run.rows == 3 * len(run.queries) <= 32
+
+
+def test_shedding_says_so() -> None:
+    policy = AdaptiveBatching()
+    policy.handle(hosting(0.08, AFFINE), 0.0)
+    actions = loaded(policy, [0.011] * 2 + [0.0415] * 32, 0.0).handle(Offered(), 0.0)
+    assert {a.reason for a in actions if isinstance(a, Drop)} == {Reason.SHED}
+
+
+def test_the_look_ahead_counts_what_is_queued_and_what_will_come() -> None:
+    look = Lookahead((0.010,) * 4, 0.1)
+    slacks = [0.1] * 8
+    assert look.on_time(slacks, 0.0, 0.01, 4) == 4
+    assert look.on_time([0.2] * 8, 0.0, 0.095, 4) == pytest.approx(2.0)
+    assert look.on_time([0.015] * 8, 0.0, 0.01, 4) == 0
+    assert look.on_time([0.1], 100.0, 0.01, 1) == pytest.approx(9.0, abs=1.5)
+
+
+def test_efficient_sizes_of_curves() -> None:
+    assert efficient_batch([0.01] * 8, 0.1) == 8
+    assert efficient_batch([0.01 * b for b in range(1, 9)], 0.1) == 1
+    assert efficient_batch([0.01 * b for b in range(1, 9)], 0.8) == 4
+    assert taken_whole([0.010, 0.035, 0.030]) == [True, True, False, True]
+
+
+def test_bad_patience_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="patience"):
+        AdaptiveBatching(patience=-1.0)
