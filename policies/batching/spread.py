@@ -104,6 +104,13 @@ class SpreadBatching(QueueingPolicy):
             history = self._streams[query.stream] = MissHistory(self._constraints)
         return history
 
+    def resume(self, stream: str, recent: Iterable[bool]) -> None:
+        """Go on with a stream whose last outcomes (True: missed, oldest first) another policy decided."""
+        history = MissHistory(self._constraints)
+        for missed in recent:
+            history.record(missed)
+        self._streams[stream] = history
+
     def hosting_changed(self) -> None:
         """Choose B; histories stay, so that promises hold across plans."""
         if self._own.active:

@@ -8,17 +8,18 @@ from hypothesis import strategies as st
 
 from domain.actions import Announce, Drop, Run, StationAction
 from domain.app import Promise, WeaklyHard
-from domain.events import Arrived, Finished, Hosted, HostingChanged, Woke
+from domain.events import Arrived, Finished, Hosted, HostingChanged, Offered, Woke
 from domain.profile import LatencyCurve
 from domain.query import Query
 from policies.batching.duty_cycle import DutyCycleStation
 from policies.batching.registry import batching
+from policies.batching.spread import GreedySpread
 from policies.batching.station import Station
 from policies.batching.trial import ON_TIME, Trial, TrialRun
 from policies.dropping.history import MissHistory, constraints_of
 from policies.dropping.rate import window_bound
 from policies.dropping.selection import balanced, blockwise, blockwise_range, greedy, grouped
-from policies.dropping.tracker import MissTracker
+from policies.dropping.tracker import MissTracker, StreamTracker
 
 RULES = ("spread-drop", "weakly-hard", "balanced", "greedy")
 P = 1024
@@ -326,6 +327,28 @@ def test_a_promise_outlives_a_change_of_variants() -> None:
     line = [fates[i] for i in range(6)]
     assert line.count(True) >= 1
     assert all(sum(line[i : i + 3]) <= 1 for i in range(6))
+
+
+@given(st.lists(st.booleans(), max_size=40))
+def test_a_stream_that_moves_is_decided_as_if_it_had_stayed(past: list[bool]) -> None:
+    promise = Promise(max_consecutive=2, weakly_hard=(WeaklyHard(2, 5),))
+    stayed, moved = GreedySpread(batch=2), GreedySpread(batch=2)
+    seen = StreamTracker.for_promise(promise)
+    for policy in (stayed, moved):
+        policy.handle(HostingChanged("a", (Hosted("v", 0.9, LatencyCurve((1.0, 1.0))),), 2.0, promise), 0.0)
+    history = stayed.history(Query("", "a", 0.0, 2.0))
+    for i, wish in enumerate(past):
+        missed = wish and history.may_miss()
+        history.record(missed)
+        seen.record(i, missed)
+    moved.resume("", seen.state.recent)
+    for policy in (stayed, moved):
+        for i in range(3):
+            policy.handle(Arrived(Query(str(i), "a", 10.0, 12.0)), 10.0)
+    first, second = (
+        [a.query.id for a in policy.handle(Offered(), 10.0) if isinstance(a, Drop)] for policy in (stayed, moved)
+    )
+    assert first == second
 
 
 def test_the_literal_inequality_of_the_paper_would_miss_one_query() -> None:
