@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from domain.app import QueryClass
+from domain.query import Query
 
 
 class OutcomeKind(StrEnum):
@@ -64,6 +66,22 @@ class Outcome:
     execution_s: float = 0.0
     stream: str = ""
     sequence: int = -1
+
+    @staticmethod
+    def of(query: Query, kind: OutcomeKind, at: float, **why: Any) -> "Outcome":
+        """The end of ``query`` at ``at``; ``why``: any further field of Outcome."""
+        return Outcome(
+            query_id=query.id,
+            app=query.app,
+            kind=kind,
+            arrival=query.arrival,
+            deadline=query.deadline,
+            at=at,
+            query_class=query.query_class,
+            stream=query.stream,
+            sequence=query.sequence,
+            **why,
+        )
 
     @property
     def late(self) -> bool:

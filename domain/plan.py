@@ -36,7 +36,7 @@ class Placement:
 class Plan:
     """An epoch's whole decision.
 
-    ``demand``: rows/s planned for, by app (a query of r rows is r). ``served``: the fraction of it that the plan can serve.
+    ``demand``: rows/s planned for, by app (a query of r rows is r). ``served``: the fraction of it that can be served.
     ``objective``: mean accuracy over served queries (0..1), ``bound`` the LP's upper bound on it.
     ``fences``: first offset of a device's work topic that its worker may serve.
     ``incarnations``: the start of each device's worker that this plan counts on; a worker of another incarnation was

@@ -147,20 +147,14 @@ class AdmissionStage:
         reason: str | None = None,
         detail: str | None = None,
     ) -> None:
-        outcome = Outcome(
-            query_id=query.id,
-            app=query.app,
-            kind=kind,
-            arrival=query.arrival,
-            deadline=query.deadline,
-            at=now,
-            query_class=query.query_class,
+        outcome = Outcome.of(
+            query,
+            kind,
+            now,
             reason=reason,
             detail=detail,
             policy=self._policy.name,
             queue_s=max(0.0, now - query.arrival),
-            stream=query.stream,
-            sequence=query.sequence,
         )
         self._write_outcome(record, outcome)
 

@@ -96,19 +96,13 @@ class Reclaimer:
             back = codec.encode_admitted(codec.QueryMessage(query, message.tensors))
             topic = self._topics.admitted(query.app)
         else:
-            outcome = Outcome(
-                query_id=query.id,
-                app=query.app,
-                kind=OutcomeKind.EXPIRED,
-                arrival=query.arrival,
-                deadline=query.deadline,
-                at=now,
-                query_class=query.query_class,
+            outcome = Outcome.of(
+                query,
+                OutcomeKind.EXPIRED,
+                now,
                 reason=Reason.DEVICE_LOST,
                 device=device,
                 queue_s=now - query.arrival,
-                stream=query.stream,
-                sequence=query.sequence,
             )
             back = codec.encode_outcome(outcome, ())
             topic = self._topics.results(query.app)

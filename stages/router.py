@@ -128,20 +128,14 @@ class RouterStage:
                     self._end(query, record, OutcomeKind.DROPPED, now, reason)
 
     def _end(self, query: Query, record: Record, kind: OutcomeKind, now: float, reason: Reason | None = None) -> None:
-        outcome = Outcome(
-            query_id=query.id,
-            app=query.app,
-            kind=kind,
-            arrival=query.arrival,
-            deadline=query.deadline,
-            at=now,
-            query_class=query.query_class,
+        outcome = Outcome.of(
+            query,
+            kind,
+            now,
             reason=reason,
             policy=self._routing.name,
             epoch=self._epoch if self._epoch != NO_EPOCH else None,
             queue_s=now - query.arrival,
-            stream=query.stream,
-            sequence=query.sequence,
         )
         self._post(self._topics.results(query.app), codec.encode_outcome(outcome, ()), record)
 

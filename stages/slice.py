@@ -296,14 +296,10 @@ class SliceRunner:
             return  # abandoned meanwhile: another device answers it
         now = self._clock.wall()
         answered = kind is OutcomeKind.ANSWERED
-        outcome = Outcome(
-            query_id=query.id,
-            app=query.app,
-            kind=kind,
-            arrival=query.arrival,
-            deadline=query.deadline,
-            at=now,
-            query_class=query.query_class,
+        outcome = Outcome.of(
+            query,
+            kind,
+            now,
             reason=reason,
             detail=detail,
             variant=run.variant if run else None,
@@ -317,8 +313,6 @@ class SliceRunner:
             queue_s=(started if started is not None else now) - waiting.since,
             batch_s=now - started if started is not None else 0.0,
             execution_s=execution_s,
-            stream=query.stream,
-            sequence=query.sequence,
         )
         self._ends(query, outcome, outputs)
 
