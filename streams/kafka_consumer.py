@@ -73,6 +73,7 @@ class KafkaConsumer:
         self._listener = listener
         self._on_stop = on_stop
         self._inner: Any = None
+        self._next_read = 0.0
         self._held: frozenset[TopicPartition] = frozenset()
         self._settled = asyncio.Event()
         self._failure: Exception | None = None
@@ -120,7 +121,7 @@ class KafkaConsumer:
 
     async def get_many(self, *, wait: float, max_records: int = 500) -> Sequence[Record]:
         """Records in offset order within each partition."""
-        await asyncio.sleep(0)
+        await asyncio.sleep(max(0.0, self._next_read - asyncio.get_running_loop().time()))
         self._raise_failure()
         inner = self._inner
         if inner is None:
@@ -133,6 +134,8 @@ class KafkaConsumer:
             raise BrokerError(f"cannot read: {error}") from error
         finally:
             self._raise_failure()
+        if batches:
+            self._next_read = asyncio.get_running_loop().time() + self._settings.gather
         return [
             Record(r.topic, r.partition, r.offset, r.key, r.value, tuple(r.headers), r.timestamp / 1e3)
             for batch in batches.values()

@@ -40,7 +40,9 @@ class KafkaSettings:
 
     ``rebalance_timeout``: what members of a group have to finish what they hold. ``fetch_wait``: how long the broker
     holds a fetch open, and so how late a resumed partition may be read; ``fetch_bytes``: of one partition at once.
-    ``stop_timeout``: how long a client may take to flush or leave before it is cut off.
+    ``gather``: least time between two reads of a consumer that find something: each costs a request to the broker,
+    and what comes close together is cheaper read together. ``stop_timeout``: how long a client may take to flush or
+    leave before it is cut off.
     """
 
     client_id: str = "sluicegate"
@@ -52,6 +54,7 @@ class KafkaSettings:
     rebalance_timeout: float = 15.0
     heartbeat_interval: float = 1.0
     fetch_wait: float = 0.1
+    gather: float = 0.003
     fetch_bytes: int = 4 * MIB
     batch_bytes: int = 256 << 10
     replication: int = 1
