@@ -1,0 +1,288 @@
+"""The figures of RAMSIS (EuroSys 2024) again, by number: one command and one page each, with its numbers.
+
+    python bench/selection_figures.py 5 --out runs/figures
+    python bench/selection_figures.py all --quick
+
+5 trace, 6 constant load, 7 expected and simulated, 8 sixty variants, 10 slack grid, 11 batching, 12 three variants.
+
+Arrivals are Poisson at the trace's or a constant rate, the same for all systems; executions are drawn around the
+profile's median (5, 6, 8) or take its p95 (7, 10-12). Needs the papers' data: set SLUICE_DATA.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from time import process_time
+from typing import Any, Literal
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+
+from domain.profile import BatchLatency, Profile
+from domain.variant import Variant
+from planner.selection.generate import generate
+from planner.selection.library import build_library
+from profiles.catalogue import Catalogue
+from profiles.ramsis_json import DEVICE_TYPE, load_ramsis
+from simulator.report.charts import lines_chart
+from simulator.report.page import Figure, Table, page
+from simulator.selection_study import Found, Rule, World, by_rule, by_tables, measure_capable, poisson
+
+SLOS_MS = {"image": (150, 300, 500), "text": (100, 200, 300)}
+CONSTANT_WORKERS = {"image": 60, "text": 20}
+THREE = ("shufflenet_v2_x0_5", "efficientnet_b2", "efficientnet_v2_s")
+RULES: tuple[Rule, ...] = ("jellyfish-plus", "model-switching", "model-switching, mended")
+MARGIN = 1.03
+PLOTTED = 0.05
+"""Points with more violations are not plotted, as in the paper."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One system at one place of a figure. ``x``: workers, queries/s or slack bins."""
+
+    panel: str
+    system: str
+    x: float
+    accuracy: float
+    violation: float
+    expected_accuracy: float | None = None
+    expected_violation: float | None = None
+    cpu_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one process computes: all systems at one place."""
+
+    kind: Literal["trace", "constant", "table"]
+    task: str
+    slo_ms: int
+    workers: int
+    qps: float = 0.0
+    seconds: int = 300
+    service: Literal["p95", "sampled"] = "sampled"
+    variants: tuple[str, ...] = ()
+    many: int = 0
+    grid: int | Literal["model"] = 100
+    batching: Literal["maximal", "variable"] = "maximal"
+    label: str = "table"
+
+
+def data() -> Path:
+    """Ends the program with one line where it is not set."""
+    folder = os.environ.get("SLUICE_DATA")
+    if not folder:
+        sys.exit("SLUICE_DATA is not set; set it to the folder that holds the papers' data")
+    return Path(folder) / "ramsis"
+
+
+def world(job: Job) -> World:
+    """The catalogue of a job's task, its front interpolated to ``many`` variants where asked."""
+    slo = {job.task: job.slo_ms / 1e3}
+    catalogue = load_ramsis(data(), tasks=(job.task,), table="artifact", slo=slo)
+    found = World(catalogue, job.task, DEVICE_TYPE, job.slo_ms / 1e3, job.service, job.variants)
+    return replace(found, catalogue=interpolated(found, job.many)) if job.many else found
+
+
+def interpolated(w: World, count: int) -> Catalogue:
+    """``count`` variants evenly spaced in accuracy along the front, latencies linear in between."""
+    front = w.candidates
+    accuracy = np.array([v.accuracy for v in front])
+    curves = [w.catalogue.profiles[v.name, w.kind] for v in front]
+    medians = np.array([c.curve("median", 32).seconds for c in curves])
+    p95s = np.array([c.curve("p95", 32).seconds for c in curves])
+    variants, profiles = [], []
+    for i, a in enumerate(np.linspace(accuracy[0], accuracy[-1], count)):
+        name = f"m{i:02d}"
+        variants.append(Variant(name=name, app=w.app, accuracy=float(a), nominal=True))
+        points = tuple(
+            BatchLatency(b + 1, float(np.interp(a, accuracy, medians[:, b])), float(np.interp(a, accuracy, p95s[:, b])))
+            for b in range(p95s.shape[1])
+        )
+        profiles.append(Profile(variant=name, device_type=w.kind, points=points))
+    return Catalogue.of(w.catalogue.apps.values(), variants, profiles)
+
+
+def trace_rates(seconds: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Queries a second, second by second: the trace's points joined by lines, from its start again after 261 s."""
+    points = np.loadtxt(data() / "twitter_04_25_norm.txt")
+    once = np.interp(np.arange(261), points[:, 0], points[:, 1])
+    return np.resize(once, seconds)
+
+
+def compute(job: Job) -> list[Point]:
+    """All systems on the same arrivals."""
+    w = world(job)
+    rng = np.random.default_rng([job.workers, int(job.qps), job.slo_ms])
+    rates = trace_rates(job.seconds) if job.kind == "trace" else np.full(job.seconds, job.qps)
+    arrivals = poisson(rates, 1.0, rng)
+    panel = f"{job.task}, {job.slo_ms} ms"
+    x = float(job.workers if job.kind == "trace" else job.qps)
+    margin = MARGIN if job.service == "sampled" else 1.0
+    points = [] if job.kind == "table" else _rules(w, job, arrivals, rates, panel, x)
+    if job.kind == "trace":
+        tables = build_library(w.model(job.workers, margin=margin))
+        if tables:
+            found = by_tables(w, arrivals, tables, np.random.default_rng(1), margin=margin)
+            points.append(Point(panel, job.label, x, found.accuracy, found.violation))
+        return points
+    started = process_time()
+    model = replace(w.model(job.workers, job.qps, margin=margin), grid=job.grid, batching=job.batching)
+    if job.batching == "variable":
+        model = replace(model, late="drop")
+    table = generate(model).table
+    cpu_s = process_time() - started
+    tables = (table,) if table.expected.violation <= PLOTTED else ()
+    found = Found(float("nan"), float("nan"), 0)
+    if tables:
+        found = by_tables(w, arrivals, tables, np.random.default_rng(1), qps=job.qps, margin=margin)
+    e = table.expected
+    points.append(Point(panel, job.label, x, found.accuracy, found.violation, e.accuracy, e.violation, cpu_s))
+    return points
+
+
+def _rules(w: World, job: Job, arrivals: Any, rates: Any, panel: str, x: float) -> list[Point]:
+    loads = [float(q) for q in range(200, int(max(rates)) + 400, 200)]
+    capable = measure_capable(replace(w, service="p95"), job.workers, loads, np.random.default_rng(3), seconds=30.0)
+    qps = job.qps if job.kind == "constant" else None
+    points = []
+    for rule in RULES:
+        found = by_rule(w, arrivals, job.workers, rule, np.random.default_rng(1), capable=capable, qps=qps)
+        points.append(Point(panel, rule, x, found.accuracy, found.violation))
+    return points
+
+
+def saved(points: list[Point], system: str, rule: str) -> float:
+    """Mean share of workers saved by ``system`` at the accuracy that ``rule`` has with K workers."""
+    shares = []
+    for panel in sorted({p.panel for p in points}):
+        ours = sorted((p.x, p.accuracy) for p in points if p.panel == panel and p.system == system and good(p))
+        theirs = [(p.x, p.accuracy) for p in points if p.panel == panel and p.system == rule and good(p)]
+        if len(ours) < 2:
+            continue
+        workers, accuracy = np.array(ours).T
+        accuracy = np.maximum.accumulate(accuracy)
+        for k, a in theirs:
+            if a <= accuracy[-1]:
+                shares.append(1.0 - float(np.interp(a, accuracy, workers)) / k)
+    return float(np.mean(shares)) if shares else float("nan")
+
+
+def good(p: Point) -> bool:
+    """Whether the paper would plot it."""
+    return p.violation <= PLOTTED
+
+
+def figures(quick: bool) -> dict[str, tuple[str, str, list[Job]]]:
+    """Number -> title, label of x, jobs."""
+    trace_s = 60 if quick else 300
+    load_s = 10 if quick else 30
+    ks = (40, 60, 80) if quick else tuple(range(20, 101, 10))
+    loads = (800, 2000, 3200) if quick else tuple(range(400, 4001, 400))
+    slos = {task: (found[:1] if quick else found) for task, found in SLOS_MS.items()}
+    each = [(task, slo) for task, found in slos.items() for slo in found]
+    image = Job("table", "image", 150, 60, seconds=load_s, service="p95")
+    return {
+        "5": ("Twitter trace: accuracy by workers", "workers",
+              [Job("trace", t, s, k, seconds=trace_s) for t, s in each for k in ks]),
+        "6": ("Constant load: accuracy by load", "queries/s",
+              [Job("constant", t, s, CONSTANT_WORKERS[t], float(q), load_s) for t, s in each for q in loads]),
+        "7": ("Expected and simulated", "queries/s",
+              [replace(image, workers=k, qps=float(q), label=f"{k} workers") for k in (40, 60, 80) for q in loads]),
+        "8": ("60 variants, 100 workers", "queries/s",
+              [replace(image, kind="constant", workers=100, qps=q * 100 / 60, many=n, service="sampled",
+                       label=f"{n or 9} variants") for n in (0, 60) for q in loads]),
+        "10": ("Slack bins", "queries/s",
+               [replace(image, qps=float(q), grid=d, label=f"D = {d}")
+                for d in (2, 5, 10, 25, 50, 100, 200) for q in loads]
+               + [replace(image, qps=float(q), grid="model", label="model-based") for q in loads]),
+        "11": ("Maximal and variable batches", "queries/s",
+               [replace(image, qps=float(q), batching=b, label=b) for b in ("maximal", "variable") for q in loads]),
+        "12": ("Three variants", "queries/s",
+               [replace(image, kind="constant", qps=float(q), variants=v, label=f"{len(v) or 9} variants")
+                for v in ((), THREE) for q in loads]),
+    }  # fmt: skip
+
+
+def draw(title: str, x_label: str, points: list[Point], file: Path) -> None:
+    """The page."""
+    charts = []
+    for panel in sorted({p.panel for p in points}):
+        for what in ("accuracy", "violation"):
+            series: dict[str, tuple[list[float], list[float]]] = {}
+            for p in sorted(points, key=lambda p: p.x):
+                if p.panel == panel and good(p):
+                    xs, ys = series.setdefault(p.system, ([], []))
+                    xs.append(p.x)
+                    ys.append(100.0 * (p.accuracy if what == "accuracy" else p.violation))
+                if what == "accuracy" and p.panel == panel and p.expected_accuracy is not None and good(p):
+                    xs, ys = series.setdefault(f"{p.system}, expected", ([], []))
+                    xs.append(p.x)
+                    ys.append(100.0 * p.expected_accuracy)
+            charts.append(Figure(f"{panel}: {what}, %", lines_chart(series, x_label, f"{what}, %")))
+    header = ("panel, system", x_label, "accuracy", "violation", "expected accuracy", "expected violation", "cpu s")
+    rows = [
+        (f"{p.panel}, {p.system}", f"{p.x:g}", f"{p.accuracy:.5f}", f"{p.violation:.2e}",
+         *(("" if v is None else f"{v:.5g}") for v in (p.expected_accuracy, p.expected_violation, p.cpu_s)))
+        for p in points
+    ]  # fmt: skip
+    notes = [f"Workers saved at equal accuracy against {r}: {100 * saved(points, 'table', r):.1f} %" for r in RULES
+             if x_label == "workers"] + gains(points)  # fmt: skip
+    file.write_text(
+        page(title, intro=__doc__ or "", figures=charts, tables=[Table("numbers", header, rows)], notes=notes)
+    )
+
+
+def gains(points: list[Point]) -> list[str]:
+    """Accuracy of ours over each rule where both are within 5 % violations, mean and largest, in points."""
+    said = []
+    for ours in sorted({p.system for p in points} - set(RULES)):
+        for rule in RULES:
+            base = {(p.panel, p.x): p.accuracy for p in points if p.system == rule and good(p)}
+            found = [100.0 * (p.accuracy - base[p.panel, p.x]) for p in points
+                     if p.system == ours and good(p) and (p.panel, p.x) in base]  # fmt: skip
+            if found:
+                said.append(f"{ours} over {rule}: {np.mean(found):+.2f} points on average, {max(found):+.2f} at most "
+                            f"({len(found)} places)")  # fmt: skip
+    return said
+
+
+def main() -> None:
+    """Compute, print, write the pages."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("figure", choices=["5", "6", "7", "8", "10", "11", "12", "all"])
+    parser.add_argument("--out", type=Path, default=Path("runs/figures"))
+    parser.add_argument("--quick", action="store_true", help="fewer places, shorter runs")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    arguments = parser.parse_args()
+    data()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    chosen = figures(arguments.quick)
+    for number in chosen if arguments.figure == "all" else [arguments.figure]:
+        title, x_label, jobs = chosen[number]
+        points = [p for found in _each(compute, jobs, arguments.processes) for p in found]
+        (arguments.out / f"figure-{number}.json").write_text(json.dumps([asdict(p) for p in points], indent=1))
+        file = arguments.out / f"figure-{number}.html"
+        draw(f"Figure {number}. {title}", x_label, points, file)
+        print(f"figure {number}: {file}")
+        for line in gains(points):
+            print(f"  {line}")
+        if x_label == "workers":
+            for rule in RULES:
+                print(f"  workers saved at equal accuracy against {rule}: {100 * saved(points, 'table', rule):.1f} %")
+
+
+def _each(work: Callable[[Job], list[Point]], jobs: Iterable[Job], processes: int) -> Iterable[list[Point]]:
+    with ProcessPoolExecutor(processes) as pool:
+        yield from pool.map(work, jobs)
+
+
+if __name__ == "__main__":
+    main()
