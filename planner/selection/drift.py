@@ -1,13 +1,18 @@
 """Whether what is observed still fits what a table promises, and if not, why.
 
-A promise is broken where the observation lies outside it by more than chance allows (a one-sided bound at ``z``
-standard errors). Reasons are looked for in what the table assumed: load, regularity of arrivals, latency.
+A promise is broken where the observation lies outside it by more than chance allows (one-sided, ``z`` standard errors).
+Queries of a batch share their fate, so what is counted is batches. Reasons are looked for in what the table assumed:
+load, regularity of arrivals, latency.
 """
 
 import math
 from dataclasses import dataclass
 
+from scipy.special import betainc, ndtr
+
 from domain.table import SelectionTable
+
+_FEWEST = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,26 +49,23 @@ def check(table: SelectionTable, observed: Observed, z: float = 3.0) -> tuple[Al
         return ()
     alarms: list[Alarm] = []
     violation = 1.0 - observed.on_time / n
-    if wilson_lower(n - observed.on_time, n, z) > table.expected.violation:
+    batch = max(table.expected.mean_batch, 1.0)
+    if surprising((n - observed.on_time) / batch, n / batch, table.expected.violation, z):
         alarms.append(Alarm("violation", table.expected.violation, violation, _reasons(table, observed)))
     if observed.on_time > 1:
         mean = observed.accuracy_sum / observed.on_time
         variance = max(observed.accuracy_squares / observed.on_time - mean**2, 0.0)
-        # Queries of a batch share their accuracy: the effective count is that of batches.
-        batches = max(observed.on_time / max(table.expected.mean_batch, 1.0), 1.0)
+        batches = max(observed.on_time / batch, 1.0)
         if mean + z * math.sqrt(variance / batches) < table.expected.accuracy:
             alarms.append(Alarm("accuracy", table.expected.accuracy, mean, _reasons(table, observed)))
     return tuple(alarms)
 
 
-def wilson_lower(hits: int, n: int, z: float) -> float:
-    """Lower end of the Wilson interval of hits / n."""
-    if n == 0:
-        return 0.0
-    p = hits / n
-    centre = p + z * z / (2 * n)
-    half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return max(0.0, (centre - half) / (1 + z * z / n))
+def surprising(hits: float, trials: float, rate: float, z: float) -> bool:
+    """Whether so many hits or more at ``rate`` are rarer than a normal deviate above ``z``; fewer than 3 never are."""
+    if hits < _FEWEST:
+        return False
+    return bool(betainc(hits, trials - hits + 1.0, rate) < ndtr(-z))
 
 
 def _reasons(table: SelectionTable, observed: Observed) -> tuple[str, ...]:

@@ -1,0 +1,80 @@
+"""Rules on a central queue as published, tables on the workers' own, and both against what is known."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from planner.selection.generate import generate
+from profiles.ramsis_json import DEVICE_TYPE, load_ramsis
+from simulator.central import Served, serve_centrally
+from simulator.selection_study import World, by_rule, by_tables, measure_capable, poisson
+
+
+@pytest.fixture(scope="module")
+def image(sluice_data: Path) -> World:
+    catalogue = load_ramsis(sluice_data / "ramsis", tasks=("image",), table="artifact")
+    return World(catalogue, "image", DEVICE_TYPE, 0.15, "p95")
+
+
+def test_the_central_queue_serves_first_come_first_served() -> None:
+    arrivals = np.array([0.0, 0.1, 0.2, 0.3, 5.0])
+    result = serve_centrally(
+        arrivals, slo=1.05, workers=1, rule=lambda _: Served("m", 0.5, 2), service=lambda _, batch: 0.4 * batch
+    )
+    # Batches end at 0.4, 1.2 (two, after 1.1 and 1.0 s), 1.6 (after 1.3 s) and 5.4.
+    assert (result.queries, result.batches) == (5, 4)
+    assert result.on_time == 3
+    assert result.violation == pytest.approx(0.4)
+    assert result.accuracy == 0.5
+
+
+def test_one_worker_and_batch_1_is_an_m_d_1_queue() -> None:
+    arrivals = poisson(np.array([50.0]), 400.0, np.random.default_rng(2))
+    served = Served("m", 1.0, 1)
+    result = serve_centrally(arrivals, slo=0.010001, workers=1, rule=lambda _: served, service=lambda _, __: 0.01)
+    assert result.on_time / result.queries == pytest.approx(0.5, abs=0.02)  # finds the server free: 1 - load
+
+
+def test_model_switching_chooses_as_its_authors_shipped_it(image: World, sluice_data: Path) -> None:
+    golden = json.loads((sluice_data / "ramsis" / "golden_policies.json").read_text())
+    shipped = golden["model_switching_image_150ms"]["policy"]["60"]
+    names = [v.name for v in image.candidates]
+    loads = [float(q) for q in range(200, 4001, 200)]
+    capable = measure_capable(image, 60, loads, np.random.default_rng(0), seconds=20.0)
+    for load in loads:
+        able = [i for i, name in enumerate(names) if capable[name] >= load]
+        assert max(able, default=0) == shipped[f"{load:.0f}"], load
+
+
+@pytest.mark.parametrize(("qps", "accuracy"), [(400.0, 0.80608), (2000.0, 0.73004), (3200.0, 0.57972)])
+def test_jellyfish_plus_gives_the_published_accuracy_at_constant_load(
+    image: World, qps: float, accuracy: float
+) -> None:
+    arrivals = poisson(np.array([qps]), 10.0, np.random.default_rng(1))
+    found = by_rule(image, arrivals, 60, "jellyfish-plus", np.random.default_rng(0), qps=qps)
+    assert found.accuracy == pytest.approx(accuracy, abs=1e-6)
+    assert found.violation == 0.0
+
+
+@pytest.mark.parametrize(
+    ("qps", "published", "violation"), [(400.0, 0.84228, 0.0), (2000.0, 0.74905, 1.7e-5), (3200.0, 0.64678, 1.2e-3)]
+)
+def test_tables_give_at_least_the_published_accuracy(
+    image: World, qps: float, published: float, violation: float
+) -> None:
+    arrivals = poisson(np.array([qps]), 30.0, np.random.default_rng(5))
+    table = generate(image.model(60, qps)).table
+    found = by_tables(image, arrivals, [table], np.random.default_rng(0), qps=qps)
+    assert found.violation <= max(1e-4, 1.5 * violation)
+    near_saturation = 0.01 if qps == 3200.0 else 0.0005  # there a percent of load more or less is worth two points
+    assert found.accuracy >= published - near_saturation
+
+
+def test_above_capacity_tables_lose_less_than_first_come_first_served(image: World) -> None:
+    arrivals = poisson(np.array([4000.0]), 10.0, np.random.default_rng(1))
+    table = generate(image.model(60, 3000.0)).table
+    found = by_tables(image, arrivals, [table], np.random.default_rng(0))
+    plain = by_rule(image, arrivals, 60, "jellyfish-plus", np.random.default_rng(0), qps=4000.0)
+    assert found.violation < min(0.2, plain.violation)
