@@ -32,7 +32,8 @@ def rows(chain: Chain, level: int, option: int) -> Array:
 
 
 @pytest.mark.parametrize(
-    ("workers", "qps", "bins"), [(1, 8.0, 20), (1, 60.0, 20), (7, 300.0, 25), (60, 2000.0, 30), (60, 9000.0, 20)]
+    ("workers", "qps", "bins"),
+    [(1, 8.0, 20), (1, 60.0, 20), (7, 300.0, 25), (60, 2000.0, 30), (60, 9000.0, 20), (400, 13000.0, 15)],
 )
 def test_rows_equal_the_formulas_of_the_paper(workers: int, qps: float, bins: int) -> None:
     variants = candidates(23.7, 61.3)
