@@ -16,8 +16,8 @@ from scipy.sparse import bsr_array
 
 from planner.selection.model import Array
 
-PANEL_NODES = 10
-CELL_NODES = 5
+PANEL_NODES = 12
+CELL_NODES = 6
 _PANEL_WIDTH = 0.75
 _CELL_WIDTH = 1.0
 _GRADED = 24

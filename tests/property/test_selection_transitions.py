@@ -48,7 +48,7 @@ def test_rows_equal_the_formulas_of_the_paper(workers: int, qps: float, bins: in
             for j in (0, 1, bins // 2, bins - 1, bins):
                 if level and j == bins:
                     continue  # two queries cannot have come at the same instant
-                assert np.abs(found[j] - oracle.row(level + 1, j, tau)).max() < 1e-6, (level, option, j)
+                assert np.abs(found[j] - oracle.row(level + 1, j, tau)).max() < 1e-7, (level, option, j)
 
 
 questions = st.builds(
@@ -85,7 +85,7 @@ def test_every_row_is_a_distribution_and_values_agree_with_it(question: dict[str
                 start = np.zeros(chain.shape)
                 start[level, j] = 1.0
                 row = chain.step(start, np.full(chain.shape, option))
-                assert row.min() > -1e-9
+                assert row.min() > -1e-8
                 assert row.sum() == pytest.approx(1.0, abs=1e-6)
                 assert float((row * values).sum()) == pytest.approx(expected[level][j, option], abs=1e-9)
 
