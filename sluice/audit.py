@@ -5,7 +5,7 @@ seen before has a dead letter, not a second outcome. Nothing here trusts a count
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from domain.fold import OutcomeFold, Summary
@@ -110,7 +110,7 @@ async def read_topics(broker: Broker, topics: Topics) -> Audit:
     return audit
 
 
-async def _read_all(broker: Broker, names: set[str], take) -> None:  # type: ignore[no-untyped-def]
+async def _read_all(broker: Broker, names: set[str], take: Callable[[Record], None]) -> None:
     counts = await broker.admin().partitions(sorted(names))
     partitions = [TopicPartition(topic, i) for topic, count in sorted(counts.items()) for i in range(count)]
     if not partitions:

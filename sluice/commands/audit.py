@@ -12,6 +12,7 @@ from sluice.audit import AuditReport, read_topics
 from sluice.console import EXIT_FAILED, JsonOption, one_line_errors, out, print_json
 from sluice.places import open_broker
 from sluice.settings import load
+from streams.ports import Broker
 from streams.topics import Topics
 
 
@@ -41,7 +42,7 @@ def audit(
         raise typer.Exit(EXIT_FAILED)
 
 
-async def _audit(broker, topics: Topics) -> AuditReport:  # type: ignore[no-untyped-def]
+async def _audit(broker: Broker, topics: Topics) -> AuditReport:
     try:
         return (await read_topics(broker, topics)).report()
     finally:
