@@ -10,8 +10,8 @@ Rules:
 - At most one Solve is out. What happens meanwhile is remembered and asked for again once it is answered. An answer
   that comes after ``solve_timeout`` is ignored.
 - A plan is asked for: when the first device is seen; ``join_grace`` after further ones (they come in flocks); at once
-  when one left or died; every ``plan_period``; on a burst, at most every ``burst_interval``; when measured latency
-  contradicts a profile; when a variant failed to load.
+  when one left or died; every ``plan_period``; on a burst, at most every ``burst_interval``, and ``burst_period`` after
+  it; when measured latency contradicts a profile; when a variant failed to load.
 - An answer is published if devices changed since the plan in force, if it holds other variants, or if a share moved by
   more than ``publish_change``: an epoch that changes nothing costs routers a switch for nothing. Placements on devices
   that died while it was solved are left out.
@@ -37,6 +37,8 @@ from planner.problem import Allocation, AppDemand, Capacity, Problem
 from planner.shortage import ShortageWatch
 from profiles.catalogue import Catalogue
 
+_BURST = "burst of"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
@@ -44,6 +46,7 @@ class ControllerSettings:
 
     plan_period: float = 10.0
     burst_interval: float = 1.0
+    burst_period: float = 3.0
     device_timeout: float = 2.0
     join_grace: float = 0.25
     solve_timeout: float = 60.0
@@ -126,6 +129,7 @@ class Controller:
         self._last_solve: float | None = None
         self._wanted: dict[str, float] = {}
         self._urgent = False
+        self._after_burst = False
         self._devices_changed = False
         self._shortage = ShortageWatch(self._settings.served_enough, self._settings.calm_plans)
 
@@ -283,11 +287,11 @@ class Controller:
             self._want("the planner did not answer", now)
         since = now - self._last_solve if self._last_solve is not None else None
         if since is not None:
-            if since >= s.plan_period:
+            if since >= (min(s.burst_period, s.plan_period) if self._after_burst else s.plan_period):
                 self._want("period", now)
             if since >= s.burst_interval:
                 for app in self._demand.bursting(now):
-                    self._want(f"burst of {app}", now)
+                    self._want(f"{_BURST} {app}", now)
                     self._urgent = True
         due = [reason for reason, at in self._wanted.items() if at <= now]
         if not due or self._pending is not None or not self._fleet.usable():
@@ -296,6 +300,7 @@ class Controller:
         problem = self.problem(now)
         self._solves += 1
         self._pending = _Pending(self._solves, now, problem, self._devices_changed)
+        self._after_burst = any(reason.startswith(_BURST) for reason in reasons)
         actions.append(Solve(problem, "; ".join(reasons), self._urgent, self._solves))
         self._wanted.clear()
         self._urgent = self._devices_changed = False

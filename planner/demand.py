@@ -4,11 +4,14 @@ Rules:
 - Counts go into seconds by the middle of their window, so that any number of counters add up. A second is a sample once
   it is over; seconds without a count are zero.
 - The estimate is an exponentially weighted mean of the samples (Proteus's artifact: alpha 0.385).
-- A burst is a second (sliding, by half seconds) with more queries than the plan in force covers. While one lies in
-  the window, the estimate is the window's maximum: what came once within ten seconds may come again.
-- Headroom: beta = max(floor, 1 + z sqrt(D / (0.3 s))), s the estimate and D the index of dispersion of the samples (1
-  for Poisson, from squared differences of neighbours, so that a trend does not count). 0.3 s is the time over which
-  queues cannot help; z = 2.
+- A burst is a second (sliding, by half seconds) with ``sharp`` times what the plan in force covers, or two seconds with
+  ``sustained`` times that: single seconds a little above are left to routing and batching, a plan made for them costs
+  accuracy until the next one. During a burst the estimate is the largest rate of the ``window`` before.
+- Headroom: beta = max(floor, 1 + z sqrt(D / (0.3 s))), s the estimate, 0.3 s the time over which queues cannot help. D
+  is 1 (Poisson) unless arrivals are burstier: the index of dispersion of the samples, from squared differences of
+  neighbours so that a trend does not count, over ``tolerance``, which is what a fluctuating rate gives by itself.
+- z = 1.5 and a floor of 1.1: on the Twitter traces of Proteus's artifact at 2.5 times their load, 2 and 1.2 cost 0.1
+  points of accuracy and save no violations, since bursts are planned for when they come.
 """
 
 import math
@@ -18,21 +21,26 @@ from dataclasses import dataclass, field
 
 from domain.events import DemandCounted
 
+_HALVES = 6
+"""Half seconds kept for bursts."""
 _FORGOTTEN = 120
 """Seconds after which a sample weighs nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandSettings:
-    """``alpha``: weight of a new sample. ``window``: seconds of the maximum. ``min_qps``: never estimate less."""
+    """``alpha``: weight of a new sample. ``window``: seconds. ``min_qps``: never estimate less."""
 
     alpha: float = 0.385
-    window: float = 10.0
-    z: float = 2.0
-    headroom_floor: float = 1.2
+    window: float = 1.0
+    sharp: float = 1.5
+    sustained: float = 1.1
+    z: float = 1.5
+    headroom_floor: float = 1.1
     headroom_cap: float = 8.0
     queue_time: float = 0.3
     dispersion_alpha: float = 0.05
+    tolerance: float = 4.0
     dispersion_cap: float = 8.0
     min_qps: float = 0.5
 
@@ -82,7 +90,7 @@ class DemandEstimator:
         state.seconds[second] = state.seconds.get(second, 0.0) + event.count
         half = math.floor(2 * middle)
         state.halves[half] = state.halves.get(half, 0.0) + event.count
-        for old in [h for h in state.halves if h < half - 4]:
+        for old in [h for h in state.halves if h < half - _HALVES]:
             del state.halves[old]
 
     def cover(self, app: str, qps: float) -> None:
@@ -94,9 +102,11 @@ class DemandEstimator:
         """Apps that get more than their plan covers, by name."""
         found = []
         for app, state in sorted(self._apps.items()):
-            rate = self._sliding(state, now)
-            if rate > state.covered and rate > self._settings.min_qps:
-                state.burst_until = now + self._settings.window
+            s = self._settings
+            second, two = self._sliding(state, now, 2), self._sliding(state, now, 4)
+            sharp = second > s.sharp * state.covered
+            if second > s.min_qps and (sharp or min(second, two) > s.sustained * state.covered):
+                state.burst_until = now + s.window
                 found.append(app)
         return tuple(found)
 
@@ -110,17 +120,17 @@ class DemandEstimator:
 
     def _estimate(self, state: _AppState, now: float) -> Estimate:
         self._close(state, now)
-        qps = state.mean if state.mean is not None else self._sliding(state, now)
+        qps = state.mean if state.mean is not None else self._sliding(state, now, 2)
         burst = now < state.burst_until
         if burst:
-            qps = max(qps, self._sliding(state, now), max((c for _, c in state.samples), default=0.0))
+            qps = max(qps, self._sliding(state, now, 2), max((c for _, c in state.samples), default=0.0))
         qps = max(qps, self._settings.min_qps)
         return Estimate(qps, self._headroom(state, qps), burst)
 
     def _headroom(self, state: _AppState, qps: float) -> float:
         s = self._settings
         dispersion = state.variance / state.level if state.level > 0 else 1.0
-        dispersion = min(max(dispersion, 1.0), s.dispersion_cap)
+        dispersion = min(max(dispersion / s.tolerance, 1.0), s.dispersion_cap)
         wanted = 1.0 + s.z * math.sqrt(dispersion / (s.queue_time * qps))
         return min(max(wanted, s.headroom_floor), s.headroom_cap)
 
@@ -152,10 +162,8 @@ class DemandEstimator:
         state.samples.append((second, count))
 
     @staticmethod
-    def _sliding(state: _AppState, now: float) -> float:
-        """Queries in the last two half seconds that are over, as a rate."""
+    def _sliding(state: _AppState, now: float, halves: int) -> float:
+        """Mean rate over the newest ``halves`` half seconds, or those before if the newest is still being counted."""
         newest = math.floor(2 * now) - 1
-        best = 0.0
-        for half in (newest, newest - 1):
-            best = max(best, state.halves.get(half, 0.0) + state.halves.get(half - 1, 0.0))
-        return best
+        sums = (sum(state.halves.get(h, 0.0) for h in range(n - halves + 1, n + 1)) for n in (newest, newest - 1))
+        return max(sums) / (0.5 * halves)

@@ -43,7 +43,7 @@ def test_a_step_beyond_what_is_covered_bursts_within_a_second_and_lifts_the_esti
 
 
 def test_the_maximum_of_a_burst_is_held_for_the_window_and_then_forgotten() -> None:
-    estimator = DemandEstimator()
+    estimator = DemandEstimator(DemandSettings(window=10.0))
     feed(estimator, lambda t: 100, 0.0, 20.0)
     estimator.cover("a", 140.0)
     now = feed(estimator, lambda t: 500, 20.0, 22.0)
@@ -53,6 +53,16 @@ def test_the_maximum_of_a_burst_is_held_for_the_window_and_then_forgotten() -> N
     now = feed(estimator, lambda t: 100, 28.0, 50.0)
     assert estimator.estimate("a", now).qps == pytest.approx(100, rel=0.01)
     assert not estimator.estimate("a", now).burst
+
+
+def test_a_single_second_a_little_above_is_no_burst_but_two_are() -> None:
+    estimator = DemandEstimator()
+    feed(estimator, lambda t: 100, 0.0, 20.0)
+    estimator.cover("a", 140.0)
+    now = feed(estimator, lambda t: 170, 20.0, 21.0)
+    assert estimator.bursting(now) == ()
+    now = feed(estimator, lambda t: 170, 21.0, 22.0)
+    assert estimator.bursting(now) == ("a",)
 
 
 def test_without_a_plan_nothing_is_a_burst() -> None:
@@ -101,8 +111,9 @@ def test_headroom_follows_the_rule_for_poisson_and_favours_small_apps() -> None:
         estimator.handle(DemandCounted("small", int(rng.poisson(2.5)), 0.5), half * 0.5)
         estimator.handle(DemandCounted("large", int(rng.poisson(500)), 0.5), half * 0.5)
     small, large = estimator.estimate("small", 600.0), estimator.estimate("large", 600.0)
-    assert large.headroom == pytest.approx(1.2)
-    rule = 1 + 2 / math.sqrt(0.3 * small.qps)
+    settings = DemandSettings()
+    assert large.headroom == pytest.approx(settings.headroom_floor)
+    rule = 1 + settings.z / math.sqrt(settings.queue_time * small.qps)
     assert rule <= small.headroom <= 1.5 * rule
 
 
