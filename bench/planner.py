@@ -4,7 +4,8 @@ One process, one thread, CPU seconds. "first plan": pruning, LP chain, rounding:
 with the search that follows. "map": from counts to named devices. Gap: bound less accuracy, in points.
 The published cluster needs SLUICE_DATA; the fleets of any size are drawn with a seed.
 
-`python bench/planner.py [--literal-s 600] [--no-literal] [--largest 1000000]`; writes reports/bench/planner.{json,png}.
+`python bench/planner.py [--literal-s 600] [--no-literal] [--stream 500] [--largest 1000000]`
+writes reports/bench/planner.{json,png}.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import os
 import platform
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -29,16 +31,19 @@ from matplotlib import pyplot as plt
 
 from domain.app import App
 from domain.device import Device
+from domain.plan import Placement
 from domain.profile import BatchLatency, Profile
 from domain.variant import Variant
+from planner.allocation import chain
 from planner.allocation.assignment import assign
 from planner.allocation.columns import build
-from planner.allocation.linear import Limits
+from planner.allocation.linear import Limits, Matrix
 from planner.allocation.pipeline import AllocationPlanner
 from planner.allocation.program import PoolKey
 from planner.allocation.units import group_units
 from planner.baselines.per_device import PerDevicePlanner
-from planner.problem import AppDemand, Problem
+from planner.capacity import throughput
+from planner.problem import Allocation, AppDemand, Problem
 from profiles.catalogue import Catalogue
 from profiles.proteus_csv import load_proteus
 
@@ -224,6 +229,7 @@ def main(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             ("published cluster, 17 apps", more_apps(small, 17)),
         ):
             add(row(name, problem, counts_of(problem)))
+        add(stream(Path(data), arguments.stream))
     else:
         print("without the published cluster: set SLUICE_DATA to its folder")
     catalogue, types = drawn(9, 51, 17)
@@ -236,6 +242,66 @@ def main(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         rows[-1]["map_s"] = mapped(problem, counts)
         devices *= 10
     return rows
+
+
+def stream(data: Path, steps: int, *, seed: int = 11) -> dict[str, Any]:
+    """Plans for ``steps`` changing demands on the published cluster, each from the one before, and what was wrong."""
+    rng = np.random.default_rng(seed)
+    base = published(data, 40, [90, 100], 1.0)
+    level = np.full(len(base.demands), 1.5)
+    previous: tuple[Placement, ...] = ()
+    times, worse, moved, least, over, short = [], 0, 0, 0, 0, 0
+    for _ in range(steps):
+        level = np.clip(level * rng.lognormal(0, 0.3, len(level)), 0.1, 6.0)
+        demands = tuple(replace(d, qps=d.qps * float(x)) for d, x in zip(base.demands, level, strict=True))
+        problem = replace(base, demands=demands, previous=previous)
+        first, took = cpu(lambda p=problem: AllocationPlanner(polish=False).allocate(p))
+        times.append(took)
+        answer = AllocationPlanner().allocate(problem)
+        short += min(answer.served.values()) < 1.0
+        worse += _serves_less(problem, answer) or _serves_less(problem, first)
+        over += _overloaded(problem, answer) or _overloaded(problem, first)
+        old, new = _held(problem, previous), _held(problem, answer.placements)
+        moved += answer.loads
+        least += sum((new - old).values())
+        previous = answer.placements
+    return {
+        "case": f"stream of {steps} demands",
+        "devices": len(base.devices),
+        "first_plan_s": float(np.median(times)),
+        "first_plan_p95_s": float(np.quantile(times, 0.95)),
+        "plans_with_an_overloaded_device": over,
+        "plans_that_serve_less_than_the_relaxed_one_with_a_device_less_for_each_variant": worse,
+        "demands_beyond_the_cluster": short,
+        "loads": moved,
+        "loads_lower_bound": least,
+    }
+
+
+def _held(problem: Problem, placements: tuple[Placement, ...]) -> Counter[tuple[str, tuple[str, ...]]]:
+    types = {d.name: d.type for d in problem.devices}
+    return Counter((types[p.device], p.variants) for p in placements)
+
+
+def _overloaded(problem: Problem, answer: Allocation) -> bool:
+    demand = {d.app: d for d in problem.demands}
+    types = {d.name: d.type for d in problem.devices}
+    for p in answer.placements:
+        profile = problem.catalogue.profiles[p.variants[0], types[p.device]]
+        rate = throughput(profile, demand[p.app].slo / 2).qps
+        if p.share * demand[p.app].qps * demand[p.app].headroom > rate * (1 + 1e-6):
+            return True
+    return False
+
+
+def _serves_less(problem: Problem, answer: Allocation) -> bool:
+    """Whether it serves less than the relaxed program with one device less for each variant that a pool hosts."""
+    program = build(problem, counts_of(problem), {})
+    hosted = Counter(kind for kind, _ in _held(problem, answer.placements))
+    left = np.array([max(0, n - hosted[k.type]) for k, n in zip(program.pools, program.counts, strict=True)])
+    relaxed = chain.run(Matrix(program, counts=left), program).solved
+    least = float(relaxed.served[program.served_somewhere].min())
+    return min(answer.served.values()) < least - 1e-3
 
 
 def show(rows: list[dict[str, Any]]) -> None:
@@ -270,6 +336,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--literal-s", type=float, default=600.0, help="where the literal program is stopped")
     parser.add_argument("--no-literal", action="store_true")
+    parser.add_argument("--stream", type=int, default=500, help="demands planned for one after the other")
     parser.add_argument("--largest", type=int, default=1_000_000)
     given = parser.parse_args()
     results = main(given)

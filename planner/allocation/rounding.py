@@ -4,7 +4,8 @@ Rules:
 - Given whole counts, apps are independent as long as no unit is shared: each fills its hosts by accuracy, strict demand
   first, and hosts of one variant are loaded evenly. That serves the most and is then the most accurate.
 - Round up: solve with k_t units of each pool held back, take the ceiling, and where it overflows hold back that much
-  more, a few times. What still overflows loses the units that matter least.
+  more, a few times; then as many as there are hosts in use, which is what ceilings can add at most. What still
+  overflows loses the units that matter least.
 - Answers are compared by service first: fair share and total of strict demands, then of best-effort ones, then value.
 """
 
@@ -16,7 +17,8 @@ from planner.allocation import chain
 from planner.allocation.linear import Matrix, Solved
 from planner.allocation.program import Floats, Ints, Program
 
-_ROUNDS = 4
+_PATIENT = 3
+_ROUNDS = 6
 _TOLERANCE = 1e-6
 
 
@@ -78,7 +80,9 @@ def round_up(program: Program, relaxed: Solved) -> tuple[Whole, int]:
             best = found
         if not over.any() or rounds == _ROUNDS:
             return best, rounds
-        held = np.minimum(held + over, program.pool_count)
+        if rounds >= _PATIENT:
+            over = np.maximum(0, np.bincount(program.host_pool[units > 0], minlength=len(held)) - held)
+        held = np.minimum(held + np.maximum(over, rounds > _PATIENT), program.pool_count)
         relaxed = chain.run(Matrix(program, counts=program.pool_count - held), program).solved
 
 
