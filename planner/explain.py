@@ -76,7 +76,14 @@ def capacity_of(problem: Problem, placement: Placement, device_type: str) -> flo
         profile = problem.catalogue.profiles.get((name, device_type))
         if profile is not None:
             factor = problem.latency_factor.get((name, device_type), 1.0)
-            rate = throughput(profile, slo / 2, capacity=problem.capacity, quantile=problem.quantile, factor=factor)
+            rate = throughput(
+                profile,
+                slo / 2,
+                capacity=problem.capacity,
+                quantile=problem.quantile,
+                factor=factor,
+                rows=problem.catalogue.apps[placement.app].max_rows,
+            )
             best = max(best, rate.qps)
     return best
 
