@@ -96,7 +96,7 @@ class _Answer:
     def _hosts(self) -> Table:
         table = Table(title="who hosts what")
         for name in ("pool", "app", "variant"):
-            table.add_column(name)
+            table.add_column(name, overflow="fold")
         for name in ("devices", "share", "max batch"):
             table.add_column(name, justify="right")
         for row in placements(self.question, self.allocation):
@@ -108,8 +108,8 @@ class _Answer:
 
     def _apps(self) -> Table:
         table = Table(title="apps")
-        table.add_column("app")
-        for name in ("queries/s", "headroom", "served", "accuracy", "best", "capacity/s", "spare"):
+        table.add_column("app", overflow="fold")
+        for name in ("demand/s", "headroom", "served", "accuracy", "best", "carries", "spare"):
             table.add_column(name, justify="right")
         for a in self.reasons.apps:
             table.add_row(
