@@ -5,6 +5,7 @@ without it: more queries served where there is a shortage, else more accuracy. I
 rounding to whole devices happens to gain.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -63,16 +64,20 @@ def explain(problem: Problem, allocation: Allocation) -> Explanation:
     program = build(problem, {k: len(u) for k, u in units.items()}, count_loaded(units))
     servable = {program.demands[s.demand].app for s in program.serves}
     names = sorted({d.app for d in problem.demands})
-    apps = tuple(_app(problem, allocation, app, app in servable) for app in names)
+    types = {(d.name, s.name): profile_type(d.type, s.profile) for d in problem.devices for s in d.slices}
+    hosts: dict[str, list[Placement]] = {app: [] for app in names}
+    for placement in allocation.placements:
+        hosts[placement.app].append(placement)
+    apps = tuple(_app(problem, allocation, app, hosts[app], types, app in servable) for app in names)
     pools = _pools(program, units, allocation)
     return Explanation(apps, pools, tuple(_binding(problem, apps, pools)))
 
 
-def capacity_of(problem: Problem, placement: Placement, device_type: str) -> float:
-    """Queries/s that one placement could answer if it had its slice for itself."""
-    slo = min(d.slo for d in problem.demands if d.app == placement.app)
+def capacity_of(problem: Problem, app: str, variants: Sequence[str], device_type: str) -> float:
+    """Queries/s of ``app`` that the fastest of ``variants`` could answer with a slice for itself."""
+    slo = min(d.slo for d in problem.demands if d.app == app)
     best = 0.0
-    for name in placement.variants:
+    for name in variants:
         profile = problem.catalogue.profiles.get((name, device_type))
         if profile is not None:
             factor = problem.latency_factor.get((name, device_type), 1.0)
@@ -82,23 +87,25 @@ def capacity_of(problem: Problem, placement: Placement, device_type: str) -> flo
                 capacity=problem.capacity,
                 quantile=problem.quantile,
                 factor=factor,
-                rows=problem.catalogue.apps[placement.app].max_rows,
+                rows=problem.catalogue.apps[app].max_rows,
             )
             best = max(best, rate.qps)
     return best
 
 
-def _types(problem: Problem) -> dict[tuple[str, str], str]:
-    return {(d.name, s.name): profile_type(d.type, s.profile) for d in problem.devices for s in d.slices}
-
-
-def _app(problem: Problem, allocation: Allocation, app: str, servable: bool) -> AppAccount:
+def _app(
+    problem: Problem,
+    allocation: Allocation,
+    app: str,
+    hosts: Sequence[Placement],
+    types: Mapping[tuple[str, str], str],
+    servable: bool,
+) -> AppAccount:
     demands = [d for d in problem.demands if d.app == app]
     qps = sum(d.qps for d in demands)
     wanted = sum(d.qps * d.headroom for d in demands)
-    types = _types(problem)
-    hosts = [p for p in allocation.placements if p.app == app]
-    capacity = sum(capacity_of(problem, p, types[p.device, p.slice]) for p in hosts)
+    kinds = Counter((types[p.device, p.slice], p.variants) for p in hosts)
+    capacity = sum(n * capacity_of(problem, app, variants, kind) for (kind, variants), n in kinds.items())
     share = sum(p.share for p in hosts)
     accuracy = sum(p.share * problem.catalogue.variants[p.variants[0]].accuracy for p in hosts)
     return AppAccount(
