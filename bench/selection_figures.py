@@ -125,6 +125,9 @@ def compute(job: Job) -> list[Point]:
     rates = trace_rates(job.seconds) if job.kind == "trace" else np.full(job.seconds, job.qps)
     arrivals = poisson(rates, 1.0, rng)
     panel = f"{job.task}, {job.slo_ms} ms"
+    system = job.label
+    if job.kind == "constant" and job.label != "table":  # the rules choose among the same variants
+        panel, system = f"{panel}, {job.label}", "table"
     x = float(job.workers if job.kind == "trace" else job.qps)
     margin = MARGIN if job.service == "sampled" else 1.0
     points = [] if job.kind == "table" else _rules(w, job, arrivals, rates, panel, x)
@@ -145,7 +148,7 @@ def compute(job: Job) -> list[Point]:
     if tables:
         found = by_tables(w, arrivals, tables, np.random.default_rng(1), qps=job.qps, margin=margin)
     e = table.expected
-    points.append(Point(panel, job.label, x, found.accuracy, found.violation, e.accuracy, e.violation, cpu_s))
+    points.append(Point(panel, system, x, found.accuracy, found.violation, e.accuracy, e.violation, cpu_s))
     return points
 
 
