@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from numpy.random import Generator
 
-from domain.actions import Accept, Acknowledge, Reject
+from domain.actions import Accept, Acknowledge, Expire, Reject
 from domain.app import App
 from domain.device import WHOLE, Device, Slice
 from domain.errors import ConfigurationError
@@ -188,6 +188,8 @@ class Engine:
                 admitted = True
             elif isinstance(action, Reject):
                 self.ledger.ended(query, OutcomeKind.REJECTED, now, action.reason)
+            elif isinstance(action, Expire):
+                self.ledger.ended(query, OutcomeKind.EXPIRED, now)
         return admitted
 
     def _reach_router(self, query: Query, now: float) -> None:
