@@ -33,6 +33,20 @@ class Promise:
         """Whether anything was promised."""
         return self.max_consecutive is not None or bool(self.weakly_hard)
 
+    def over(self, turns: int) -> "Promise":
+        """What each of ``turns`` slices must keep when a stream goes to them in strict turns.
+
+        Among any K queries in a row each slice gets at most ceil(K / turns), of which it may miss floor(m / turns).
+        At most M misses in a row is (M, M + 1).
+        """
+        if turns <= 1 or not self.active:
+            return self
+        pairs = [(w.m, w.k) for w in self.weakly_hard]
+        if self.max_consecutive is not None:
+            pairs.append((self.max_consecutive, self.max_consecutive + 1))
+        each = ((m // turns, -(-k // turns)) for m, k in pairs if m < k)
+        return Promise(weakly_hard=tuple(sorted({WeaklyHard(m, k) for m, k in each}, key=lambda w: (w.k, w.m))))
+
 
 NO_PROMISE = Promise()
 

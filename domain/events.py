@@ -6,6 +6,7 @@ from domain.app import NO_PROMISE, Promise
 from domain.plan import Epoch, Plan
 from domain.profile import LatencyCurve
 from domain.query import Query
+from domain.table import TablesChanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +53,37 @@ class Woke:
 class HostingChanged:
     """From now on these variants are ready for ``app`` on this slice, most accurate first; () is none.
 
-    ``slo``: the app's, seconds. ``promise``: what each of its streams was promised.
+    ``slo``: the app's, seconds. ``promise``: what each of its streams was promised. ``peers``: (device, slice) of all
+    that serve the app by the same plan: its own stream (queries without a key) goes to them in strict turns, and each
+    keeps ``promise.over(turns)``.
     """
 
     app: str
     hosted: tuple[Hosted, ...]
     slo: float
     promise: Promise = NO_PROMISE
+    peers: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def turns(self) -> int:
+        """Slices that the app's own stream goes to in turn."""
+        return max(1, len(self.peers))
 
 
-StationEvent = Arrived | Finished | Woke | HostingChanged
-BatchingEvent = Arrived | Offered | Finished | Woke | HostingChanged
+@dataclass(frozen=True, slots=True)
+class StreamResumed:
+    """A stream whose past is known goes on here, after a restart. Sent before its first query.
+
+    ``recent``: its last outcomes, oldest first, True for a miss.
+    """
+
+    app: str
+    stream: str
+    recent: tuple[bool, ...]
+
+
+StationEvent = Arrived | Finished | Woke | HostingChanged | StreamResumed | TablesChanged
+BatchingEvent = Arrived | Offered | Finished | Woke | HostingChanged | StreamResumed
 
 
 # -- the router

@@ -18,7 +18,7 @@ from typing import assert_never
 from domain.actions import Drop, Expire, Run, StationAction, WakeAt
 from domain.app import NO_PROMISE
 from domain.errors import IllegalEventError
-from domain.events import Arrived, BatchingEvent, Finished, Hosted, HostingChanged, Offered, Woke
+from domain.events import Arrived, BatchingEvent, Finished, Hosted, HostingChanged, Offered, StreamResumed, Woke
 from domain.outcome import Reason
 from domain.query import Query
 from policies.batching.queue import DeadlineQueue
@@ -40,7 +40,7 @@ class QueueingPolicy:
     """
 
     name: str = ""
-    __slots__ = ("_armed", "_asked_again", "_running", "app", "hosted", "promise", "queue", "seconds", "slo")
+    __slots__ = ("_armed", "_asked_again", "_running", "app", "hosted", "peers", "promise", "queue", "seconds", "slo")
 
     def __init__(self) -> None:
         self.queue = DeadlineQueue()
@@ -49,6 +49,7 @@ class QueueingPolicy:
         self.app = ""
         self.slo = inf
         self.promise = NO_PROMISE
+        self.peers: tuple[tuple[str, str], ...] = ()
         self._armed = inf
         self._asked_again = False
         self._running: Run | None = None
@@ -85,7 +86,10 @@ class QueueingPolicy:
                 self.app = event.app
                 self.slo = event.slo
                 self.promise = event.promise
+                self.peers = event.peers
                 self.hosting_changed()
+            case StreamResumed():
+                self.resumed(event)
             case _:
                 assert_never(event)
         return actions
@@ -119,6 +123,9 @@ class QueueingPolicy:
     def prune(self, now: float, actions: list[StationAction]) -> None:
         """Give up heads before ``decide``: those that no batch can save, unless a policy says otherwise."""
         self.drop_hopeless(now, actions)
+
+    def resumed(self, event: StreamResumed) -> None:
+        """Note the past of a stream that goes on here."""
 
     def hosting_changed(self) -> None:
         """Derive what depends on ``hosted`` and ``slo``."""

@@ -11,6 +11,13 @@ Rules (spread-drop paper, section 4, with its errors mended; all inequalities ex
 - Hence decided queries are always a prefix of the arrivals, start times, sizes and miss counts do not depend on the
   selection rule, and no query that is kept misses.
 - Before a query is missed against the promise of its stream, safe mode is announced.
+- The app's own stream (queries without a key) may be spread over several slices in strict turns: this slice keeps its
+  part of the promise. Other streams are served by one slice at a time.
+- A past that is not known counts as missed, as far back as the promise looks: that of a stream first seen in its
+  middle, of one that may have been elsewhere meanwhile (the set of peers changed), and of the own stream where the
+  number of turns changed. This is sound, since the next miss then waits until K - m queries have been served.
+- A miss of a query that is older than one already decided (it was served elsewhere before) cannot be placed in the
+  history: safe mode is announced.
 
 A query of several rows takes several places; with mixed sizes B is divided by the largest among the candidates, which
 is safe. Streams are judged in the order of deadlines, which is that of arrivals where all queries have one SLO.
@@ -25,7 +32,7 @@ from operator import attrgetter
 from domain.actions import Announce, Drop, Run, StationAction
 from domain.app import Promise, WeaklyHard
 from domain.errors import ConfigurationError
-from domain.events import Finished, Hosted
+from domain.events import Finished, Hosted, StreamResumed
 from domain.outcome import Reason
 from domain.query import Query
 from policies.batching.queueing import QueueingPolicy
@@ -60,7 +67,8 @@ class SpreadBatching(QueueingPolicy):
     """
 
     __slots__ = (
-        "_constraints", "_kept", "_own", "_places", "_streams", "fixed_batch", "lateness", "others_s", "safety"
+        "_constraints", "_kept", "_own", "_places", "_shared", "_streams", "_with",
+        "fixed_batch", "lateness", "others_s", "safety",
     )  # fmt: skip
 
     def __init__(
@@ -88,6 +96,8 @@ class SpreadBatching(QueueingPolicy):
         self.safety = SafeModeSwitch(calm)
         self._places: tuple[_Places, ...] = ()
         self._constraints: tuple[tuple[int, int], ...] = ()
+        self._shared: tuple[tuple[int, int], ...] = ()
+        self._with: tuple[tuple[str, str], ...] = ()
         self._streams: dict[str, MissHistory] = {}
         self._kept: list[tuple[MissHistory, int]] = []
 
@@ -98,27 +108,44 @@ class SpreadBatching(QueueingPolicy):
     def history(self, query: Query) -> MissHistory:
         """The history of the stream of ``query``."""
         history = self._streams.get(query.stream)
-        if history is None or history.constraints is not self._constraints:
-            if len(self._streams) >= _STREAMS:
-                del self._streams[next(iter(self._streams))]
-            history = self._streams[query.stream] = MissHistory(self._constraints)
+        if history is None:
+            history = self._begin(query.stream)
+            if query.sequence >= max(1, len(self.peers)):
+                history.spend()
         return history
 
-    def resume(self, stream: str, recent: Iterable[bool]) -> None:
-        """Go on with a stream whose last outcomes (True: missed, oldest first) another policy decided."""
-        history = MissHistory(self._constraints)
-        for missed in recent:
-            history.record(missed)
+    def _is_own(self, stream: str) -> bool:
+        return not stream or stream == self.app
+
+    def _begin(self, stream: str) -> MissHistory:
+        if len(self._streams) >= _STREAMS:
+            del self._streams[next(iter(self._streams))]
+        history = MissHistory(self._shared if self._is_own(stream) else self._constraints)
         self._streams[stream] = history
+        return history
+
+    def resumed(self, event: StreamResumed) -> None:
+        """Go on with a stream whose last outcomes are known."""
+        if self.promise.active:
+            history = self._begin(event.stream)
+            for missed in event.recent:
+                history.record(missed)
 
     def hosting_changed(self) -> None:
-        """Choose B; histories stay, so that promises hold across plans."""
+        """Choose B. Histories stay, so that promises hold across plans, or are spent where they may be out of date."""
         if self._own.active:
             self.promise = self._own
-        constraints = constraints_of(self.promise)
-        if constraints != self._constraints:
-            self._constraints = constraints
-        self._places = tuple(self._places_on(h) for h in self.hosted)
+        shared = self.promise.over(len(self.peers))
+        self._places = tuple(self._places_on(h, shared) for h in self.hosted)
+        if not self.hosted:
+            self._streams.clear()
+        constraints, turns = constraints_of(self.promise), len(self._with)
+        changed = constraints != self._constraints
+        moved = self.peers != self._with
+        self._constraints, self._shared, self._with = constraints, constraints_of(shared), self.peers
+        for stream in tuple(self._streams):
+            if changed or (turns != len(self.peers) if self._is_own(stream) else moved):
+                self._begin(stream).spend()
 
     def in_cycle(self, batch: int, others_s: float) -> None:
         """Take turns with others: batches of ``batch``, ``others_s`` seconds of each cycle for them."""
@@ -126,12 +153,12 @@ class SpreadBatching(QueueingPolicy):
         self.others_s = others_s
         self.hosting_changed()
 
-    def _places_on(self, hosted: Hosted) -> "_Places":
+    def _places_on(self, hosted: Hosted, promise: Promise) -> "_Places":
         curve = hosted.curve
         if self.fixed_batch is not None:
             batch = min(self.fixed_batch, curve.max_batch)
         else:
-            best = max_rate(curve, self.slo, self.promise, others_s=self.others_s)
+            best = max_rate(curve, self.slo, promise, others_s=self.others_s)
             batch = best.batch if best else 1
         return _Places(hosted, batch, processing_bound(curve, batch))
 
@@ -206,7 +233,7 @@ class SpreadBatching(QueueingPolicy):
         """Count a miss that was not chosen."""
         if self.promise.active:
             history = self.history(query)
-            if not history.may_miss():
+            if not history.may_miss() or history.is_past(query.sequence):
                 self._announce_trouble(actions)
             history.record(True)
 
@@ -236,7 +263,8 @@ class SpreadBatching(QueueingPolicy):
             kept = id(query) in keep
             if kept:
                 self._kept.append((history, history.position))
-            elif not history.may_miss():
+                history.is_past(query.sequence)
+            elif not history.may_miss() or history.is_past(query.sequence):
                 holds = False
             history.record(not kept)
         return holds

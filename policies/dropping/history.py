@@ -23,11 +23,12 @@ class MissHistory:
     ``position`` is that of the next query, counted from 0. All operations take O(sum of m) or less.
     """
 
-    __slots__ = ("_depth", "_misses", "constraints", "position")
+    __slots__ = ("_depth", "_latest", "_misses", "constraints", "position")
 
     def __init__(self, constraints: tuple[tuple[int, int], ...]) -> None:
         self.constraints = constraints
         self.position = 0
+        self._latest = -1
         self._depth = 2 * max((m for m, _ in constraints), default=0) + 1  # room to revise
         self._misses: list[int] = []
 
@@ -36,6 +37,7 @@ class MissHistory:
         copy = MissHistory.__new__(MissHistory)
         copy.constraints = self.constraints
         copy.position = self.position
+        copy._latest = self._latest
         copy._depth = self._depth
         copy._misses = self._misses.copy()
         return copy
@@ -57,6 +59,17 @@ class MissHistory:
             if len(self._misses) > self._depth:
                 del self._misses[0]
         self.position += 1
+
+    def spend(self) -> None:
+        """What came before is not known: take it for missed, as far back as any constraint looks."""
+        for _ in range(max((k for _, k in self.constraints), default=0)):
+            self.record(True)
+
+    def is_past(self, sequence: int) -> bool:
+        """Whether a query of a later ``sequence`` was asked about before; -1 (unknown) is never past."""
+        if sequence > self._latest:
+            self._latest = sequence
+        return 0 <= sequence < self._latest
 
     def revise(self, position: int) -> bool:
         """A query that was recorded as served was missed after all. Returns whether every constraint still holds."""

@@ -9,17 +9,22 @@ Rules.
 4. When nothing is left to load, the epoch is acknowledged with what is loaded and what failed.
 5. An app that leaves the slice goes on being served for ``grace`` seconds, the time that routers take to switch; then
    it is retired: once its queue is empty its variants are forgotten. A plan that wants it back cancels that.
+6. An app with a promise is told its peers, the slices that its own stream goes to in turn: those of the newest plan,
+   and for ``grace`` seconds those of the plan before too, so that the promise holds while routers switch.
 """
 
+from dataclasses import replace
 from typing import assert_never
 
 from domain.actions import Acknowledge, Host, Load, Retire, StagingAction, Unload, WakeAt
 from domain.device import WHOLE, Device, Slice
 from domain.errors import IllegalEventError
 from domain.events import Hosted, HostingChanged, LoadEnded, PlanPublished, Retired, StagingEvent, Woke
-from domain.plan import NO_EPOCH, Epoch, Placement
+from domain.plan import NO_EPOCH, Epoch, Placement, Plan
 from domain.profile import Profile, Quantile
 from profiles.catalogue import Catalogue
+
+Peers = tuple[tuple[str, str], ...]
 
 
 class Staging:
@@ -42,6 +47,8 @@ class Staging:
         self._hosted: dict[str, HostingChanged] = {}
         self._leaving: dict[str, float] = {}  # app -> when it may be retired
         self._acknowledged = True
+        self._peers: dict[str, Peers] = {}
+        self._former: dict[str, tuple[Peers, float]] = {}  # until when the peers of the plan before count
 
     @property
     def epoch(self) -> Epoch:
@@ -73,7 +80,7 @@ class Staging:
                 self._target = {p.app: p for p in mine if p.slice == self._slice.name}
                 self._failed.clear()
                 self._acknowledged = False
-                return [*self._mark_leaving(now), *self._advance()]
+                return [*self._meet(plan, now), *self._mark_leaving(now), *self._advance()]
             case LoadEnded(variant, ok):
                 if variant != self._loading:
                     raise IllegalEventError(f"{variant} ended loading; {self._loading} was being loaded")
@@ -85,8 +92,10 @@ class Staging:
                 return self._advance()
             case Woke():
                 due = [app for app, at in self._leaving.items() if at <= now]
-                later = [at for at in self._leaving.values() if at > now]
-                return [*(Retire(app) for app in due), *([WakeAt(min(later))] if later else [])]
+                parted = [app for app, (_, until) in self._former.items() if until <= now]
+                later = [at for at in (*self._leaving.values(), *(u for _, u in self._former.values())) if at > now]
+                told = [host for app in parted for host in self._part(app)]
+                return [*told, *(Retire(app) for app in due), *([WakeAt(min(later))] if later else [])]
             case Retired(app):
                 if app not in self._leaving:
                     return []
@@ -104,6 +113,34 @@ class Staging:
         self._leaving.clear()
         self._failed.clear()
         return [*gone, *self._advance()]
+
+    def _meet(self, plan: Plan, now: float) -> list[StagingAction]:
+        """Note the peers of apps with a promise. What they were before counts for a while."""
+        actions: list[StagingAction] = []
+        for app in self._target:
+            if not self._catalogue.apps[app].promise.active:
+                continue
+            peers = tuple(sorted((p.device, p.slice) for p in plan.of_app(app) if p.variants))
+            before = self._peers_of(app)
+            self._peers[app] = peers
+            if before and before != peers:
+                self._former[app] = (before, now + self._grace)
+                actions.append(WakeAt(now + self._grace))
+        return actions
+
+    def _peers_of(self, app: str) -> Peers:
+        former = self._former.get(app)
+        peers = self._peers.get(app, ())
+        return peers if former is None else tuple(sorted({*peers, *former[0]}))
+
+    def _part(self, app: str) -> list[StagingAction]:
+        """Routers have switched: those that served the app before count no longer."""
+        del self._former[app]
+        change = self._hosted.get(app)
+        if change is None or change.peers == self._peers_of(app):
+            return []
+        change = self._hosted[app] = replace(change, peers=self._peers_of(app))
+        return [Host(change)]
 
     def _mark_leaving(self, now: float) -> list[StagingAction]:
         for app in self._target:
@@ -153,7 +190,7 @@ class Staging:
         ready.sort(key=lambda v: (-self._catalogue.variants[v].accuracy, v))
         slo = self._catalogue.apps[app].slo
         hosted = tuple(self._hosted_variant(v, placement.max_batch) for v in ready)
-        change = HostingChanged(app, hosted, slo, self._catalogue.apps[app].promise)
+        change = HostingChanged(app, hosted, slo, self._catalogue.apps[app].promise, self._peers_of(app))
         actions: list[StagingAction] = []
         if self._hosted.get(app) != change:
             self._hosted[app] = change
@@ -196,7 +233,7 @@ class Staging:
         change = self._hosted.get(app)
         if change is not None:
             kept = tuple(h for h in change.hosted if h.variant != variant)
-            left = HostingChanged(app, kept, change.slo, change.promise)
+            left = replace(change, hosted=kept)
             if left.hosted:
                 self._hosted[app] = left
             else:

@@ -8,6 +8,7 @@ from typing import Any
 from domain.errors import ConfigurationError
 from policies.protocols import RoutingPolicy
 from policies.routing.accuracy_first import AccuracyFirst, SlackBlend
+from policies.routing.streams import StreamRouting
 from policies.routing.weighted import WeightedRouting
 
 ROUTING: MappingProxyType[str, Callable[..., RoutingPolicy]] = MappingProxyType(
@@ -15,6 +16,7 @@ ROUTING: MappingProxyType[str, Callable[..., RoutingPolicy]] = MappingProxyType(
         WeightedRouting.name: WeightedRouting,
         AccuracyFirst.name: AccuracyFirst,
         SlackBlend.name: SlackBlend,
+        StreamRouting.name: StreamRouting,
     }
 )
 """Name -> class. The app comes first; options are the further keyword arguments of its constructor."""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from domain.actions import Announce, Drop, Run, StationAction
 from domain.app import Promise, WeaklyHard
-from domain.events import Arrived, Finished, Hosted, HostingChanged, Offered, Woke
+from domain.events import Arrived, Finished, Hosted, HostingChanged, Offered, StreamResumed, Woke
 from domain.profile import LatencyCurve
 from domain.query import Query
 from policies.batching.duty_cycle import DutyCycleStation
@@ -341,7 +341,7 @@ def test_a_stream_that_moves_is_decided_as_if_it_had_stayed(past: list[bool]) ->
         missed = wish and history.may_miss()
         history.record(missed)
         seen.record(i, missed)
-    moved.resume("", seen.state.recent)
+    moved.handle(StreamResumed("a", "", seen.state.recent), 0.0)
     for policy in (stayed, moved):
         for i in range(3):
             policy.handle(Arrived(Query(str(i), "a", 10.0, 12.0)), 10.0)
