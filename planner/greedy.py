@@ -41,7 +41,7 @@ class GreedyFill:
 
     def counts(self, program: Program) -> Whole:
         """Units by host."""
-        whole = _upgrade(program, _serve(program))
+        whole = _upgrade(program, serve(program))
         return evaluate(program, fill(program, whole))
 
     def place(self, program: Program, whole: Whole, pools: dict[PoolKey, list[Unit]]) -> Allocation:
@@ -54,7 +54,7 @@ class GreedyFill:
         return allocation(program, whole, gap, placements, loads=loads, steps=(step,))
 
 
-def _serve(program: Program) -> Ints:
+def serve(program: Program) -> Ints:
     """Counts that serve as much as the pools carry, the worst served first."""
     units = np.zeros(len(program.hosts), dtype=np.int64)
     left = program.pool_count.copy()

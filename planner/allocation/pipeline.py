@@ -19,12 +19,16 @@ from planner.allocation.assignment import assign
 from planner.allocation.columns import build
 from planner.allocation.linear import Limits, Matrix, MipSolver, SolverError
 from planner.allocation.program import Floats, Program
+from planner.allocation.repair import repaired
 from planner.allocation.rounding import Whole, evaluate, prices, round_up
 from planner.allocation.spare import fill
 from planner.allocation.units import count_loaded, group_units
-from planner.greedy import GreedyFill
+from planner.greedy import GreedyFill, serve
 from planner.problem import Allocation, Problem
 from planner.validation import check
+
+_FEW = 200
+"""Units up to which the heuristic's answer is looked at besides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,8 @@ class AllocationPlanner:
         steps.extend(f"lp: {line}" for line in relaxed.log)
         best, rounds = round_up(program, relaxed.solved)
         steps.append(f"round up: {_describe(program, best)} after {rounds} programs")
+        if not _as_served(program, relaxed, best):
+            best = self._repair(program, relaxed, best, steps)
         if program.loaded.any():
             best = self._previous(program, best, steps)
         bound = self._bound(program, relaxed, best)
@@ -110,6 +116,21 @@ class AllocationPlanner:
         if not np.allclose(filled.served, best.served, atol=1e-6):
             bound = self._bound(program, relaxed, filled)
         return filled, max(0.0, bound - (filled.accuracy - prices(program, best.units)))
+
+    def _repair(self, program: Program, relaxed: chain.Outcome, best: Whole, steps: list[str]) -> Whole:
+        """The best of what single moves make of the rounding and of the heuristic's answer, where that is cheap."""
+        found = repaired(program, relaxed.solved, best)
+        if (
+            not _as_served(program, relaxed, found)
+            and int(program.pool_count.sum()) <= _FEW
+            and program.independent
+            and program.max_loads is None
+        ):
+            served = evaluate(program, serve(program))
+            found = max(found, repaired(program, relaxed.solved, served), key=lambda w: w.score)
+        if found.score > best.score:
+            steps.append(f"repair: {_describe(program, found)}")
+        return found
 
     def _previous(self, program: Program, best: Whole, steps: list[str]) -> Whole:
         used = np.zeros(len(program.pools), dtype=np.int64)

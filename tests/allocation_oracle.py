@@ -1,0 +1,96 @@
+"""Small allocation problems solved by trying every plan, from the problem alone: no solver, no code of the planners.
+
+Rules: one variant a device, strict demand only, no prices. Each pool of identical devices is given every multiset of
+variants; an app's share at a variant is at most min(1, capacity / demand with headroom) of what its devices carry, and
+the most accurate variants are filled first. Every plan there is, is looked at.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations_with_replacement, product
+
+import numpy as np
+import numpy.typing as npt
+
+from planner.problem import AppDemand, Problem
+
+Floats = npt.NDArray[np.float64]
+MAX_PLANS = 400_000
+
+
+@dataclass(frozen=True)
+class Best:
+    """``full``: whether some plan serves everything. ``fair``: the largest fraction that every app can have.
+
+    ``accuracy``: the best mean accuracy over all queries, where they can all be served, else 0.
+    """
+
+    full: bool
+    fair: float
+    accuracy: float
+
+
+def exhaust(problem: Problem) -> Best:
+    """The best of all plans; ValueError where there are more than MAX_PLANS of them."""
+    kinds = sorted({d.type for d in problem.devices})
+    counts = [sum(d.type == kind for d in problem.devices) for kind in kinds]
+    hosts = [sorted({v for (v, t) in problem.catalogue.profiles if t == kind}) for kind in kinds]
+    fillings = [np.array(list(_multisets(len(h), n)), dtype=np.float64) for h, n in zip(hosts, counts, strict=True)]
+    plans = int(np.prod([len(f) for f in fillings]))
+    if plans > MAX_PLANS:
+        raise ValueError(f"{plans} plans are too many to try; ask for fewer devices or variants")
+    rows = np.array(list(product(*(range(len(f)) for f in fillings))), dtype=np.int64)
+    asked = [d for d in problem.demands if d.qps > 0]
+    total = sum(d.qps for d in asked)
+    fair, right, everything = np.ones(plans), np.zeros(plans), np.ones(plans, dtype=np.bool_)
+    for demand in asked:
+        served, accuracy = np.zeros(plans), np.zeros(plans)
+        for quality, pool, column, share in _offers(problem, demand, kinds, hosts):
+            units = fillings[pool][rows[:, pool], column]
+            took = np.minimum(np.minimum(1.0, units * share) * (units > 0), 1.0 - served)
+            served += took
+            accuracy += quality * took
+        fair = np.minimum(fair, served)
+        everything &= served > 1 - 1e-9
+        right += demand.qps * accuracy
+    best = float((right[everything] / total).max()) if everything.any() and total else 0.0
+    return Best(bool(everything.any()), float(fair.max()), best)
+
+
+def _multisets(kinds: int, size: int) -> Iterator[list[int]]:
+    if not kinds:
+        yield []
+        return
+    for chosen in combinations_with_replacement(range(kinds), size):
+        yield [chosen.count(k) for k in range(kinds)]
+
+
+def _offers(
+    problem: Problem, demand: AppDemand, kinds: list[str], hosts: list[list[str]]
+) -> list[tuple[float, int, int, float]]:
+    """(accuracy, pool, column, share of the demand that one device carries), the most accurate first."""
+    found = []
+    for pool, kind in enumerate(kinds):
+        for column, name in enumerate(hosts[pool]):
+            variant = problem.catalogue.variants[name]
+            if variant.app != demand.app or variant.accuracy < demand.min_accuracy:
+                continue
+            rate = _rate(problem, name, kind, demand.slo)
+            if rate > 0:
+                found.append((variant.accuracy, pool, column, rate / (demand.qps * demand.headroom)))
+    return sorted(found, reverse=True)
+
+
+def _rate(problem: Problem, variant: str, kind: str, slo: float) -> float:
+    """Queries/s by the best batch within half the SLO, or by the artifact's rule."""
+    profile = problem.catalogue.profiles[variant, kind]
+    if problem.capacity == "largest-batch":
+        fitting = [p for p in profile.points if p.batch in (1, 2, 4, 8) and p.median < slo / 2]
+        return float(int(1000 * fitting[-1].batch / (1000 * fitting[-1].median))) if fitting else 0.0
+    known = [(p.batch, p.median) for p in profile.points]
+    best = 0.0
+    for b in range(1, known[-1][0] + 1):
+        seconds = float(np.interp(b, [x for x, _ in known], [s for _, s in known]))
+        if seconds <= slo / 2:
+            best = max(best, b / seconds)
+    return best

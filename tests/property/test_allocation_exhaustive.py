@@ -1,0 +1,82 @@
+"""Plans for small fleets against the best of all plans there are."""
+
+import numpy as np
+import pytest
+
+from domain.app import App
+from domain.device import Device
+from domain.profile import BatchLatency, Profile
+from domain.variant import Variant
+from planner.problem import AppDemand, Problem
+from planner.registry import planner
+from profiles.catalogue import Catalogue
+from tests.allocation_oracle import Best, exhaust
+
+KINDS = ("p", "q")
+
+
+def drawn(seed: int) -> Problem:
+    """Up to four apps of up to three variants on up to eight devices of two types, from idle to far beyond them."""
+    rng = np.random.default_rng(seed)
+    apps = [f"a{i}" for i in range(int(rng.integers(1, 5)))]
+    kinds = KINDS[: int(rng.integers(1, 3))]
+    variants, profiles = [], []
+    for app in apps:
+        for v in range(int(rng.integers(1, 4))):
+            variants.append(Variant(name=f"{app}v{v}", app=app, accuracy=float(rng.uniform(0.5, 1.0))))
+            for kind in kinds:
+                if rng.random() < 0.15:
+                    continue
+                first, growth = 0.004 * 2.0 ** rng.uniform(0, 5), rng.uniform(0.1, 1.1)
+                points = tuple(BatchLatency(b, s := float(first * (1 + growth * (b - 1))), s) for b in (1, 2, 4, 8))
+                profiles.append(Profile(variant=f"{app}v{v}", device_type=kind, points=points))
+    devices = tuple(Device(name=f"{kind}{i}", type=kind) for kind in kinds for i in range(int(rng.integers(1, 5))))
+    level = 2.0 ** rng.uniform(3, 8.5) * len(devices) / len(apps)
+    demands = tuple(
+        AppDemand(
+            app=app,
+            qps=float(level * rng.lognormal(0, 0.6)),
+            slo=0.3,
+            headroom=float(rng.choice([1.0, 1.05, 1.3])),
+        )
+        for app in apps
+    )
+    catalogue = Catalogue.of([App(name=app, slo=0.3, max_rows=1) for app in apps], variants, profiles)
+    return Problem(demands=demands, devices=devices, catalogue=catalogue)
+
+
+@pytest.fixture(scope="module")
+def known() -> list[tuple[Problem, Best]]:
+    return [(problem, exhaust(problem)) for problem in map(drawn, range(400))]
+
+
+def test_every_plan_there_is_was_looked_at(known: list[tuple[Problem, Best]]) -> None:
+    full = sum(best.full for _, best in known)
+    assert 120 < full < 260
+
+
+def test_service_and_accuracy_are_those_of_the_best_plan_there_is(known: list[tuple[Problem, Best]]) -> None:
+    for problem, best in known:
+        answer = planner("allocation").allocate(problem)
+        worst = min(answer.served.values())
+        assert worst >= best.fair - 1.1e-3
+        assert worst <= best.fair + 1e-6
+        if best.full:
+            assert worst == 1.0
+            assert best.accuracy - 5.1e-4 <= answer.objective <= best.accuracy + 1e-6
+            assert answer.bound >= best.accuracy - 1e-6
+
+
+def test_the_first_plan_serves_all_nearly_wherever_that_is_possible(known: list[tuple[Problem, Best]]) -> None:
+    full = [problem for problem, best in known if best.full]
+    missed = sum(min(planner("allocation-rounded").allocate(p).served.values()) < 1.0 for p in full)
+    assert missed <= 0.02 * len(full)
+
+
+def test_no_planner_claims_more_than_there_is(known: list[tuple[Problem, Best]]) -> None:
+    for name in ("allocation-rounded", "greedy-fill", "infaas-accuracy", "clipper-ha", "clipper-ht"):
+        for problem, best in known[:60]:
+            answer = planner(name).allocate(problem)
+            assert min(answer.served.values()) <= best.fair + 1e-6
+            if best.full and min(answer.served.values()) == 1.0:
+                assert answer.objective <= best.accuracy + 1e-6
