@@ -21,7 +21,8 @@ NO_EPOCH = Epoch(0, 0)
 class Placement:
     """``variants`` hosted on one slice for one app, taking ``share`` (0..1) of the app's demand.
 
-    ``max_batch``: rows allowed in a batch there (latency within half the SLO, and memory).
+    ``max_batch``: rows allowed in a batch there (latency within half the SLO, and memory). ``slo``: the SLO class, in
+    seconds, whose queries go there; 0: all of the app's.
     """
 
     device: str
@@ -30,6 +31,7 @@ class Placement:
     share: float
     max_batch: int
     slice: str = WHOLE
+    slo: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ Computed by the planner for one load, published, and looked up by workers at eve
 table's grid, so that a table never assumes more time than there is.
 """
 
+import math
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -72,12 +73,70 @@ class SelectionTable:
         """Longest queue told apart; longer ones are served as this."""
         return len(self.actions) // (len(self.slacks) * self.phases)
 
+    @property
+    def share(self) -> float:
+        """Of the app's queries that one worker gets, 0..1."""
+        return float(self.assumptions.get("share", 0.0)) or 1.0 / self.workers
+
+    @property
+    def slo_class(self) -> float:
+        """The SLO that its queries ask for, seconds: what the table plans with, and what hops take beside it."""
+        return float(self.assumptions.get("slo_class", self.slo))
+
     def lookup(self, queued: int, slack: float, phase: int = 0) -> tuple[int, int]:
         """(index of the variant or DROP, queries to run) for at least one query queued."""
         n = min(queued, self.longest)
         j = max(bisect_right(self.slacks, slack) - 1, 0)
         at = ((n - 1) * self.phases + phase) * len(self.slacks) + j
         return self.actions[at], self.batches[at] if self.batches else n
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableObserved:
+    """What one worker saw while one table was in force, since it last told: sums, so that any number add up.
+
+    ``qps``: the table's; ``share``: the worker's of the app's queries. ``seconds``: time in force. ``queries``: that
+    ended, in rows, of them ``on_time``; ``accuracy_sum``, ``accuracy_squares`` over the latter. ``gaps``: between
+    arrivals, their sum and squares in seconds. ``ratios``: of batches, seconds taken over seconds profiled (p95).
+    """
+
+    app: str
+    worker_class: str
+    slo: float
+    fingerprint: str
+    qps: float
+    share: float
+    seconds: float = 0.0
+    arrivals: int = 0
+    queries: int = 0
+    on_time: int = 0
+    accuracy_sum: float = 0.0
+    accuracy_squares: float = 0.0
+    gaps: int = 0
+    gap_sum: float = 0.0
+    gap_squares: float = 0.0
+    ratios: tuple[float, ...] = ()
+
+    def plus(self, other: "TableObserved") -> "TableObserved":
+        """Both, of the same table."""
+        return TableObserved(
+            app=self.app,
+            worker_class=self.worker_class,
+            slo=self.slo,
+            fingerprint=self.fingerprint,
+            qps=self.qps,
+            share=self.share,
+            seconds=self.seconds + other.seconds,
+            arrivals=self.arrivals + other.arrivals,
+            queries=self.queries + other.queries,
+            on_time=self.on_time + other.on_time,
+            accuracy_sum=math.fsum((self.accuracy_sum, other.accuracy_sum)),
+            accuracy_squares=math.fsum((self.accuracy_squares, other.accuracy_squares)),
+            gaps=self.gaps + other.gaps,
+            gap_sum=self.gap_sum + other.gap_sum,
+            gap_squares=self.gap_squares + other.gap_squares,
+            ratios=self.ratios + other.ratios,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from domain.app import Promise, WeaklyHard
 from domain.device import Device
 from domain.errors import ConfigurationError
 
@@ -33,13 +34,44 @@ class DeviceSettings(_Section):
 
 
 class AdmissionSettings(_Section):
-    """Limits on what comes from outside. Sizes in bytes, times in seconds."""
+    """Limits on what comes from outside. Sizes in bytes, times in seconds.
 
+    ``policy``: "deadline" admits what can still be in time; "sustainable" also keeps arrivals within what the devices
+    sustain for ever under each app's promise, by ``mode``: "enforce" rejects the rest, "degrade" lets in as much as the
+    fastest variants of the plan sustain, "observe" only announces.
+    """
+
+    policy: Literal["deadline", "sustainable"] = "deadline"
+    mode: Literal["enforce", "degrade", "observe"] = "enforce"
     max_body_bytes: int = Field(default=1_000_000, gt=0)
     max_skew_s: Seconds = 5.0
     max_latency_s: Seconds = 600.0
     dedupe_window_s: Seconds = 600.0
     dedupe_entries: int = Field(default=500_000, gt=0)
+
+
+class PromiseSettings(_Section):
+    """What each stream of an app is promised: at most ``max_consecutive`` misses in a row, and each (m, K).
+
+    ``weakly_hard``: pairs [m, K], at most m misses among any K consecutive strict queries.
+    """
+
+    max_consecutive: int | None = Field(default=None, ge=0, le=1_000_000)
+    weakly_hard: tuple[tuple[int, int], ...] = ()
+
+    @field_validator("weakly_hard")
+    @classmethod
+    def _sound(cls, pairs: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+        for m, k in pairs:
+            if not 0 <= m < k <= 100_000:
+                raise ValueError(f"[{m}, {k}] is not 0 <= m < K <= 100000")
+        return pairs
+
+    def promise(self) -> Promise:
+        """The domain's noun."""
+        return Promise(
+            max_consecutive=self.max_consecutive, weakly_hard=tuple(WeaklyHard(m, k) for m, k in self.weakly_hard)
+        )
 
 
 class WorkerSettings(_Section):
@@ -66,6 +98,23 @@ class PlannerSettings(_Section):
     demand: Literal["plain", "faust"] = "plain"
 
 
+class TableSettings(_Section):
+    """How selection tables are made, where ``worker.batching`` is ``table``.
+
+    ``hop_s``: seconds from a query's arrival to its place in a worker's queue; ``margin``: factor on profiled
+    latencies, for executions that vary; ``max_violation``: promised at most by a table that is published.
+    """
+
+    hop_s: float = Field(default=0.005, ge=0, allow_inf_nan=False)
+    margin: float = Field(default=1.03, ge=1, le=10)
+    criterion: Literal["query", "decision"] = "query"
+    violation_price: float = Field(default=0.5, ge=0, allow_inf_nan=False)
+    grid: int = Field(default=100, ge=1, le=1000)
+    phases: int = Field(default=1, ge=1, le=16)
+    spacing: float = Field(default=0.01, ge=1e-4, le=1)
+    max_violation: float = Field(default=0.05, gt=0, le=1)
+
+
 class HttpSettings(_Section):
     """The front. Loopback unless said otherwise; a token is required once it is not."""
 
@@ -87,10 +136,12 @@ class Settings(BaseSettings):
     devices: tuple[DeviceSettings, ...] = ()
     partitions: int = Field(default=2, ge=1, le=1024)
     slo_s: dict[str, Seconds] = Field(default_factory=dict)
+    promises: dict[str, PromiseSettings] = Field(default_factory=dict)
     admission: AdmissionSettings = AdmissionSettings()
     routing: str = "weighted"
     worker: WorkerSettings = WorkerSettings()
     planner: PlannerSettings = PlannerSettings()
+    tables: TableSettings = TableSettings()
     http: HttpSettings = HttpSettings()
     runs: Path = Path("runs")
     record: bool = False

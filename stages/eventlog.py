@@ -2,8 +2,10 @@
 
 One JSON line a step: ``{"now": seconds, "event": {…}, "actions": [{…}]}``, each dataclass tagged with its name. A
 replay feeds the same events at the same times to a fresh policy and compares the actions: they must be identical.
+Selection tables are written as they are published, in base64.
 """
 
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic, Protocol, TextIO, TypeVar
@@ -13,6 +15,8 @@ from pydantic import TypeAdapter
 
 from domain import actions as action_nouns
 from domain import events as event_nouns
+from domain.table import TablesChanged
+from planner.tables.codec import decode, encode
 
 E = TypeVar("E", contravariant=True)
 A = TypeVar("A", covariant=True)
@@ -57,6 +61,9 @@ def _adapter(kind: type) -> TypeAdapter[Any]:
 
 def _tagged(noun: Any) -> dict[str, Any]:
     kind = type(noun)
+    if isinstance(noun, TablesChanged):
+        packed = [b64encode(encode(t)).decode() for t in noun.tables]
+        return {"is": kind.__name__, "value": {"app": noun.app, "tables": packed}}
     return {"is": kind.__name__, "value": _adapter(kind).dump_python(noun, mode="json")}
 
 
@@ -71,7 +78,13 @@ def read_steps(file: Path) -> Iterator[tuple[Any, float, list[dict[str, Any]]]]:
         for line in lines:
             step = orjson.loads(line)
             kind = getattr(event_nouns, step["event"]["is"], None) or getattr(action_nouns, step["event"]["is"])
-            yield _adapter(kind).validate_python(step["event"]["value"]), step["now"], step["actions"]
+            yield _untagged(kind, step["event"]["value"]), step["now"], step["actions"]
+
+
+def _untagged(kind: type, value: Any) -> Any:
+    if kind is TablesChanged:
+        return TablesChanged(value["app"], tuple(decode(b64decode(t)) for t in value["tables"]))
+    return _adapter(kind).validate_python(value)
 
 
 def replay(file: Path, make_policy: Callable[[], Handles[Any, Any]]) -> list[str]:

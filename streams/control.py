@@ -14,6 +14,7 @@ from domain.actions import Announce
 from domain.errors import InvalidInputError
 from domain.events import DemandCounted, DeviceSeen, LatencyMeasured, PlanAcknowledged
 from domain.plan import NO_EPOCH, Epoch, Plan
+from domain.table import TableObserved
 
 T = TypeVar("T")
 
@@ -31,7 +32,8 @@ class SliceState:
 class Heartbeat:
     """What a worker tells twice a second. ``at``: wall seconds; ``utilisation``: busy share since the last, 0..1.
 
-    ``queued``: queries waiting; ``variants``: loaded ones; ``measured``: batches timed since the last heartbeat.
+    ``queued``: queries waiting; ``variants``: loaded ones; ``measured``: batches timed since the last heartbeat;
+    ``observed``: what became of queries under selection tables since then.
     """
 
     seen: DeviceSeen
@@ -42,6 +44,7 @@ class Heartbeat:
     variants: tuple[str, ...] = ()
     measured: tuple[LatencyMeasured, ...] = ()
     slices: tuple[SliceState, ...] = ()
+    observed: tuple[TableObserved, ...] = ()
 
 
 _plan = TypeAdapter(Plan)

@@ -86,4 +86,4 @@ def _gap_variation(table: SelectionTable) -> float:
     shape = float(table.assumptions.get("arrival_shape", 1.0))
     if table.assumptions.get("dispatch") == "random":
         return 1.0 / (shape * table.workers) + 1.0 - 1.0 / table.workers
-    return 1.0 / (shape * table.workers)
+    return table.share / shape

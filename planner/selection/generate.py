@@ -102,6 +102,7 @@ def assumptions(chain: Chain) -> dict[str, str | float]:
         "criterion": model.criterion,
         "violation_price": model.violation_price,
         "dispatch": model.dispatch,
+        "share": model.share or 1.0 / model.workers,
         "share_error": chain.kernel.arrivals.share_error,
         "arrival_shape": model.arrival_shape,
         "batching": model.batching,

@@ -10,30 +10,33 @@ Rules.
   it can have the rest in time too.
 - Where that is not so, and where no table covers the load, the fastest variant serves first come, first served, and
   drops early what would be late, so that batches stay large. A load above all tables is announced, so that one can be
-  made for it.
+  made for it, and so is its end.
+- What became of queries while a table was in force is counted, so that whoever made it can see whether it holds.
 """
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from math import inf
+from math import inf, isclose
 
-from domain.actions import Announce, StationAction
+from domain.actions import Announce, Run, StationAction
 from domain.errors import ConfigurationError
-from domain.events import BatchingEvent, Hosted
+from domain.events import BatchingEvent, Finished, Hosted
 from domain.outcome import Reason
 from domain.query import Query
-from domain.table import DROP, SelectionTable, TablesChanged
+from domain.table import DROP, SelectionTable, TableObserved, TablesChanged
 from policies.batching.early_drop import EarlyDrop
 from policies.selection.load import LoadWindow
+from policies.selection.observing import Observing
 
 
 class TableSelection(EarlyDrop):
-    """``tables``: of one worker class, any loads; those of other apps are passed over.
+    """``tables``: of one worker class, any loads; those of other apps and SLO classes are passed over.
 
     ``qps``: load of the whole app, where it is known. ``window_s``: seconds over which it is estimated otherwise.
     ``tolerance``: by how much the estimate may exceed a table's load, relative. ``margin``: factor on the latencies of
-    this slice, for executions that vary; tables should be made with the same. ``missing``: load that was seen and is
-    covered by no table, else None.
+    this slice, for executions that vary; tables should be made with the same. ``guard_s``: seconds kept back for what
+    happens around an execution; tables should be made for an SLO that is as much shorter. ``missing``: load that was
+    seen and is covered by no table, else None; ``asked``: whether that was announced.
     """
 
     name = "table"
@@ -42,9 +45,13 @@ class TableSelection(EarlyDrop):
         "_codes",
         "_load",
         "_loads",
+        "_observing",
         "_qps",
+        "_share",
         "_tables",
+        "asked",
         "fastest",
+        "guard",
         "missing",
         "table",
         "tolerance",
@@ -59,27 +66,32 @@ class TableSelection(EarlyDrop):
         window_s: float = 0.5,
         tolerance: float = 0.05,
         margin: float = 1.0,
+        guard_s: float = 0.0,
     ) -> None:
         super().__init__(margin=margin)
-        if not 0.0 < window_s < inf or not 0.0 <= tolerance < inf or (qps is not None and not 0.0 <= qps < inf):
+        at_least_0 = (tolerance, guard_s, qps if qps is not None else 0.0)
+        if not 0.0 < window_s < inf or not all(0.0 <= value < inf for value in at_least_0):
             raise ConfigurationError(
-                f"table selection: window_s {window_s}, tolerance {tolerance}, qps {qps}; give a window above 0 and "
-                "a tolerance and load of at least 0"
+                f"table selection: window_s {window_s}, tolerance {tolerance}, qps {qps}, guard_s {guard_s}; give a "
+                "window above 0 and others of at least 0"
             )
         self._load = LoadWindow(window_s)
         self._qps = qps
         self.tolerance = tolerance
+        self.guard = guard_s
+        self._observing = Observing()
         self.fastest: Hosted | None = None
         self.table: SelectionTable | None = None
         self.missing: float | None = None
+        self.asked = False
         self._codes: tuple[Hosted | None, ...] = ()
         self._by_load: tuple[SelectionTable, ...] = ()
-        self._use(tables)
+        self.use(tables)
 
     def handle(self, event: BatchingEvent | TablesChanged, now: float) -> list[StationAction]:
         """Decide. TablesChanged replaces all tables; the next batch goes by the new ones."""
         if isinstance(event, TablesChanged):
-            self._use(event.tables)
+            self.use(event.tables)
             return []
         return super().handle(event, now)
 
@@ -91,13 +103,14 @@ class TableSelection(EarlyDrop):
     def decide(self, now: float, actions: list[StationAction]) -> None:
         """Run what the table says, or fall back."""
         self._choose(now, actions)
+        self._observing.began = now
         table = self.table
         if table is None:
             super().decide(now, actions)
             return
         while self.queue.items:
             head = self.queue.items[0]
-            code, batch = table.lookup(self.queue.rows, head.deadline - now)
+            code, batch = table.lookup(self.queue.rows, head.deadline - now - self.guard)
             if code == DROP:
                 self.drop_head(Reason.HOPELESS, actions)
                 continue
@@ -110,7 +123,7 @@ class TableSelection(EarlyDrop):
             return
 
     def _in_time(self, chosen: Hosted, rows: int, now: float, head: Query) -> bool:
-        return now + chosen.curve.seconds[rows - 1] * self.margin <= head.deadline
+        return now + chosen.curve.seconds[rows - 1] * self.margin + self.guard <= head.deadline
 
     def _save(self, limit: int, now: float, actions: list[StationAction]) -> None:
         """Run part of the queue on the fastest variant if the rest can be in time after it, else drop early."""
@@ -135,6 +148,22 @@ class TableSelection(EarlyDrop):
         """Count it."""
         super().arrived(query, now, actions)
         self._load.add(now, query.rows)
+        self._observing.arrived(query.rows, now)
+
+    def finished(self, event: Finished, run: Run, now: float, actions: list[StationAction]) -> None:
+        """Count what was in time."""
+        hosted = next((h for h in self.hosted if h.variant == run.variant), None)
+        if hosted is not None and not event.failed:
+            self._observing.finished(run, hosted, now, self.guard)
+
+    def missed(self, query: Query, actions: list[StationAction]) -> None:
+        """Count it."""
+        super().missed(query, actions)
+        self._observing.missed(query.rows)
+
+    def take_observed(self, now: float) -> tuple[TableObserved, ...]:
+        """What was seen under each table since the last call."""
+        return self._observing.take(now)
 
     def hosting_changed(self) -> None:
         """The fastest variant is what heads are saved with."""
@@ -151,36 +180,53 @@ class TableSelection(EarlyDrop):
         """By default on the fastest variant."""
         super().run_batch(batch, rows, actions, hosted or self.fastest)
 
-    def _use(self, tables: Sequence[SelectionTable]) -> None:
+    def use(self, tables: Sequence[SelectionTable]) -> None:
+        """Replace all tables; the next batch goes by the new ones."""
         self._tables = tuple(tables)
         self._adopt()
 
     def _adopt(self) -> None:
-        """Of all tables, those of the app that is served here; a table without an app's name is for any."""
-        mine = (t for t in self._tables if not t.app or not self.app or t.app == self.app)
+        """Of all tables, those of the app and SLO class that is served here; one without an app's name is for any."""
+        mine = (t for t in self._tables if self._is_mine(t))
         self._by_load = tuple(sorted(mine, key=lambda t: t.qps))
         self._loads = [t.qps for t in self._by_load]
         self.workers = self._by_load[0].workers if self._by_load else 1
+        self._share = self._by_load[0].share if self._by_load else 1.0
         if any(t.workers != self.workers for t in self._by_load):
             raise ConfigurationError("table selection: tables are for different numbers of workers; give one library")
         self.table = None
 
+    def _is_mine(self, table: SelectionTable) -> bool:
+        if table.app and self.app and table.app != self.app:
+            return False
+        return "slo_class" not in table.assumptions or isclose(table.slo_class, self.slo)
+
     def _choose(self, now: float, actions: list[StationAction]) -> None:
         """The table for the load as it is now; a load that none covers is asked for once, and again when it grows."""
-        load = self._qps if self._qps is not None else self._load.rate(now) * self.workers
+        load = self._qps if self._qps is not None else self._load.rate(now) / self._share
         at = bisect_left(self._loads, load / (1.0 + self.tolerance))
         found = self._by_load[at] if at < len(self._by_load) else None
         if found is not None:
-            self.missing = None
+            if self.missing is not None and self.asked:
+                self._say(
+                    "table_found", f"a selection table for {found.qps:.4g} queries/s covers the load", load, actions
+                )
+            self.missing, self.asked = None, False
         elif self.missing is None or load > self.missing * (1.0 + self.tolerance):
             self.missing = load
             if not self._by_load:
                 return  # without any table there is nothing that could be amiss with the load
             detail = f"no selection table covers {load:.4g} queries/s; the fastest variant serves"
-            actions.append(Announce(f"app:{self.app}", "table_missing", detail, {"qps": load}))
+            self._say("table_missing", detail, load, actions)
+            self.asked = True
         if found is not self.table:
             self.table = found
+            self._observing.under(found, now)
             self._resolve()
+
+    def _say(self, state: str, detail: str, load: float, actions: list[StationAction]) -> None:
+        data: dict[str, float | str] = {"qps": load, "slo": self.slo, "worker_class": self._by_load[0].worker_class}
+        actions.append(Announce(f"tables:{self.app}", state, detail, data))
 
     def _resolve(self) -> None:
         """Variants of the table's codes, None where not hosted."""

@@ -92,7 +92,7 @@ def test_above_all_tables_it_falls_back_and_asks_for_the_load() -> None:
     actions = chosen.handle(Offered(), 0.001)
     assert ran(actions) == [("small", 4)]
     assert [(a.subject, a.state, a.data) for a in actions if isinstance(a, Announce)] == [
-        ("app:a", "table_missing", {"qps": 500.0})
+        ("tables:a", "table_missing", {"qps": 500.0, "slo": SLO, "worker_class": ""})
     ]
     assert chosen.missing == 500.0
     chosen.handle(Finished("a", "small", 4, 0.02), 0.03)
