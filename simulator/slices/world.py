@@ -1,0 +1,374 @@
+"""A cluster of sliced GPUs: batches come, are sent to a GPU, placed on a slice, run, end; GPUs are drained and cut
+anew.
+
+Rules:
+- Everything is data in one heap ordered by time and by the order of asking, and decisions are made by the pure
+  policies: a copy of a world goes on exactly as the original would.
+- A GPU that drains takes no new batch; what waits there is sent elsewhere, what runs there ends. Once nothing runs it
+  is cut, which takes ``reshape_s``, and takes batches again.
+- A GPU that is lost (spot capacity) gives what ran there back to the queue. Batches that no GPU can take wait.
+- Every batch ends exactly once.
+"""
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Any, Protocol
+
+from domain.errors import IllegalEventError
+from planner.geometry.reconfiguration import (
+    Desired,
+    Drain,
+    GeometryChanged,
+    GpuState,
+    ReconfigurationAction,
+    Reconfigurator,
+    Reshape,
+    Resume,
+    SlicesIdle,
+)
+from planner.geometry.tables import Geometry, PlacementTable
+from policies.placement.slowdown import Footprint, SlowdownTable
+from policies.placement.strategies import SlicePlacement, Waiting
+from simulator.slices.containers import Containers
+from simulator.slices.gpu import Running, SimSlice, cut
+from simulator.slices.workload import Batch, Workload
+
+_ARRIVE, _END, _BEGIN, _TICK, _RESHAPED, _NODE = range(6)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A batch ended at ``at``. ``rdf``: of the slice it ran on; ``started``: when it began to run, warm."""
+
+    batch: Batch
+    at: float
+    placed: float
+    started: float
+    alone: float
+    gpu: int
+
+
+@dataclass(slots=True)
+class SimGpu:
+    """A GPU: its slices, the queue before them, and whether it takes batches.
+
+    ``here``: bought and not lost; ``open``: not draining or being cut.
+    """
+
+    name: str
+    geometry: Geometry
+    slices: list[SimSlice]
+    queue: SlicePlacement
+    here: bool = True
+    open: bool = True
+    running: int = 0
+    epoch: int = 0
+    received: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def takes(self) -> bool:
+        """Whether new batches may be sent here."""
+        return self.here and self.open
+
+    @property
+    def waiting(self) -> int:
+        """Batches queued before its slices."""
+        return self.queue.queued
+
+
+class Dispatch(Protocol):
+    """Chooses the GPU of a batch."""
+
+    def choose(self, item: Waiting, gpus: Sequence[SimGpu]) -> int | None:
+        """Index of a GPU that takes batches; None where there is none."""
+        ...
+
+
+class Control(Protocol):
+    """Says, period by period, how GPUs should be cut."""
+
+    period: float
+
+    def tick(self, world: "World", now: float) -> list[Desired]:
+        """Wishes for this period."""
+        ...
+
+
+class Nodes(Protocol):
+    """What becomes of bought GPUs: called at the times it asks for; it uses ``lose``, ``regain`` and ``close``."""
+
+    def start(self, world: "World") -> None:
+        """At time 0."""
+        ...
+
+    def handle(self, world: "World", what: Any, now: float) -> None:
+        """Something that it asked for with ``World.at``."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """A system: how it queues, dispatches and cuts. ``free``: changes of geometry take no time and no draining."""
+
+    make_queue: Callable[[], SlicePlacement]
+    geometry: Geometry
+    reshape_s: float = 2.0
+    fraction: float = 0.3
+    patience: int = 3
+    published: bool = False
+    free: bool = False
+    cold_start_s: float = 0.0
+    keep_alive_s: float = 600.0
+
+
+class World:
+    """One run of one system. ``run`` it to the end, or ``run_until``."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        table: SlowdownTable,
+        placements: PlacementTable,
+        gpus: int,
+        rules: Rules,
+        *,
+        dispatch: Dispatch,
+        control: Control | None = None,
+        nodes: Nodes | None = None,
+    ) -> None:
+        self.workload = workload
+        self.table = table
+        self.placements = placements
+        self.rules = rules
+        self.now = 0.0
+        self.dispatch = dispatch
+        self.control = control
+        self.nodes = nodes
+        self.ended: list[Ended] = []
+        self.reconfigurations = 0
+        self.containers = Containers(rules.keep_alive_s)
+        geometry = placements.ordered(list(rules.geometry))
+        self.gpus = [
+            SimGpu(f"gpu{i}", geometry, cut(placements, geometry, 0.0), rules.make_queue()) for i in range(gpus)
+        ]
+        self.reconfigurator = Reconfigurator(
+            {g.name: g.geometry for g in self.gpus},
+            patience=rules.patience,
+            fraction=rules.fraction,
+            published=rules.published,
+        )
+        self._index = {g.name: i for i, g in enumerate(self.gpus)}
+        self._heap: list[tuple[float, int, int, Any]] = []
+        self._asked = 0
+        self._next = 0
+        self._homeless: list[Waiting] = []
+        self._arm_arrival()
+        if control is not None:
+            self._at(control.period, _TICK, None)
+        if nodes is not None:
+            nodes.start(self)
+
+    # -- running
+
+    def run(self) -> None:
+        """To the end of the last batch."""
+        while self._heap and len(self.ended) < len(self.workload.batches):
+            self._step()
+
+    def run_until(self, limit: float) -> None:
+        """Everything that is due by ``limit``."""
+        while self._heap and self._heap[0][0] <= limit:
+            self._step()
+        self.now = max(self.now, limit)
+
+    def fork(self) -> "World":
+        """A copy that goes on by itself, with no record of what ended before."""
+        shared = (self.workload, self.table, self.placements, self.rules)
+        memo: dict[int, Any] = {id(x): x for x in shared}
+        memo[id(self.ended)] = []
+        return deepcopy(self, memo)
+
+    def at(self, when: float, what: Any) -> None:
+        """Have the nodes told of ``what`` at ``when``."""
+        self._at(when, _NODE, what)
+
+    def _at(self, when: float, kind: int, what: Any) -> None:
+        self._asked += 1
+        heappush(self._heap, (max(when, self.now), self._asked, kind, what))
+
+    def _step(self) -> None:
+        self.now, _, kind, what = heappop(self._heap)
+        now = self.now
+        if kind == _END:
+            self._slice_ends(what, now)
+        elif kind == _ARRIVE:
+            batch = self.workload.batches[self._next]
+            self._next += 1
+            self._arm_arrival()
+            self.send(Waiting(batch.key, batch.variant, batch.strict), now)
+        elif kind == _BEGIN:
+            self._begin(what, now)
+        elif kind == _TICK:
+            self._tick(now)
+        elif kind == _RESHAPED:
+            gpu, epoch = what
+            if self.gpus[gpu].epoch == epoch:
+                self._do(self.reconfigurator.handle(GeometryChanged(self.gpus[gpu].name), now), now)
+        elif self.nodes is not None:
+            self.nodes.handle(self, what, now)
+
+    def _arm_arrival(self) -> None:
+        if self._next < len(self.workload.batches):
+            self._at(self.workload.batches[self._next].formed, _ARRIVE, None)
+
+    # -- batches
+
+    def send(self, item: Waiting, now: float) -> None:
+        """Send a batch to a GPU, or keep it until one takes batches."""
+        at = self.dispatch.choose(item, self.gpus)
+        if at is None:
+            self._homeless.append(item)
+            return
+        gpu = self.gpus[at]
+        gpu.received[item.variant] = gpu.received.get(item.variant, 0) + self.workload.batches[item.key].rows
+        gpu.queue.arrived(item, gpu.slices)
+        self._pump(at, now)
+
+    def _pump(self, at: int, now: float) -> None:
+        gpu = self.gpus[at]
+        if not gpu.takes:
+            return
+        while (assigned := gpu.queue.next(gpu.slices)) is not None:
+            batch = self.workload.batches[assigned.item.key]
+            footprint = self.table.of(batch.variant, assigned.profile)
+            gpu.slices[assigned.slice].reserve(footprint.memory_bytes)
+            gpu.running += 1
+            warm = self.containers.take(gpu.name, batch.variant, now)
+            begins = now if warm else now + self.rules.cold_start_s
+            what = (at, gpu.epoch, assigned.slice, batch.key, footprint, now)
+            if begins > now:
+                self._at(begins, _BEGIN, what)
+            else:
+                self._begin(what, now)
+
+    def _begin(self, what: tuple[int, int, int, int, Footprint, float], now: float) -> None:
+        at, epoch, slot, key, footprint, placed = what
+        if self.gpus[at].epoch != epoch:
+            return  # the GPU was lost while its container started; the batch went back to the queue then
+        part = self.gpus[at].slices[slot]
+        part.begin(Running(key, footprint, footprint.seconds * self.workload.batches[key].work, placed, now), now)
+        self._arm_end(at, slot, part)
+
+    def _arm_end(self, at: int, slot: int, part: SimSlice) -> None:
+        if part.jobs:
+            self._at(part.next_end, _END, (at, self.gpus[at].epoch, slot, part.version))
+
+    def _slice_ends(self, what: tuple[int, int, int, int], now: float) -> None:
+        at, epoch, slot, version = what
+        gpu = self.gpus[at]
+        if gpu.epoch != epoch or gpu.slices[slot].version != version:
+            return
+        part = gpu.slices[slot]
+        for running in part.end(now):
+            batch = self.workload.batches[running.key]
+            gpu.running -= 1
+            self.containers.give(gpu.name, batch.variant, now)
+            self.ended.append(Ended(batch, now, running.placed, running.started, running.seconds, at))
+        self._arm_end(at, slot, part)
+        if gpu.running == 0 and self.reconfigurator.state(gpu.name) is GpuState.DRAINING:
+            self._do(self.reconfigurator.handle(SlicesIdle(gpu.name), now), now)
+        self._pump(at, now)
+
+    # -- geometry
+
+    def _tick(self, now: float) -> None:
+        assert self.control is not None
+        if now < self.workload.duration:
+            self._at(now + self.control.period, _TICK, None)
+        for desired in self.control.tick(self, now):
+            self.ask(desired, now)
+
+    def ask(self, desired: Desired, now: float) -> None:
+        """One wish for a geometry; GPUs that are gone or closed by their node have none."""
+        if self.gpus[self._index[desired.gpu]].here:
+            self._do(self.reconfigurator.handle(desired, now), now)
+
+    def set_geometry(self, at: int, geometry: Geometry, now: float) -> None:
+        """Cut an idle GPU at once: for rules under which changes are free."""
+        gpu = self.gpus[at]
+        if gpu.running:
+            raise IllegalEventError(f"{gpu.name} runs batches and cannot be cut")
+        waiting = gpu.queue.drain()
+        gpu.geometry = geometry
+        gpu.slices = cut(self.placements, geometry, now)
+        gpu.epoch += 1
+        for item in waiting:
+            self.send(item, now)
+
+    def _do(self, actions: Sequence[ReconfigurationAction], now: float) -> None:
+        for action in actions:
+            at = self._index[action.gpu]
+            gpu = self.gpus[at]
+            match action:
+                case Drain():
+                    gpu.open = False
+                    for item in gpu.queue.drain():
+                        self.send(item, now)
+                    if gpu.running == 0 and self.reconfigurator.state(gpu.name) is GpuState.DRAINING:
+                        self._do(self.reconfigurator.handle(SlicesIdle(gpu.name), now), now)
+                case Reshape():
+                    self.reconfigurations += 1
+                    self._at(now + self.rules.reshape_s, _RESHAPED, (at, gpu.epoch))
+                case Resume(_, geometry):
+                    gpu.geometry = geometry
+                    gpu.slices = cut(self.placements, geometry, now)
+                    gpu.epoch += 1
+                    gpu.open = True
+                    self.containers.forget(gpu.name)
+                    self._house(now)
+
+    # -- nodes
+
+    def close(self, at: int, now: float) -> None:
+        """A notice came: no new batches; what waits there is sent elsewhere, what runs may end."""
+        gpu = self.gpus[at]
+        gpu.here = False
+        for item in gpu.queue.drain():
+            self.send(item, now)
+
+    def lose(self, at: int, now: float) -> None:
+        """The GPU is gone: what ran there goes back to the queue, oldest first."""
+        gpu = self.gpus[at]
+        self.close(at, now)
+        lost = sorted(key for part in gpu.slices for key in part.clear())
+        lost += [w[3] for w in self._starting(at, gpu.epoch)]
+        gpu.running = 0
+        gpu.epoch += 1
+        for key in sorted(lost):
+            batch = self.workload.batches[key]
+            self.send(Waiting(key, batch.variant, batch.strict), now)
+
+    def regain(self, at: int, now: float) -> None:
+        """A fresh GPU stands in: empty slices, the geometry of the old one."""
+        gpu = self.gpus[at]
+        gpu.slices = cut(self.placements, gpu.geometry, now)
+        gpu.running = 0
+        gpu.epoch += 1
+        gpu.here = True
+        self.containers.forget(gpu.name)
+        if self.reconfigurator.state(gpu.name) is GpuState.DRAINING:
+            self._do(self.reconfigurator.handle(SlicesIdle(gpu.name), now), now)
+        if self.reconfigurator.state(gpu.name) is GpuState.CHANGING:
+            self._do(self.reconfigurator.handle(GeometryChanged(gpu.name, ok=False), now), now)
+        self._house(now)
+
+    def _starting(self, at: int, epoch: int) -> list[tuple[int, int, int, int, Footprint, float]]:
+        return [what for _, _, kind, what in self._heap if kind == _BEGIN and what[0] == at and what[1] == epoch]
+
+    def _house(self, now: float) -> None:
+        """A GPU takes batches again: what no GPU took is sent now."""
+        waiting, self._homeless = self._homeless, []
+        for item in waiting:
+            self.send(item, now)
