@@ -13,6 +13,7 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 import ctypes  # noqa: E402 - a signal during the slow imports below must not kill the process
 import os  # noqa: E402
+import resource  # noqa: E402
 import socket  # noqa: E402
 import sys  # noqa: E402
 import threading  # noqa: E402
@@ -88,6 +89,8 @@ class Child:
 
         if runtime.core is not None:
             os.sched_setaffinity(0, {runtime.core})
+        if runtime.address_space_bytes:
+            limit_memory(runtime.address_space_bytes)
         self._sessions = Sessions(runtime)
         return {"pid": os.getpid()}
 
@@ -123,6 +126,14 @@ def _receive_tensors(sock: socket.socket, header: Header, body_bytes: int) -> di
             receive_blocking(sock, array.reshape(-1).view(np.uint8).data)
         arrays[name] = array
     return arrays
+
+
+def limit_memory(limit_bytes: int) -> None:
+    """Let allocations beyond ``limit_bytes`` of address space fail, and leave no core files."""
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    wanted = limit_bytes if most == resource.RLIM_INFINITY else min(limit_bytes, most)
+    resource.setrlimit(resource.RLIMIT_AS, (wanted, most))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def die_with_parent(parent: int) -> None:

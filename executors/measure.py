@@ -41,10 +41,15 @@ async def profile_variants(
     options: ProfileOptions | None = None,
     progress: Progress = silent,
     monotonic: Callable[[], float] = time.perf_counter,
+    *,
+    sweep: Sweep | None = None,
+    rows: Mapping[str, Sequence[tuple[Tensor, ...]]] | None = None,
 ) -> list[Profile]:
     """Load ``variants`` on a started ``executor``, measure them interleaved, unload them.
 
-    Each batch holds one-row queries of random content, as serving would send. Raises LoadError, ExecutionError.
+    Each batch holds one-row queries of random content, as serving would send; or those of ``rows``, by app, as many as
+    the largest batch at least. ``sweep``: one of the caller's, which may hold samples already. Raises LoadError,
+    ExecutionError.
     """
     options = options or ProfileOptions()
     largest = max(options.batches)
@@ -52,9 +57,9 @@ async def profile_variants(
     for variant in variants:
         progress(f"load {variant.name}", 0.0)
         loaded[variant.name] = await executor.load(variant, max_batch=largest)
-    rows = {name: random_rows(apps[name], largest, options.seed) for name in sorted({v.app for v in variants})}
+    rows = rows or {name: random_rows(apps[name], largest, options.seed) for name in sorted({v.app for v in variants})}
     app_of = {v.name: v.app for v in variants}
-    sweep = Sweep(sorted(app_of), options.batches, options.effort, options.seed)
+    sweep = sweep or Sweep(sorted(app_of), options.batches, options.effort, options.seed)
     told = -_TOLD_EVERY
     while (measurement := sweep.next()) is not None:
         queries = rows[app_of[measurement.variant]][: measurement.batch]

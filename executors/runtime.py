@@ -19,7 +19,8 @@ class Runtime:
 
     ``visible_device``: UUID of a GPU or MIG instance. ``memory_limit_bytes``: of the GPU arena (0: none).
     ``compute_share``: per cent of the GPU's threads under MPS (0: all). ``cpu_fallback``: whether the CPU may stand in
-    where the provider asked for is missing.
+    where the provider asked for is missing. ``address_space_bytes``: of the process, for models that nobody has vouched
+    for yet (0: no limit; none can be set with CUDA, which maps more than it uses).
     """
 
     provider: Provider = "cpu"
@@ -29,6 +30,7 @@ class Runtime:
     memory_limit_bytes: int = 0
     compute_share: int = 0
     cpu_fallback: bool = False
+    address_space_bytes: int = 0
 
     def document(self) -> dict[str, Any]:
         """Plain JSON values, for the child."""

@@ -92,7 +92,7 @@ def save_catalogue(
         for digest, model in sorted(models.items()):
             save_model(folder, digest, model)
         check_models(folder, catalogue.variants.values())
-        _replace(folder / DOCUMENT, data)
+        write_file(folder / DOCUMENT, data)
     except OSError as error:
         raise ConfigurationError(f"cannot write the catalogue in {folder}: {error.strerror}; choose another") from error
 
@@ -104,7 +104,7 @@ def save_model(folder: Path, digest: str, model: bytes) -> None:
     (folder / MODELS).mkdir(parents=True, exist_ok=True)
     path = folder / model_path(digest)
     if not path.exists() or digest_of(path.read_bytes()) != digest:
-        _replace(path, model)
+        write_file(path, model)
 
 
 def _read_document(folder: Path) -> CatalogueDocument:
@@ -117,7 +117,8 @@ def _read_document(folder: Path) -> CatalogueDocument:
     return decode(data, str(path))
 
 
-def _replace(path: Path, data: bytes) -> None:
+def write_file(path: Path, data: bytes) -> None:
+    """Write ``data`` so that a reader sees the old file or the new one, never a part. Raises OSError."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
     temporary = Path(name)
     try:

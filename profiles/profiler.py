@@ -43,6 +43,16 @@ class Effort:
     longest: float = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A median of ``samples`` wall times, seconds, with its 95 % confidence interval ``low`` to ``high``."""
+
+    middle: float
+    low: float
+    high: float
+    samples: int
+
+
 @dataclass(slots=True)
 class _Pair:
     measurement: Measurement
@@ -105,6 +115,25 @@ class Sweep:
         """Latency of each batch size of ``variant`` that was measured."""
         pairs = (p for m, p in self._pairs.items() if m.variant == variant and p.samples and not p.given_up)
         return tuple(summarise(p.measurement.batch, p.samples) for p in pairs)
+
+    def spreads(self, variant: str) -> dict[int, Spread]:
+        """Batch size -> median of ``variant`` with its confidence interval."""
+        pairs = (p for m, p in self._pairs.items() if m.variant == variant and p.samples and not p.given_up)
+        return {p.measurement.batch: spread_of(p.samples) for p in pairs}
+
+
+def spread_of(samples: Sequence[Sample]) -> Spread:
+    """The median wall time and the order statistics around it that enclose the true one in 95 % of cases.
+
+    Free of assumptions on the distribution (the number below the median is binomial): the interval is honest on a noisy
+    machine, and is the whole range where there are fewer than six samples.
+    """
+    wall = np.sort([s.wall for s in samples])
+    n = len(wall)
+    half = 0.98 * np.sqrt(n)  # 1.96 standard deviations of a binomial with p = 1/2
+    low = max(0, int(np.floor(n / 2 - half)))
+    high = min(n - 1, int(np.ceil(n / 2 + half)))
+    return Spread(float(np.median(wall)), float(wall[low]), float(wall[high]), n)
 
 
 def summarise(batch: int, samples: Sequence[Sample]) -> BatchLatency:

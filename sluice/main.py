@@ -23,6 +23,7 @@ COMMANDS: tuple[str, ...] = (
     "audit",
     "explain",
     "doctor",
+    "register",
     "variants",
     "profile",
     "plan",

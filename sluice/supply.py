@@ -1,7 +1,14 @@
-"""Inputs to send: held-out samples of the demo's apps with their labels, random ones of any other app's shapes."""
+"""Inputs to send: held-out samples of demo apps and registered ones, with labels; random ones of any other app."""
+
+from pathlib import Path
+
+import numpy as np
 
 from domain.app import App
+from domain.errors import InvalidInputError
+from domain.tensor import Tensor
 from profiles.demo.build import FAMILIES, samples
+from profiles.registered import Registered
 from sluice.sending import Samples, samples_of
 
 
@@ -11,3 +18,23 @@ def demo_samples(app: App, *, rows: int = 1, seed: int = 0) -> Samples:
         return samples_of(app, None, None, rows=rows, seed=seed)
     known = samples(app.name)
     return samples_of(app, known.inputs, known.labels, rows=rows, seed=seed)
+
+
+def app_samples(app: App, home: Path, *, rows: int = 1, seed: int = 0) -> Samples:
+    """As ``demo_samples``; for an app registered in ``home``, rows of its validation set."""
+    registered = Registered(home)
+    if app.name not in registered.apps():
+        return demo_samples(app, rows=rows, seed=seed)
+    if not 1 <= rows <= app.max_rows:
+        raise InvalidInputError("rows", f"{rows}; {app.name} takes 1 to {app.max_rows} rows a query")
+    *inputs, truth = registered.samples(app.name)
+    queries = len(truth) // rows
+    tensors = [
+        tuple(
+            Tensor(s.name, s.datatype, (rows, *s.row_shape), a[i * rows : (i + 1) * rows].tobytes())
+            for s, a in zip(app.inputs, inputs, strict=True)
+        )
+        for i in range(queries)
+    ]
+    labels = truth[: queries * rows].reshape(queries, rows) if truth.dtype.kind == "i" else None
+    return Samples(app.name, tensors, None if labels is None else labels.astype(np.int64))

@@ -16,7 +16,7 @@ from sluice.commands.results import line
 from sluice.console import EXIT_FAILED, JsonOption, one_line_errors, out, print_json
 from sluice.places import live_server
 from sluice.settings import Settings, load
-from sluice.supply import demo_samples
+from sluice.supply import app_samples
 
 _MAX_FILE = 64 << 20
 
@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 def infer(
     app: Annotated[str, typer.Option("--app", help="The app to ask.")],
     inputs: Annotated[Path | None, typer.Option("--input", help=".npz or .json of arrays by input name.")] = None,
-    sample: Annotated[int, typer.Option(min=0, help="Without --input: which held-out sample of the demo to send.")] = 0,
+    sample: Annotated[int, typer.Option(min=0, help="Without --input: which held-out sample to send.")] = 0,
     latency_ms: Annotated[float | None, typer.Option(help="Goal: answer within.")] = None,
     accuracy: Annotated[float | None, typer.Option(help="Goal: at least this accuracy, 0..1.")] = None,
     query_class: Annotated[str | None, typer.Option("--class", help="strict or best_effort.")] = None,
@@ -61,10 +61,10 @@ def infer(
 def _tensors(settings: Settings, app: str, file: Path | None, sample: int) -> tuple[tuple[Tensor, ...], int | None]:
     if file is not None:
         return tensors_of(read_arrays(file)), None
-    catalogue, _ = open_catalogue(settings)
+    catalogue, _ = open_catalogue(settings, [app])
     if app not in catalogue.apps:
         raise ConfigurationError(f"--app {app!r}: not in the catalogue; it has {', '.join(catalogue.apps)}")
-    samples = demo_samples(catalogue.apps[app])
+    samples = app_samples(catalogue.apps[app], settings.home)
     index = sample % len(samples.inputs)
     return samples.inputs[index], None if samples.labels is None else int(samples.labels[index][0])
 

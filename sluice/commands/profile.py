@@ -40,7 +40,7 @@ def profile(
         if bool(app) == every:
             raise InvalidInputError("--app", "name the apps to profile, or give --all")
         sizes = read_batches(batches)
-        catalogue, folder = open_catalogue(load(settings))
+        catalogue, folder = open_catalogue(load(settings), app or [])
         chosen = choose(catalogue, list(catalogue.apps) if every else app or [])
         measured = _measure(folder, catalogue, chosen, device_type, sizes, repeats)
         merged = Catalogue.of(

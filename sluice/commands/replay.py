@@ -17,7 +17,7 @@ from sluice.console import JsonOption, err, one_line_errors, out, print_json
 from sluice.places import live_server
 from sluice.sending import Sender, Sent
 from sluice.settings import Settings, describe, load
-from sluice.supply import demo_samples
+from sluice.supply import app_samples
 from stages.clock import SystemClock
 from streams import connect
 from streams.topics import Topics
@@ -102,7 +102,7 @@ async def _replay(
     rows: int,
     seed: int,
 ) -> Sent:
-    catalogue, _ = open_catalogue(settings)
+    catalogue, _ = open_catalogue(settings, only)
     apps = sorted(only or settings.apps or catalogue.apps)
     unknown = set(apps) - set(catalogue.apps)
     if unknown:
@@ -121,7 +121,7 @@ async def _replay(
                 producer,
                 Topics(settings.prefix),
                 SystemClock(),
-                [demo_samples(catalogue.apps[name], rows=rows) for name in apps],
+                [app_samples(catalogue.apps[name], settings.home, rows=rows) for name in apps],
                 run=uuid.uuid4().hex[:8],
                 latency_ms=latency_ms,
                 on_sent=lambda _, count: progress.advance(task, count),

@@ -38,7 +38,7 @@ def up(
 
 
 async def _up(settings: Settings, roles: list[str], apps: list[str], devices: list[str]) -> None:
-    catalogue, models = open_catalogue(settings)
+    catalogue, models = open_catalogue(settings, apps)
     folder = new_run_folder(settings)
     async with system(settings, catalogue, models, folder) as built:
         stages = built.stages(roles, apps=apps, devices=devices)

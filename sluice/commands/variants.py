@@ -13,6 +13,7 @@ from domain.errors import InvalidInputError
 from domain.profile import Profile
 from domain.variant import Variant
 from profiles.catalogue import Catalogue
+from profiles.registered import Record, Registered
 from sluice.catalogue import open_catalogue
 from sluice.console import JsonOption, one_line_errors, out, print_json
 from sluice.settings import load
@@ -33,25 +34,37 @@ def variants(
 ) -> None:
     """List variants with accuracy and profiles. The demo's are built and profiled first where there are none."""
     with one_line_errors():
-        catalogue, folder = open_catalogue(load(settings))
+        chosen = load(settings)
+        catalogue, folder = open_catalogue(chosen, [app] if app else [])
+        registered = Registered(chosen.home)
+        records = {name: registered.served_record(name) for name in registered.apps()}
         apps = [app] if app else list(catalogue.apps)
         for name in apps:
             if name not in catalogue.apps:
                 raise InvalidInputError("--app", f"{name!r} is not one of {', '.join(catalogue.apps) or 'none'}")
     if as_json:
-        print_json({"folder": str(folder), "apps": {name: describe_app(catalogue, name) for name in apps}})
+        described = {name: describe_app(catalogue, name) + _not_served(records.get(name)) for name in apps}
+        print_json({"folder": str(folder), "apps": described})
         return
     for name in apps:
         out.print(_table(catalogue, name))
+        for row in _not_served(records.get(name)):
+            out.print(
+                f"[dim]not served: {row['name']}, {100 * row['accuracy']:.1f} %: {row['reason']}[/]", soft_wrap=True
+            )
         for line in _noise(catalogue.of_app(name)):
             out.print(f"[dim]{line}[/]")
 
 
 def describe_app(catalogue: Catalogue, app: str) -> list[dict[str, Any]]:
-    """Variants of ``app``, most accurate first, as plain values. Seconds and bytes."""
+    """Variants of ``app``, most accurate first, as plain values. Seconds and bytes, where a name does not say."""
     return [
         {
+            "name": v.name,
             "variant": v.name,
+            **_first_profile(_profiles(catalogue, v.name)),
+            "served": True,
+            "reason": "",
             "family": v.family,
             "accuracy": v.accuracy,
             "accuracy_se": v.accuracy_se,
@@ -63,6 +76,50 @@ def describe_app(catalogue: Catalogue, app: str) -> list[dict[str, Any]]:
         }
         for v in catalogue.of_app(app)
     ]
+
+
+def candidate_rows(record: Record) -> list[dict[str, Any]]:
+    """Candidates of a registered version, served or not, as plain values."""
+    return [
+        {
+            "name": c.variant.name,
+            "recipe": c.recipe,
+            "accuracy": c.variant.accuracy,
+            "accuracy_se": c.variant.accuracy_se,
+            "latency_ms": {str(p.batch): 1e3 * p.median_s for p in c.profiles[0].points},
+            "latency_ms_95": {
+                str(s.batch): [1e3 * s.low_s, 1e3 * s.high_s] for s in next(iter(c.spreads.values()), ())
+            },
+            "p95_ms": {str(p.batch): 1e3 * p.p95_s for p in c.profiles[0].points},
+            "cpu_ms": {str(p.batch): 1e3 * p.cpu_s for p in c.profiles[0].points},
+            "load_ms": 1e3 * c.profiles[0].load_s,
+            "memory_bytes": c.profiles[0].memory_bytes,
+            "size_bytes": c.variant.size_bytes,
+            "digest": c.variant.digest,
+            "accuracy_lost": c.gap,
+            "accuracy_lost_se": c.gap_se,
+            "served": c.served,
+            "reason": c.reason,
+        }
+        for c in record.candidates
+    ]
+
+
+def _not_served(record: Record | None) -> list[dict[str, Any]]:
+    return [row for row in candidate_rows(record) if not row["served"]] if record else []
+
+
+def _first_profile(profiles: Sequence[Profile]) -> dict[str, Any]:
+    """What a row says of the first device type that it was profiled on."""
+    if not profiles:
+        return {"latency_ms": {}, "load_ms": None, "memory_bytes": None}
+    first = profiles[0]
+    return {
+        "device_type": first.device_type,
+        "latency_ms": {str(p.batch): 1e3 * p.median for p in first.points},
+        "load_ms": 1e3 * first.load,
+        "memory_bytes": first.memory_bytes,
+    }
 
 
 def within_noise(variant: Variant, others: Sequence[Variant]) -> list[str]:

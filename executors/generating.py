@@ -1,0 +1,79 @@
+"""Reads and transforms models nobody vouches for: ``python -m executors.generating FOLDER PARENT_PID``.
+
+Rules. One task a process: ``task.json`` in FOLDER says what to do, ``answer.json`` what came of it, ``result.onnx`` is
+the model made. A model that crashes a library, takes all memory or never ends takes this process with it and no other;
+the parent's death ends it too. Nothing here runs a model but ONNX Runtime and its tools.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from domain.errors import InvalidInputError
+from executors.child import die_with_parent, limit_memory
+
+TASK, ANSWER, RESULT, CALIBRATION = "task.json", "answer.json", "result.onnx", "calibration.npz"
+
+
+def check(task: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Read the model at ``task["path"]``; the model that serves batches, and its interface."""
+    from profiles.generation.batch_axis import open_interface
+    from profiles.generation.checks import ModelLimits, read_checked
+
+    model = read_checked(Path(task["path"]), ModelLimits(total_bytes=task["max_bytes"]))
+    interface = open_interface(model)
+    (folder / RESULT).write_bytes(model.SerializeToString(deterministic=True))
+    return {
+        "inputs": [[p.name, p.datatype, p.row_shape] for p in interface.inputs],
+        "outputs": [[p.name, p.datatype, p.row_shape] for p in interface.outputs],
+        "notes": list(interface.notes),
+    }
+
+
+def make(task: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Make ``task["recipe"]`` of the checked model at ``task["path"]``."""
+    import numpy as np
+    import onnx
+
+    from profiles.generation import recipes
+
+    with np.load(folder / CALIBRATION, allow_pickle=False) as arrays:
+        calibration = {name: arrays[f"arr_{i}"] for i, name in enumerate(task["inputs"])}
+    source = recipes.Source(onnx.load(task["path"]), calibration)
+    try:
+        (folder / RESULT).write_bytes(recipes.make(task["recipe"], source))
+    except recipes.NotApplicableError as error:
+        return {"skipped": str(error)}
+    return {}
+
+
+def work(folder: Path) -> dict[str, Any]:
+    """Do the task; the answer, one line of why where it failed."""
+    task = json.loads((folder / TASK).read_text())
+    limit_memory(task["memory_bytes"])
+    try:
+        return {"ok": True, **{"check": check, "make": make}[task["op"]](task, folder)}
+    except InvalidInputError as error:
+        return {"ok": False, "field": error.field, "problem": error.problem}
+    except MemoryError:
+        return {"ok": False, "field": "model", "problem": "needs more memory than it may take; give a smaller one"}
+    except Exception as error:  # the tools raise what they like; the parent gets one line of it
+        why = " ".join(str(error).split())[:200]
+        return {"ok": False, "field": task["op"], "problem": f"{type(error).__name__}: {why}"}
+
+
+def main() -> None:
+    """Work, write the answer, leave."""
+    folder = Path(sys.argv[1])
+    die_with_parent(int(sys.argv[2]))
+    answer = json.dumps(work(folder))
+    unfinished = folder / f"{ANSWER}.writing"
+    unfinished.write_text(answer)
+    unfinished.replace(folder / ANSWER)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""``sluice register``: from a trained model and labelled rows to an app that ``sluice up`` serves."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from domain.errors import InvalidInputError
+from profiles.generation.metrics import METRICS
+from profiles.profiler import Effort
+from profiles.registered import Record, Registered
+from sluice.commands.variants import candidate_rows
+from sluice.console import JsonOption, err, one_line_errors, out, print_json
+from sluice.settings import Settings, load
+
+_INTERRUPTED = 130
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("register")(register_command)
+
+
+def register_command(
+    model: Annotated[Path | None, typer.Argument(help="The trained model, .onnx.")] = None,
+    app: Annotated[str, typer.Option("--app", help="Name of the app it answers.")] = "",
+    validation: Annotated[Path | None, typer.Option(help="Labelled rows: .npz, or a folder of .npy files.")] = None,
+    metric: Annotated[str, typer.Option(help=f"Of {', '.join(METRICS)}.")] = "accuracy",
+    slo_ms: Annotated[float | None, typer.Option(help="Time an answer may take, unless a query says.")] = None,
+    threads: Annotated[
+        str, typer.Option(help="Threads of a worker to profile for: 1 (device type cpu), 2 (cpu2).")
+    ] = "1",
+    repeats: Annotated[int, typer.Option(min=7, max=10_000, help="Samples a batch size, where time allows.")] = 60,
+    chance: Annotated[bool, typer.Option(help="Take a model that does no better than chance.")] = False,
+    retire: Annotated[bool, typer.Option(help="Serve the app no more; its versions are kept.")] = False,
+    version: Annotated[int | None, typer.Option(help="Serve this version of the app again.")] = None,
+    settings: Annotated[Path | None, typer.Option(help="Settings file (YAML).")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check a model, generate and measure variants of it, and have `sluice up` serve those that are worth it.
+
+    Interrupted, it goes on from where it was when the same command is given again.
+    """
+    with one_line_errors():
+        chosen = load(settings)
+        if not app:
+            raise InvalidInputError("--app", "name the app")
+        if retire or version is not None:
+            if model is not None or validation is not None or (retire and version is not None):
+                raise InvalidInputError("--retire", "give --app with --retire or --version, and nothing else")
+            _change(chosen, app, version, as_json=as_json)
+            return
+        if model is None or validation is None:
+            raise InvalidInputError("MODEL, --validation", "give the .onnx file and its labelled rows")
+        slo = None if slo_ms is None else slo_ms / 1e3
+        made = _register(chosen, model, app, validation, metric, slo, _threads(threads), repeats, chance)
+    _show(made, as_json=as_json)
+
+
+def _change(settings: Settings, app: str, version: int | None, *, as_json: bool) -> None:
+    registered = Registered(settings.home)
+    if version is None:
+        registered.retire(app)
+        told = f"{app} is no longer served; versions kept: {', '.join(map(str, registered.versions(app)))}"
+    else:
+        registered.publish(registered.record(app, version))
+        told = f"{app} is served as version {version}"
+    if as_json:
+        print_json({"app": app, "served_version": version, "versions": registered.versions(app)})
+    else:
+        out.print(told)
+
+
+def _register(
+    settings: Settings,
+    model: Path,
+    app: str,
+    validation: Path,
+    metric: str,
+    slo: float | None,
+    threads: tuple[int, ...],
+    repeats: int,
+    chance: bool,
+) -> Any:
+    from sluice.registration import Request, register_model  # brings ONNX Runtime, which no other option needs
+
+    request = Request(
+        model=model,
+        app=app,
+        validation=validation,
+        metric=metric,
+        slo=slo,
+        threads=threads,
+        effort=Effort(least=min(15, repeats), enough=repeats, share=0.2),
+        chance_allowed=chance,
+    )
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=err, transient=True) as progress:
+        task = progress.add_task("register", total=1.0)
+
+        def told(what: str, done: float) -> None:
+            progress.update(task, description=what, completed=done)
+
+        return asyncio.run(_interruptible(lambda: register_model(request, settings.home, told)))
+
+
+async def _interruptible(start: Callable[[], Any]) -> Any:
+    """Run it; Ctrl-C and SIGTERM end it in order, with a word on how to go on."""
+    job = asyncio.ensure_future(start())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, job.cancel)
+    try:
+        return await job
+    except asyncio.CancelledError:
+        err.print("interrupted; give the same command again to go on from here")
+        raise typer.Exit(_INTERRUPTED) from None
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+def _threads(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise InvalidInputError("--threads", f"{text!r}; give numbers such as 1,2") from error
+
+
+def _show(made: Any, *, as_json: bool) -> None:
+    record: Record = made.record
+    if as_json:
+        print_json(
+            {
+                "app": record.app.name,
+                "version": record.version,
+                "known": made.known,
+                "resumed": made.resumed,
+                "folder": str(made.folder),
+                "metric": record.metric,
+                "chance": record.chance,
+                "rows": record.scored_rows,
+                "notes": record.notes,
+                "variants": candidate_rows(record),
+                "skipped": record.skipped,
+            }
+        )
+        return
+    out.print(candidate_table(record))
+    for row in candidate_rows(record):
+        if not row["served"]:
+            out.print(f"[dim]{row['recipe']}: {row['reason']}[/]", highlight=False, soft_wrap=True)
+    for note in record.notes:
+        out.print(f"[dim]{note}[/]", highlight=False, soft_wrap=True)
+    for recipe, why in record.skipped.items():
+        out.print(f"[dim]{recipe}: {why}[/]", highlight=False, soft_wrap=True)
+    state = "was registered before" if made.known else "is registered"
+    name = record.app.name
+    out.print(f"{name} {state}, version {record.version}; next: sluice up, then sluice infer --app {name}")
+
+
+def candidate_table(record: Record) -> Table:
+    """Candidates of a version: what was measured of each, and whether it is served."""
+    title = f"{record.app.name} v{record.version}: {record.metric} on {record.scored_rows} rows"
+    table = Table(title=title, box=SIMPLE_HEAD)
+    table.add_column("variant", no_wrap=True)
+    for name in ("%", "ms", "largest: ms", "load", "MB"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("served", no_wrap=True)
+    for row in candidate_rows(record):
+        batches = list(row["latency_ms"])
+        table.add_row(
+            row["recipe"],
+            f"{100 * row['accuracy']:.1f} ±{100 * row['accuracy_se']:.1f}",
+            f"{row['latency_ms'][batches[0]]:.3f}",
+            f"{batches[-1]}: {row['latency_ms'][batches[-1]]:.2f}",
+            f"{row['load_ms']:.0f}",
+            f"{row['memory_bytes'] / 1e6:.1f}",
+            "yes" if row["served"] else "no",
+        )
+    return table

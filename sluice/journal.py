@@ -1,0 +1,93 @@
+"""What a registration has done so far, on disk, so that one that was interrupted goes on where it stopped.
+
+Rules. A folder for each job, named by a digest of everything that decides its result: other models, data, options or
+libraries are another job. A step's result is there whole or not at all. Samples of the profiler are appended one a
+line; a line that was cut short is passed over.
+"""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from profiles.folder import write_file
+from profiles.generation.validation import Array
+from profiles.profiler import Effort, Measurement, Sample, Sweep
+
+
+class Journal:
+    """In ``folder``, which is made. ``resumed``: something was in it already."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.resumed = folder.is_dir() and any(folder.iterdir())
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def get(self, step: str) -> dict[str, Any] | None:
+        """Result of ``step``, None where it has none (or was written by a machine that then lost power)."""
+        try:
+            found = json.loads((self.folder / f"{step}.json").read_bytes())
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def put(self, step: str, result: dict[str, Any]) -> None:
+        """Keep the result of ``step``."""
+        write_file(self.folder / f"{step}.json", json.dumps(result).encode())
+
+    def arrays(self, step: str) -> tuple[Array, ...] | None:
+        """Arrays of ``step``, None where it has none."""
+        try:
+            with np.load(self.folder / f"{step}.npz", allow_pickle=False) as arrays:
+                return tuple(arrays[name] for name in arrays.files)
+        except (OSError, ValueError, EOFError):
+            return None
+
+    def put_arrays(self, step: str, arrays: Sequence[Array]) -> None:
+        """Keep arrays of ``step``."""
+        unfinished = self.folder / f".{step}.npz"
+        with unfinished.open("wb") as file:
+            np.savez(file, *arrays)
+        unfinished.replace(self.folder / f"{step}.npz")
+
+    def remove(self) -> None:
+        """The job is done."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class KeptSweep(Sweep):
+    """A sweep that keeps its samples in ``path``, and starts with those that are there."""
+
+    def __init__(
+        self, path: Path, variants: Sequence[str], batches: Sequence[int], effort: Effort | None = None, seed: int = 0
+    ) -> None:
+        super().__init__(variants, batches, effort, seed)
+        self._file: TextIO | None = None
+        self.restored = 0
+        known = set(variants)
+        for line in path.read_text().splitlines() if path.exists() else ():
+            try:
+                variant, batch, wall, cpu = json.loads(line)
+            except ValueError:
+                continue
+            if variant in known and batch in batches:
+                super().record(Measurement(variant, batch), Sample(float(wall), float(cpu)))
+                self.restored += 1
+        self._file = path.open("a", encoding="utf-8")
+        if self.restored:
+            self._file.write("\n")  # a line that was cut short must not swallow the next
+
+    def record(self, measurement: Measurement, sample: Sample) -> None:
+        """Take down and keep."""
+        super().record(measurement, sample)
+        if self._file is not None:
+            self._file.write(json.dumps([measurement.variant, measurement.batch, sample.wall, sample.cpu]) + "\n")
+            self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
