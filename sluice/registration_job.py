@@ -1,0 +1,358 @@
+"""The steps of one registration, from a checked model to the record of its candidates.
+
+Rules. Rows are split once, by a seed: a part, never scored, calibrates static quantisation; all candidates are scored
+on the same rest. Only the registered model must work; a candidate that fails is listed with the reason. Each step's
+result is in the journal before the next begins.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from domain.app import App
+from domain.errors import ConfigurationError, InvalidInputError
+from domain.profile import Profile
+from domain.tensor import TensorSpec
+from domain.variant import Variant
+from executors.evaluate import Evaluation, check_batches, evaluate, query_of, specs_of
+from executors.generator import GeneratorLimits, make_variant
+from executors.measure import ProfileOptions, Progress, profile_variants
+from executors.onnx import OnnxExecutor
+from executors.prepare import machine
+from executors.runtime import PROVIDERS, Runtime
+from profiles.document import MAX_ROW_BYTES, AppDocument, app_to_document, profile_to_document, variant_to_document
+from profiles.folder import digest_of, model_path, save_model
+from profiles.generation import metrics
+from profiles.generation.answers import AnswerOutput, answer_output, answers_of, check_skill, check_truth
+from profiles.generation.batch_axis import Interface
+from profiles.generation.choice import Candidate, verdicts
+from profiles.generation.recipes import ORIGINAL, RECIPES
+from profiles.generation.validation import Array, ValidationSet, row_bytes
+from profiles.profiler import BATCH_SIZES, Effort, Spread
+from profiles.registered import CandidateDocument, Record, Registered
+from sluice.journal import Journal, KeptSweep
+
+_CALIBRATION_ROWS = 128
+_SAMPLES = 64
+"""Rows kept to try the app with."""
+DEFAULT_SLO = 0.1
+_UNSCORED = metrics.Score(0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to register. ``slo``: seconds (None: 0.1, or five times what the model takes, if that is more).
+
+    ``threads``: device types to profile for besides a CUDA device where there is one: 1 is ``cpu``, n is ``cpu<n>``.
+    ``chance_allowed``: also take a model that does no better than chance on the validation set. ``run_timeout``:
+    seconds that loading, or one batch, may take.
+    """
+
+    model: Path
+    app: str
+    validation: Path
+    metric: str = "accuracy"
+    slo: float | None = None
+    threads: tuple[int, ...] = (1,)
+    batches: tuple[int, ...] = BATCH_SIZES
+    effort: Effort = field(default_factory=Effort)
+    limits: GeneratorLimits = field(default_factory=GeneratorLimits)
+    chance_allowed: bool = False
+    run_timeout: float = 60.0
+    seed: int = 0
+
+
+@dataclass(slots=True)
+class _Candidate:
+    recipe: str
+    variant: Variant
+    answers: Array
+    finite: bool
+    score: metrics.Score = _UNSCORED
+    gap: metrics.Score = _UNSCORED
+    profiles: dict[str, Profile] = field(default_factory=dict)
+    spreads: dict[str, dict[int, Spread]] = field(default_factory=dict)
+
+
+class Job:
+    """One registration's steps."""
+
+    def __init__(
+        self,
+        request: Request,
+        registered: Registered,
+        journal: Journal,
+        key: str,
+        model: bytes,
+        interface: Interface,
+        rows: ValidationSet,
+        progress: Progress,
+    ) -> None:
+        self._request = request
+        self._registered = registered
+        self._folder = registered.folder
+        self._journal = journal
+        self._key = key
+        self._source = model
+        self._interface = interface
+        self._all_rows = rows
+        self._progress = progress
+        self._version = 1 + max(registered.versions(request.app), default=0)
+        shapes = {name: array.shape[1:] for name, array in rows.inputs.items()}
+        if row_bytes(interface.inputs, shapes) > MAX_ROW_BYTES:
+            raise InvalidInputError("validation", f"a row has over {MAX_ROW_BYTES} bytes; that cannot be sent")
+        self._inputs = tuple(TensorSpec(p.name, p.datatype, shapes[p.name]) for p in interface.inputs)
+        order = np.random.default_rng(request.seed).permutation(rows.rows)
+        calibrating = min(_CALIBRATION_ROWS, rows.rows // 4)
+        self._calibration = rows.take(order[:calibrating])
+        self._rows = rows.take(np.sort(order[calibrating:]))
+        self._skipped: dict[str, str] = {}
+
+    async def run(self) -> Record:
+        """All steps; the record, not yet kept."""
+        original, output, app = await self._original()
+        candidates = [original]
+        for i, recipe in enumerate(r for r in RECIPES if r != ORIGINAL):
+            self._progress(f"make {recipe}", 0.1 + 0.4 * i / len(RECIPES))
+            made = await self._candidate(recipe, output, app, {c.variant.digest for c in candidates})
+            if made is not None:
+                candidates.append(made)
+        for candidate in candidates:
+            self._score(candidate, original)
+        for target, runtime in _targets(self._request.threads):
+            await self._profile(target, runtime, candidates, app)
+        return self._record(candidates, output, self._with_slo(app, original))
+
+    # -- steps
+
+    async def _original(self) -> tuple[_Candidate, AnswerOutput, App]:
+        variant = self._keep_model(ORIGINAL, self._source)
+        done = self._journal.get("original")
+        kept = self._journal.arrays(f"answers-{ORIGINAL}")
+        if done is not None and kept is not None:
+            outputs = tuple(TensorSpec(n, d, tuple(s)) for n, d, s in done["outputs"])
+            output = AnswerOutput(done["answer"][0], done["answer"][1])
+            return _Candidate(ORIGINAL, variant, kept[0], True), output, self._app(outputs)
+        found, output = await self._first_run(variant)
+        answers = answers_of(output, found.outputs[output.name])
+        if not self._request.chance_allowed:
+            check_skill(self._request.metric, answers, self._rows.labels)
+        outputs = specs_of(found.outputs)
+        self._journal.put_arrays(f"answers-{ORIGINAL}", [answers])
+        self._journal.put(
+            "original",
+            {
+                "outputs": [[s.name, s.datatype, list(s.row_shape)] for s in outputs],
+                "answer": [output.name, output.reading],
+            },
+        )
+        return _Candidate(ORIGINAL, variant, answers, True), output, self._app(outputs)
+
+    async def _first_run(self, variant: Variant) -> tuple[Evaluation, AnswerOutput]:
+        executor = self._executor(self._app(()))
+        try:
+            await executor.start()
+            found = await evaluate(executor, variant, self._inputs, self._rows, self._share(0.02, 0.08))
+            if not found.finite:
+                raise InvalidInputError("model", "answers NaN or infinity on the validation set; it cannot be served")
+            output = answer_output(found.outputs, self._request.metric)
+            check_truth(output, found.outputs[output.name], self._rows.labels)
+            await check_batches(executor, variant, self._inputs, self._rows, found)
+        finally:
+            await executor.close()
+        return found, output
+
+    async def _candidate(self, recipe: str, output: AnswerOutput, app: App, digests: set[str]) -> _Candidate | None:
+        """One more, or None with the reason among the skipped ones."""
+        done = self._journal.get(f"recipe-{recipe}") or await self._make(recipe, output, app, digests)
+        if done["skipped"]:
+            self._skipped[recipe] = done["skipped"]
+            return None
+        kept = self._journal.arrays(f"answers-{recipe}")
+        assert kept is not None  # written before the step's result
+        return _Candidate(recipe, Variant(**done["variant"]), kept[0], done["finite"])
+
+    async def _make(self, recipe: str, output: AnswerOutput, app: App, digests: set[str]) -> dict[str, Any]:
+        path = self._folder / model_path(digest_of(self._source))
+        made = await make_variant(path, recipe, self._calibration.inputs, self._request.limits)
+        result: dict[str, Any] = {"skipped": made.skipped}
+        if made.model is not None and digest_of(made.model) in digests:
+            result = {"skipped": "it is the same graph as another's"}
+        elif made.model is not None:
+            variant = self._keep_model(recipe, made.model)
+            try:
+                found = await self._evaluate(variant, app)
+            except InvalidInputError as error:
+                result = {"skipped": error.problem}
+            else:
+                values = np.nan_to_num(found.outputs[output.name])
+                self._journal.put_arrays(f"answers-{recipe}", [answers_of(output, values)])
+                result = {"skipped": "", "variant": variant_to_document(variant), "finite": found.finite}
+        self._journal.put(f"recipe-{recipe}", result)
+        return result
+
+    async def _evaluate(self, variant: Variant, app: App) -> Evaluation:
+        executor = self._executor(app)
+        try:
+            await executor.start()
+            return await evaluate(executor, variant, self._inputs, self._rows)
+        finally:
+            await executor.close()
+
+    def _score(self, candidate: _Candidate, original: _Candidate) -> None:
+        metric, truth = self._request.metric, self._rows.labels
+        candidate.score = metrics.score(metric, candidate.answers, truth)
+        candidate.gap = metrics.difference(metric, original.answers, candidate.answers, truth)
+        candidate.variant = replace(
+            candidate.variant,
+            accuracy=candidate.score.value,
+            accuracy_se=min(1.0, candidate.score.se),
+        )
+
+    async def _profile(self, target: str, runtime: Runtime, candidates: list[_Candidate], app: App) -> None:
+        names = [c.variant.name for c in candidates]
+        sweep = KeptSweep(
+            self._journal.folder / f"samples-{target}.jsonl", names, self._request.batches, self._request.effort
+        )
+        executor = self._executor(app, runtime)
+        options = ProfileOptions(
+            device_type=target, batches=self._request.batches, effort=self._request.effort, seed=self._request.seed
+        )
+        rows = [query_of(self._inputs, self._rows, i % self._rows.rows) for i in range(max(options.batches))]
+        try:
+            await executor.start()
+            profiles = await profile_variants(
+                executor,
+                {app.name: app},
+                [c.variant for c in candidates],
+                options,
+                self._share(0.5, 0.5),
+                sweep=sweep,
+                rows={app.name: rows},
+            )
+        finally:
+            await executor.close()
+            sweep.close()
+        for candidate, profile in zip(candidates, profiles, strict=True):
+            candidate.profiles[target] = profile
+            candidate.spreads[target] = sweep.spreads(candidate.variant.name)
+
+    def _record(self, candidates: list[_Candidate], output: AnswerOutput, app: App) -> Record:
+        chance = metrics.chance(self._request.metric, self._rows.labels)
+        by_target = {t: self._verdicts(candidates, t, chance) for t in candidates[0].profiles}
+        return Record(
+            app=AppDocument.model_validate_json(orjson.dumps(app_to_document(app))),
+            version=self._version,
+            key=self._key,
+            metric=self._request.metric,
+            chance=chance,
+            answer_output=output.name,
+            answer_reading=output.reading,
+            scored_rows=self._rows.rows,
+            calibration_rows=self._calibration.rows,
+            source=self._request.model.name[:200],
+            source_digest=digest_of(self._source),
+            validation_digest=self._all_rows.digest,
+            registered_at=_now(),
+            machine=machine(),
+            notes=self._interface.notes,
+            candidates=tuple(_document(c, by_target) for c in candidates),
+            skipped=self._skipped,
+        )
+
+    def _verdicts(self, candidates: list[_Candidate], target: str, chance: float) -> dict[str, str]:
+        measured = [
+            Candidate(name=c.variant.name, score=c.score, gap=c.gap, latency=c.spreads[target], finite=c.finite)
+            for c in candidates
+        ]
+        return verdicts(measured, chance)
+
+    # -- what they are made of
+
+    def _keep_model(self, recipe: str, model: bytes) -> Variant:
+        digest = digest_of(model)
+        try:
+            save_model(self._folder, digest, model)
+        except OSError as error:
+            raise ConfigurationError(f"cannot write in {self._folder}: {error.strerror}; set SLUICE_HOME") from error
+        return Variant(
+            name=f"{self._request.app}.v{self._version}.{recipe}",
+            app=self._request.app,
+            accuracy=0.0,
+            family=self._request.app,
+            model=model_path(digest),
+            digest=digest,
+            size_bytes=len(model),
+        )
+
+    def _app(self, outputs: tuple[TensorSpec, ...]) -> App:
+        return App(name=self._request.app, slo=self._request.slo or DEFAULT_SLO, inputs=self._inputs, outputs=outputs)
+
+    def _with_slo(self, app: App, original: _Candidate) -> App:
+        if self._request.slo is not None:
+            return app
+        slowest = max(p.points[0].p95 for p in original.profiles.values())
+        return replace(app, slo=max(DEFAULT_SLO, float(f"{5.0 * slowest:.2g}")))
+
+    def _executor(self, app: App, runtime: Runtime | None = None) -> OnnxExecutor:
+        # A model that was never run may ask for all memory there is: its process may not have it.
+        limited = Runtime(address_space_bytes=self._request.limits.memory_bytes)
+        timeout = self._request.run_timeout
+        return OnnxExecutor(
+            self._folder, {app.name: app}, runtime or limited, run_timeout=timeout, load_timeout=timeout
+        )
+
+    def _share(self, start: float, length: float) -> Progress:
+        return lambda what, done: self._progress(what, start + length * done)
+
+    def samples(self) -> dict[str, Array]:
+        """Some scored rows, inputs in the app's order, then their true answers."""
+        some = self._rows.take(np.arange(min(_SAMPLES, self._rows.rows)))
+        return {**{s.name: some.inputs[s.name] for s in self._inputs}, "": some.labels}
+
+
+def _targets(threads: tuple[int, ...]) -> list[tuple[str, Runtime]]:
+    """Device types to profile for: CPU workers of so many threads, and CUDA where ONNX Runtime has it."""
+    import onnxruntime as ort
+
+    found = [("cpu" if n == 1 else f"cpu{n}", Runtime(threads=n)) for n in sorted(set(threads))]
+    if PROVIDERS["cuda"] in ort.get_available_providers():
+        found.append(("cuda", Runtime(provider="cuda")))
+    return found
+
+
+def _document(candidate: _Candidate, by_target: Mapping[str, Mapping[str, str]]) -> CandidateDocument:
+    name = candidate.variant.name
+    reasons = {target: verdict[name] for target, verdict in by_target.items()}
+    served = any(not why for why in reasons.values())
+    first = next(iter(reasons.values()))
+    document = orjson.dumps(
+        {
+            "variant": variant_to_document(candidate.variant),
+            "recipe": candidate.recipe,
+            "gap": candidate.gap.value,
+            "gap_se": candidate.gap.se,
+            "finite": candidate.finite,
+            "served": served,
+            "reason": "" if served else first,
+            "profiles": [profile_to_document(p) for p in candidate.profiles.values()],
+            "spreads": {
+                target: [
+                    {"batch": b, "median_s": s.middle, "low_s": s.low, "high_s": s.high, "samples": s.samples}
+                    for b, s in sorted(spreads.items())
+                ]
+                for target, spreads in candidate.spreads.items()
+            },
+        }
+    )
+    return CandidateDocument.model_validate_json(document)
+
+
+def _now() -> float:
+    from stages.clock import SystemClock
+
+    return SystemClock().wall()

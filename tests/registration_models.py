@@ -1,0 +1,89 @@
+"""Models and labelled rows for the tests of registration: small, made with NumPy and onnx.helper."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto as T
+from onnx import helper as h
+from onnx import numpy_helper as nh
+
+from executors.generator import GeneratorLimits
+from profiles.profiler import Effort
+from sluice.registration import Request
+
+Array = npt.NDArray[Any]
+FEATURES, CLASSES, ROWS = 8, 4, 200
+QUICK = Effort(least=3, enough=4, share=0.01)
+
+
+def labelled_rows(rows: int = ROWS, seed: int = 1) -> tuple[Array, Array]:
+    """Rows around one centre a class, and their classes."""
+    rng = np.random.default_rng(0)
+    centres = 2.0 * rng.standard_normal((CLASSES, FEATURES))
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, CLASSES, rows)
+    return (centres[labels] + rng.standard_normal((rows, FEATURES))).astype(np.float32), labels
+
+
+def weights() -> Array:
+    """A linear classifier of these rows, by least squares on other ones."""
+    x, labels = labelled_rows(2000, seed=2)
+    solution: Array = np.linalg.lstsq(x, np.eye(CLASSES, dtype=np.float32)[labels], rcond=None)[0]
+    return solution.astype(np.float32)
+
+
+def model_of(
+    nodes: list[onnx.NodeProto],
+    constants: Mapping[str, Array] | None = None,
+    *,
+    inputs: list[Any] | None = None,
+    outputs: list[Any] | None = None,
+    opset: int = 17,
+) -> onnx.ModelProto:
+    """A model, unchecked: x [n, FEATURES] in, scores [n, CLASSES] out by default."""
+    graph = h.make_graph(
+        nodes,
+        "test",
+        inputs if inputs is not None else [h.make_tensor_value_info("x", T.FLOAT, ["n", FEATURES])],
+        outputs if outputs is not None else [h.make_tensor_value_info("scores", T.FLOAT, ["n", CLASSES])],
+        [nh.from_array(np.asarray(value), name) for name, value in (constants or {}).items()],
+    )
+    return h.make_model(graph, opset_imports=[h.make_opsetid("", opset)], ir_version=9)
+
+
+def linear(**changes: Any) -> onnx.ModelProto:
+    """A model that answers ``labelled_rows`` well."""
+    return model_of([h.make_node("MatMul", ["x", "w"], ["scores"])], {"w": weights()}, **changes)
+
+
+def write_model(folder: Path, model: onnx.ModelProto | bytes, name: str = "model.onnx") -> Path:
+    """Into a file."""
+    path = folder / name
+    path.write_bytes(model if isinstance(model, bytes) else model.SerializeToString())
+    return path
+
+
+def write_rows(folder: Path, name: str = "rows.npz", **arrays: Array) -> Path:
+    """Into an .npz; ``labelled_rows`` unless other arrays are given."""
+    path = folder / name
+    x, labels = labelled_rows()
+    np.savez(path, **(arrays or {"x": x, "label": labels}))
+    return path
+
+
+def request_of(model: Path, validation: Path, **changes: Any) -> Request:
+    """A request that is measured quickly."""
+    values: dict[str, Any] = {
+        "model": model,
+        "app": "mine",
+        "validation": validation,
+        "batches": (1, 8, 64),
+        "effort": QUICK,
+        "limits": GeneratorLimits(memory_bytes=16 << 30, seconds=60.0),
+        **changes,
+    }
+    return Request(**values)
