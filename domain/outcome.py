@@ -36,6 +36,25 @@ class Reason(StrEnum):
     SHUTDOWN = "shutdown"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromiseState:
+    """What a stream was promised, and how it stands on the slice that serves it, as of one of its outcomes.
+
+    ``max_consecutive``, ``weakly_hard`` ((m, K), ...): the promise. ``turns``: slices that the stream goes to in turn;
+    the counts below are of this slice's turns. ``queries`` that ended so far in an unbroken row, ``misses`` among them,
+    ``mcd``: longest run of misses, ``worst`` ((K, most misses in K consecutive), ...). ``safe_mode``: announced.
+    """
+
+    max_consecutive: int | None = None
+    weakly_hard: tuple[tuple[int, int], ...] = ()
+    turns: int = 1
+    queries: int = 0
+    misses: int = 0
+    mcd: int = 0
+    worst: tuple[tuple[int, int], ...] = ()
+    safe_mode: bool = False
+
+
 @dataclass(slots=True, kw_only=True)
 class Outcome:
     """Terminal outcome. Treat as frozen. Times are absolute seconds, durations seconds.
@@ -66,6 +85,7 @@ class Outcome:
     execution_s: float = 0.0
     stream: str = ""
     sequence: int = -1
+    promise: PromiseState | None = None
 
     @staticmethod
     def of(query: Query, kind: OutcomeKind, at: float, **why: Any) -> "Outcome":

@@ -96,8 +96,9 @@ class TableObserved:
     """What one worker saw while one table was in force, since it last told: sums, so that any number add up.
 
     ``qps``: the table's; ``share``: the worker's of the app's queries. ``seconds``: time in force. ``queries``: that
-    ended, in rows, of them ``on_time``; ``accuracy_sum``, ``accuracy_squares`` over the latter. ``gaps``: between
-    arrivals, their sum and squares in seconds. ``ratios``: of batches, seconds taken over seconds profiled (p95).
+    ended, in rows, of them ``on_time``; ``accuracy_sum``, ``accuracy_squares`` over the latter. ``delayed``: rows that
+    came with less slack than the table assumes, the overhead of hops. ``gaps``: between arrivals, their sum and squares
+    in seconds. ``ratios``: of batches, seconds taken over seconds profiled (p95).
     """
 
     app: str
@@ -112,6 +113,7 @@ class TableObserved:
     on_time: int = 0
     accuracy_sum: float = 0.0
     accuracy_squares: float = 0.0
+    delayed: int = 0
     gaps: int = 0
     gap_sum: float = 0.0
     gap_squares: float = 0.0
@@ -132,6 +134,7 @@ class TableObserved:
             on_time=self.on_time + other.on_time,
             accuracy_sum=math.fsum((self.accuracy_sum, other.accuracy_sum)),
             accuracy_squares=math.fsum((self.accuracy_squares, other.accuracy_squares)),
+            delayed=self.delayed + other.delayed,
             gaps=self.gaps + other.gaps,
             gap_sum=self.gap_sum + other.gap_sum,
             gap_squares=self.gap_squares + other.gap_squares,

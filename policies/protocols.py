@@ -5,11 +5,12 @@ times give the same actions, which is how a recorded live run is replayed and ho
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from domain.actions import ActivationAction, AdmissionAction, RoutingAction, StagingAction, StationAction
 from domain.events import ActivationEvent, Arrived, BatchingEvent, RoutingEvent, StagingEvent, StationEvent
 from domain.query import Query
+from domain.table import SelectionTable, TableObserved
 
 
 class BatchingPolicy(Protocol):
@@ -44,6 +45,19 @@ class BatchingPolicy(Protocol):
 
     def lend(self, rows: int, end: float) -> tuple[Query, ...]:
         """Take out at most ``rows`` rows from the head, none due before ``end``: the caller runs them."""
+        ...
+
+
+@runtime_checkable
+class FollowsTables(Protocol):
+    """A batching policy that goes by selection tables."""
+
+    def use(self, tables: Sequence[SelectionTable]) -> None:
+        """From the next batch on these are the tables, of any loads and SLO classes; () is none."""
+        ...
+
+    def take_observed(self, now: float) -> tuple[TableObserved, ...]:
+        """What became of queries under each table since the last call."""
         ...
 
 

@@ -30,6 +30,7 @@ from domain.profile import Quantile
 from domain.query import Query
 from policies.placement.gathering import Gathering
 from policies.protocols import ActivationPolicy, AdmissionPolicy, RoutingPolicy
+from policies.routing.streams import StreamRouting
 from profiles.catalogue import Catalogue
 from simulator.arrivals.sampling import ArrivalSource
 from simulator.control import ControlPlane
@@ -297,7 +298,7 @@ class Engine:
     def _router(self, app: App) -> SimulatedRouter:
         return SimulatedRouter(
             app,
-            routing=self._system.make_routing(app.name),
+            routing=StreamRouting(app.name) if app.promise.active else self._system.make_routing(app.name),
             activation=self._system.make_activation(app.name),
             activated=lambda plan: self._activated(app.name, plan),
             timeline=self.timeline,

@@ -1,7 +1,8 @@
 """The audit: reads the topics by itself and proves that every query has exactly one terminal outcome.
 
 records on the query topics = outcomes on the result topics + dead letters about query records. A record whose id was
-seen before has a dead letter, not a second outcome. Nothing here trusts a counter of the system.
+seen before has a dead letter, not a second outcome. Promises are recounted (sluice.promises). Nothing here trusts a
+counter of the system.
 """
 
 from collections import Counter
@@ -10,7 +11,8 @@ from dataclasses import dataclass, field
 
 from domain.fold import OutcomeFold, Summary
 from domain.outcome import Outcome, OutcomeKind
-from streams import codec
+from sluice.promises import PromiseAudit, StreamReport
+from streams import codec, control
 from streams.ports import Broker, Record, TopicPartition
 from streams.topics import Topics
 
@@ -33,6 +35,12 @@ class AuditReport:
     kinds: Mapping[str, int]
     examples: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     summary: Summary | None = None
+    promises: tuple[StreamReport, ...] = ()
+
+    @property
+    def promises_broken(self) -> int:
+        """Outcomes that broke a promise without safe mode having been announced."""
+        return sum(stream.unannounced for stream in self.promises)
 
     @property
     def balanced(self) -> bool:
@@ -50,6 +58,7 @@ class Audit:
         self._kinds: Counter[str] = Counter()
         self._fold = OutcomeFold()
         self._late_unmarked: list[str] = []
+        self._promises = PromiseAudit()
 
     def add_query(self, record: Record) -> None:
         """A record of a query topic."""
@@ -71,6 +80,13 @@ class Audit:
             self._late_unmarked.append(outcome.query_id)
         if self._outcomes[outcome.query_id] == 1:
             self._fold.add(outcome)
+            self._promises.add_outcome(outcome, outcome.sequence)
+
+    def add_status(self, record: Record) -> None:
+        """A record of the status topic."""
+        if record.value is not None:
+            said = control.decode_announce(record.value)
+            self._promises.add_status((record.key or b"").decode(errors="replace"), said, record.timestamp)
 
     def report(self) -> AuditReport:
         """Reconcile what was read."""
@@ -97,6 +113,7 @@ class Audit:
                 "late_unmarked": tuple(self._late_unmarked[:_EXAMPLES]),
             },
             summary=self._fold.summary(),
+            promises=self._promises.report(),
         )
 
 
@@ -107,6 +124,7 @@ async def read_topics(broker: Broker, topics: Topics) -> Audit:
     await _read_all(broker, {n for n in names if topics.is_queries(n)}, audit.add_query)
     await _read_all(broker, {n for n in names if topics.is_results(n)}, audit.add_result)
     await _read_all(broker, {n for n in names if n == topics.dead_letters}, audit.add_dead_letter)
+    await _read_all(broker, {n for n in names if n == topics.status}, audit.add_status)
     return audit
 
 

@@ -5,38 +5,49 @@ Each role imports what it needs when it is built: a stage in a process of its ow
 
 import os
 import uuid
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from domain.app import App
-from domain.device import Device, Slice
+from domain.device import WHOLE, Device, Slice
 from domain.errors import ConfigurationError
 from domain.events import Hosted, HostedOn, PlanActivated
 from domain.executor import Executor
 from domain.plan import Plan
+from policies.admission.bounds import sustained
 from policies.admission.registry import admission
-from policies.batching.registry import batching, takes
+from policies.admission.sustainable import SustainableAdmission
+from policies.batching.registry import batching, keeps_promises, takes
 from policies.batching.station import Station
 from policies.placement.staging import Staging
+from policies.protocols import AdmissionPolicy, RoutingPolicy
 from policies.routing.activation import Activation
 from policies.routing.registry import routing
+from policies.routing.streams import StreamRouting
 from profiles.catalogue import Catalogue
 from sluice.settings import Settings
 from stages.admission import AdmissionStage, DedupeWindow
 from stages.clock import SystemClock
+from stages.control import Follower
 from stages.eventlog import Recorded
+from stages.outbox import Outbox
 from stages.router import RouterStage
 from stages.run import Stage
 from stages.sink import OutcomeStore, SinkStage
 from stages.slice import SliceRunner
+from stages.tables import TableLibrary
 from stages.worker import WorkerOptions, WorkerStage
 from streams import codec
 from streams.memory import MemoryBroker
 from streams.ports import Broker, Producer
 from streams.topics import Topics
+
+if TYPE_CHECKING:
+    from stages.table_publishing import TablePublisher
 
 ROLES = ("admission", "router", "worker", "planner", "sink", "http")
 """Process roles, upstream first."""
@@ -57,18 +68,28 @@ class System:
         self.topics = Topics(self.settings.prefix)
         self.clock = SystemClock()
         self.devices = self.settings.all_devices()
-        unknown = (set(self.settings.apps) | set(self.settings.slo_s)) - set(self.catalogue.apps)
+        named = {*self.settings.apps, *self.settings.slo_s, *self.settings.promises}
+        unknown = named - set(self.catalogue.apps)
         if unknown:
             known = ", ".join(sorted(self.catalogue.apps))
             raise ConfigurationError(f"apps: {', '.join(sorted(unknown))} not in the catalogue; it has {known}")
-        every = {name: self._with_slo(app) for name, app in self.catalogue.apps.items()}
+        every = {name: self._as_set(app) for name, app in self.catalogue.apps.items()}
         self.catalogue = replace(self.catalogue, apps=every)
         self.apps = {name: app for name, app in every.items() if not self.settings.apps or name in self.settings.apps}
+        self.promised = {name: app for name, app in self.apps.items() if app.promise.active}
+        rule = self.settings.worker.batching
+        if self.promised and not keeps_promises(rule):
+            raise ConfigurationError(
+                f"worker.batching: {rule!r} keeps no promises, and {', '.join(self.promised)} was promised something; "
+                "choose adaptive, greedy or balanced"
+            )
         self._logs: list[TextIO] = []
+        self._libraries: defaultdict[str, TableLibrary] = defaultdict(TableLibrary)
 
     async def create_topics(self) -> None:
         """Create what does not exist."""
-        specs = self.topics.specs(list(self.apps), [d.name for d in self.devices], partitions=self.settings.partitions)
+        partitions = {name: 1 if app.promise.active else self.settings.partitions for name, app in self.apps.items()}
+        specs = self.topics.specs(list(self.apps), [d.name for d in self.devices], partitions=partitions)
         await self.broker.admin().create_topics(specs)
 
     def stages(self, roles: Sequence[str], *, apps: Sequence[str] = (), devices: Sequence[str] = ()) -> list[Stage]:
@@ -92,6 +113,14 @@ class System:
     def _admission(self, apps: Sequence[str], devices: Sequence[str]) -> list[Stage]:
         del devices
         limits = self.settings.admission
+        horizon = limits.max_latency_s + limits.max_skew_s
+        policy: AdmissionPolicy
+        activated = None
+        if limits.policy == "sustainable":
+            policy = sustainable = SustainableAdmission(bound=None, mode=limits.mode, max_horizon_s=horizon)
+            activated = partial(self._resized, sustainable)
+        else:
+            policy = admission(limits.policy, max_horizon_s=horizon)()
         return [
             AdmissionStage(
                 {name: self.apps[name] for name in apps},
@@ -99,7 +128,8 @@ class System:
                 producer=self.producer,
                 topics=self.topics,
                 clock=self.clock,
-                policy=admission("deadline", max_horizon_s=limits.max_latency_s + limits.max_skew_s)(),
+                policy=policy,
+                activated=activated,
                 limits=codec.Limits(
                     max_body_bytes=limits.max_body_bytes,
                     max_skew_s=limits.max_skew_s,
@@ -119,7 +149,8 @@ class System:
                 producer=self.producer,
                 topics=self.topics,
                 clock=self.clock,
-                routing=self._recorded(routing(self.settings.routing)(name), f"router-{name}"),
+                routing=self._recorded(self._routing(name), f"router-{name}"),
+                promised=name in self.promised,
                 activation=Activation(name),
                 activated=partial(self._activated, name),
             )
@@ -136,7 +167,7 @@ class System:
 
     def _worker_of(self, device: Device) -> WorkerStage:
         worker = self.settings.worker
-        return WorkerStage(
+        stage = WorkerStage(
             device,
             broker=self.broker,
             producer=self.producer,
@@ -144,15 +175,21 @@ class System:
             clock=self.clock,
             new_incarnation=lambda: uuid.uuid4().hex[:12],
             make_slices=lambda stage: [self._slice(stage, device, part) for part in device.slices],
+            promised=self.promised,
             options=WorkerOptions(heartbeat=worker.heartbeat_s, max_in_flight=worker.max_in_flight),
         )
+        if takes(worker.batching, "tables"):
+            stage.followers.append(Follower(self.broker, self.topics.policies, self._libraries[device.name].handle))
+        return stage
 
     def _slice(self, stage: WorkerStage, device: Device, part: Slice) -> SliceRunner:
         worker = self.settings.worker
         name = worker.batching
         guard = {"guard_s": worker.guard_s} if takes(name, "guard_s") else {}
+        if takes(name, "tables"):
+            guard["margin"] = self.settings.tables.margin
         station = Station(batching(name, **{**guard, **worker.batching_options}))
-        return SliceRunner(
+        runner = SliceRunner(
             device=device,
             part=part,
             station=self._recorded(station, f"worker-{device.name}-{part.name}"),
@@ -165,6 +202,8 @@ class System:
             acknowledge=stage.acknowledge,
             announce=stage.announce,
         )
+        self._libraries[device.name].follow(device.type if part.profile == WHOLE else part.profile, runner.swap)
+        return runner
 
     def _executor(self, device: Device) -> Executor:
         from executors.emulated import EmulatedExecutor
@@ -189,6 +228,7 @@ class System:
                 clock=self.clock,
                 planner=planner(settings.name),
                 apps=apps,
+                promised=self.promised,
                 make_controller=lambda term, previous: Controller(
                     self.catalogue,
                     settings=ControllerSettings(
@@ -200,8 +240,36 @@ class System:
                     devices=self.devices,
                     previous=previous,
                 ),
+                make_tables=self._table_publisher if takes(self.settings.worker.batching, "tables") else None,
             )
         ]
+
+    def _table_publisher(self, outbox: Outbox) -> "TablePublisher":
+        from planner.selection.library import LibraryRules
+        from planner.tables.questions import TableRules
+        from stages.table_publishing import TablePublisher
+
+        settings = self.settings.tables
+        options = self.settings.worker.batching_options
+        rules = TableRules(
+            hop_s=settings.hop_s,
+            guard_s=float(options.get("guard_s", self.settings.worker.guard_s)),
+            margin=float(options.get("margin", settings.margin)),
+            criterion=settings.criterion,
+            violation_price=settings.violation_price,
+            grid=settings.grid,
+            phases=settings.phases,
+            watch_s=settings.watch_s,
+            library=LibraryRules(spacing=settings.spacing, max_violation=settings.max_violation),
+        )
+        return TablePublisher(
+            broker=self.broker,
+            topics=self.topics,
+            clock=self.clock,
+            catalogue=self.catalogue,
+            rules=rules,
+            outbox=outbox,
+        )
 
     def _sink(self, apps: Sequence[str], devices: Sequence[str]) -> list[Stage]:
         del devices
@@ -233,9 +301,24 @@ class System:
 
     # -- what they are made of
 
-    def _with_slo(self, app: App) -> App:
-        slo = self.settings.slo_s.get(app.name)
-        return app if slo is None else replace(app, slo=slo)
+    def _as_set(self, app: App) -> App:
+        """``app`` as the settings change it."""
+        promised = self.settings.promises.get(app.name)
+        return replace(
+            app,
+            slo=self.settings.slo_s.get(app.name, app.slo),
+            promise=app.promise if promised is None else promised.promise(),
+        )
+
+    def _routing(self, app: str) -> RoutingPolicy:
+        return StreamRouting(app) if app in self.promised else routing(self.settings.routing)(app)
+
+    def _resized(self, policy: SustainableAdmission, app: str, plan: Plan) -> None:
+        """Admission keeps to what ``plan`` sustains from now on."""
+        promise = self.apps[app].promise
+        bounds = sustained(self._activated(app, plan).curves, self.apps[app].slo, promise)
+        if bounds is not None:
+            policy.resize(app, bounds.bound, bounds.window_s, bounds.degraded)
 
     def _activated(self, app: str, plan: Plan) -> PlanActivated:
         """The event a router gets: the plan, and what its slices can run."""

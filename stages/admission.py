@@ -3,6 +3,9 @@
 Rules.
 - What can be attributed to a query (its id is readable) and is wrong gets a rejected outcome; what cannot, a dead
   letter. An id seen within the dedupe window gets a dead letter ``duplicate_id`` and no second outcome.
+- A query that expired on its way here ends here; one of an app with a promise goes on to the worker, where the misses
+  of its stream are counted.
+- ``activated`` is told of each plan whose capacity is ready, for policies that depend on what is hosted.
 - Demand is counted here in rows, the unit of batches and capacity, whatever becomes of the query later, and told twice
   a second.
 """
@@ -10,16 +13,19 @@ Rules.
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from domain.actions import Accept, Announce, Expire, Reject
+from domain.actions import Accept, Activate, Announce, Expire, Reject, WakeAt
 from domain.app import App
 from domain.clock import Clock
 from domain.errors import InvalidInputError
-from domain.events import Arrived, DemandCounted
+from domain.events import ActivationEvent, Arrived, DemandCounted, PlanPublished, Woke
 from domain.outcome import Outcome, OutcomeKind
+from domain.plan import Plan
 from domain.query import Query
 from policies.protocols import AdmissionPolicy
+from policies.routing.activation import Activation
+from stages.control import Follower
 from stages.intake import Intake
 from stages.outbox import Outbox
 from streams import codec, control
@@ -67,6 +73,7 @@ class AdmissionStage:
         source: str,
         member: str | None = None,
         max_in_flight: int = 4000,
+        activated: Callable[[str, Plan], None] | None = None,
     ) -> None:
         self._apps = {topics.queries(name): app for name, app in apps.items()}
         self._broker = broker
@@ -80,6 +87,9 @@ class AdmissionStage:
         self._outbox = Outbox(producer)
         self._intake = Intake(self._make_consumer, limit=max_in_flight)
         self._counts = dict.fromkeys(apps, 0)
+        self._activated = activated
+        self._activations = {name: Activation(name) for name in apps} if activated is not None else {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
 
     @property
     def name(self) -> str:
@@ -89,12 +99,19 @@ class AdmissionStage:
     async def run(self, stop: asyncio.Event) -> None:
         """Admit until ``stop``, then drain."""
         await self._outbox.start()
-        teller = asyncio.create_task(self._tell_demand())
+        tasks = [asyncio.create_task(self._tell_demand())]
+        if self._activations:
+            plans = Follower(self._broker, self._topics.plan, self._on_plan)
+            acks = Follower(self._broker, self._topics.acks, self._on_acknowledged)
+            tasks += [asyncio.create_task(f.run(stop)) for f in (plans, acks)]
         try:
             await self._intake.run(self._take, stop)
         finally:
-            teller.cancel()
-            await asyncio.gather(teller, return_exceptions=True)
+            for timer in self._timers.values():
+                timer.cancel()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await self._outbox.stop()
 
     def _make_consumer(self, intake: Intake) -> Consumer:
@@ -135,6 +152,8 @@ class AdmissionStage:
                     self._end(record, query, OutcomeKind.REJECTED, now, reason, detail)
                 case Announce(subject):
                     self._outbox.post(self._topics.status, control.encode_announce(action), key=subject.encode())
+                case Expire() if app.promise.active:
+                    self._post(self._topics.admitted(app.name), codec.encode_admitted(message), record)
                 case Expire():
                     self._end(record, query, OutcomeKind.EXPIRED, now)
 
@@ -192,3 +211,29 @@ class AdmissionStage:
                 value = control.encode_demand(counted, source=self._source, at=self._clock.wall())
                 self._outbox.post(self._topics.demand, value, key=app.encode())
                 self._counts[app] = 0
+
+    # -- plans, for policies that depend on what is hosted
+
+    def _on_plan(self, record: Record) -> None:
+        if record.value is not None:
+            self._tell_all(PlanPublished(control.decode_plan(record.value)))
+
+    def _on_acknowledged(self, record: Record) -> None:
+        if record.value is not None:
+            self._tell_all(control.decode_acknowledged(record.value))
+
+    def _tell_all(self, event: ActivationEvent) -> None:
+        for app in self._activations:
+            self._tell(app, event)
+
+    def _tell(self, app: str, event: ActivationEvent) -> None:
+        for action in self._activations[app].handle(event, self._clock.wall()):
+            match action:
+                case Activate(plan):
+                    if self._activated is not None:
+                        self._activated(app, plan)
+                case WakeAt(at):
+                    wait = max(0.0, at - self._clock.wall())
+                    if app in self._timers:
+                        self._timers[app].cancel()
+                    self._timers[app] = asyncio.get_running_loop().call_later(wait, self._tell, app, Woke())

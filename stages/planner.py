@@ -7,7 +7,7 @@ a higher term, so that whatever an older planner still publishes is refused ever
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,10 +16,11 @@ from domain.clock import Clock
 from domain.events import ControllerEvent, Ticked
 from domain.plan import Plan
 from planner.controller import Controller, Solve, Solved
-from planner.problem import Planner
+from planner.problem import Planner, Problem
 from stages.control import Follower
 from stages.outbox import Outbox
 from stages.reclaim import Reclaimer
+from stages.table_publishing import TablePublisher
 from streams import control
 from streams.ports import Broker, Producer, Record
 from streams.topics import Topics
@@ -31,7 +32,10 @@ _SWEEP_EVERY = 0.5
 
 
 class PlannerStage:
-    """One active planner a system. ``make_controller(term, newest plan or None)`` builds its decisions."""
+    """One active planner a system. ``make_controller(term, newest plan or None)`` builds its decisions.
+
+    ``make_tables``: what publishes the selection tables for its plans, where batching goes by them.
+    """
 
     name = "planner"
 
@@ -45,6 +49,8 @@ class PlannerStage:
         planner: Planner,
         apps: Sequence[str],
         make_controller: Callable[[int, Plan | None], Controller],
+        promised: Collection[str] = (),
+        make_tables: Callable[[Outbox], TablePublisher] | None = None,
     ) -> None:
         self._broker = broker
         self._topics = topics
@@ -52,7 +58,11 @@ class PlannerStage:
         self._planner = planner
         self._make_controller = make_controller
         self._outbox = Outbox(producer)
-        self._reclaimer = Reclaimer(broker=broker, outbox=self._outbox, topics=topics, apps=apps, clock=clock)
+        self._reclaimer = Reclaimer(
+            broker=broker, outbox=self._outbox, topics=topics, apps=apps, clock=clock, promised=promised
+        )
+        self._tables = make_tables(self._outbox) if make_tables is not None else None
+        self._problem: Problem | None = None
         self._newest: Plan | None = None
         self._controller: Controller | None = None
         self._sweeps: dict[str, asyncio.Task[None]] = {}
@@ -72,6 +82,8 @@ class PlannerStage:
             Follower(self._broker, self._topics.acks, self._on_acknowledged, start_at="end"),
         ]
         tasks = [asyncio.create_task(f.run(stop)) for f in followers]
+        if self._tables is not None:
+            tasks.append(asyncio.create_task(self._tables.run(stop)))
         try:
             await plans.ready.wait()
             term = self._newest.epoch.term + 1 if self._newest else 1
@@ -112,6 +124,8 @@ class PlannerStage:
         self._tell(seen)
         for measured in beat.measured:
             self._tell(measured)
+        if self._tables is not None:
+            self._tables.counted(beat.observed)
 
     def _on_acknowledged(self, record: Record) -> None:
         if record.value is not None:
@@ -130,7 +144,10 @@ class PlannerStage:
             case Publish(plan):
                 fenced = replace(plan, fences=dict(self._fences))
                 self._outbox.post(self._topics.plan, control.encode_plan(fenced), key=b"plan")
+                if self._tables is not None and self._problem is not None:
+                    self._tables.follow(fenced, self._problem.devices, self._problem.latency_factor)
             case Solve():
+                self._problem = action.problem
                 self._spawn(self._solve(action))
             case Reclaim(device, incarnation):
                 self._dead[device] = incarnation
@@ -143,6 +160,13 @@ class PlannerStage:
         started = self._clock.monotonic()
         allocation = await asyncio.to_thread(self._planner.allocate, solve.problem)
         self._tell(Solved(allocation, solve.reason, self._clock.monotonic() - started, solve.number))
+        in_force = self._controller.plan if self._controller is not None else None
+        if self._tables is not None and in_force is not None:  # latencies may be others even where the plan stays
+            demand: dict[str, float] = {}
+            for d in solve.problem.demands:
+                demand[d.app] = demand.get(d.app, 0.0) + d.qps * d.headroom
+            now = replace(in_force, demand=demand)
+            self._tables.follow(now, solve.problem.devices, solve.problem.latency_factor)
 
     async def _sweep(self, device: str) -> None:
         """Move what comes to a dead device, again and again, telling the controller each fence."""
@@ -158,6 +182,7 @@ class PlannerStage:
                 if device in self._returning:
                     self._returning.discard(device)
                     del self._sweeps[device]
+                    self._reclaimer.returned(device)
                     return
             await asyncio.sleep(_SWEEP_EVERY)
 

@@ -3,18 +3,20 @@
 The worker's committed offset is the fence: records below it are answered. What lies between it and the end of the topic
 goes back to the admitted topic (or ends as expired), except what the dead worker answered without having committed;
 then the offset is committed for its group. Nothing is lost if this is cut short at any point: it begins again from the
-offset. While the device is absent the sweep is repeated, since a router with an old plan may still write there.
+offset. Where what expires belongs to an app with a promise, safe mode is announced first. While the device is absent
+the sweep is repeated, since a router with an old plan may still write there.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
+from domain.actions import Announce
 from domain.clock import Clock
 from domain.errors import InvalidInputError
 from domain.outcome import Outcome, OutcomeKind, Reason
 from stages.outbox import Outbox
-from streams import codec
+from streams import codec, control
 from streams.ports import Broker, Consumer, Record, TopicPartition
 from streams.topics import Topics
 
@@ -32,6 +34,7 @@ class Reclaimer:
         topics: Topics,
         apps: Sequence[str],
         clock: Clock,
+        promised: Collection[str] = (),
         answered_window: float = 30.0,
     ) -> None:
         self._broker = broker
@@ -40,6 +43,8 @@ class Reclaimer:
         self._apps = tuple(apps)
         self._clock = clock
         self._window = answered_window
+        self._promised = frozenset(promised)
+        self._announced: set[tuple[str, str]] = set()
 
     async def sweep(self, device: str) -> int:
         """Move what waits on the work topic of ``device``; returns the fence (the offset all below which is done)."""
@@ -96,6 +101,9 @@ class Reclaimer:
             back = codec.encode_admitted(codec.QueryMessage(query, message.tensors))
             topic = self._topics.admitted(query.app)
         else:
+            if query.app in self._promised:
+                self._say(query.app, device, "safe_mode")
+                now = self._clock.wall()
             outcome = Outcome.of(
                 query,
                 OutcomeKind.EXPIRED,
@@ -107,6 +115,21 @@ class Reclaimer:
             back = codec.encode_outcome(outcome, ())
             topic = self._topics.results(query.app)
         self._outbox.post(topic, back.value, key=back.key, headers=back.headers, done=done)
+
+    def returned(self, device: str) -> None:
+        """``device`` serves again: what was said of promises for its sake is over."""
+        for app in [app for app, of in self._announced if of == device]:
+            self._say(app, device, "promise_kept")
+
+    def _say(self, app: str, device: str, state: str) -> None:
+        place = (app, device)
+        if (place in self._announced) is (state == "safe_mode"):
+            return
+        self._announced ^= {place}
+        detail = f"{device} was lost with queries of this app" if state == "safe_mode" else f"{device} is back"
+        said = Announce(f"app:{app}", state, detail)
+        key = f"{said.subject}@planner-{device}".encode()
+        self._outbox.post(self._topics.status, control.encode_announce(said), key=key, timestamp=self._clock.wall())
 
     async def _answered_by(self, device: str) -> frozenset[str]:
         """Ids that ``device`` has answered within the window: its last commits may not tell of them."""

@@ -4,7 +4,8 @@ Rules.
 - Routes by the newest plan whose capacity is ready (Activation decides that, the routing policy the device).
 - Until the first plan is active, queries are held, and expire by a timer; what is held counts as in flight, so that no
   more is read than the limit.
-- A query past its deadline gets its outcome here.
+- A query past its deadline gets its outcome here. Not so one of an app with a promise: it goes on to the worker, where
+  its stream's misses are counted; what must be missed here all the same (no capacity, no plan) is announced first.
 """
 
 import asyncio
@@ -12,7 +13,8 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from domain.actions import Activate, Drop, Send, WakeAt
+from domain.actions import Activate, Announce, Drop, Send, WakeAt
+from domain.app import QueryClass
 from domain.clock import Clock
 from domain.errors import InvalidInputError
 from domain.events import ActivationEvent, Arrived, DeviceReported, PlanActivated, PlanPublished, RoutingEvent, Woke
@@ -47,10 +49,13 @@ class RouterStage:
         routing: RoutingPolicy,
         activation: ActivationPolicy,
         activated: Callable[[Plan], PlanActivated] = PlanActivated,
+        promised: bool = False,
         member: str | None = None,
         max_in_flight: int = 4000,
     ) -> None:
         self.app = app
+        self._promised = promised
+        self._announced = False
         self._broker = broker
         self._topics = topics
         self._clock = clock
@@ -116,7 +121,7 @@ class RouterStage:
     def _route(self, message: codec.QueryMessage, record: Record) -> None:
         now = self._clock.wall()
         query = message.query
-        if query.deadline <= now:
+        if query.deadline <= now and not self._promised:
             self._end(query, record, OutcomeKind.EXPIRED, now)
             return
         for action in self._routing.handle(Arrived(query), now):
@@ -128,6 +133,9 @@ class RouterStage:
                     self._end(query, record, OutcomeKind.DROPPED, now, reason)
 
     def _end(self, query: Query, record: Record, kind: OutcomeKind, now: float, reason: Reason | None = None) -> None:
+        if self._promised and query.query_class is QueryClass.STRICT:
+            self._say("safe_mode", "queries are missed before any worker gets them: no capacity is ready")
+            now = max(now, self._clock.wall())
         outcome = Outcome.of(
             query,
             kind,
@@ -138,6 +146,15 @@ class RouterStage:
             queue_s=now - query.arrival,
         )
         self._post(self._topics.results(query.app), codec.encode_outcome(outcome, ()), record)
+
+    def _say(self, state: str, detail: str) -> None:
+        """Speak of the promise of the app, once until that changes."""
+        if self._announced is (state == "safe_mode"):
+            return
+        self._announced = state == "safe_mode"
+        said = Announce(f"app:{self.app}", state, detail)
+        key = f"{said.subject}@router".encode()
+        self._outbox.post(self._topics.status, control.encode_announce(said), key=key, timestamp=self._clock.wall())
 
     def _post(self, topic: str, message: codec.Message, record: Record, *, partition: int | None = None) -> None:
         self._outbox.post(
@@ -187,6 +204,7 @@ class RouterStage:
                     self._epoch = plan.epoch
                     self._tell_routing(self._activated(plan))
                     self._routes = True
+                    self._say("promise_kept", "capacity is ready")
                     while self._held:
                         self._route(*self._held.popleft())
                 case WakeAt(at):

@@ -30,7 +30,10 @@ from domain.outcome import Outcome, OutcomeKind, Reason
 from domain.plan import NO_EPOCH, Epoch, Plan
 from domain.profile import LatencyCurve
 from domain.query import Query
+from domain.table import TableObserved, TablesChanged
 from domain.tensor import Tensor, split_rows
+from policies.dropping.streams import Recall, StreamBook
+from policies.protocols import FollowsTables
 from profiles.catalogue import Catalogue
 
 log = logging.getLogger(__name__)
@@ -53,6 +56,21 @@ class _Waiting:
     epoch: Epoch
 
 
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """How a query of a batch ended, at ``at``."""
+
+    query: Query
+    kind: OutcomeKind
+    at: float
+    reason: Reason | None = None
+    detail: str | None = None
+    run: Run | None = None
+    started: float | None = None
+    execution_s: float = 0.0
+    outputs: Outputs = ()
+
+
 class SliceRunner:
     """``station`` and ``staging`` decide; ``ends`` is told each query's outcome, ``acknowledge`` each staged epoch."""
 
@@ -69,7 +87,7 @@ class SliceRunner:
         clock: Clock,
         ends: Ends,
         acknowledge: Callable[[str, Acknowledge], None],
-        announce: Callable[[Announce], None] = lambda _: None,
+        announce: Callable[[Announce, float], None] = lambda _said, _at: None,
     ) -> None:
         self._device = device
         self._slice = part
@@ -96,6 +114,7 @@ class SliceRunner:
         self._curves: dict[str, LatencyCurve] = {}
         self._busy_s = 0.0
         self._busy_until = 0.0
+        self._book = StreamBook((device.name, part.name))
 
     @property
     def queued(self) -> int:
@@ -153,7 +172,22 @@ class SliceRunner:
         """A query came by the work topic."""
         now = self._clock.wall()
         self._waiting[query] = _Waiting(tensors, now, epoch)
+        if not self._book.empty and (resumed := self._book.arrived(query)) is not None:
+            self._tell_station(resumed)
         self._tell_station(Arrived(query))
+
+    def recalled(self, recall: Recall) -> None:
+        """What the results topics tell of streams that were promised something, before the first query comes."""
+        self._book.recalled(recall)
+
+    def swap(self, tables: TablesChanged) -> None:
+        """Other selection tables are in force."""
+        self._tell_station(tables)
+
+    def take_observed(self) -> tuple[TableObserved, ...]:
+        """What became of queries under selection tables since the last call."""
+        policies = (self._station.policy_of(app) for app in self._staging.hosted_apps)
+        return tuple(o for p in policies if isinstance(p, FollowsTables) for o in p.take_observed(self._clock.wall()))
 
     def plan(self, plan: Plan) -> None:
         """A plan was published."""
@@ -163,6 +197,7 @@ class SliceRunner:
         """Forget every query that waits: others answer them. The batch that runs is answered by nobody here."""
         gone = tuple(self._waiting)
         self._waiting.clear()
+        self._book.abandon()
         for app in self._catalogue.apps:
             self._station.drain(app)
         return gone
@@ -178,8 +213,9 @@ class SliceRunner:
 
     # -- the station
 
-    def _tell_station(self, event: StationEvent) -> None:
-        for action in self._station.handle(event, self._clock.wall()):
+    def _tell_station(self, event: StationEvent, now: float | None = None) -> None:
+        now = self._clock.wall() if now is None else now
+        for action in self._station.handle(event, now):
             match action:
                 case Run():
                     self._running_app = action.queries[0].app
@@ -192,8 +228,9 @@ class SliceRunner:
                     self._end(query, OutcomeKind.EXPIRED)
                 case WakeAt(at):
                     self._wake_at("station", at, self._station_woke)
-                case Announce():
-                    self._announce(action)
+                case Announce(subject, state):
+                    self._book.announced(subject.removeprefix("app:"), state)
+                    self._announce(action, now)
                 case _ as unreachable:
                     assert_never(unreachable)
         if self._retiring:
@@ -212,46 +249,62 @@ class SliceRunner:
         if not kept:  # abandoned before it began
             self._finished(Finished(app, run.variant, run.rows, 0.0))
             return
+        ends: list[_Ending]
         try:
             executed = await self._executor.run(run.variant, [w.tensors for _, w in kept], sum(q.rows for q, _ in kept))
         except ExecutionError as error:
             failed = True
-            await self._isolate(run, started, error)
+            ends = await self._isolate(run, started, error)
         else:
             execution_s = executed.execution_s
-            self._note(run.variant, run.rows, self._clock.wall() - started)
-            self._answer_all(run, [query for query, _ in kept], executed, started)
-        self._finished(Finished(app, run.variant, run.rows, execution_s, failed))
+            now = self._clock.wall()
+            self._note(run.variant, run.rows, now - started)
+            ends = _answers([query for query, _ in kept], run, executed, started, now)
+        self._finish(Finished(app, run.variant, run.rows, execution_s, failed), ends)
 
-    def _finished(self, event: Finished) -> None:
+    def _finish(self, event: Finished, ends: "list[_Ending]") -> None:
+        """Answers first; but of misses the policy hears before they are written: it may have to announce them."""
+        now = ends[0].at if ends and not event.failed else self._clock.wall()
+        missed = event.failed or any(end.at > end.query.deadline for end in ends)
+        if missed:
+            self._finished(event, now)
+        for end in ends:
+            self._end_of_batch(end)
+        if not missed:
+            self._finished(event, now)
+
+    def _finished(self, event: Finished, now: float | None = None) -> None:
         self._running_app = self._running_variant = None
         self._idle.set()
-        self._tell_station(event)
+        self._tell_station(event, now)
 
-    def _answer_all(self, run: Run, queries: Sequence[Query], executed: Executed, started: float) -> None:
-        parts = split_rows(executed.outputs, [query.rows for query in queries])
-        for query, outputs in zip(queries, parts, strict=True):
-            self._end(
-                query,
-                OutcomeKind.ANSWERED,
-                run=run,
-                started=started,
-                execution_s=executed.execution_s,
-                outputs=outputs,
-            )
+    def _end_of_batch(self, end: "_Ending") -> None:
+        self._end(
+            end.query,
+            end.kind,
+            at=end.at,
+            reason=end.reason,
+            detail=end.detail,
+            run=end.run,
+            started=end.started,
+            execution_s=end.execution_s,
+            outputs=end.outputs,
+        )
 
-    async def _isolate(self, run: Run, started: float, error: ExecutionError) -> None:
+    async def _isolate(self, run: Run, started: float, error: ExecutionError) -> "list[_Ending]":
         """A batch failed: run each query alone, so that one that breaks the model fails alone."""
         log.warning("%s failed a batch of %d on %s: %s", run.variant, run.rows, self._device.name, error)
+        ends: list[_Ending] = []
         if error.fatal:
             await self._restart()
         for query in run.queries:
             waiting = self._waiting.get(query)
             if waiting is None:
                 continue
+            now = self._clock.wall()
             if len(run.queries) > 1:
-                if self._clock.wall() >= query.deadline:
-                    self._end(query, OutcomeKind.EXPIRED, detail=f"its batch failed: {error}")
+                if now >= query.deadline:
+                    ends.append(_Ending(query, OutcomeKind.EXPIRED, now, detail=f"its batch failed: {error}"))
                     continue
                 try:
                     executed = await self._executor.run(run.variant, [waiting.tensors], query.rows)
@@ -260,9 +313,20 @@ class SliceRunner:
                     if alone.fatal:
                         await self._restart()
                 else:
-                    self._answer_all(run, [query], executed, started)
+                    ends += _answers([query], run, executed, started, self._clock.wall())
                     continue
-            self._end(query, OutcomeKind.FAILED, reason=Reason.MODEL_ERROR, detail=str(error), run=run, started=started)
+            ends.append(
+                _Ending(
+                    query,
+                    OutcomeKind.FAILED,
+                    self._clock.wall(),
+                    reason=Reason.MODEL_ERROR,
+                    detail=str(error),
+                    run=run,
+                    started=started,
+                )
+            )
+        return ends
 
     async def _restart(self) -> None:
         """The executor's process died: start it and load what was hosted."""
@@ -284,6 +348,7 @@ class SliceRunner:
         query: Query,
         kind: OutcomeKind,
         *,
+        at: float | None = None,
         reason: Reason | None = None,
         detail: str | None = None,
         run: Run | None = None,
@@ -294,8 +359,9 @@ class SliceRunner:
         waiting = self._waiting.pop(query, None)
         if waiting is None:
             return  # abandoned meanwhile: another device answers it
-        now = self._clock.wall()
+        now = self._clock.wall() if at is None else at
         answered = kind is OutcomeKind.ANSWERED
+        on_time = answered and now <= query.deadline
         outcome = Outcome.of(
             query,
             kind,
@@ -313,6 +379,7 @@ class SliceRunner:
             queue_s=(started if started is not None else now) - waiting.since,
             batch_s=now - started if started is not None else 0.0,
             execution_s=execution_s,
+            promise=None if self._book.empty else self._book.ended(query, not on_time),
         )
         self._ends(query, outcome, outputs)
 
@@ -329,6 +396,7 @@ class SliceRunner:
                 case Unload(variant):
                     self._spawn(self._unload(variant))
                 case Host(change):
+                    self._book.hosting(change)
                     self._tell_station(change)
                 case Acknowledge():
                     self._acknowledge(self._slice.name, action)
@@ -393,3 +461,11 @@ class SliceRunner:
     def _fire(self, name: str, woke: Callable[[], None]) -> None:
         del self._timers[name]
         woke()
+
+
+def _answers(queries: Sequence[Query], run: Run, executed: Executed, started: float, at: float) -> list[_Ending]:
+    parts = split_rows(executed.outputs, [query.rows for query in queries])
+    return [
+        _Ending(query, OutcomeKind.ANSWERED, at, None, None, run, started, executed.execution_s, outputs)
+        for query, outputs in zip(queries, parts, strict=True)
+    ]

@@ -7,16 +7,19 @@ Rules.
   moved our queries to others: everything waiting is abandoned, and the worker joins again under a new incarnation.
 - A worker that finds it was stopped for longer than ``self_fence`` reads the newest plan before it answers anything.
 - A query of an app that is not served here (any more) goes back to the admitted topic.
+- Before it reads work, the results topics of apps with a promise are read for the last outcomes of their streams.
 - Stopping: no more fetching, what is queued is finished within ``drain_s`` and committed, and the last heartbeat says
   ``leaving``, upon which the planner moves what is left.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from domain.actions import Acknowledge, Announce
+from domain.app import App
 from domain.clock import Clock
 from domain.device import Device
 from domain.errors import InvalidInputError
@@ -28,6 +31,7 @@ from policies.placement.gathering import Gathering
 from stages.control import Follower
 from stages.intake import Intake
 from stages.outbox import Outbox
+from stages.recall import recall
 from stages.slice import Outputs, SliceRunner
 from streams import codec, control
 from streams.ports import Broker, Consumer, Producer, Record, TopicPartition
@@ -59,6 +63,7 @@ class WorkerStage:
         clock: Clock,
         new_incarnation: Callable[[], str],
         make_slices: Callable[["WorkerStage"], Sequence[SliceRunner]],
+        promised: Mapping[str, App] = MappingProxyType({}),
         options: WorkerOptions | None = None,
     ) -> None:
         self.device = device
@@ -66,6 +71,7 @@ class WorkerStage:
         self._topics = topics
         self._clock = clock
         self._new_incarnation = new_incarnation
+        self._promised = promised
         self._options = options or WorkerOptions()
         self._outbox = Outbox(producer)
         self._gathering = Gathering(part.name for part in device.slices)
@@ -82,6 +88,7 @@ class WorkerStage:
         self._last_beat = clock.monotonic()
         self._held: list[Callable[[], None]] | None = None
         self._recheck: asyncio.Task[None] | None = None
+        self.followers: list[Follower] = []  # of further control topics, beside the plans
 
     @property
     def name(self) -> str:
@@ -94,6 +101,7 @@ class WorkerStage:
         for runner in self._slices:
             await runner.start()
         helpers = [asyncio.create_task(self._plans.run(stop)), asyncio.create_task(self._beat_often())]
+        helpers += [asyncio.create_task(follower.run(stop)) for follower in self.followers]
         waiter = asyncio.create_task(self._end_session_on(stop))
         try:
             while not stop.is_set():
@@ -124,10 +132,10 @@ class WorkerStage:
         key = self.device.name.encode()
         self._outbox.post(self._topics.acks, control.encode_acknowledged(message), key=key)
 
-    def announce(self, said: Announce) -> None:
-        """A batching policy speaks of a promise; one line a subject and device stays on the status topic."""
+    def announce(self, said: Announce, at: float) -> None:
+        """A batching policy spoke of a promise, ``at``; one line a subject and device stays on the status topic."""
         key = f"{said.subject}@{self.device.name}".encode()
-        self._outbox.post(self._topics.status, control.encode_announce(said), key=key)
+        self._outbox.post(self._topics.status, control.encode_announce(said), key=key, timestamp=at)
 
     def _write(self, query: Query, outcome: Outcome, outputs: Outputs) -> None:
         record = self._origins.pop(query, None)
@@ -162,6 +170,10 @@ class WorkerStage:
         self._session.clear()
         if stop.is_set():
             return
+        if self._promised:
+            past = await recall(self._broker, self._topics, self._promised)
+            for runner in self._slices:
+                runner.recalled(past)
         self._intake = Intake(self._make_consumer, limit=self._options.max_in_flight, drain_s=self._options.drain_s)
         await self._intake.run(self._take, self._session, after_start=self._seek_to_fence)
 
@@ -294,6 +306,7 @@ class WorkerStage:
             utilisation=min(1.0, sum(r.take_busy() for r in self._slices) / self._options.heartbeat),
             variants=tuple(v for r in self._slices for v in r.loaded),
             measured=tuple(m for r in self._slices for m in r.take_measured()),
+            observed=tuple(o for r in self._slices for o in r.take_observed()),
             slices=tuple(control.SliceState(n, r.queued, r.busy_for) for n, r in self._by_name.items()),
         )
         self._outbox.post(self._topics.devices_metrics, control.encode_heartbeat(beat), key=device.name.encode())

@@ -101,7 +101,8 @@ def decode_acknowledged(value: bytes) -> PlanAcknowledged:
 
 def encode_announce(announce: Announce) -> bytes:
     """For the status topic, keyed by subject."""
-    return _announce.dump_json(announce)
+    said = {"subject": announce.subject, "state": announce.state, "detail": announce.detail}
+    return orjson.dumps({**said, "data": None if announce.data is None else dict(announce.data)})
 
 
 def decode_announce(value: bytes) -> Announce:

@@ -167,8 +167,9 @@ async def running(
     models: Path = Path(),
     roles: tuple[str, ...] = ROLES,
     change: Callable[[System], None] | None = None,
+    close: bool = True,
 ) -> AsyncIterator[Running]:
-    """Stages of ``roles`` on ``broker``, stopped and drained at the end."""
+    """Stages of ``roles`` on ``broker``, stopped and drained at the end; the broker is closed unless told otherwise."""
     producer = broker.producer()
     await producer.start()
     folder = settings.runs / "run"
@@ -187,4 +188,5 @@ async def running(
         await task
         system.close()
         await producer.stop()
-        await broker.close()
+        if close:
+            await broker.close()

@@ -1,7 +1,8 @@
 """Admits what the promise of an app can bear: at most ``bound`` queries in any window, shared fairly between clients.
 
 Rules.
-- First the deadline (``DeadlineAdmission``), then the window (a ring of stamps: exact, never twice the bound).
+- First the deadline (``DeadlineAdmission``), then the window (a ring of stamps: exact, never twice the bound). Windows
+  are of arrival times, on which deadlines rest, not of the times at which a busy door gets to them.
 - ``enforce`` rejects what is over the bound (OVER_SUSTAINABLE_RATE). ``degrade`` announces "degrade", so that planner
   and workers choose faster variants, and rejects only what is over ``degraded_bound``, what those sustain. ``observe``
   accepts everything and announces only.
@@ -89,13 +90,14 @@ class FairWindow:
 class _AppWindow:
     """What one app was admitted, and whether it is announced to be over its rate."""
 
-    __slots__ = ("degraded", "fair", "switch", "window_s")
+    __slots__ = ("degraded", "fair", "latest", "switch", "window_s")
 
     def __init__(self, bound: int, window_s: float, degraded_bound: int, calm: int) -> None:
         self.fair = FairWindow(bound, window_s)
         self.degraded = WindowLimiter(degraded_bound, window_s)
         self.window_s = window_s
         self.switch = SafeModeSwitch(calm)
+        self.latest = -inf
 
     def resize(self, bound: int, window_s: float, degraded_bound: int) -> None:
         self.fair.resize(bound, window_s)
@@ -106,16 +108,17 @@ class _AppWindow:
 class SustainableAdmission:
     """See the module's rules. ``bound`` and ``window_s``: as ``max_rate`` of policies.dropping.rate says, of each app.
 
+    ``bound`` None: nothing is limited until ``resize`` is called for an app (before a plan is ready nothing is known).
     ``degraded_bound``: queries a window that the fastest variants sustain (None: twice the bound).
     """
 
     name = "sustainable"
-    __slots__ = ("_apps", "_deadline", "_limits", "mode")
+    __slots__ = ("_apps", "_calm", "_deadline", "_limits", "mode")
 
     def __init__(
         self,
         *,
-        bound: int = 1,
+        bound: int | None = 1,
         window_s: float = 1.0,
         mode: Mode = "enforce",
         degraded_bound: int | None = None,
@@ -124,23 +127,35 @@ class SustainableAdmission:
     ) -> None:
         if mode not in get_args(Mode):
             raise ConfigurationError(f"admission mode {mode!r} is unknown; choose one of {', '.join(get_args(Mode))}")
-        if bound < 0 or not window_s > 0.0 or calm < 1 or (degraded_bound is not None and degraded_bound < bound):
+        if (
+            (bound is not None and bound < 0)
+            or not window_s > 0.0
+            or calm < 1
+            or (degraded_bound is not None and degraded_bound < (bound or 0))
+        ):
             raise ConfigurationError(
                 f"sustainable admission: bound {bound}, window_s {window_s}, degraded_bound {degraded_bound}, "
                 f"calm {calm}: give bound >= 0, window_s > 0, degraded_bound >= bound, calm >= 1"
             )
         self.mode: Mode = mode
         self._deadline = DeadlineAdmission(max_horizon_s=max_horizon_s)
-        self._limits = (bound, window_s, 2 * bound if degraded_bound is None else degraded_bound, calm)
+        self._calm = calm
+        self._limits = None if bound is None else (bound, window_s, _degraded(bound, degraded_bound))
         self._apps: dict[str, _AppWindow] = {}
 
     def over(self, app: str) -> bool:
         """Whether arrivals of ``app`` are above its sustainable rate, as announced."""
-        return self._of(app).switch.active
+        window = self._of(app)
+        return window is not None and window.switch.active
 
     def resize(self, app: str, bound: int, window_s: float, degraded_bound: int | None = None) -> None:
         """Other limits for ``app``, when a plan changes what is hosted; what was admitted counts."""
-        self._of(app).resize(bound, window_s, 2 * bound if degraded_bound is None else degraded_bound)
+        limits = (bound, window_s, _degraded(bound, degraded_bound))
+        window = self._apps.get(app)
+        if window is None:
+            self._apps[app] = _AppWindow(*limits, self._calm)
+        else:
+            window.resize(*limits)
 
     def handle(self, event: Arrived, now: float) -> list[AdmissionAction]:
         """Decide."""
@@ -149,16 +164,22 @@ class SustainableAdmission:
             return [first]
         query = event.query
         window = self._of(query.app)
-        fits = window.fair.admit(query.stream, now)
-        within = window.degraded.admit(now) if fits or self.mode == "degrade" else False
+        if window is None:
+            return [first]
+        at = window.latest = max(window.latest, min(query.arrival, now))
+        fits = window.fair.admit(query.stream, at)
+        within = window.degraded.admit(at) if fits or self.mode == "degrade" else False
         actions = self._said(query.app, window, fits)
         if fits or self.mode == "observe" or (self.mode == "degrade" and within):
             return [*actions, first]
         detail = f"more than {window.fair.bound} queries within {1e3 * window.window_s:g} ms"
         return [*actions, Reject(query, Reason.OVER_SUSTAINABLE_RATE, detail)]
 
-    def _of(self, app: str) -> _AppWindow:
-        return self._apps.get(app) or self._apps.setdefault(app, _AppWindow(*self._limits))
+    def _of(self, app: str) -> _AppWindow | None:
+        window = self._apps.get(app)
+        if window is None and self._limits is not None:
+            window = self._apps[app] = _AppWindow(*self._limits, self._calm)
+        return window
 
     def _said(self, app: str, window: _AppWindow, fits: bool) -> list[AdmissionAction]:
         data = {"bound": window.fair.bound, "window_s": window.window_s}
@@ -168,3 +189,7 @@ class SustainableAdmission:
             state = "degrade" if self.mode == "degrade" else "over_sustainable_rate"
             return [Announce(f"app:{app}", state, "more queries a window than are sustained", data)]
         return []
+
+
+def _degraded(bound: int, degraded_bound: int | None) -> int:
+    return 2 * bound if degraded_bound is None else degraded_bound

@@ -11,7 +11,7 @@ from policies.batching.aimd import AdditiveIncrease
 from policies.batching.deadline import DeadlineBatching
 from policies.batching.eager import EagerBatching
 from policies.batching.early_drop import EarlyDrop, LazyDrop
-from policies.batching.spread import BalancedSpread, GreedySpread, GroupedSpread, WeaklyHardSpread
+from policies.batching.spread import BalancedSpread, GreedySpread, GroupedSpread, SpreadBatching, WeaklyHardSpread
 from policies.batching.static import StaticBatching
 from policies.protocols import BatchingPolicy
 from policies.selection.fixed import JellyfishPlus, ModelSwitching
@@ -62,3 +62,9 @@ def takes(name: str, option: str) -> bool:
     """Whether the policy called ``name`` has an option of that name; False for unknown policies."""
     known = BATCHING.get(name)
     return known is not None and option in signature(known).parameters
+
+
+def keeps_promises(name: str) -> bool:
+    """Whether the policy called ``name`` keeps what streams were promised."""
+    known = BATCHING.get(name)
+    return isinstance(known, type) and issubclass(known, SpreadBatching)

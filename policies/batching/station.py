@@ -7,6 +7,7 @@ Rules.
   by the deadline of the most urgent query, until one runs a batch. Best effort is offered it only where no strict query
   waits; but a strict batch with places left takes best-effort queries of its app along, where that makes nobody late.
 - Finished goes to the policy whose batch it was, and frees the executor.
+- Promises are about strict queries; best-effort ones are not in the sequence.
 - A wake is asked for only where none is outstanding that comes as early. A shell may send Woke for each WakeAt, or keep
   one timer, the earliest asked for. Woke before its time asks again, once for each time asked for.
 
@@ -15,15 +16,17 @@ Illegal: Finished while idle, or for another batch than the one that runs.
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 from typing import assert_never
 
 from domain.actions import Run, StationAction, WakeAt
 from domain.app import NO_PROMISE, QueryClass
 from domain.errors import IllegalEventError
-from domain.events import Arrived, Finished, Hosted, HostingChanged, Offered, StationEvent, Woke
+from domain.events import Arrived, Finished, Hosted, HostingChanged, Offered, StationEvent, StreamResumed, Woke
 from domain.query import Query
-from policies.protocols import BatchingPolicy
+from domain.table import TablesChanged
+from policies.protocols import BatchingPolicy, FollowsTables
 
 _OFFERED = Offered()
 _STORY = 24
@@ -32,7 +35,7 @@ _STORY = 24
 class Lane:
     """An app and class on this slice. ``wake``: when its policy wants to be woken."""
 
-    __slots__ = ("app", "hosted", "policy", "promise", "slo", "strict", "wake")
+    __slots__ = ("app", "hosted", "peers", "policy", "promise", "slo", "strict", "wake")
 
     def __init__(self, app: str, strict: bool, policy: BatchingPolicy) -> None:
         self.app = app
@@ -41,6 +44,7 @@ class Lane:
         self.hosted: tuple[Hosted, ...] = ()
         self.slo = inf
         self.promise = NO_PROMISE
+        self.peers: tuple[tuple[str, str], ...] = ()
         self.wake = inf
 
     def urgency(self) -> tuple[bool, float, str]:
@@ -60,6 +64,7 @@ class Station:
         "_running_lane",
         "_story",
         "_strict",
+        "_tables",
         "_wake",
         "last_app",
     )
@@ -72,6 +77,7 @@ class Station:
         self._running: Run | None = None
         self._running_lane: Lane | None = None
         self.last_app = ""
+        self._tables: dict[str, TablesChanged] = {}
         self._wake = inf
         self._asked_again = False
         self._story: deque[tuple[float, StationEvent | StationAction]] = deque(maxlen=_STORY)
@@ -109,6 +115,12 @@ class Station:
                 self._woke(event, now, actions)
             case HostingChanged():
                 self._host(event, now, actions)
+            case StreamResumed():
+                self._lane(event.app, QueryClass.STRICT).policy.handle(event, now)
+            case TablesChanged():
+                self._tables[event.app] = event
+                for lane in self._lanes:
+                    _tell_tables(lane, event)
             case _:
                 assert_never(event)
         self._story.append((now, event))
@@ -136,17 +148,21 @@ class Station:
             lane = lanes[app] = Lane(app, strict, self._make())
             twin = (self._loose if strict else self._strict).get(app)
             self._lanes.append(lane)
+            if app in self._tables:
+                _tell_tables(lane, self._tables[app])
             if twin is not None and twin.hosted:
                 lane.hosted = twin.hosted
-                lane.policy.handle(HostingChanged(app, twin.hosted, twin.slo, twin.promise), 0.0)
+                promise = twin.promise if strict else NO_PROMISE
+                lane.policy.handle(HostingChanged(app, twin.hosted, twin.slo, promise, twin.peers), 0.0)
         return lane
 
     def _host(self, event: HostingChanged, now: float, actions: list[StationAction]) -> None:
         self._lane(event.app, QueryClass.STRICT)
         for lane in self._lanes:
             if lane.app == event.app:
-                lane.hosted, lane.slo, lane.promise = event.hosted, event.slo, event.promise
-                self._absorb(lane, lane.policy.handle(event, now), actions)
+                lane.hosted, lane.slo, lane.promise, lane.peers = event.hosted, event.slo, event.promise, event.peers
+                told = event if lane.strict or not event.promise.active else replace(event, promise=NO_PROMISE)
+                self._absorb(lane, lane.policy.handle(told, now), actions)
         self.hosting_changed(now)
 
     def _finish(self, event: Finished, now: float, actions: list[StationAction]) -> None:
@@ -218,12 +234,19 @@ class Station:
         return tuple(f"{at:.6f} {_brief(what)}" for at, what in self._story)
 
 
+def _tell_tables(lane: Lane, event: TablesChanged) -> None:
+    if lane.app == event.app and isinstance(lane.policy, FollowsTables):
+        lane.policy.use(event.tables)
+
+
 def _brief(what: StationEvent | StationAction) -> str:
     match what:
         case Arrived():
             return f"Arrived {what.query.id} ({what.query.app}, deadline {what.query.deadline:.6f})"
         case Run():
             return f"Run {what.variant}, {what.rows} rows"
+        case TablesChanged():
+            return f"TablesChanged {what.app}: {len(what.tables)}"
         case HostingChanged():
             return f"HostingChanged {what.app}: {', '.join(h.variant for h in what.hosted) or 'none'}"
         case _:

@@ -45,6 +45,15 @@ class MissTracker:
             self._recent[k] = recent
             self.worst[k] = max(self.worst[k], recent)
 
+    def continues(self, queries: int, misses: int, mcd: int, worst: Mapping[int, int]) -> None:
+        """Count on from what another tracker had counted before the outcomes that this one was given."""
+        self.count = queries
+        self.misses = misses
+        self.mcd = max(self.mcd, mcd)
+        for k, m in worst.items():
+            if k in self.worst:
+                self.worst[k] = max(self.worst[k], m)
+
     def keeps(self, promise: Promise) -> bool:
         """Whether ``promise`` has held so far. Raises KeyError for a K that is not tracked and was promised."""
         if promise.max_consecutive is not None and self.mcd > promise.max_consecutive:

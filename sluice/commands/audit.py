@@ -30,15 +30,19 @@ def audit(
     settings: Annotated[Path | None, typer.Option(help="Settings file (YAML).")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Reconcile query, result and dead-letter topics: lost, duplicated, unknown, late unmarked. Exit 1 on any."""
+    """Reconcile query, result and dead-letter topics: lost, duplicated, unknown, late unmarked, promises broken without
+    an announcement. Exit 1 on any.
+    """
     with one_line_errors():
         chosen = load(settings, prefix=prefix)
         report = asyncio.run(_audit(open_broker(chosen, run, broker), Topics(chosen.prefix)))
     if as_json:
-        print_json({**asdict(report), "balanced": report.balanced})
+        print_json({**asdict(report), "balanced": report.balanced, "promises_broken": report.promises_broken})
     else:
         out.print(table(report))
-    if not report.balanced:
+        if report.promises:
+            out.print(promises_table(report))
+    if not report.balanced or report.promises_broken:
         raise typer.Exit(EXIT_FAILED)
 
 
@@ -71,4 +75,33 @@ def table(report: AuditReport) -> Table:
         style = ("red" if count else "green") if bad else ""
         key = "late_unmarked" if name.startswith("late") else name
         shown.add_row(name, str(count), ", ".join(report.examples.get(key, ())), style=style)
+    return shown
+
+
+_STREAMS_SHOWN = 20
+
+
+def promises_table(report: AuditReport) -> Table:
+    """Streams that were promised something, those with the most broken windows first."""
+    shown = Table(title="Promises, recounted")
+    for name in ("stream", "queries", "rejected", "misses", "longest run", "worst in K", "broken", "unannounced"):
+        shown.add_column(name, justify="left" if name == "stream" else "right")
+    shown.add_column("trackers agree")
+    worst_first = sorted(report.promises, key=lambda s: (-s.unannounced, -s.broken, s.app, s.stream))
+    for stream in worst_first[:_STREAMS_SHOWN]:
+        name = stream.app if stream.stream == stream.app else f"{stream.app}/{stream.stream}"
+        shown.add_row(
+            name,
+            str(stream.queries),
+            str(stream.rejected),
+            str(stream.misses),
+            str(stream.mcd),
+            ", ".join(f"{m} of {k}" for k, m in stream.worst.items()),
+            str(stream.broken),
+            str(stream.unannounced),
+            "yes" if stream.agrees else "no",
+            style="red" if stream.unannounced else "",
+        )
+    if len(worst_first) > _STREAMS_SHOWN:
+        shown.caption = f"and {len(worst_first) - _STREAMS_SHOWN} more"
     return shown

@@ -1,0 +1,48 @@
+"""How many queries of an app a plan sustains: what admission keeps to, from what the plan's slices can run.
+
+Rules. The app's own stream goes to its D slices in strict turns, so that D times the least bound of a slice, in the
+longest of their windows, is sustained by all. A slice's bound is that of its most accurate variant, or, for
+``degraded``, of whichever of its variants sustains most. Slices on which no batch fits twice into the SLO sustain
+nothing and are left out.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from domain.app import Promise
+from domain.events import Hosted, HostedOn
+from policies.dropping.rate import Sustainable, max_rate
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """At most ``bound`` queries in any window of ``window_s`` seconds; ``degraded``: on the faster variants."""
+
+    bound: int
+    window_s: float
+    degraded: int
+
+
+def sustained(slices: Sequence[HostedOn], slo: float, promise: Promise) -> Bounds | None:
+    """Bounds of an app hosted on ``slices``; None where no slice sustains anything."""
+    share = promise.over(len(slices))
+    accurate = _together(slices, lambda hosted: _best(hosted[:1], slo, share) or _best(hosted, slo, share))
+    fastest = _together(slices, lambda hosted: _best(hosted, slo, share))
+    if accurate is None or fastest is None:
+        return None
+    bound, window_s = accurate
+    return Bounds(bound, window_s, max(bound, int(fastest[0] * window_s / fastest[1])))
+
+
+def _best(hosted: Sequence[Hosted], slo: float, promise: Promise) -> Sustainable | None:
+    found = (max_rate(h.curve, slo, promise) for h in hosted)
+    return max((s for s in found if s is not None), key=lambda s: s.rate, default=None)
+
+
+def _together(
+    slices: Sequence[HostedOn], bound_of: Callable[[Sequence[Hosted]], Sustainable | None]
+) -> tuple[int, float] | None:
+    each = [bound for part in slices if part.hosted and (bound := bound_of(part.hosted)) is not None]
+    if not each:
+        return None
+    return len(each) * min(s.bound for s in each), max(s.window_s for s in each)
