@@ -4,6 +4,7 @@ Rules. Every row is answered in a batch; for the registered model some rows are 
 answers change with the company of a row is refused: its rows would depend on whose queries they are batched with.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -44,7 +45,7 @@ async def evaluate(
             progress(f"answer with {variant.name}", min(1.0, (start + BATCH) / rows.rows))
         await executor.unload(variant.name)
     except (LoadError, ExecutionError) as error:
-        raise InvalidInputError("model", f"does not run: {error}") from error
+        raise InvalidInputError("model", f"does not run: {_plain(error)}") from error
     outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     finite = all(bool(np.isfinite(a).all()) for a in outputs.values() if a.dtype.kind == "f")
     return Evaluation(outputs, finite)
@@ -59,7 +60,7 @@ async def check_batches(
         alone = [await _run(executor, variant, inputs, rows, i, 1) for i in range(min(_ALONE, rows.rows))]
         await executor.unload(variant.name)
     except (LoadError, ExecutionError) as error:
-        raise InvalidInputError("model", f"does not run on a single row: {error}") from error
+        raise InvalidInputError("model", f"does not run on a single row: {_plain(error)}") from error
     for name, whole in batched.outputs.items():
         single = np.concatenate([part[name] for part in alone])
         if single.shape[1:] != whole.shape[1:] or not _same(single, whole[: len(single)]):
@@ -89,6 +90,11 @@ def query_of(inputs: Sequence[TensorSpec], rows: ValidationSet, start: int, coun
 def specs_of(arrays: Mapping[str, Array]) -> tuple[TensorSpec, ...]:
     """Specs of arrays [n, ...]."""
     return tuple(TensorSpec(name, DATATYPES[a.dtype.name], a.shape[1:]) for name, a in arrays.items())
+
+
+def _plain(error: Exception) -> str:
+    """Without the source files and codes of ONNX Runtime that its messages are full of."""
+    return re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : |/onnxruntime_src/\S+ ", "", str(error))
 
 
 def _same(single: Array, batched: Array) -> bool:

@@ -29,6 +29,7 @@ def check(task: dict[str, Any], folder: Path) -> dict[str, Any]:
         "inputs": [[p.name, p.datatype, p.row_shape] for p in interface.inputs],
         "outputs": [[p.name, p.datatype, p.row_shape] for p in interface.outputs],
         "notes": list(interface.notes),
+        "fixed_batch": interface.fixed_batch,
     }
 
 

@@ -50,7 +50,7 @@ async def check_model(path: Path, limits: GeneratorLimits | None = None) -> tupl
         if not answer["ok"]:
             raise InvalidInputError(answer["field"], answer["problem"])
         ports = [tuple(_port(p) for p in answer[side]) for side in ("inputs", "outputs")]
-        return (folder / RESULT).read_bytes(), Interface(ports[0], ports[1], tuple(answer["notes"]))
+        return (folder / RESULT).read_bytes(), Interface(ports[0], ports[1], tuple(answer["notes"]), answer["fixed_batch"])
 
 
 async def make_variant(

@@ -156,7 +156,7 @@ class Job:
         executor = self._executor(self._app(()))
         try:
             await executor.start()
-            found = await evaluate(executor, variant, self._inputs, self._rows, self._share(0.02, 0.08))
+            found = await self._run_or_blame_the_batch(executor, variant)
             if not found.finite:
                 raise InvalidInputError("model", "answers NaN or infinity on the validation set; it cannot be served")
             output = answer_output(found.outputs, self._request.metric)
@@ -165,6 +165,16 @@ class Job:
         finally:
             await executor.close()
         return found, output
+
+    async def _run_or_blame_the_batch(self, executor: OnnxExecutor, variant: Variant) -> Evaluation:
+        try:
+            return await evaluate(executor, variant, self._inputs, self._rows, self._share(0.02, 0.08))
+        except InvalidInputError as error:
+            fixed = self._interface.fixed_batch
+            if fixed is None:
+                raise
+            problem = f"fixes its batch at {fixed}, and with another {error.problem}; export it with a free batch axis"
+            raise InvalidInputError(error.field, problem) from error
 
     async def _candidate(self, recipe: str, output: AnswerOutput, app: App, digests: set[str]) -> _Candidate | None:
         """One more, or None with the reason among the skipped ones."""

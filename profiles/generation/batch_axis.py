@@ -36,11 +36,15 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """Inputs and outputs that can be served, and what had to be changed for it."""
+    """Inputs and outputs that can be served, and what had to be changed for it.
+
+    ``fixed_batch``: extent at which the batch axis was fixed, None where it was free.
+    """
 
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     notes: tuple[str, ...] = ()
+    fixed_batch: int | None = None
 
 
 def open_interface(model: onnx.ModelProto) -> Interface:
@@ -63,6 +67,7 @@ def open_interface(model: onnx.ModelProto) -> Interface:
         tuple(_port(value) for value in model.graph.input),
         tuple(_port(value) for value in model.graph.output),
         tuple(notes),
+        next(iter(fixed), None),
     )
 
 

@@ -18,12 +18,14 @@ import onnx
 from onnx import TensorProto, helper
 
 from domain.errors import SluiceError
+from profiles.generation.lowering import lower_linear
 from profiles.generation.validation import Array
 
 ORIGINAL = "fp32"
 """The model as registered."""
 _QUANTISABLE = ("MatMul", "Gemm", "Conv")
 _CALIBRATION_BATCH = 16
+_PER_CHANNEL_OPSET = 13
 
 
 class NotApplicableError(SluiceError):
@@ -62,14 +64,27 @@ def _optimised(source: Source) -> bytes:
         return _bytes(onnx.load(target))
 
 
+def _plain(source: Source) -> bytes:
+    """Linear models of the machine-learning operator set as matrix products."""
+    model, changed = _lowered(source.model)
+    if not changed:
+        raise NotApplicableError("no linear model of the ai.onnx.ml operators to rewrite")
+    return _bytes(model)
+
+
+def _lowered(model: onnx.ModelProto) -> tuple[onnx.ModelProto, bool]:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    return copy, lower_linear(copy)
+
+
 def _fp16(source: Source) -> bytes:
     """Weights and arithmetic in half precision; inputs and outputs stay as they are."""
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
-    if not any(t.data_type == TensorProto.FLOAT and t.dims for t in source.model.graph.initializer):
+    model, _ = _lowered(source.model)
+    if not any(t.data_type == TensorProto.FLOAT and t.dims for t in model.graph.initializer):
         raise NotApplicableError("no float32 weights to halve")
-    model = onnx.ModelProto()
-    model.CopyFrom(source.model)
     converted = convert_float_to_float16(model, keep_io_types=True, op_block_list=_BLOCKED)
     return _bytes(converted)
 
@@ -86,10 +101,11 @@ def _int8_dynamic(source: Source) -> bytes:
     """Integer weights; the range of activations is measured at every run, a tensor at a time."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    _needs_quantisable(source.model)
     with tempfile.TemporaryDirectory() as folder:
         before, after = _prepared(source.model, Path(folder))
-        quantize_dynamic(before, after, weight_type=QuantType.QInt8)
+        quantize_dynamic(
+            before, after, weight_type=QuantType.QInt8, extra_options={"DefaultTensorType": TensorProto.FLOAT}
+        )
         return _bytes(onnx.load(after))
 
 
@@ -98,6 +114,9 @@ def _int8_static(source: Source) -> bytes:
 
 
 def _int8_static_channel(source: Source) -> bytes:
+    opset = max((o.version for o in source.model.opset_import if o.domain in ("", "ai.onnx")), default=0)
+    if opset < _PER_CHANNEL_OPSET:
+        raise NotApplicableError(f"scales a channel need opset {_PER_CHANNEL_OPSET}; the model has {opset}")
     return _static(source, per_channel=True)
 
 
@@ -105,7 +124,6 @@ def _static(source: Source, *, per_channel: bool) -> bytes:
     """Integer weights and activations, whose ranges are those that the calibration rows reach."""
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
-    _needs_quantisable(source.model)
     with tempfile.TemporaryDirectory() as folder:
         before, after = _prepared(source.model, Path(folder))
         quantize_static(
@@ -117,7 +135,10 @@ def _static(source: Source, *, per_channel: bool) -> bytes:
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
             # ONNX Runtime's widening of weight scales for biases fails on scales a channel.
-            extra_options={"QDQDisableWeightAdjustForInt32Bias": per_channel},
+            extra_options={
+                "QDQDisableWeightAdjustForInt32Bias": per_channel,
+                "DefaultTensorType": TensorProto.FLOAT,
+            },
         )
         return _bytes(onnx.load(after))
 
@@ -133,6 +154,7 @@ def _eighth_of_the_trees(source: Source) -> bytes:
 RECIPES: Mapping[str, Callable[[Source], bytes]] = {
     ORIGINAL: _original,
     "optimised": _optimised,
+    "plain": _plain,
     "fp16": _fp16,
     "int8-dynamic": _int8_dynamic,
     "int8-static": _int8_static,
@@ -178,6 +200,8 @@ def _prepared(model: onnx.ModelProto, folder: Path) -> tuple[Path, Path]:
     """A file with fused operators and inferred shapes, which quantisation wants, and the path for its result."""
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
+    model, _ = _lowered(model)
+    _needs_quantisable(model)
     raw, before = folder / "raw.onnx", folder / "before.onnx"
     raw.write_bytes(_bytes(model))
     quant_pre_process(str(raw), str(before), skip_symbolic_shape=True)

@@ -158,13 +158,15 @@ def sparse_file(name: str, size: int) -> Callable[[Path], Path]:
 
 
 def bomb(folder: Path) -> Path:
-    """Forty gigabytes of zeros in forty megabytes; here only said to be there."""
+    """Eight gigabytes of zeros, that a small archive says it unpacks to."""
     path = folder / "rows.npz"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("x.npy", b"")
+        archive.writestr("label.npy", b"")
     data = bytearray(path.read_bytes())
-    at = data.index(b"PK\x01\x02") + 24  # the directory's entry: uncompressed size
-    data[at : at + 4] = (0xFFFFFFF0).to_bytes(4, "little")
+    at = -1
+    while (at := data.find(b"PK\x01\x02", at + 1)) >= 0:
+        data[at + 24 : at + 28] = (0xFFFFFFF0).to_bytes(4, "little")  # the directory's entry: uncompressed size
     path.write_bytes(data)
     return path
 
@@ -273,14 +275,14 @@ CASES: dict[str, tuple[Make, str, str]] = {
         "model",
         "no output of numbers a row",
     ),
-    "a batch that cannot be freed": (with_model(fixed_at_three), "model", ""),
+    "a batch that cannot be freed": (with_model(fixed_at_three), "model", "fixes its batch at 3"),
     "rows that depend on each other": (with_model(of_rows_together), "model", "depend on each other"),
     "a model that never ends": (with_model(endless), "model", "took more than"),
     "a model that takes all memory": (with_model(devouring), "model", "does not run"),
     "no such rows": (with_rows(lambda f: f / "none.npz"), "validation", "not there"),
     "truncated rows": (with_rows(truncated_rows), "validation", "cannot be read"),
-    "rows of over four gigabytes": (with_rows(bomb), "validation", ""),
-    "a header that lies": (with_rows(lying_header), "validation", ""),
+    "rows of over four gigabytes": (with_rows(bomb), "validation", "unpacks to"),
+    "a header that lies": (with_rows(lying_header), "validation", "memory"),
     "pickled objects": (with_rows(pickled), "validation", "not unpickled"),
     "a link out of the folder": (with_rows(leaving_folder), "validation", "leaves the folder"),
     "no labels": (arrays(x=X), "validation", "no true answers"),
