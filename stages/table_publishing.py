@@ -18,7 +18,7 @@ from domain.errors import InvalidInputError, SluiceError
 from domain.plan import Plan
 from domain.table import SelectionTable, TableObserved
 from planner.tables.codec import decode, encode
-from planner.tables.names import Shelf, TableName, decode_name, encode_name
+from planner.tables.names import Shelf, decode_name, encode_name
 from planner.tables.publishing import (
     Asked,
     LoadMissing,
@@ -41,6 +41,8 @@ from streams.ports import Broker, Record
 from streams.topics import Topics
 
 log = logging.getLogger(__name__)
+
+_REMEMBERED = 2000
 
 
 class TableMaker:
@@ -103,8 +105,7 @@ class TablePublisher:
         self._outbox = outbox
         self._publishing = TablePublishing(rules.library)
         self._tables: dict[tuple[str, float], SelectionTable] = {}
-        self._names: dict[TableName, tuple[str, float]] = {}
-        self._watch = DriftWatch(self._tables)
+        self._watch = DriftWatch(self._tables, period=rules.watch_s)
         self._maker = TableMaker()
         self._makes: asyncio.Queue[Make] = asyncio.Queue()
         self._newest: tuple[Plan, Sequence[Device], Mapping[tuple[str, str], float]] | None = None
@@ -142,12 +143,10 @@ class TablePublisher:
     def _on_table(self, record: Record) -> None:
         name = decode_name(record.key)
         if record.value is None:
-            self._tables.pop(self._names.pop(name, ("", 0.0)), None)
             self._tell(TableSeen(name, None))
             return
         table = decode(record.value)
-        self._tables[table.fingerprint, table.qps] = table
-        self._names[name] = (table.fingerprint, table.qps)
+        self._remember(table)
         self._tell(TableSeen(name, table.fingerprint))
 
     def _on_status(self, record: Record) -> None:
@@ -178,10 +177,16 @@ class TablePublisher:
                 case Make():
                     self._makes.put_nowait(action)
                 case PutTable(name, table):
-                    self._tables[table.fingerprint, table.qps] = table
+                    self._remember(table)
                     self._outbox.post(self._topics.policies, encode(table), key=encode_name(name))
                 case WithdrawTable(name):
                     self._outbox.post(self._topics.policies, None, key=encode_name(name))
+
+    def _remember(self, table: SelectionTable) -> None:
+        """Also beyond its withdrawal: what was counted under it is still to be judged."""
+        self._tables[table.fingerprint, table.qps] = table
+        while len(self._tables) > _REMEMBERED:
+            del self._tables[next(iter(self._tables))]
 
     async def _make(self, make: Make) -> None:
         started = self._clock.monotonic()

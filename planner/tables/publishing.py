@@ -93,7 +93,9 @@ def make_tables(make: Make, rules: LibraryRules) -> tuple[SelectionTable, ...]:
         ]
     else:
         made = build_library(model, app=shelf.app, worker_class=shelf.worker_class, rules=rules)
-    return tuple(replace(t, assumptions={**t.assumptions, "slo_class": shelf.slo}) for t in made)
+    told: dict[str, str | float] = {"slo_class": shelf.slo}
+    told |= {f"slowdown.{name}": factor for name, factor in make.question.slowdown.items()}
+    return tuple(replace(t, assumptions={**t.assumptions, **told}) for t in made)
 
 
 class TablePublishing:
@@ -175,7 +177,7 @@ class TablePublishing:
                 self._put(TableName(shelf, table.qps), table, actions)
 
     def _put_library(self, shelf: Shelf, tables: Sequence[SelectionTable], actions: list[PublishingAction]) -> None:
-        for table in tables:
+        for table in sorted(tables, key=lambda t: -t.qps):  # the first one covers every load until the rest is there
             self._put(TableName(shelf, table.qps), table, actions)
         self._first.add(shelf)
         self._complete.add(shelf)

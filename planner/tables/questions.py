@@ -26,7 +26,8 @@ _EQUAL = 1e-6
 class TableRules:
     """How tables are made for a live system. Seconds; ``margin``: factor on latencies; others as in the model.
 
-    ``hop_s``: between a query's arrival and its place in a worker's queue; ``guard_s``: around an execution.
+    ``hop_s``: between a query's arrival and its place in a worker's queue; ``guard_s``: around an execution;
+    ``watch_s``: over which promises are compared with what came of them.
     """
 
     hop_s: float = 0.005
@@ -36,15 +37,17 @@ class TableRules:
     violation_price: float = 0.5
     grid: int = 100
     phases: int = 1
+    watch_s: float = 10.0
     library: LibraryRules = field(default_factory=LibraryRules)
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """``model``: at the load that the plan was made for."""
+    """``model``: at the load that the plan was made for. ``slowdown``: measured over profiled latency, where not 1."""
 
     shelf: Shelf
     model: SelectionModel
+    slowdown: Mapping[str, float] = field(default_factory=dict)
 
 
 def questions(
@@ -69,7 +72,8 @@ def questions(
         for kind in sorted({kind for kind, _, _ in placed}):
             model = _model(app, slo, kind, placed, plan, catalogue, latency_factor, rules)
             if model is not None:
-                found.append(Question(Shelf(app, kind, slo), model))
+                slowdown = {v.name: f for v in model.variants if (f := latency_factor.get((v.name, kind), 1.0)) != 1.0}
+                found.append(Question(Shelf(app, kind, slo), model, slowdown))
     return tuple(found)
 
 

@@ -1,11 +1,12 @@
 """Whether the tables in force hold what they promise, from what workers counted; said when it changes.
 
 Rules. Counts of all workers add up, a table at a time. Once a stretch of ``period`` seconds holds ``fewest`` queries of
-a table it is judged, and a new stretch begins. A shelf of tables is adrift from the first stretch that breaks a promise
-by more than chance allows until a stretch in which none does. ``z`` is stricter than for a single look: a stretch is
-judged every few seconds, for months.
+a table it is judged, and a new stretch begins. A shelf of tables is adrift while any of its tables broke a promise in
+its last stretch by more than chance allows; that is said at once, and every minute while it lasts. ``z`` is stricter
+than for a single look: a stretch is judged every few seconds, for months.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,8 @@ from domain.table import SelectionTable, TableObserved
 from planner.selection.drift import Alarm, Observed, check
 
 _MOST_RATIOS = 20_000
+_AGAIN = 60.0
+"""Seconds after which a drift that lasts is told again."""
 
 
 @dataclass(slots=True)
@@ -38,7 +41,8 @@ class DriftWatch:
         self._fewest = fewest
         self._z = z
         self._stretches: dict[tuple[str, str, float, str, float], _Stretch] = {}
-        self._adrift: dict[tuple[str, str, float], str] = {}
+        self._adrift: dict[tuple[str, str, float], dict[float, float]] = {}
+        self._told: dict[tuple[str, str, float], float] = {}
 
     def handle(self, counted: Iterable[TableObserved], now: float) -> list[Announce]:
         """Fold in what a heartbeat told; what has to be said."""
@@ -54,33 +58,92 @@ class DriftWatch:
             if now - stretch.began < self._period:
                 continue
             if stretch.sums.queries >= self._fewest:
-                said += self._judge(stretch.sums)
+                said += self._judge(stretch.sums, now)
                 del self._stretches[key]
             elif now - stretch.began > 30.0 * self._period:
                 del self._stretches[key]  # hardly used
         return said
 
-    def _judge(self, sums: TableObserved) -> list[Announce]:
+    def _judge(self, sums: TableObserved, now: float) -> list[Announce]:
         table = self._tables.get((sums.fingerprint, sums.qps))
         if table is None:
             return []  # withdrawn meanwhile
         alarms = check(table, observed(sums), self._z)
         shelf = (sums.app, sums.worker_class, sums.slo)
-        was = self._adrift.get(shelf)
+        adrift = self._adrift.setdefault(shelf, {})
+        told = bool(adrift)
         if not alarms:
-            if was is None:
+            adrift.pop(sums.qps, None)
+            if adrift or not told:
                 return []
-            del self._adrift[shelf]
             return [Announce(_subject(shelf), "as_promised", "the selection tables hold what they promise again")]
-        detail = describe(alarms)
-        self._adrift[shelf] = detail
-        kinds = ",".join(a.promise for a in alarms)
-        if was is not None and was.split(":")[0] == detail.split(":")[0]:
+        adrift[sums.qps] = now
+        if told and now - self._told.get(shelf, -math.inf) < _AGAIN:
             return []
-        data: dict[str, float | str] = {"qps": sums.qps, "queries": float(sums.queries), "promises": kinds}
+        self._told[shelf] = now
+        promises = ",".join(a.promise for a in alarms)
+        data: dict[str, float | str] = {"qps": sums.qps, "queries": float(sums.queries), "promises": promises}
         for a in alarms:
             data |= {f"expected_{a.promise}": a.expected, f"observed_{a.promise}": a.observed}
-        return [Announce(_subject(shelf), "drift", detail, data)]
+        return [Announce(_subject(shelf), "drift", describe(alarms), data)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Promises beside what came of them, over all tables by the queries that each served. Ratios 0..1.
+
+    ``standard_error``: of the accuracy, a batch being one observation. ``delayed``: share of queries that came later or
+    ran longer than the tables assume, which no table promised anything for.
+    """
+
+    queries: int
+    expected_accuracy: float
+    observed_accuracy: float
+    standard_error: float
+    expected_violation: float
+    observed_violation: float
+    violation_error: float
+    delayed: float
+
+    @property
+    def accuracy_held(self) -> bool:
+        """Within 3 standard errors."""
+        return self.observed_accuracy >= self.expected_accuracy - 3.0 * self.standard_error
+
+    @property
+    def violation_held(self) -> bool:
+        """The bound, what the hops took, and 3 standard errors."""
+        return self.observed_violation <= self.expected_violation + self.delayed + 3.0 * self.violation_error
+
+
+def held(counted: Iterable[TableObserved], tables: Mapping[tuple[str, float], SelectionTable]) -> Held | None:
+    """Over all of ``counted`` whose table is known; None where no query was answered in time."""
+    queries = on_time = delayed = 0
+    gained = squares = batches = promised_accuracy = promised_violation = violations_by_chance = 0.0
+    for o in counted:
+        table = tables.get((o.fingerprint, o.qps))
+        if table is None or not o.queries:
+            continue
+        expected = table.expected
+        queries, on_time, delayed = queries + o.queries, on_time + o.on_time, delayed + o.delayed
+        gained, squares = gained + o.accuracy_sum, squares + o.accuracy_squares
+        batches += o.queries / max(expected.mean_batch, 1.0)
+        promised_accuracy += o.on_time * expected.accuracy
+        promised_violation += o.queries * expected.violation
+        violations_by_chance += o.queries * max(expected.mean_batch, 1.0) * expected.violation
+    if not on_time:
+        return None
+    mean = gained / on_time
+    return Held(
+        queries=queries,
+        expected_accuracy=promised_accuracy / on_time,
+        observed_accuracy=mean,
+        standard_error=math.sqrt(max(0.0, squares / on_time - mean**2) / max(batches, 1.0)),
+        expected_violation=promised_violation / queries,
+        observed_violation=1.0 - on_time / queries,
+        violation_error=math.sqrt(violations_by_chance) / queries,
+        delayed=delayed / queries,
+    )
 
 
 def observed(sums: TableObserved) -> Observed:

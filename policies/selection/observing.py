@@ -1,16 +1,21 @@
 """Counting what became of queries while a table was in force: sums that add up over workers and time.
 
 Rules. Counts go to the table in force when they are made; what happens while none is, is not counted: nothing was
-promised. A query counts once, when its batch ends or when it is given up.
+promised. A query counts once, when its batch ends or when it is given up. Gaps between arrivals are told with every
+table: what comes in a burst and the lull after it fall to different ones.
 """
 
+from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from domain.actions import Run
 from domain.events import Hosted
+from domain.query import Query
 from domain.table import SelectionTable, TableObserved
 
 _MOST_RATIOS = 64
+_MOST_GAPS = 4096
 
 
 @dataclass(slots=True)
@@ -22,22 +27,25 @@ class _Sums:
     on_time: int = 0
     accuracy_sum: float = 0.0
     accuracy_squares: float = 0.0
-    gaps: int = 0
-    gap_sum: float = 0.0
-    gap_squares: float = 0.0
+    delayed: int = 0
     ratios: list[float] = field(default_factory=list)
 
 
 class Observing:
-    """``under`` says which table is in force; ``take`` gives the sums and starts anew. ``began``: of the last batch."""
+    """``under`` says which table is in force; ``take`` gives the sums and starts anew. ``began``: of the last batch.
 
-    __slots__ = ("_last", "_now", "_since", "_sums", "began")
+    ``guard``: seconds allowed around an execution.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_gaps", "_guard", "_last", "_now", "_since", "_sums", "began")
+
+    def __init__(self, guard: float) -> None:
+        self._guard = guard
         self._sums: dict[tuple[str, float], _Sums] = {}
         self._now: _Sums | None = None
         self._since = 0.0
         self._last: float | None = None
+        self._gaps: deque[float] = deque(maxlen=_MOST_GAPS)
         self.began = 0.0
 
     def under(self, table: SelectionTable | None, now: float) -> None:
@@ -48,19 +56,19 @@ class Observing:
             return
         self._now = self._sums.setdefault((table.fingerprint, table.qps), _Sums(table))
 
-    def arrived(self, rows: int, now: float) -> None:
+    def arrived(self, query: Query, now: float) -> None:
         """A query came."""
-        last, self._last = self._last, now
+        if self._last is not None:
+            self._gaps.append(now - self._last)
+        self._last = now
         if self._now is None:
             return
-        self._now.arrivals += rows
-        if last is not None:
-            self._now.gaps += 1
-            self._now.gap_sum += now - last
-            self._now.gap_squares += (now - last) ** 2
+        self._now.arrivals += query.rows
+        if query.deadline - now < self._now.table.slo + self._guard:
+            self._now.delayed += query.rows
 
-    def finished(self, run: Run, hosted: Hosted, now: float, guard: float) -> None:
-        """A batch ended; what happens around it is allowed ``guard`` seconds."""
+    def finished(self, run: Run, hosted: Hosted, now: float) -> None:
+        """A batch ended."""
         sums = self._now
         if sums is None:
             return
@@ -69,8 +77,9 @@ class Observing:
         sums.on_time += on_time
         sums.accuracy_sum += on_time * hosted.accuracy
         sums.accuracy_squares += on_time * hosted.accuracy**2
+        profiled, took = hosted.curve.seconds[run.rows - 1], now - self.began - self._guard
         if len(sums.ratios) < _MOST_RATIOS:
-            sums.ratios.append(max(now - self.began - guard, 0.0) / hosted.curve.seconds[run.rows - 1])
+            sums.ratios.append(max(took, 0.0) / profiled)
 
     def missed(self, rows: int) -> None:
         """A query was given up or expired."""
@@ -80,8 +89,9 @@ class Observing:
     def take(self, now: float) -> tuple[TableObserved, ...]:
         """Of every table that was in force since the last call."""
         self._close(now)
-        told = tuple(_told(s) for s in self._sums.values() if s.seconds > 0.0 or s.queries)
+        told = tuple(_told(s, self._gaps) for s in self._sums.values() if s.seconds > 0.0 or s.queries)
         self._sums = {}
+        self._gaps.clear()
         if self._now is not None:
             self.under(self._now.table, now)
         return told
@@ -92,7 +102,7 @@ class Observing:
         self._since = now
 
 
-def _told(s: _Sums) -> TableObserved:
+def _told(s: _Sums, gaps: Collection[float]) -> TableObserved:
     t = s.table
     return TableObserved(
         app=t.app,
@@ -107,8 +117,9 @@ def _told(s: _Sums) -> TableObserved:
         on_time=s.on_time,
         accuracy_sum=s.accuracy_sum,
         accuracy_squares=s.accuracy_squares,
-        gaps=s.gaps,
-        gap_sum=s.gap_sum,
-        gap_squares=s.gap_squares,
+        delayed=s.delayed,
+        gaps=len(gaps),
+        gap_sum=sum(gaps),
+        gap_squares=sum(g * g for g in gaps),
         ratios=tuple(s.ratios),
     )

@@ -16,6 +16,7 @@ Rules.
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf, isclose
 
 from domain.actions import Announce, Run, StationAction
@@ -28,6 +29,11 @@ from policies.batching.early_drop import EarlyDrop
 from policies.selection.load import LoadWindow
 from policies.selection.observing import Observing
 
+_AGAIN = 5.0
+"""Seconds between two words on a load that is missing."""
+_GROWN = 1.2
+"""Unless it has grown by this factor."""
+
 
 class TableSelection(EarlyDrop):
     """``tables``: of one worker class, any loads; those of other apps and SLO classes are passed over.
@@ -36,11 +42,12 @@ class TableSelection(EarlyDrop):
     ``tolerance``: by how much the estimate may exceed a table's load, relative. ``margin``: factor on the latencies of
     this slice, for executions that vary; tables should be made with the same. ``guard_s``: seconds kept back for what
     happens around an execution; tables should be made for an SLO that is as much shorter. ``missing``: load that was
-    seen and is covered by no table, else None; ``asked``: whether that was announced.
+    seen and is covered by no table, else None; ``asked``: when that was announced.
     """
 
     name = "table"
     __slots__ = (
+        "_asked_for",
         "_by_load",
         "_codes",
         "_load",
@@ -79,11 +86,12 @@ class TableSelection(EarlyDrop):
         self._qps = qps
         self.tolerance = tolerance
         self.guard = guard_s
-        self._observing = Observing()
+        self._observing = Observing(guard_s)
         self.fastest: Hosted | None = None
         self.table: SelectionTable | None = None
         self.missing: float | None = None
-        self.asked = False
+        self.asked: float | None = None
+        self._asked_for = 0.0
         self._codes: tuple[Hosted | None, ...] = ()
         self._by_load: tuple[SelectionTable, ...] = ()
         self.use(tables)
@@ -148,13 +156,14 @@ class TableSelection(EarlyDrop):
         """Count it."""
         super().arrived(query, now, actions)
         self._load.add(now, query.rows)
-        self._observing.arrived(query.rows, now)
+        self._observing.arrived(query, now)
 
     def finished(self, event: Finished, run: Run, now: float, actions: list[StationAction]) -> None:
         """Count what was in time."""
-        hosted = next((h for h in self.hosted if h.variant == run.variant), None)
+        known = (*(h for h in self._codes if h is not None), *self.hosted)
+        hosted = next((h for h in known if h.variant == run.variant), None)
         if hosted is not None and not event.failed:
-            self._observing.finished(run, hosted, now, self.guard)
+            self._observing.finished(run, hosted, now)
 
     def missed(self, query: Query, actions: list[StationAction]) -> None:
         """Count it."""
@@ -207,28 +216,37 @@ class TableSelection(EarlyDrop):
         at = bisect_left(self._loads, load / (1.0 + self.tolerance))
         found = self._by_load[at] if at < len(self._by_load) else None
         if found is not None:
-            if self.missing is not None and self.asked:
+            if self.asked is not None and now - self.asked > _AGAIN:
+                self.asked = None
                 self._say(
                     "table_found", f"a selection table for {found.qps:.4g} queries/s covers the load", load, actions
                 )
-            self.missing, self.asked = None, False
-        elif self.missing is None or load > self.missing * (1.0 + self.tolerance):
-            self.missing = load
-            if not self._by_load:
-                return  # without any table there is nothing that could be amiss with the load
-            detail = f"no selection table covers {load:.4g} queries/s; the fastest variant serves"
-            self._say("table_missing", detail, load, actions)
-            self.asked = True
+            self.missing = None
+        else:
+            self._miss(load, now, actions)
         if found is not self.table:
             self.table = found
             self._observing.under(found, now)
             self._resolve()
+
+    def _miss(self, load: float, now: float, actions: list[StationAction]) -> None:
+        """Without any table there is nothing that could be amiss with the load."""
+        self.missing = load
+        due = self.asked is None or now - self.asked > _AGAIN or load > _GROWN * self._asked_for
+        if self._by_load and due:
+            self.asked, self._asked_for = now, load
+            detail = f"no selection table covers {load:.4g} queries/s; the fastest variant serves"
+            self._say("table_missing", detail, load, actions)
 
     def _say(self, state: str, detail: str, load: float, actions: list[StationAction]) -> None:
         data: dict[str, float | str] = {"qps": load, "slo": self.slo, "worker_class": self._by_load[0].worker_class}
         actions.append(Announce(f"tables:{self.app}", state, detail, data))
 
     def _resolve(self) -> None:
-        """Variants of the table's codes, None where not hosted."""
-        by_name = {h.variant: h for h in self.hosted}
-        self._codes = tuple(by_name.get(name) for name in self.table.variants) if self.table else ()
+        """Variants of the table's codes, None where not hosted, with the latencies that were measured."""
+        if self.table is None:
+            self._codes = ()
+            return
+        slowdown = {name: float(self.table.assumptions.get(f"slowdown.{name}", 1.0)) for name in self.table.variants}
+        by_name = {h.variant: replace(h, curve=h.curve.scaled(slowdown.get(h.variant, 1.0))) for h in self.hosted}
+        self._codes = tuple(by_name.get(name) for name in self.table.variants)

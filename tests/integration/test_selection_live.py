@@ -1,0 +1,230 @@
+"""Selection tables in a running system: published for its plans, followed by workers, held to what they promise."""
+
+import asyncio
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from domain.app import App
+from domain.profile import BatchLatency, Profile
+from domain.table import SelectionTable
+from domain.tensor import TensorSpec
+from domain.variant import Variant
+from executors.emulated import EmulatedExecutor
+from planner.tables.codec import decode
+from planner.tables.names import decode_name
+from planner.tables.watch import Held, held
+from policies.batching.registry import batching
+from policies.batching.station import Station
+from profiles.catalogue import Catalogue
+from sluice.reading import read_results
+from sluice.table_check import counted, published
+from sluice.wiring import System
+from stages.eventlog import replay
+from stages.run import run_stages
+from streams.memory import MemoryBroker
+from streams.ports import TopicPartition
+from tests.harness import PIXELS, Running, running, settings_for
+
+SLO = 0.2
+SPEED = {"fast": (0.010, 0.7), "mid": (0.030, 0.8), "slow": (0.060, 0.9)}
+
+
+def catalogue() -> Catalogue:
+    """Three variants of one app whose batches take exactly what is profiled."""
+    app = App(
+        name="toy",
+        slo=SLO,
+        inputs=(TensorSpec("image", "FP32", (PIXELS,)),),
+        outputs=(TensorSpec("label", "INT64", ()),),
+    )
+    variants = [Variant(name=name, app="toy", accuracy=accuracy) for name, (_, accuracy) in SPEED.items()]
+    profiles = [
+        Profile(
+            variant=name,
+            device_type="cpu",
+            points=tuple(BatchLatency(b, s * (0.6 + 0.4 * b), s * (0.6 + 0.4 * b)) for b in (1, 2, 4, 8, 16)),
+            load=0.01,
+        )
+        for name, (s, _) in SPEED.items()
+    ]
+    return Catalogue.of([app], variants, profiles)
+
+
+def settings(folder: Path, *, devices: int = 3, **changes: Any) -> Any:
+    return settings_for(
+        "memory://",
+        folder,
+        devices=devices,
+        worker={"executor": "emulated", "batching": "table"},
+        planner={"name": "co-resident"},
+        tables={"spacing": 0.05, **changes.pop("tables", {})},
+        **changes,
+    )
+
+
+async def tables_there(run: Running, fewest: int = 2, within: float = 30.0) -> dict[tuple[str, float], SelectionTable]:
+    """The published tables once there are ``fewest`` of the newest fingerprint and no more come."""
+    seen: dict[tuple[str, float], SelectionTable] = {}
+    async with asyncio.timeout(within):
+        while True:
+            found = await published(run.broker, run.topics)
+            newest = [t for t in found.values() if t.fingerprint == list(found.values())[-1].fingerprint]
+            if len(newest) >= fewest and found.keys() == seen.keys():
+                return found
+            seen = found
+            await asyncio.sleep(0.5)
+
+
+async def offer(run: Running, qps: float, seconds: float, seed: int = 1) -> None:
+    """Poisson arrivals."""
+    rng = random.Random(seed)
+    loop = asyncio.get_running_loop()
+    at, end = loop.time(), loop.time() + seconds
+    while at < end:
+        await asyncio.sleep(max(0.0, at - loop.time()))
+        await run.ask()
+        at += rng.expovariate(qps)
+
+
+async def what_was_held(run: Running, *, after: float) -> Held:
+    await asyncio.sleep(0.8)  # the last heartbeat
+    found = held(await counted(run.broker, run.topics, after=after), await published(run.broker, run.topics))
+    assert found is not None
+    return found
+
+
+async def statuses(run: Running) -> list[dict[str, Any]]:
+    partition = TopicPartition(run.topics.status, 0)
+    return [json.loads(r.value) async for r in read_results(run.broker, [partition], follow=False) if r.value]
+
+
+@pytest.mark.slow
+async def test_what_tables_promise_is_held_by_running_workers(tmp_path: Path) -> None:
+    async with running(settings(tmp_path), MemoryBroker(), catalogue=catalogue()) as run:
+        await run.planned()
+        await tables_there(run)
+        await offer(run, 60.0, 1.0)
+        began = run.system.clock.wall()
+        await offer(run, 60.0, 8.0, seed=2)
+        report = await run.settled()
+        assert not report.lost
+        assert not report.duplicates
+        found = await what_was_held(run, after=began)
+    assert found.queries > 300
+    assert found.accuracy_held, found
+    assert found.violation_held, found
+    assert found.expected_accuracy > 0.75  # tables do use what is better than the fastest
+
+
+def slowed(factor: float) -> Any:
+    """A change to the system: its devices take ``factor`` times as long as profiled."""
+
+    def change(system: System) -> None:
+        system._executor = lambda device: EmulatedExecutor(  # type: ignore[method-assign]
+            system.catalogue, device.type, slowdown=factor
+        )
+
+    return change
+
+
+@pytest.mark.slow
+async def test_promises_that_bursts_break_are_announced_with_the_reason(tmp_path: Path) -> None:
+    changed = settings(tmp_path, tables={"watch_s": 1.0})
+    async with running(changed, MemoryBroker(), catalogue=catalogue()) as run:
+        await run.planned()
+        await tables_there(run)
+        began = run.system.clock.wall()
+        for _ in range(12):
+            for _ in range(45):
+                await run.ask()
+            await asyncio.sleep(0.4)
+        await run.settled()
+        found = await what_was_held(run, after=began)
+        said = [s for s in await statuses(run) if s["state"] == "drift"]
+    assert not (found.accuracy_held and found.violation_held), found
+    assert said
+    assert said[0]["subject"] == "tables:toy/cpu/200ms"
+    assert "gaps vary" in said[0]["detail"]
+
+
+@pytest.mark.slow
+async def test_tables_are_made_again_for_devices_that_turn_out_slower(tmp_path: Path) -> None:
+    async with running(settings(tmp_path), MemoryBroker(), catalogue=catalogue(), change=slowed(1.5)) as run:
+        await run.planned()
+        tables = await tables_there(run)
+        assert not any("slowdown.mid" in t.assumptions for t in tables.values())
+        sending = asyncio.create_task(offer(run, 100.0, 6.0))
+        async with asyncio.timeout(20):
+            while not any("slowdown.mid" in t.assumptions for t in (await in_force(run)).values()):
+                await asyncio.sleep(0.1)
+        await sending
+        report = await run.settled()
+    assert not report.lost
+
+
+@pytest.mark.slow
+async def test_a_worker_that_leaves_changes_the_tables_and_loses_nothing(tmp_path: Path) -> None:
+    roles = ("admission", "router", "planner", "sink")
+    async with running(settings(tmp_path), MemoryBroker(), catalogue=catalogue(), roles=roles) as run:
+        stops = {name: asyncio.Event() for name in ("d0", "d1", "d2")}
+        workers = {
+            name: asyncio.create_task(run_stages(run.system.stages(("worker",), devices=(name,)), stop))
+            for name, stop in stops.items()
+        }
+        await run.planned()
+        before = await tables_there(run)
+        assert {t.workers for t in before.values()} == {3}
+        sending = asyncio.create_task(offer(run, 60.0, 6.0))
+        await asyncio.sleep(0.5)
+        stops["d2"].set()
+        async with asyncio.timeout(20):
+            while {t.workers for t in (await in_force(run)).values()} != {2}:
+                await asyncio.sleep(0.1)
+        await sending
+        report = await run.settled()
+        outcomes = (await run.outcomes()).values()
+        for stop in stops.values():
+            stop.set()
+        await asyncio.gather(*workers.values())
+    assert not report.lost
+    assert not report.duplicates
+    assert sum(o.on_time for o in outcomes) >= 0.95 * len(outcomes)
+
+
+async def in_force(run: Running) -> dict[Any, SelectionTable]:
+    """What a worker that starts now would go by."""
+    tables: dict[Any, SelectionTable] = {}
+    partition = TopicPartition(run.topics.policies, 0)
+    async for r in read_results(run.broker, [partition], follow=False):
+        if r.value is None:
+            tables.pop(decode_name(r.key), None)
+        else:
+            tables[decode_name(r.key)] = decode(r.value)
+    return tables
+
+
+@pytest.mark.slow
+async def test_above_capacity_workers_fall_back_ask_and_keep_their_throughput(tmp_path: Path) -> None:
+    recorded = settings(tmp_path, devices=1, record=True)
+    async with running(recorded, MemoryBroker(), catalogue=catalogue()) as run:
+        await run.planned()
+        tables = await tables_there(run)
+        most = max(t.qps for t in tables.values())
+        await offer(run, 1.6 * most, 3.0)
+        report = await run.settled()
+        outcomes = (await run.outcomes()).values()
+        said = [s for s in await statuses(run) if s["state"] == "table_missing"]
+        folder = run.system.run_folder / "decisions"
+    assert not report.lost
+    on_time = sum(o.on_time for o in outcomes)
+    assert on_time >= 0.8 * most * 3.0  # no worse than a first-come-first-served queue of the fastest variant would be
+    assert {o.variant for o in outcomes if o.variant} >= {"fast"}
+    assert said
+    assert said[0]["data"]["qps"] > most
+    log = folder / "worker-d0-whole.jsonl"
+    made = batching("table", guard_s=0.005, margin=1.03)
+    assert replay(log, lambda: Station(made)) == []
