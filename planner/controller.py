@@ -319,6 +319,7 @@ class Controller:
                     qps=estimate.qps,
                     slo=goal.slo,
                     headroom=headroom,
+                    spread=estimate.spread if s.headroom is None else 0.0,
                     min_accuracy=goal.min_accuracy,
                     query_class=goal.query_class,
                 )
@@ -349,7 +350,7 @@ class Controller:
             return
         demand = {d.app: d.qps for d in pending.problem.demands}
         for d in pending.problem.demands:
-            self._demand.cover(d.app, d.qps * d.headroom)
+            self._demand.cover(d.app, d.qps * allocation.headroom.get(d.app, d.headroom))
         plan = Plan(
             epoch=Epoch(self._term, self._number),
             created=now,

@@ -7,9 +7,10 @@ Rules:
 - A burst is a second (sliding, by half seconds) with ``sharp`` times what the plan in force covers, or two seconds with
   ``sustained`` times that: single seconds a little above are left to routing and batching, a plan made for them costs
   accuracy until the next one. During a burst the estimate is the largest rate of the ``window`` before.
-- Headroom: beta = max(floor, 1 + z sqrt(D / (0.3 s))), s the estimate, 0.3 s the time over which queues cannot help. D
-  is 1 (Poisson) unless arrivals are burstier: the index of dispersion of the samples, from squared differences of
-  neighbours so that a trend does not count, over ``tolerance``, which is what a fluctuating rate gives by itself.
+- Headroom: beta = max(floor, 1 + z spread), spread = sqrt(D / (0.3 s)), s the estimate, 0.3 s the time over which
+  queues cannot help. D is 1 (Poisson) unless arrivals are burstier: the index of dispersion of the samples, from
+  squared differences of neighbours so that a trend does not count, over ``tolerance``, which is what a fluctuating rate
+  gives by itself.
 - z = 1.5 and a floor of 1.1: on the Twitter traces of Proteus's artifact at 2.5 times their load, 2 and 1.2 cost 0.1
   points of accuracy and save no violations, since bursts are planned for when they come.
 """
@@ -47,11 +48,15 @@ class DemandSettings:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Demand of an app, queries/s; capacity planned for it is ``headroom`` times that."""
+    """Demand of an app, queries/s; capacity planned for it is ``headroom`` times that.
+
+    ``spread``: standard deviation over mean of demand while queues cannot help.
+    """
 
     qps: float
     headroom: float
     burst: bool = False
+    spread: float = 0.0
 
 
 @dataclass(slots=True)
@@ -125,14 +130,15 @@ class DemandEstimator:
         if burst:
             qps = max(qps, self._sliding(state, now, 2), max((c for _, c in state.samples), default=0.0))
         qps = max(qps, self._settings.min_qps)
-        return Estimate(qps, self._headroom(state, qps), burst)
+        spread = self._spread(state, qps)
+        headroom = min(max(1.0 + self._settings.z * spread, self._settings.headroom_floor), self._settings.headroom_cap)
+        return Estimate(qps, headroom, burst, spread)
 
-    def _headroom(self, state: _AppState, qps: float) -> float:
+    def _spread(self, state: _AppState, qps: float) -> float:
         s = self._settings
         dispersion = state.variance / state.level if state.level > 0 else 1.0
         dispersion = min(max(dispersion / s.tolerance, 1.0), s.dispersion_cap)
-        wanted = 1.0 + s.z * math.sqrt(dispersion / (s.queue_time * qps))
-        return min(max(wanted, s.headroom_floor), s.headroom_cap)
+        return math.sqrt(dispersion / (s.queue_time * qps))
 
     def _close(self, state: _AppState, now: float) -> None:
         """Turn seconds that are over (and half a second more, for counters that are late) into samples."""

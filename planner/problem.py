@@ -16,13 +16,15 @@ Capacity = Literal["best-batch", "largest-batch"]
 class AppDemand:
     """Demand of one app and class, queries/s, as it is estimated (headroom not yet added).
 
-    ``headroom``: planned capacity over demand, at least 1.
+    ``headroom``: planned capacity over demand, at least 1. ``spread``: standard deviation over mean of the demand while
+    queues cannot bridge it; for planners that choose the headroom themselves, 0 where they must not.
     """
 
     app: str
     qps: float
     slo: float
     headroom: float = 1.05
+    spread: float = 0.0
     min_accuracy: float = 0.0
     query_class: QueryClass = QueryClass.STRICT
 
@@ -54,8 +56,8 @@ class Allocation:
     """An answer. ``objective`` and ``bound``: mean accuracy over served queries (0..1); ``gap`` = bound - objective.
 
     ``served``: fraction of each app's demand. ``loads``: (device, variant) pairs not in ``previous``.
-    ``served_by_class``: the same as ``served`` by (app, class). ``steps``: what was solved, in order, and what came
-    out. Same problem, same allocation, unless ``nondeterministic``.
+    ``served_by_class``: the same as ``served`` by (app, class). ``headroom``: by app, where the planner chose another.
+    ``steps``: what was solved, in order, and what came out. Same problem, same allocation, unless ``nondeterministic``.
     """
 
     placements: tuple[Placement, ...]
@@ -66,6 +68,7 @@ class Allocation:
     steps: tuple[str, ...] = ()
     nondeterministic: bool = False
     served_by_class: Mapping[tuple[str, QueryClass], float] = field(default_factory=dict)
+    headroom: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def gap(self) -> float:

@@ -10,6 +10,7 @@ from planner.baselines.infaas import InfaasAccuracyPlanner
 from planner.baselines.per_device import PerDevicePlanner
 from planner.baselines.published import ClipperPlanner, SommelierPlanner
 from planner.greedy import GreedyFill
+from planner.headroom import PricedHeadroom
 from planner.problem import Planner
 from planner.selection.placing import CoResident
 
@@ -17,6 +18,7 @@ PLANNERS: Mapping[str, Callable[[], Planner]] = MappingProxyType(
     {
         "allocation": AllocationPlanner,
         "allocation-rounded": lambda: AllocationPlanner(name="allocation-rounded", polish=False),
+        "allocation-priced": PricedHeadroom,
         "greedy-fill": GreedyFill,
         "clipper-ht": lambda: ClipperPlanner(accurate=False),
         "clipper-ha": lambda: ClipperPlanner(accurate=True),

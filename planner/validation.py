@@ -14,6 +14,7 @@ def check(problem: Problem) -> None:
         _number(f"{field}.qps", demand.qps, at_least=0.0)
         _number(f"{field}.slo", demand.slo, above=0.0)
         _number(f"{field}.headroom", demand.headroom, at_least=1.0)
+        _number(f"{field}.spread", demand.spread, at_least=0.0)
         _number(f"{field}.min_accuracy", demand.min_accuracy, at_least=0.0)
         key = (demand.app, demand.query_class)
         if key in seen:
