@@ -198,8 +198,13 @@ class TablePublisher:
             tables = ()
         took = self._clock.monotonic() - started
         log.info("%d tables for %s on %s in %.2f s", len(tables), shelf.app, shelf.worker_class, took)
-        if not tables and not make.loads:
-            detail = f"no table for {shelf.app} on {shelf.worker_class} holds {1e3 * shelf.slo:g} ms; workers fall back"
-            said = Announce(f"tables:{shelf.app}/{shelf.worker_class}/{1e3 * shelf.slo:g}ms", "none", detail)
-            self._outbox.post(self._topics.status, control.encode_announce(said), key=said.subject.encode())
         self._tell(Made(make, tables))
+        if not make.loads:
+            said = Announce(
+                f"tables:{shelf.app}/{shelf.worker_class}/{1e3 * shelf.slo:g}ms",
+                "ready" if tables else "none",
+                f"{len(tables)} tables, up to {max(t.qps for t in tables):.4g} queries/s"
+                if tables
+                else f"no table holds {1e3 * shelf.slo:g} ms here; workers fall back",
+            )
+            self._outbox.post(self._topics.status, control.encode_announce(said), key=said.subject.encode())

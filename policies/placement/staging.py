@@ -163,7 +163,8 @@ class Staging:
             variant, placement = wanted
             actions += self._make_room(variant)
             self._loading = variant
-            actions.append(Load(variant, max(placement.max_batch, self._largest(variant))))
+            most = max(placement.max_batch, self._largest(variant))
+            actions.append(Load(variant, min(most, self._profile(variant).max_batch)))
         elif not self._acknowledged:
             self._acknowledged = True
             names = tuple(v for p in self._target.values() for v in p.variants)
