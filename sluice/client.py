@@ -4,8 +4,9 @@
 """
 
 import asyncio
+import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -13,15 +14,19 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from domain.actions import Announce
 from domain.errors import ConfigurationError, InvalidInputError
 from domain.outcome import Outcome
 from domain.tensor import Tensor
 from sluice.reading import result_topics
 from stages.clock import SystemClock
-from streams import codec, connect
+from stages.control import Follower
+from streams import codec, connect, control
 from streams.oip import DTYPES
-from streams.ports import Broker, Consumer, Producer
+from streams.ports import Broker, Consumer, Producer, Record
 from streams.topics import Topics
+
+log = logging.getLogger(__name__)
 
 _DATATYPE_OF = {dtype.newbyteorder("="): name for name, dtype in DTYPES.items()}
 
@@ -46,6 +51,7 @@ class Client:
         self._producer: Producer | None = None
         self._consumer: Consumer | None = None
         self._reader: asyncio.Task[None] | None = None
+        self._followers: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         """Connect. Results are read from now on."""
@@ -69,9 +75,10 @@ class Client:
         """Disconnect; queries that still wait are cancelled here (the system ends them all the same)."""
         for waiting in self._waiting.values():
             waiting.cancel()
-        if self._reader is not None:
-            self._reader.cancel()
-            await asyncio.gather(self._reader, return_exceptions=True)
+        tasks = [*self._followers, *([self._reader] if self._reader is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._consumer is not None:
             await self._consumer.stop()
         if self._producer is not None:
@@ -124,6 +131,28 @@ class Client:
     ) -> list[Answer]:
         """Ask many queries at once; answers in their order."""
         return list(await asyncio.gather(*(self.infer(app, one, **parameters) for one in inputs)))
+
+    def on_status(self, callback: Callable[[Announce], None]) -> None:
+        """Call ``callback`` with what stands on the status topic and whatever is announced from now on.
+
+        ``subject`` "app:<name>": state "safe_mode" before a promise breaks and "promise_kept" once misses are within it
+        again; "over_sustainable_rate", "degrade" and "within_sustainable_rate" of admission. A callback that raises
+        ends this, and the error is logged. Raises ConfigurationError where the client is not connected.
+        """
+        if self._reader is None:
+            raise ConfigurationError("the client is not connected: use `async with Client(…)`")
+        task = asyncio.create_task(self._follow_status(callback))
+        self._followers.add(task)
+
+    async def _follow_status(self, callback: Callable[[Announce], None]) -> None:
+        def tell(record: Record) -> None:
+            if record.value is not None:
+                callback(control.decode_announce(record.value))
+
+        try:
+            await Follower(self._broker, self._topics.status, tell).run(asyncio.Event())
+        except Exception:  # the user's own, in the background: nobody else would hear of it
+            log.exception("following %s ended", self._topics.status)
 
     async def _read(self, consumer: Consumer) -> None:
         while True:

@@ -20,10 +20,16 @@ from domain.outcome import Outcome, OutcomeKind, PromiseState
 from policies.dropping.history import constraints_of
 from policies.dropping.tracker import MissTracker
 
+_TICK_S = 0.001
+"""Timestamps of records are whole milliseconds, rounded."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamReport:
-    """One stream, recounted. ``rejected`` queries are outside; ``broken``: windows beyond the promise."""
+    """One stream, recounted. ``rejected`` queries are outside; ``broken``: windows beyond the promise.
+
+    ``example``: ids of the misses that broke the first unannounced one.
+    """
 
     app: str
     stream: str
@@ -36,6 +42,7 @@ class StreamReport:
     broken: int
     unannounced: int
     agrees: bool
+    example: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -58,6 +65,7 @@ class _Said:
             self.spells[-1].append(at)
 
     def within(self, first: float, last: float) -> bool:
+        last += _TICK_S
         return any(s[0] <= last and (len(s) == 1 or first <= s[1]) for s in self.spells)
 
 
@@ -103,7 +111,7 @@ class PromiseAudit:
         tracker = _recount(counted, promise)
         breaks = _breaks(counted, promise)
         announcers = [said for (of, _), said in self._said.items() if of == app]
-        unannounced = sum(not any(said.within(*spell) for said in announcers) for spell in breaks)
+        silent = [misses for misses in breaks if not any(said.within(*_spell(misses)) for said in announcers)]
         return StreamReport(
             app=app,
             stream=name,
@@ -114,8 +122,9 @@ class PromiseAudit:
             worst=dict(tracker.worst),
             kept=tracker.keeps(promise),
             broken=len(breaks),
-            unannounced=unannounced,
+            unannounced=len(silent),
             agrees=_agrees(counted, stream, promise),
+            example=tuple(o.query_id for o in silent[0]) if silent else (),
         )
 
 
@@ -127,21 +136,25 @@ def _recount(outcomes: Iterable[Outcome], promise: Promise) -> MissTracker:
     return tracker
 
 
-def _breaks(outcomes: Iterable[Outcome], promise: Promise) -> list[tuple[float, float]]:
-    """First and last time of the misses too many, of each window that ends with one; for the first promise broken."""
+def _breaks(outcomes: Iterable[Outcome], promise: Promise) -> list[tuple[Outcome, ...]]:
+    """The last m + 1 misses of each window that ends with a miss and holds too many; for the first promise broken."""
     constraints = constraints_of(promise)
-    recent: deque[tuple[int, float]] = deque(maxlen=max((m for m, _ in constraints), default=0) + 1)
+    recent: deque[tuple[int, Outcome]] = deque(maxlen=max((m for m, _ in constraints), default=0) + 1)
     breaks = []
     for position, outcome in enumerate(outcomes):
         if not outcome.miss:
             continue
-        recent.append((position, outcome.at))
+        recent.append((position, outcome))
         for m, k in constraints:
             if len(recent) > m and position - recent[-m - 1][0] < k:
-                times = [at for _, at in list(recent)[-m - 1 :]]
-                breaks.append((min(times), max(times)))
+                breaks.append(tuple(missed for _, missed in list(recent)[-m - 1 :]))
                 break
     return breaks
+
+
+def _spell(misses: tuple[Outcome, ...]) -> tuple[float, float]:
+    times = [outcome.at for outcome in misses]
+    return min(times), max(times)
 
 
 def _agrees(outcomes: list[Outcome], stream: _Stream, promise: Promise) -> bool:

@@ -19,7 +19,7 @@ from sluice.audit import AuditReport, read_topics
 from sluice.reading import read_results, result_topics
 from sluice.settings import DeviceSettings, Settings
 from sluice.wiring import System
-from stages.run import run_stages
+from stages.run import Stage, run_stages
 from streams import codec, control
 from streams.ports import Broker, Producer, Record, TopicPartition
 from streams.topics import Topics
@@ -77,6 +77,7 @@ class Running:
     task: "asyncio.Task[None]"
     sent: int = 0
     ids: list[str] = field(default_factory=list)
+    stages: tuple[Stage, ...] = ()
 
     @property
     def topics(self) -> Topics:
@@ -179,8 +180,9 @@ async def running(
         change(system)
     await system.create_topics()
     stop = asyncio.Event()
-    task = asyncio.create_task(run_stages(system.stages(roles), stop))
-    run = Running(system, stop, task)
+    stages = system.stages(roles)
+    task = asyncio.create_task(run_stages(stages, stop))
+    run = Running(system, stop, task, stages=tuple(stages))
     try:
         yield run
     finally:
