@@ -3,8 +3,9 @@
 Rules:
 - Serve first: the app with the smallest served fraction takes the host that serves most of what it lacks, until all is
   served or no unit is left. Where that takes the last unit, apps have fair fractions.
+- Single units then move to whom lacks most, where that helps.
 - Then accuracy: idle units, and units whose app can do with fewer, hold more accurate variants as long as service does
-  not fall, the largest gain first.
+  not fall, the largest gain first; in steps of a part of the fleet, then of one unit.
 - One variant a unit. The bound is the accuracy of the best variants: a loose one.
 """
 
@@ -12,10 +13,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from planner.allocation import chain
 from planner.allocation.answer import allocation
 from planner.allocation.assignment import assign
 from planner.allocation.columns import build
+from planner.allocation.exchange import improved
 from planner.allocation.program import Ints, PoolKey, Program, Unit
+from planner.allocation.repair import repaired
 from planner.allocation.rounding import Whole, evaluate
 from planner.allocation.spare import fill
 from planner.allocation.units import count_loaded, group_units
@@ -23,7 +27,6 @@ from planner.problem import Allocation, Problem
 from planner.validation import check
 
 _CHUNKS = 256
-_UPGRADES = 200
 
 
 class GreedyFill:
@@ -41,7 +44,9 @@ class GreedyFill:
 
     def counts(self, program: Program) -> Whole:
         """Units by host."""
-        whole = _upgrade(program, serve(program))
+        whole = repaired(program, chain.servable(program), evaluate(program, serve(program)))
+        for chunk in sorted({max(1, int(program.pool_count.sum()) // _CHUNKS), 1}, reverse=True):
+            whole = improved(program, whole, chunk=chunk)
         return evaluate(program, fill(program, whole))
 
     def place(self, program: Program, whole: Whole, pools: dict[PoolKey, list[Unit]]) -> Allocation:
@@ -81,41 +86,3 @@ def serve(program: Program) -> Ints:
         if served[d] >= 1.0 - 1e-9:
             served[d] = np.inf
     return units
-
-
-def _upgrade(program: Program, units: Ints) -> Whole:
-    """Trade units for more accurate ones of the same pool, and use idle ones, while service holds."""
-    best = evaluate(program, units)
-    chunk = max(1, int(program.pool_count.sum()) // _CHUNKS)
-    for _ in range(_UPGRADES):
-        used = np.bincount(program.host_pool, weights=best.units, minlength=len(program.pools)).astype(np.int64)
-        improved: Whole | None = None
-        for host in range(len(program.hosts)):
-            pool = program.hosts[host].pool
-            idle = int(program.pool_count[pool] - used[pool])
-            givers = [-1] if idle > 0 else _givers(program, best, host)
-            for giver in givers:
-                trial = best.units.copy()
-                count = min(chunk, idle) if giver < 0 else min(chunk, int(trial[giver]))
-                if giver >= 0:
-                    trial[giver] -= count
-                trial[host] += count
-                found = evaluate(program, trial)
-                if found.score > (improved or best).score:
-                    improved = found
-        if improved is None:
-            return best
-        best = improved
-    return best
-
-
-def _givers(program: Program, best: Whole, host: int) -> list[int]:
-    """Hosts of the same pool that could give a unit to ``host``: those of its app, less accurate."""
-    app = program.demands[program.serves[program.serves_of_host[host][0]].demand].app
-    accuracy = program.serves[program.serves_of_host[host][0]].accuracy
-    found = []
-    for other in np.flatnonzero((program.host_pool == program.hosts[host].pool) & (best.units > 0)):
-        serve = program.serves[program.serves_of_host[int(other)][0]]
-        if int(other) != host and (program.demands[serve.demand].app != app or serve.accuracy < accuracy):
-            found.append(int(other))
-    return found

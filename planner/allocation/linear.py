@@ -49,7 +49,7 @@ class Limits:
         """Limits for a program with so many ways to serve."""
         if serves <= _COMMON:
             return self
-        return replace(self, nodes=max(min(_FEWEST, self.nodes), int(self.nodes * (_COMMON / serves) ** 1.5)))
+        return replace(self, nodes=max(min(_FEWEST, self.nodes), int(self.nodes * (_COMMON / serves) ** 2.5)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +292,8 @@ class Matrix:
             params.highs.double_options["time_limit"] = limits.seconds
             return mathopt.solve(model, mathopt.SolverType.HIGHS, params=params, model_params=extra)
         params.threads = 1
+        # Restarts of the search cost more than they find in programs this small.
+        params.gscip.int_params["presolving/maxrestarts"] = 0
         params.gscip.real_params["limits/time"] = limits.seconds
         if hint is not None:
             extra.solution_hints.append(mathopt.SolutionHint(variable_values=self._hint(model, hint)))

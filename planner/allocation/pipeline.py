@@ -17,6 +17,7 @@ from planner.allocation import chain, restriction
 from planner.allocation.answer import allocation
 from planner.allocation.assignment import assign
 from planner.allocation.columns import build
+from planner.allocation.exchange import improved
 from planner.allocation.linear import Limits, Matrix, MipSolver, SolverError
 from planner.allocation.program import Floats, Program
 from planner.allocation.repair import repaired
@@ -95,6 +96,8 @@ class AllocationPlanner:
         if program.loaded.any():
             best = self._previous(program, best, steps)
         bound = self._bound(program, relaxed, best)
+        if bound - best.value > self.limits.gap:
+            best, bound = self._exchange(program, relaxed, best, bound, steps)
         timed_out = False
         if self.polish and (bound - best.value > self.limits.gap or not _as_served(program, relaxed, best)):
             best, bound, timed_out = self._polish(program, relaxed, best, bound, steps)
@@ -119,7 +122,7 @@ class AllocationPlanner:
 
     def _repair(self, program: Program, relaxed: chain.Outcome, best: Whole, steps: list[str]) -> Whole:
         """The best of what single moves make of the rounding and of the heuristic's answer, where that is cheap."""
-        found = repaired(program, relaxed.solved, best)
+        found = repaired(program, relaxed.solved.served, best)
         if (
             not _as_served(program, relaxed, found)
             and int(program.pool_count.sum()) <= _FEW
@@ -127,10 +130,22 @@ class AllocationPlanner:
             and program.max_loads is None
         ):
             served = evaluate(program, serve(program))
-            found = max(found, repaired(program, relaxed.solved, served), key=lambda w: w.score)
+            found = max(found, repaired(program, relaxed.solved.served, served), key=lambda w: w.score)
         if found.score > best.score:
             steps.append(f"repair: {_describe(program, found)}")
         return found
+
+    def _exchange(
+        self, program: Program, relaxed: chain.Outcome, best: Whole, bound: float, steps: list[str]
+    ) -> tuple[Whole, float]:
+        """What single units that change host make of it, and the bound at its service."""
+        found = improved(program, best)
+        if found is best:
+            return best, bound
+        steps.append(f"exchange: {_describe(program, found)}")
+        if not np.allclose(found.served, best.served, atol=1e-6):
+            bound = self._bound(program, relaxed, found)
+        return found, bound
 
     def _previous(self, program: Program, best: Whole, steps: list[str]) -> Whole:
         used = np.zeros(len(program.pools), dtype=np.int64)

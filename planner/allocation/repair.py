@@ -1,19 +1,18 @@
 """Service that rounding lost: single units move to the worst served demand as long as that helps.
 
 Rules:
-- Only where whole units serve a demand less than the relaxed program does: there is something to win back.
+- Only where whole units serve a demand less than a target, such as what the relaxed program serves.
 - A move takes one unit from any host of a pool and gives it to a host of the same pool that serves the demand that
   lacks most. The best move is made, by the order in which answers are compared (service first), then the next is
   looked for.
-- Only where every host serves one app, and only where trials are few: on large fleets a unit matters little, and the
-  search that follows finds the rest.
+- Only where every host serves one app, loads have no cap, and trials are few: on large fleets a unit matters little,
+  and the search that follows finds the rest.
 """
 
 import numpy as np
 
 from planner.allocation import chain
-from planner.allocation.linear import Solved
-from planner.allocation.program import Program
+from planner.allocation.program import Floats, Program
 from planner.allocation.rounding import Whole, evaluate
 
 _TOLERANCE = 1e-6
@@ -21,13 +20,13 @@ _MOVES = 8
 _TRIALS = 600
 
 
-def repaired(program: Program, relaxed: Solved, whole: Whole) -> Whole:
-    """``whole`` or better: never less service, and never less accuracy at the same service."""
+def repaired(program: Program, wanted: Floats, whole: Whole) -> Whole:
+    """``whole`` or better, by the order of answers. ``wanted``: served fraction of each demand to strive for."""
     if not program.independent or program.max_loads is not None:
         return whole
     trials = 0
     for _ in range(_MOVES):
-        lacks = np.minimum(relaxed.served, chain.servable(program)) - whole.served
+        lacks = np.minimum(wanted, chain.servable(program)) - whole.served
         worst = int(np.argmax(lacks))
         if lacks[worst] <= _TOLERANCE:
             return whole
