@@ -1,19 +1,22 @@
 """Our default: serves ahead of trouble, gives up what is hopeless, waits where a setup saved is worth the wait.
 
 Rules.
-1. Wait, while fewer rows than the largest batch are there, only where one more row in the batch saves more than half of
-   what the batch takes (``saved = l(1) + l(q) - l(q + 1) > l(q) / 2``: batches cost about the same whatever their
-   size) and at the usual rate of arrivals one is expected within ``saved`` seconds (else idling costs more than it
-   saves). Never longer than ``patience * saved`` seconds of idleness: who stakes on waiting no more than a separate
-   batch would cost never pays more than twice what a clairvoyant would (ski rental). Never past the last moment.
-2. A queue that one batch serves in time, no slower than several would, runs at once and whole.
+1. Wait for company where it is worth more than the idleness. Where a batch costs the same whatever its size, an early
+   start only keeps out those who come later: wait for a full batch until the last moment, if at the usual rate anybody
+   is expected within the time saved. Elsewhere one more query makes each row of the batch cheaper by some time: wait
+   as long as the gaps seen lately promise the next arrival within half of that (twice what is paid), and never
+   longer than a batch of its own would cost it (ski rental: at most twice what a clairvoyant would pay).
+2. A queue that one batch serves in time, within half the SLO, no slower than several would, runs at once and whole.
 3. Otherwise compare (s, b): give up the first s rows, run the next b. Each is worth b, plus what will be answered in
    time after it (``lookahead``), less a little for every row given up: arrivals to come are a guess, a row that can be
-   saved now is none. So small batches rescue heads where that costs nothing behind them, and under overload heads are
-   given up as far as efficient batches need it, no further.
+   saved now is none. So small batches rescue heads where that costs nothing behind them, under overload heads are
+   given up as far as efficient batches need it, no further, and a burst is served by batches as large as its heads
+   bear, beyond half the SLO where that pays.
 4. Accuracy before drops: where the most accurate variant would give rows up and a faster one is hosted beside it, the
    most accurate variant that gives none up runs; where none can, the one whose plan is worth most.
-5. Where streams were promised something, batches are chosen as by ``GreedySpread``, which keeps the promise.
+5. Executions that overrun their profile are allowed for: deadlines count as earlier by what batches overran lately,
+   except for a head that would then be given up. Nothing overran: nothing changes.
+6. Where streams were promised something, batches are chosen as by ``GreedySpread``, which keeps the promise.
 
 The derivation and the measurements are in docs/reference/batching.md.
 """
@@ -27,16 +30,25 @@ from domain.errors import ConfigurationError
 from domain.events import Finished, Hosted
 from domain.outcome import Reason
 from domain.query import Query
-from policies.batching.lookahead import Lookahead
+from policies.batching.gaps import ArrivalGaps
+from policies.batching.lookahead import LASTING, Lookahead
 from policies.batching.queueing import last_start
 from policies.batching.spread import GreedySpread
 
-RATE_WINDOW = 0.5
+RATE_WINDOW = 0.25
 """Seconds over which arrivals are counted, as a share of the SLO."""
 LONG_WINDOW = 10.0
 """Mean age of the arrivals that make the usual rate, as a multiple of the SLO."""
-COMPANY = 1.0
-"""Arrivals expected while waiting, at the usual rate, below which waiting is not worth its while."""
+FREE = 0.95
+"""Share of a batch's time saved by one more query from which on company is as good as free."""
+RETURN = 2.0
+"""Waiting must bring that many times what it costs."""
+RECENT = 32
+"""Batches whose overrun is remembered; all but the worst one are allowed for."""
+NEGLIGIBLE = 0.01
+"""Overrun, as a share of what was expected, that counts as none."""
+MOST_MARGIN = 0.25
+"""Share of the SLO that the allowance for overruns takes at most."""
 BIRD_IN_HAND = 0.04
 """What giving up a row costs beyond the row, in rows answered later."""
 
@@ -54,17 +66,20 @@ class _Choice:
 class AdaptiveBatching(GreedySpread):
     """See the module's rules. ``patience``: factor of the time waited for company; 0 never waits.
 
-    ``guard_s``: seconds by which waiting ends before the last moment (live timers go off late).
-    The further options are those of ``GreedySpread``, for apps with a promise.
+    ``guard_s``: seconds by which waiting ends before the last moment (live timers go off late); what saves no more is
+    not waited for. The further options are those of ``GreedySpread``, for apps with a promise.
     """
 
     name = "adaptive"
-    __slots__ = ("_free_at", "_looks", "_recent", "_usual", "guard_s", "patience")
+    __slots__ = (
+        "_began", "_free_at", "_gaps", "_last", "_looks", "_overruns", "_recent", "_scale", "_usual", "guard_s",
+        "margin", "patience",
+    )  # fmt: skip
 
     def __init__(
         self,
         *,
-        patience: float = 0.5,
+        patience: float = 1.0,
         guard_s: float = 0.0,
         batch: int | None = None,
         max_consecutive: int | None = None,
@@ -79,30 +94,47 @@ class AdaptiveBatching(GreedySpread):
             raise ConfigurationError(f"adaptive: patience is {patience}; give 0 or more")
         self.patience = patience
         self.guard_s = guard_s
+        self.margin = 0.0
         self._looks: list[Lookahead] = []
         self._recent: deque[float] = deque()
-        self._free_at = -inf
+        self._overruns: deque[float] = deque(maxlen=RECENT)
+        self._gaps = ArrivalGaps(1.0)
+        self._scale = 1.0
+        self._began = self._free_at = self._last = -inf
         self._usual = 0.0
 
     def hosting_changed(self) -> None:
         """Prepare a lookahead for each variant."""
         super().hosting_changed()
+        if self.hosted and self._scale != self.slo:
+            self._scale = self.slo
+            self._gaps = ArrivalGaps(self.slo)
         self._looks = [Lookahead(h.curve.seconds, self.slo) for h in self.hosted]
 
     def arrived(self, query: Query, now: float, actions: list[StationAction]) -> None:
         """Count the arrival."""
+        gap = now - self._last
+        if gap < inf:
+            self._usual = 1.0 + self._usual * exp(-gap / (LONG_WINDOW * self.slo))
+            self._gaps.add(gap)
+        self._last = now
         recent = self._recent
-        if recent:
-            self._usual = 1.0 + self._usual * exp((recent[-1] - now) / (LONG_WINDOW * self.slo))
         recent.append(now)
         since = now - RATE_WINDOW * self.slo
         while recent[0] < since:
             recent.popleft()
 
     def finished(self, event: Finished, run: Run, now: float, actions: list[StationAction]) -> None:
-        """Idleness begins."""
+        """Idleness begins; by how much did the batch overrun?"""
         super().finished(event, run, now, actions)
         self._free_at = now
+        curve = next((h.curve for h in self.hosted if h.variant == run.variant), None)
+        if curve is not None and not event.failed:
+            expected = curve.seconds[min(event.rows, curve.max_batch) - 1]
+            overrun = now - self._began - expected
+            self._overruns.append(overrun if overrun > NEGLIGIBLE * expected else 0.0)
+            worst = sorted(self._overruns)[-2:]
+            self.margin = min(worst[0], MOST_MARGIN * self.slo)
 
     def prune(self, now: float, actions: list[StationAction]) -> None:
         """Give up heads that no variant can save."""
@@ -122,24 +154,46 @@ class AdaptiveBatching(GreedySpread):
 
     def decide(self, now: float, actions: list[StationAction]) -> None:
         """Wait, or run the choice worth most."""
+        self._began = now
         if self.promise.active:
             super().decide(now, actions)
             return
         rows = self.queue.rows
         head = self.queue.items[0]
         seconds = self.seconds
-        if rows < len(seconds):
-            saved = seconds[0] + seconds[rows - 1] - seconds[rows]
-            if saved > 0.5 * seconds[rows - 1] and saved * self._usual > COMPANY * LONG_WINDOW * self.slo:
-                until = last_start(head.deadline, seconds[rows]) - self.guard_s
-                until = min(until, max(self._free_at, head.arrival) + self.patience * saved)
-                if now < until:
-                    self.wake_by(until, actions)
-                    return
-        if rows <= len(seconds) and self._looks[0].whole[rows] and now + seconds[rows - 1] <= head.deadline:
-            self.run(rows, actions)
-            return
+        if rows < len(seconds) and self.patience:
+            until = self._company_until(now, rows, head)
+            if now < until:
+                self.wake_by(until, actions)
+                return
+        if rows <= len(seconds):
+            took = seconds[rows - 1]
+            whole = took <= LASTING * self.slo and self._looks[0].whole[rows]
+            if whole and now + took <= head.deadline - self.margin:
+                self.run(rows, actions)
+                return
         self._carry_out(self._choose(now), now, actions)
+
+    def _company_until(self, now: float, rows: int, head: Query) -> float:
+        """Until when the executor had better stay idle; a time past for not at all."""
+        seconds = self.seconds
+        each = rows // len(self.queue.items)
+        together = rows + each
+        if together > len(seconds):
+            return -inf
+        alone, here, joined = seconds[each - 1], seconds[rows - 1], seconds[together - 1]
+        saved = alone + here - joined
+        latest = last_start(head.deadline - self.margin, joined) - self.guard_s
+        if saved <= self.guard_s or latest <= now:
+            return -inf
+        latest = min(latest, max(self._free_at, head.arrival) + self.patience * saved)
+        if saved >= FREE * here:
+            return latest if saved * self._usual >= LONG_WINDOW * self.slo else -inf
+        cheaper = here * together / rows - joined
+        if cheaper <= 0.0:
+            return -inf
+        since = now - self._last
+        return min(latest, self._last + self._gaps.wait_until(since, RETURN / cheaper))
 
     def _choose(self, now: float) -> _Choice:
         slacks = self._slacks(now)
@@ -160,7 +214,10 @@ class AdaptiveBatching(GreedySpread):
         best: tuple[float, float, int, int] | None = None
         for skip, rows in look.candidates(slacks):
             took = look.seconds[rows - 1]
-            worth = rows - BIRD_IN_HAND * skip + look.on_time(slacks, rate, took, skip + rows)
+            worth = rows - BIRD_IN_HAND * skip
+            if best is not None and worth + look.at_most(took) < best[0] - 1e-6:
+                continue
+            worth += look.on_time(slacks, rate, took, skip + rows)
             found = (
                 round(worth, 6),
                 round(rows / took, 6),
@@ -195,10 +252,17 @@ class AdaptiveBatching(GreedySpread):
         )
 
     def _slacks(self, now: float) -> list[float]:
+        """Seconds to the deadline of each row queued, less the margin where that gives none up."""
         items = self.queue.items
         if self.queue.rows == len(items):
-            return [q.deadline - now for q in items]
-        return [q.deadline - now for q in items for _ in range(q.rows)]
+            slacks = [q.deadline - now for q in items]
+        else:
+            slacks = [q.deadline - now for q in items for _ in range(q.rows)]
+        margin = self.margin
+        if margin:
+            least = self._looks[0].seconds[0]
+            slacks = [max(slack - margin, min(slack, least)) for slack in slacks]
+        return slacks
 
     def _rate(self, now: float) -> float:
         """Rows per second that arrived lately."""

@@ -6,26 +6,28 @@ offered, before a batch is formed: the paper's text leaves both open, its artifa
 """
 
 from domain.actions import StationAction
-from policies.batching.queueing import QueueingPolicy, last_start
+from policies.batching.limited import LimitedPolicy
+from policies.batching.queueing import last_start
 
 
-class DeadlineBatching(QueueingPolicy):
+class DeadlineBatching(LimitedPolicy):
     """Proteus's proactive batching. ``guard_s``: seconds by which it starts earlier than the last moment.
 
-    A guard of a few milliseconds covers timers that go off late; a simulation needs none.
+    A guard of a few milliseconds covers timers that go off late; a simulation needs none. ``max_latency_share``:
+    batches take at most that share of the SLO (the paper's half).
     """
 
     name = "deadline"
     __slots__ = ("guard_s",)
 
-    def __init__(self, *, guard_s: float = 0.0) -> None:
-        super().__init__()
+    def __init__(self, *, guard_s: float = 0.0, max_latency_share: float = 0.5) -> None:
+        super().__init__(max_latency_share=max_latency_share)
         self.guard_s = guard_s
 
     def decide(self, now: float, actions: list[StationAction]) -> None:
         """Run a full batch, or wait until ``T - latency(q + 1)``, or run what is there."""
         rows = self.queue.rows
-        largest = len(self.seconds)
+        largest = self.room()
         if rows < largest:
             until = last_start(self.head_deadline, self.seconds[rows]) - self.guard_s
             if now < until:

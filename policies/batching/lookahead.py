@@ -13,10 +13,19 @@ KNEE = 0.95
 """Share of the best throughput that counts as efficient."""
 CHUNK = 0.05
 """Share of the SLO that a batch may take in any case: finer steps add cost and no insight."""
+LASTING = 0.5
+"""Share of the SLO that batches may take where one follows another: who just missed one is answered by the next."""
+CHOICES = 24
+"""Batch sizes compared at most."""
 
 
 def efficient_batch(seconds: Sequence[float], slo: float) -> int:
-    """The smallest batch with ``KNEE`` of the best throughput, or the largest within ``CHUNK`` of the SLO if larger."""
+    """The smallest batch with ``KNEE`` of the best throughput, or the largest within ``CHUNK`` of the SLO if larger.
+
+    Of batches within ``LASTING`` of the SLO; 1 where there are none.
+    """
+    lasting = [b for b, s in enumerate(seconds, 1) if s <= LASTING * slo * (1.0 + 1e-9)]
+    seconds = seconds[: lasting[-1] if lasting else 1]
     best = max(b / s for b, s in enumerate(seconds, 1))
     knee = next(b for b, s in enumerate(seconds, 1) if b / s >= KNEE * best)
     return max(knee, max((b for b, s in enumerate(seconds, 1) if s <= CHUNK * slo), default=1))
@@ -35,14 +44,20 @@ def taken_whole(seconds: Sequence[float]) -> list[bool]:
 class Lookahead:
     """For one latency curve (``seconds[b - 1]``: b rows) and SLO."""
 
-    __slots__ = ("batch", "horizon", "seconds", "slo", "whole")
+    __slots__ = ("batch", "horizon", "seconds", "slo", "throughput", "whole")
 
     def __init__(self, seconds: Sequence[float], slo: float) -> None:
         self.seconds = tuple(seconds)
         self.slo = slo
         self.horizon = slo
         self.batch = efficient_batch(self.seconds, slo)
+        self.throughput = max(b / self.seconds[b - 1] for b in range(1, self.batch + 1))
         self.whole = taken_whole(self.seconds)
+
+    def at_most(self, start: float) -> float:
+        """No more rows than this will ``on_time`` find from ``start`` on."""
+        left = self.horizon - start
+        return self.throughput * left if left > 0.0 else 0.0
 
     def on_time(self, slacks: Sequence[float], rate: float, start: float, index: int) -> float:
         """Rows answered in time of those from ``index`` on, the executor being free at ``start``.
@@ -80,21 +95,22 @@ class Lookahead:
         return served
 
     def candidates(self, slacks: Sequence[float]) -> list[tuple[int, int]]:
-        """(rows to skip, rows to run) worth comparing, each on time for all it runs; at most about a dozen.
+        """(rows to skip, rows to run) worth comparing, each on time for all it runs; some ``CHOICES``.
 
-        Without skipping: the largest batch, an efficient one, half, and one row. With skipping: a few larger sizes.
+        Sizes from the largest down, each behind the rows that it would make late; besides, without skipping: the
+        largest batch, an efficient one and one row.
         """
         seconds = self.seconds
         queued = len(slacks)
-        largest = min(queued, len(seconds))
-        plain = largest
-        while plain > 1 and seconds[plain - 1] > slacks[0]:
+        head = slacks[0]
+        largest = plain = min(queued, len(seconds))
+        while plain > 1 and seconds[plain - 1] > head:
             plain -= 1
-        sizes = dict.fromkeys((plain, min(plain, self.batch), plain // 2, 1))
-        found = [(0, b) for b in sizes if b and seconds[b - 1] <= slacks[0]]
-        for size in range(largest, plain, -max(1, largest // 8)):
-            skip = bisect_left(slacks, seconds[size - 1])
+        found = dict.fromkeys((0, b) for b in (plain, min(plain, self.batch), 1) if seconds[b - 1] <= head)
+        for size in range(largest, 0, -max(1, largest // CHOICES)):
+            took = seconds[size - 1]
+            skip = 0 if took <= head else bisect_left(slacks, took)
             batch = min(size, queued - skip)
-            if batch and seconds[batch - 1] <= slacks[skip]:
-                found.append((skip, batch))
-        return found
+            if batch > 0 and seconds[batch - 1] <= slacks[skip]:
+                found[skip, batch] = None
+        return list(found)

@@ -54,14 +54,57 @@ def test_a_lone_query_runs_at_once_where_no_company_is_expected() -> None:
     assert offered(loaded(policy, [0.1], 0.0), 0.0)[0] == ["0"]
 
 
-def test_it_waits_half_a_batch_for_company_where_batches_cost_the_same_and_arrivals_are_frequent() -> None:
+def test_it_waits_one_batch_for_company_where_batches_cost_the_same_and_arrivals_are_frequent() -> None:
     policy = AdaptiveBatching()
     now = busy_stream(policy, FLAT, 0.1, 1000.0)
     loaded(policy, [now + 0.1], now)
     actions = policy.handle(Offered(), now)
-    assert [type(a) for a in actions] == [WakeAt]
-    assert [a.at for a in actions if isinstance(a, WakeAt)] == [pytest.approx(now + 0.005)]
-    assert offered(policy, now + 0.006)[0] == ["0"]
+    assert [a.at for a in actions if isinstance(a, WakeAt)] == [pytest.approx(now + 0.010)]
+    assert not [a for a in actions if isinstance(a, Run)]
+    assert offered(policy, now + 0.011)[0] == ["0"]
+
+
+def test_it_never_waits_past_the_moment_at_which_one_more_could_still_join() -> None:
+    policy = AdaptiveBatching()
+    now = busy_stream(policy, FLAT, 0.1, 1000.0)
+    actions = loaded(policy, [now + 0.014], now).handle(Offered(), now)
+    assert [a.at for a in actions if isinstance(a, WakeAt)] == [pytest.approx(now + 0.004)]
+
+
+def in_bursts(policy: AdaptiveBatching, curve: LatencyCurve, slo: float) -> float:
+    """Bursts of eight within 0.7 ms, one every 100 ms; nothing of it runs. Returns the time of the last arrival."""
+    policy.handle(hosting(slo, curve), 0.0)
+    now = 0.0
+    for burst in range(40):
+        for i in range(8):
+            now = 0.1 * burst + 0.0001 * i
+            policy.handle(Arrived(Query("", "a", now, now + slo)), now)
+        policy.drain()
+    return now
+
+
+def test_within_a_burst_it_waits_for_the_rest() -> None:
+    policy = AdaptiveBatching()
+    last = in_bursts(policy, AFFINE, 0.1)
+    begins = last + 0.1
+    actions = loaded(policy, [begins + 0.1], begins).handle(Offered(), begins)
+    (until,) = (a.at for a in actions if isinstance(a, WakeAt))
+    assert not [a for a in actions if isinstance(a, Run)]
+    assert begins < until <= begins + 0.009
+    assert offered(policy, until)[0] == ["0"]
+
+
+def test_after_the_pause_that_ends_a_burst_it_does_not_wait() -> None:
+    policy = AdaptiveBatching()
+    last = in_bursts(policy, AFFINE, 0.1)
+    loaded(policy, [last + 0.1] * 5, last)
+    assert len(offered(policy, last + 0.004)[0]) == 5
+
+
+def test_what_saves_less_than_timers_go_off_late_is_not_waited_for() -> None:
+    policy = AdaptiveBatching(guard_s=0.010)
+    now = busy_stream(policy, FLAT, 0.1, 1000.0)
+    assert offered(loaded(policy, [now + 0.1], now), now)[0] == ["0"]
 
 
 def test_it_never_waits_where_a_batch_saves_nothing() -> None:
@@ -74,6 +117,50 @@ def test_patience_zero_never_waits() -> None:
     policy = AdaptiveBatching(patience=0.0)
     now = busy_stream(policy, FLAT, 0.1, 1000.0)
     assert offered(loaded(policy, [now + 0.1], now), now)[0] == ["0"]
+
+
+def test_a_burst_is_served_by_a_batch_beyond_half_the_slo_where_two_would_save_fewer() -> None:
+    policy = AdaptiveBatching()
+    policy.handle(hosting(0.034, AFFINE), 0.0)
+    assert len(offered(loaded(policy, [0.034] * 25, 0.0), 0.0)[0]) == 25
+
+
+def overrun(policy: AdaptiveBatching, by: float, batches: int, slo: float) -> float:
+    """Batches of one row that take ``by`` seconds longer than they should. Returns the time."""
+    now = 0.0
+    for _ in range(batches):
+        loaded(policy, [now + slo], now)
+        (run,) = [a for a in policy.handle(Offered(), now) if isinstance(a, Run)]
+        now += 0.010 + by
+        policy.handle(Finished("a", run.variant, run.rows, 0.010), now)
+    return now
+
+
+def test_batches_leave_room_for_what_batches_overran_lately() -> None:
+    policy = AdaptiveBatching(patience=0.0)
+    policy.handle(hosting(0.1, AFFINE), 0.0)
+    now = overrun(policy, 0.008, 3, 0.1)
+    urgent = [now + 0.025] * 16  # 16 rows would end at the deadline exactly, if nothing overran
+    assert len(offered(loaded(policy, urgent, now), now)[0]) == 8
+
+
+def test_one_outlier_is_not_allowed_for_and_forgotten_overruns_are_not_either() -> None:
+    policy = AdaptiveBatching(patience=0.0)
+    policy.handle(hosting(0.1, AFFINE), 0.0)
+    overrun(policy, 0.0, 5, 0.1)
+    overrun(policy, 0.008, 1, 0.1)
+    assert policy.margin == 0.0
+    overrun(policy, 0.008, 1, 0.1)
+    assert policy.margin == pytest.approx(0.008)
+    overrun(policy, 0.0, 40, 0.1)
+    assert policy.margin == 0.0
+
+
+def test_a_head_is_not_given_up_because_batches_overran() -> None:
+    policy = AdaptiveBatching(patience=0.0)
+    policy.handle(hosting(0.1, AFFINE), 0.0)
+    now = overrun(policy, 0.008, 3, 0.1)
+    assert offered(loaded(policy, [now + 0.012], now), now)[:2] == (["0"], [])
 
 
 def test_an_urgent_head_is_rescued_by_a_small_batch_where_that_makes_nobody_late() -> None:
@@ -130,6 +217,14 @@ def test_shedding_says_so() -> None:
     assert {a.reason for a in actions if isinstance(a, Drop)} == {Reason.SHED}
 
 
+def test_no_look_ahead_finds_more_than_its_bound() -> None:
+    look = Lookahead(AFFINE.seconds, 0.1)
+    slacks = [0.001 * i for i in range(20, 100)]
+    for rows in range(1, 30):
+        start = look.seconds[rows - 1]
+        assert look.on_time(slacks, 2000.0, start, rows) <= look.at_most(start) + 1e-9
+
+
 def test_the_look_ahead_counts_what_is_queued_and_what_will_come() -> None:
     look = Lookahead((0.010,) * 4, 0.1)
     slacks = [0.1] * 8
@@ -141,8 +236,10 @@ def test_the_look_ahead_counts_what_is_queued_and_what_will_come() -> None:
 
 def test_efficient_sizes_of_curves() -> None:
     assert efficient_batch([0.01] * 8, 0.1) == 8
+    assert efficient_batch([0.09] * 8, 0.1) == 1
     assert efficient_batch([0.01 * b for b in range(1, 9)], 0.1) == 1
     assert efficient_batch([0.01 * b for b in range(1, 9)], 0.8) == 4
+    assert efficient_batch([0.009 + 0.001 * b for b in range(1, 65)], 0.034) == 8
     assert taken_whole([0.010, 0.035, 0.030]) == [True, True, False, True]
 
 
