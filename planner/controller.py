@@ -77,12 +77,16 @@ class Solve:
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """What the planner answered, after ``solve_s`` seconds. ``number``: of the Solve (0: the one that is out)."""
+    """What the planner answered, after ``solve_s`` seconds. ``number``: of the Solve (0: the one that is out).
+
+    ``provisional``: a stand-in while the planner is still at work: published, but the Solve stays out.
+    """
 
     allocation: Allocation
     reason: str
     solve_s: float
     number: int = 0
+    provisional: bool = False
 
 
 @dataclass(slots=True)
@@ -119,6 +123,7 @@ class Controller:
         self._fleet = Fleet(devices, self._settings.device_timeout)
         self._assume_alive = assume_alive
         self._demand = DemandEstimator(self._settings.demand)
+        self._classes = DemandEstimator(self._settings.demand)
         self._factors = LatencyFactors(catalogue, self._settings.quantile, self._settings.latency)
         self._failed: dict[tuple[str, str], float] = {}
         self._plan = previous
@@ -154,6 +159,8 @@ class Controller:
             case DemandCounted():
                 if event.app in self._catalogue.apps:
                     self._demand.handle(event, now)
+                    for slo, count in event.classes:
+                        self._classes.handle(DemandCounted(_class_name(event.app, slo), count, event.window), now)
             case DeviceSeen():
                 self._device_seen(event, now, actions)
             case PlanAcknowledged():
@@ -313,17 +320,18 @@ class Controller:
         for app, estimate in self.estimates(now).items():
             goal = self._catalogue.apps[app]
             headroom = estimate.headroom if s.headroom is None else s.headroom
-            demands.append(
+            demands += [
                 AppDemand(
                     app=app,
-                    qps=estimate.qps,
-                    slo=goal.slo,
+                    qps=estimate.qps * part,
+                    slo=slo,
                     headroom=headroom,
                     spread=estimate.spread if s.headroom is None else 0.0,
                     min_accuracy=goal.min_accuracy,
                     query_class=goal.query_class,
                 )
-            )
+                for slo, part in self._slo_parts(app, now)
+            ]
         return Problem(
             demands=tuple(demands),
             devices=tuple(self._fleet.usable()),
@@ -338,19 +346,29 @@ class Controller:
             money_weight=s.money_weight,
         )
 
+    def _slo_parts(self, app: str, now: float) -> list[tuple[float, float]]:
+        """(SLO, part of the demand) of each SLO class, as counted; an app without classes is one."""
+        goal = self._catalogue.apps[app]
+        if not goal.slo_classes:
+            return [(goal.slo, 1.0)]
+        counted = [self._classes.estimate(_class_name(app, slo), now).qps for slo in goal.slo_classes]
+        return [(slo, qps / sum(counted)) for slo, qps in zip(goal.slo_classes, counted, strict=True)]
+
     def _solved(self, event: Solved, now: float, actions: list[ControllerAction | Solve]) -> None:
         pending = self._pending
         if pending is None or (event.number and event.number != pending.number):
             return
-        self._pending = None
+        if not event.provisional:
+            self._pending = None
         allocation = event.allocation
         usable = {d.name for d in self._fleet.usable()}
         placements = tuple(p for p in allocation.placements if p.device in usable)
         if not usable:
             return
-        demand = {d.app: d.qps for d in pending.problem.demands}
+        demand: dict[str, float] = {}
         for d in pending.problem.demands:
-            self._demand.cover(d.app, d.qps * allocation.headroom.get(d.app, d.headroom))
+            demand[d.app] = demand.get(d.app, 0.0) + d.qps
+            self._demand.cover(d.app, demand[d.app] * allocation.headroom.get(d.app, d.headroom))
         plan = Plan(
             epoch=Epoch(self._term, self._number),
             created=now,
@@ -383,10 +401,15 @@ class Controller:
             return True
         return any(
             p.variants != old[key].variants
+            or p.slo != old[key].slo
             or p.max_batch != old[key].max_batch
             or abs(p.share - old[key].share) > self._settings.publish_change
             for key, p in new.items()
         )
+
+
+def _class_name(app: str, slo: float) -> str:
+    return f"{app} {slo!r}"
 
 
 def _served_by(plan: Plan, kept: Sequence[Placement]) -> dict[str, float]:

@@ -1,8 +1,9 @@
 """The planner: listens to demand and heartbeats, has plans made, publishes them, looks after dead devices.
 
-A shell around the controller: solving runs in a thread, one at a time; sweeping a dead device's work topic runs as a
-task until a new incarnation of its worker is let in. A starting planner reads the newest plan first and goes on in
-a higher term, so that whatever an older planner still publishes is refused everywhere.
+A shell around the controller: solving runs in a thread, one at a time; where it takes longer than ``patience`` while
+capacity is missing (ten times that otherwise), a heuristic's plan stands in until it ends. Sweeping a dead device's
+work topic runs as a task until a new incarnation of its worker is let in. A starting planner reads the newest plan
+first and goes on in a higher term, so that whatever an older planner still publishes is refused everywhere.
 """
 
 import asyncio
@@ -16,6 +17,8 @@ from domain.clock import Clock
 from domain.events import ControllerEvent, Ticked
 from domain.plan import Plan
 from planner.controller import Controller, Solve, Solved
+from planner.fallback import answered
+from planner.greedy import GreedyFill
 from planner.problem import Planner, Problem
 from stages.control import Follower
 from stages.outbox import Outbox
@@ -29,12 +32,15 @@ log = logging.getLogger(__name__)
 
 _TICK = 0.1
 _SWEEP_EVERY = 0.5
+_CALM = 10
+"""Times the patience where a plan is in force and nothing is urgent: a stand-in would only cost loads."""
 
 
 class PlannerStage:
     """One active planner a system. ``make_controller(term, newest plan or None)`` builds its decisions.
 
-    ``make_tables``: what publishes the selection tables for its plans, where batching goes by them.
+    ``make_tables``: what publishes the selection tables for its plans, where batching goes by them. ``patience``:
+    seconds that an urgent plan may take before a stand-in is published.
     """
 
     name = "planner"
@@ -51,12 +57,14 @@ class PlannerStage:
         make_controller: Callable[[int, Plan | None], Controller],
         promised: Collection[str] = (),
         make_tables: Callable[[Outbox], TablePublisher] | None = None,
+        patience: float = 1.0,
     ) -> None:
         self._broker = broker
         self._topics = topics
         self._clock = clock
         self._planner = planner
         self._make_controller = make_controller
+        self._patience = patience
         self._outbox = Outbox(producer)
         self._reclaimer = Reclaimer(
             broker=broker, outbox=self._outbox, topics=topics, apps=apps, clock=clock, promised=promised
@@ -158,7 +166,18 @@ class PlannerStage:
 
     async def _solve(self, solve: Solve) -> None:
         started = self._clock.monotonic()
-        allocation = await asyncio.to_thread(self._planner.allocate, solve.problem)
+        work = asyncio.create_task(asyncio.to_thread(answered, self._planner, solve.problem))
+        urgent = solve.urgent or not solve.problem.previous
+        try:
+            await asyncio.wait({work}, timeout=self._patience * (1 if urgent else _CALM))
+            if not work.done():
+                stand_in = await asyncio.to_thread(answered, GreedyFill(), solve.problem)
+                took = self._clock.monotonic() - started
+                reason = f"{solve.reason}; {self._planner.name} is late, greedy-fill stands in"
+                self._tell(Solved(stand_in, reason, took, solve.number, provisional=True))
+            allocation = await work
+        finally:
+            work.cancel()
         self._tell(Solved(allocation, solve.reason, self._clock.monotonic() - started, solve.number))
         in_force = self._controller.plan if self._controller is not None else None
         if self._tables is not None and in_force is not None:  # latencies may be others even where the plan stays

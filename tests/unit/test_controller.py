@@ -168,6 +168,17 @@ def test_a_lost_answer_is_asked_for_again() -> None:
     assert published(world.answer(6.5))
 
 
+def test_a_stand_in_is_published_and_the_answer_still_waited_for() -> None:
+    world = World(inline=False)
+    world.beat(0.0, ["d0"])
+    asked = world.out.pop()
+    stand_in = planner("greedy-fill").allocate(asked.problem)
+    assert published(world.send(Solved(stand_in, asked.reason, 1.0, asked.number, provisional=True), 1.0))
+    better = planner("allocation").allocate(asked.problem)
+    assert published(world.send(Solved(better, asked.reason, 1.5, asked.number), 1.5))
+    assert not published(world.send(Solved(better, asked.reason, 1.6, asked.number), 1.6))
+
+
 def test_a_profile_wrong_by_half_is_noticed_and_planned_for() -> None:
     world = World()
     world.run(0.0, 10.0)

@@ -14,7 +14,8 @@ from domain.variant import Variant
 from planner.allocation import linear
 from planner.allocation.linear import Limits, Matrix, SolverError
 from planner.allocation.pipeline import AllocationPlanner
-from planner.problem import AppDemand, Problem
+from planner.fallback import answered
+from planner.problem import Allocation, AppDemand, Problem
 from planner.registry import PLANNERS, planner
 from profiles.catalogue import Catalogue
 
@@ -54,6 +55,34 @@ def test_a_solver_that_raises_is_replaced_by_the_heuristic(monkeypatch: pytest.M
 def test_a_missing_solver_is_replaced_by_the_heuristic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear, "mathopt", None)
     assert min(planner("allocation").allocate(PROBLEM).served.values()) == 1.0
+
+
+class Failing:
+    """A planner with a defect."""
+
+    name = "failing"
+
+    def allocate(self, problem: Problem) -> Allocation:
+        raise ZeroDivisionError("division by zero")
+
+
+def test_any_error_of_a_planner_is_answered_by_the_heuristic() -> None:
+    answer = answered(Failing(), PROBLEM)
+    assert min(answer.served.values()) == 1.0
+    assert "failing: ZeroDivisionError" in answer.steps[0]
+
+
+def test_input_that_no_planner_accepts_leaves_what_is_in_force() -> None:
+    before = planner("allocation").allocate(PROBLEM)
+    hostile = replace(
+        PROBLEM,
+        demands=(replace(PROBLEM.demands[0], qps=math.nan), PROBLEM.demands[1]),
+        devices=PROBLEM.devices[1:],
+        previous=before.placements,
+    )
+    answer = answered(planner("allocation"), hostile)
+    assert answer.placements == tuple(p for p in before.placements if p.device != "d0")
+    assert all(0.0 <= s <= 1.0 for s in answer.served.values())
 
 
 def test_a_search_that_fails_leaves_the_rounded_plan(monkeypatch: pytest.MonkeyPatch) -> None:
