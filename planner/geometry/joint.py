@@ -18,10 +18,10 @@ import numpy as np
 from domain.device import Device, Slice
 from planner.allocation import chain
 from planner.allocation.columns import build
-from planner.allocation.linear import Limits, SolverError
+from planner.allocation.linear import Limits, Matrix, SolverError
 from planner.allocation.pipeline import AllocationPlanner, Counts
 from planner.allocation.program import Ints, PoolKey, Program, Serve
-from planner.allocation.rounding import evaluate
+from planner.allocation.rounding import Whole, evaluate
 from planner.allocation.units import count_loaded, group_units, profile_type
 from planner.geometry.program import Fleet, GeometryMatrix, units_of, whole_gpus
 from planner.geometry.reconfiguration import change_limit
@@ -47,6 +47,7 @@ class GeometrySettings:
     change_weight: float = 0.01
     limits: Limits = field(default_factory=lambda: Limits(nodes=200, seconds=5.0))
     quality: Quality | None = None
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +96,7 @@ def plan_geometry(
     stay = [np.array([f.now.get(g, 0) for g in f.options], dtype=np.int64) for f in fleets]
     options = [stay, [whole_gpus(f, r) for f, r in zip(fleets, relaxed, strict=True)]]
     best = _best(program, fleets, options, chosen, steps)
-    if sum(f.gpus for f in fleets) <= _SMALL_FLEET and fleets:
+    if sum(f.gpus for f in fleets) <= _SMALL_FLEET and fleets and not chosen.shared:
         for found in _searched(program, fleets, best, chosen, steps):
             best = found if _better(found, best, fleets, chosen) else best
     geometries: dict[str, Geometry] = {}
@@ -207,7 +208,8 @@ def _best(
         if key in tried:
             continue
         tried.add(key)
-        counts = AllocationPlanner(polish=False, fill_idle=False).solve(_cut(program, fleets, gpus))
+        cut = _cut(program, fleets, gpus)
+        counts = _fluid(cut) if settings.shared else AllocationPlanner(polish=False, fill_idle=False).solve(cut)
         changes = sum(int(np.maximum(0, _now(f) - g).sum()) for f, g in zip(fleets, gpus, strict=True))
         candidate = _Choice(gpus, counts, changes)
         steps.append(f"geometry: {changes} changes, served {float(program.weight @ counts.whole.served):.4f}")
@@ -215,6 +217,23 @@ def _best(
             best = candidate
     assert best is not None
     return best
+
+
+def _fluid(program: Program) -> Counts:
+    """The relaxed answer itself, units rounded up for show: what slices serve that any variant may share."""
+    if not program.serves:
+        return AllocationPlanner(polish=False, fill_idle=False).solve(program)
+    outcome = chain.run(Matrix(program), program)
+    solved = outcome.solved
+    score: list[float] = []
+    for strict in (True, False):
+        members = np.flatnonzero((program.strict == strict) & (chain.servable(program) > 0))
+        if len(members):
+            score += [float(solved.served[members].min()), float(program.weight[members] @ solved.served[members])]
+    units = np.ceil(solved.units - 1e-6).astype(np.int64)
+    accuracy = float((program.accuracy * program.weight[program.serve_demand]) @ solved.shares)
+    whole = Whole(units, solved.shares, solved.served, accuracy, solved.value, (*score, solved.value))
+    return Counts(whole, max(0.0, solved.bound - solved.value), outcome.log, False)
 
 
 def _better(one: _Choice, other: _Choice, fleets: Sequence[Fleet], settings: GeometrySettings) -> bool:
@@ -234,7 +253,7 @@ def _searched(
         return []
     matrix = GeometryMatrix(program, fleets, change_weight=settings.change_weight, integer=True)
     relaxed = chain.run(GeometryMatrix(program, fleets, change_weight=settings.change_weight), program)
-    known = chain.Known(start.counts.whole.as_solved(), relaxed, settings.limits, "highs")
+    known = chain.Known(start.counts.whole.as_solved(), relaxed, settings.limits, "scip")
     try:
         outcome = chain.run(matrix, program, known)
     except SolverError as error:

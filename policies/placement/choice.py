@@ -25,7 +25,10 @@ _Item = TypeVar("_Item")
 
 @dataclass(slots=True)
 class SliceLoad:
-    """One slice as the choice sees it. ``fbr``: sum over the batches that run there; ``residents``: how many."""
+    """One slice as the choice sees it. ``fbr``: sum over the batches that run there; ``residents``: how many.
+
+    ``strict_bytes``: memory held by strict batches, which strict ones will have again.
+    """
 
     name: str
     profile: str
@@ -33,6 +36,7 @@ class SliceLoad:
     free_bytes: int
     fbr: float = 0.0
     residents: int = 0
+    strict_bytes: int = 0
 
 
 def ascending(slices: Iterable[SliceLoad]) -> list[SliceLoad]:

@@ -182,14 +182,15 @@ class Staging:
     def _largest(self, variant: str) -> int:
         """Rows that a later plan may allow: whatever is answered within the SLO. Plans change that without a load."""
         curve = self._profile(variant).curve(self._quantile)
-        return curve.largest_within(self._catalogue.apps[self._catalogue.variants[variant].app].slo)
+        app = self._catalogue.apps[self._catalogue.variants[variant].app]
+        return curve.largest_within(max((app.slo, *app.slo_classes)))
 
     def _switch(self, app: str, placement: Placement) -> list[StagingAction]:
         ready = [v for v in placement.variants if v in self._loaded]
         if not ready:
             return []
         ready.sort(key=lambda v: (-self._catalogue.variants[v].accuracy, v))
-        slo = self._catalogue.apps[app].slo
+        slo = placement.slo or self._catalogue.apps[app].slo
         hosted = tuple(self._hosted_variant(v, placement.max_batch) for v in ready)
         change = HostingChanged(app, hosted, slo, self._catalogue.apps[app].promise, self._peers_of(app))
         actions: list[StagingAction] = []

@@ -12,6 +12,8 @@ Baselines, as their papers and PROTEAN (Middleware 2024, section 5) describe the
 - class-slices (Smart): strict on the largest slice, best effort on the next, shared.
 - capped-shared (GPUlet): strict capped at a part of the compute, best effort at the rest, bandwidth shared by all.
 - strict-first (PROTEAN): strict first in the queue, least eta with tags; best effort first fit.
+- strict-room (ours): the same for strict; best effort where it is slowed least, but not in the room of strict ones that
+  wait.
 """
 
 from collections import deque
@@ -21,7 +23,7 @@ from typing import Protocol
 
 from domain.errors import ConfigurationError
 from policies.placement.choice import SliceLoad, choose_best_effort, choose_strict
-from policies.placement.slowdown import SlowdownTable
+from policies.placement.slowdown import SlowdownTable, eta
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,80 @@ class StrictFirst:
         if not queue:
             del queues[item.variant]
         return Assigned(item, at, slices[at].profile)
+
+
+class StrictRoom(StrictFirst):
+    """Strict first by least eta; best effort by least eta too, but never in the room of strict batches that wait.
+
+    Room is counted in whole strict batches: what a slice holds of them now, and what it would hold if all strict ones
+    on it ended. A best-effort batch that makes neither count smaller is free to start. One that does must wait while a
+    strict batch waits, and while it would leave fewer than ``reserve`` strict batches room on the GPU. ``usable``:
+    slices that slow a strict batch more than this are not kept for it.
+    """
+
+    name = "strict-room"
+
+    def __init__(self, table: SlowdownTable, *, reserve: int = 0, usable: float = 2.5) -> None:
+        super().__init__(table)
+        self._reserve = reserve
+        self._usable = usable
+        self._strict_variant: str | None = None
+
+    def arrived(self, item: Waiting, slices: Sequence[SliceLoad]) -> None:
+        """Enqueue; remember what strict batches look like."""
+        super().arrived(item, slices)
+        if item.strict:
+            self._strict_variant = item.variant
+
+    def next(self, slices: Sequence[SliceLoad]) -> Assigned | None:
+        """Strict first; then best effort where it takes no room that is wanted."""
+        for queue in sorted(self._strict.values(), key=_head):
+            at = choose_strict(self._table, queue[0].variant, slices)
+            if at is not None:
+                return self._take(self._strict, queue, slices, at)
+        for queue in sorted(self._others.values(), key=_head):
+            at = self._choose_other(queue[0].variant, slices)
+            if at is not None:
+                self._waiting_bytes -= self._table.demands[queue[0].variant].memory_bytes
+                return self._take(self._others, queue, slices, at)
+        return None
+
+    def _choose_other(self, variant: str, slices: Sequence[SliceLoad]) -> int | None:
+        best: tuple[float, int] | None = None
+        room = self._room(slices)
+        total = sum(room)
+        for i, part in enumerate(slices):
+            if not _room(self._table, variant, part, shared=True):
+                continue
+            mine = self._table.of(variant, part.profile)
+            if self._takes_room(part, room[i], total, mine.memory_bytes):
+                continue
+            key = (eta(mine.rdf, mine.fbr, part.fbr), i)
+            if best is None or key < best:
+                best = key
+        return None if best is None else best[1]
+
+    def _room(self, slices: Sequence[SliceLoad]) -> list[int]:
+        """Strict batches that have room now, by slice."""
+        strict = self._strict_variant
+        if strict is None:
+            return [0] * len(slices)
+        size = max(1, self._table.demands[strict].memory_bytes)
+        return [s.free_bytes // size if self._kept(strict, s) else 0 for s in slices]
+
+    def _kept(self, strict: str, part: SliceLoad) -> bool:
+        return self._table.runs(strict, part.profile) and self._table.of(strict, part.profile).rdf <= self._usable
+
+    def _takes_room(self, part: SliceLoad, room: int, total: int, memory_bytes: int) -> bool:
+        strict = self._strict_variant
+        if strict is None or not self._kept(strict, part):
+            return False
+        size = max(1, self._table.demands[strict].memory_bytes)
+        later = part.free_bytes + part.strict_bytes
+        if (later - memory_bytes) // size == later // size:
+            return False
+        left = (part.free_bytes - memory_bytes) // size
+        return bool(self._strict) or (left < room and total - room + left < self._reserve)
 
 
 class Fifo:
@@ -282,6 +358,7 @@ class CappedShared:
 
 STRATEGIES: Mapping[str, Callable[[SlowdownTable], SlicePlacement]] = {
     "strict-first": StrictFirst,
+    "strict-room": StrictRoom,
     "fifo-time-shared": lambda table: Fifo(table, shared=False),
     "fifo-shared": lambda table: Fifo(table, shared=True),
     "round-robin-time-shared": lambda table: Turns(table, name="round-robin-time-shared", shared=False),

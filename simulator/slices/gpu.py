@@ -27,6 +27,7 @@ class Running:
     seconds: float
     placed: float
     started: float
+    strict: bool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,6 +37,7 @@ class SimSlice(SliceLoad):
     virtual: float = 0.0
     since: float = 0.0
     version: int = 0
+    number: int = 0
     jobs: list[tuple[float, int, Running]] = field(default_factory=list)
 
     def begin(self, running: Running, now: float) -> None:
@@ -45,10 +47,11 @@ class SimSlice(SliceLoad):
         heappush(self.jobs, (self.virtual + running.seconds, running.key, running))
         self.version += 1
 
-    def reserve(self, memory_bytes: int) -> None:
+    def reserve(self, memory_bytes: int, *, strict: bool) -> None:
         """A batch was placed here."""
         assert memory_bytes <= self.free_bytes, "a slice was given more than it has memory for"
         self.free_bytes -= memory_bytes
+        self.strict_bytes += memory_bytes if strict else 0
         self.residents += 1
 
     @property
@@ -67,6 +70,7 @@ class SimSlice(SliceLoad):
             running = heappop(self.jobs)[2]
             self.fbr -= running.footprint.fbr
             self.free_bytes += running.footprint.memory_bytes
+            self.strict_bytes -= running.footprint.memory_bytes if running.strict else 0
             self.residents -= 1
             ended.append(running)
         if not self.jobs:
@@ -78,7 +82,7 @@ class SimSlice(SliceLoad):
         """The GPU is gone: keys of the batches that ran."""
         keys = [key for _, key, _ in self.jobs]
         self.jobs.clear()
-        self.fbr, self.residents, self.free_bytes = 0.0, 0, self.memory_bytes
+        self.fbr, self.residents, self.strict_bytes, self.free_bytes = 0.0, 0, 0, self.memory_bytes
         self.version += 1
         return keys
 

@@ -99,3 +99,25 @@ def redraws(
         last = choice[int(rng.integers(len(choice)))]
         found.append((i * period, last))
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Bursts:
+    """Queries do not trickle in: what arrives between two bursts comes with the second one, within ``width`` seconds.
+
+    Gaps are Gamma distributed with mean ``gap`` and shape ``shape`` (the larger the more regular).
+    """
+
+    gap: float
+    width: float
+    shape: float
+
+    def moved(self, times: Floats, duration: float, rng: np.random.Generator) -> Floats:
+        """The new time of each arrival; order is kept."""
+        count = int(2 * duration / self.gap) + 16
+        gaps = rng.gamma(self.shape, self.gap / self.shape, count)
+        while gaps.sum() <= duration:
+            gaps = np.concatenate((gaps, rng.gamma(self.shape, self.gap / self.shape, count)))
+        edges = np.concatenate(([0.0], np.cumsum(gaps)))
+        at = np.searchsorted(edges, times, side="right")
+        return edges[at] + (times - edges[at - 1]) / gaps[at - 1] * np.minimum(self.width, gaps[at])

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
-from domain.errors import IllegalEventError
 from planner.geometry.reconfiguration import (
     Desired,
     Drain,
@@ -54,13 +53,15 @@ class Ended:
 class SimGpu:
     """A GPU: its slices, the queue before them, and whether it takes batches.
 
-    ``here``: bought and not lost; ``open``: not draining or being cut.
+    ``parts``: slices by number, those that were cut away under running batches too. ``here``: bought and not lost;
+    ``open``: not draining or being cut.
     """
 
     name: str
     geometry: Geometry
     slices: list[SimSlice]
     queue: SlicePlacement
+    parts: dict[int, SimSlice] = field(default_factory=dict)
     here: bool = True
     open: bool = True
     running: int = 0
@@ -77,6 +78,16 @@ class SimGpu:
         """Batches queued before its slices."""
         return self.queue.queued
 
+    def cut(self, placements: PlacementTable, geometry: Geometry, now: float) -> None:
+        """Take fresh slices. Old ones go once nothing runs on them."""
+        self.geometry = geometry
+        self.slices = cut(placements, geometry, now)
+        kept = {number: part for number, part in self.parts.items() if part.residents}
+        first = max(self.parts, default=-1) + 1
+        for number, part in enumerate(self.slices, start=first):
+            part.number = number
+        self.parts = kept | {part.number: part for part in self.slices}
+
 
 class Dispatch(Protocol):
     """Chooses the GPU of a batch."""
@@ -92,7 +103,7 @@ class Control(Protocol):
     period: float
 
     def tick(self, world: "World", now: float) -> list[Desired]:
-        """Wishes for this period."""
+        """Wishes for this period; one that stands above the rules may act on the world itself."""
         ...
 
 
@@ -110,7 +121,7 @@ class Nodes(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """A system: how it queues, dispatches and cuts. ``free``: changes of geometry take no time and no draining."""
+    """A system: how it queues and cuts, and what a change of geometry and a container's start take."""
 
     make_queue: Callable[[], SlicePlacement]
     geometry: Geometry
@@ -118,7 +129,6 @@ class Rules:
     fraction: float = 0.3
     patience: int = 3
     published: bool = False
-    free: bool = False
     cold_start_s: float = 0.0
     keep_alive_s: float = 600.0
 
@@ -150,9 +160,9 @@ class World:
         self.reconfigurations = 0
         self.containers = Containers(rules.keep_alive_s)
         geometry = placements.ordered(list(rules.geometry))
-        self.gpus = [
-            SimGpu(f"gpu{i}", geometry, cut(placements, geometry, 0.0), rules.make_queue()) for i in range(gpus)
-        ]
+        self.gpus = [SimGpu(f"gpu{i}", geometry, [], rules.make_queue()) for i in range(gpus)]
+        for gpu in self.gpus:
+            gpu.cut(placements, geometry, 0.0)
         self.reconfigurator = Reconfigurator(
             {g.name: g.geometry for g in self.gpus},
             patience=rules.patience,
@@ -164,6 +174,7 @@ class World:
         self._asked = 0
         self._next = 0
         self._homeless: list[Waiting] = []
+        self._open: set[int] = set()
         self._arm_arrival()
         if control is not None:
             self._at(control.period, _TICK, None)
@@ -171,6 +182,11 @@ class World:
             nodes.start(self)
 
     # -- running
+
+    @property
+    def arrived(self) -> int:
+        """Batches that have come so far."""
+        return self._next
 
     def run(self) -> None:
         """To the end of the last batch."""
@@ -183,9 +199,13 @@ class World:
             self._step()
         self.now = max(self.now, limit)
 
+    def unfinished(self) -> list[int]:
+        """Keys of the batches that have come and not ended."""
+        return sorted(self._open)
+
     def fork(self) -> "World":
         """A copy that goes on by itself, with no record of what ended before."""
-        shared = (self.workload, self.table, self.placements, self.rules)
+        shared = (self.workload, self.table, self.placements, self.rules, self.control)
         memo: dict[int, Any] = {id(x): x for x in shared}
         memo[id(self.ended)] = []
         return deepcopy(self, memo)
@@ -207,6 +227,7 @@ class World:
             batch = self.workload.batches[self._next]
             self._next += 1
             self._arm_arrival()
+            self._open.add(batch.key)
             self.send(Waiting(batch.key, batch.variant, batch.strict), now)
         elif kind == _BEGIN:
             self._begin(what, now)
@@ -243,11 +264,12 @@ class World:
         while (assigned := gpu.queue.next(gpu.slices)) is not None:
             batch = self.workload.batches[assigned.item.key]
             footprint = self.table.of(batch.variant, assigned.profile)
-            gpu.slices[assigned.slice].reserve(footprint.memory_bytes)
+            part = gpu.slices[assigned.slice]
+            part.reserve(footprint.memory_bytes, strict=batch.strict)
             gpu.running += 1
             warm = self.containers.take(gpu.name, batch.variant, now)
             begins = now if warm else now + self.rules.cold_start_s
-            what = (at, gpu.epoch, assigned.slice, batch.key, footprint, now)
+            what = (at, gpu.epoch, part.number, batch.key, footprint, now)
             if begins > now:
                 self._at(begins, _BEGIN, what)
             else:
@@ -257,8 +279,9 @@ class World:
         at, epoch, slot, key, footprint, placed = what
         if self.gpus[at].epoch != epoch:
             return  # the GPU was lost while its container started; the batch went back to the queue then
-        part = self.gpus[at].slices[slot]
-        part.begin(Running(key, footprint, footprint.seconds * self.workload.batches[key].work, placed, now), now)
+        part = self.gpus[at].parts[slot]
+        batch = self.workload.batches[key]
+        part.begin(Running(key, footprint, footprint.seconds * batch.work, placed, now, batch.strict), now)
         self._arm_end(at, slot, part)
 
     def _arm_end(self, at: int, slot: int, part: SimSlice) -> None:
@@ -268,12 +291,13 @@ class World:
     def _slice_ends(self, what: tuple[int, int, int, int], now: float) -> None:
         at, epoch, slot, version = what
         gpu = self.gpus[at]
-        if gpu.epoch != epoch or gpu.slices[slot].version != version:
+        part = gpu.parts.get(slot)
+        if part is None or gpu.epoch != epoch or part.version != version:
             return
-        part = gpu.slices[slot]
         for running in part.end(now):
             batch = self.workload.batches[running.key]
             gpu.running -= 1
+            self._open.remove(batch.key)
             self.containers.give(gpu.name, batch.variant, now)
             self.ended.append(Ended(batch, now, running.placed, running.started, running.seconds, at))
         self._arm_end(at, slot, part)
@@ -284,7 +308,8 @@ class World:
     # -- geometry
 
     def _tick(self, now: float) -> None:
-        assert self.control is not None
+        if self.control is None:
+            return  # a copy that goes on as it is
         if now < self.workload.duration:
             self._at(now + self.control.period, _TICK, None)
         for desired in self.control.tick(self, now):
@@ -296,16 +321,23 @@ class World:
             self._do(self.reconfigurator.handle(desired, now), now)
 
     def set_geometry(self, at: int, geometry: Geometry, now: float) -> None:
-        """Cut an idle GPU at once: for rules under which changes are free."""
+        """Cut a GPU at once: for rules under which changes are free. What runs there ends beside the new slices."""
         gpu = self.gpus[at]
-        if gpu.running:
-            raise IllegalEventError(f"{gpu.name} runs batches and cannot be cut")
-        waiting = gpu.queue.drain()
-        gpu.geometry = geometry
-        gpu.slices = cut(self.placements, geometry, now)
-        gpu.epoch += 1
-        for item in waiting:
-            self.send(item, now)
+        if sorted(geometry) != sorted(gpu.geometry):
+            waiting = gpu.queue.drain()
+            gpu.cut(self.placements, self.placements.ordered(list(geometry)), now)
+            for item in waiting:
+                gpu.queue.arrived(item, gpu.slices)
+        self._pump(at, now)
+
+    def set_rules(self, make_queue: Callable[[], SlicePlacement], dispatch: Dispatch) -> None:
+        """From now on another way to queue and to dispatch; what waits is kept."""
+        self.dispatch = dispatch
+        for gpu in self.gpus:
+            waiting = gpu.queue.drain()
+            gpu.queue = make_queue()
+            for item in waiting:
+                gpu.queue.arrived(item, gpu.slices)
 
     def _do(self, actions: Sequence[ReconfigurationAction], now: float) -> None:
         for action in actions:
@@ -322,8 +354,7 @@ class World:
                     self.reconfigurations += 1
                     self._at(now + self.rules.reshape_s, _RESHAPED, (at, gpu.epoch))
                 case Resume(_, geometry):
-                    gpu.geometry = geometry
-                    gpu.slices = cut(self.placements, geometry, now)
+                    gpu.cut(self.placements, geometry, now)
                     gpu.epoch += 1
                     gpu.open = True
                     self.containers.forget(gpu.name)
@@ -342,7 +373,7 @@ class World:
         """The GPU is gone: what ran there goes back to the queue, oldest first."""
         gpu = self.gpus[at]
         self.close(at, now)
-        lost = sorted(key for part in gpu.slices for key in part.clear())
+        lost = sorted(key for part in gpu.parts.values() for key in part.clear())
         lost += [w[3] for w in self._starting(at, gpu.epoch)]
         gpu.running = 0
         gpu.epoch += 1
@@ -353,7 +384,8 @@ class World:
     def regain(self, at: int, now: float) -> None:
         """A fresh GPU stands in: empty slices, the geometry of the old one."""
         gpu = self.gpus[at]
-        gpu.slices = cut(self.placements, gpu.geometry, now)
+        gpu.parts.clear()
+        gpu.cut(self.placements, gpu.geometry, now)
         gpu.running = 0
         gpu.epoch += 1
         gpu.here = True

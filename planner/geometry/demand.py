@@ -1,0 +1,150 @@
+"""What a geometry must serve, from what arrived: mean load of both classes, and the strict bursts above it.
+
+Rules:
+- The unit is a batch. A variant on a slice runs c batches at a time, c at most what its memory holds; they take
+  seconds * max(c * FBR, 1) each. So a slice is a device whose "batch sizes" are numbers of batches at a time, and the
+  allocation's program applies as it is.
+- Best-effort batches run beside strict ones: they take a share of a slice, of its bandwidth or its memory, whichever is
+  more, for as long as they run. Copies of the strict variant are counted whole: bursts of it must fit.
+- The mean demand of strict and best-effort batches, with headroom, is hard. On top comes a reserve: strict batches in
+  bursts, as many as slices can be found for. What the mean leaves over is thereby cut so that it takes the largest
+  burst.
+- Batches are gathered before they reach a GPU, so a slice may use nearly the whole SLO, not half of it.
+- Quality is the share of the SLO that is left: among geometries that serve the same, the quickest is taken.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from domain.app import App, QueryClass
+from domain.device import Device
+from domain.profile import BatchLatency, Profile
+from domain.variant import Variant
+from planner.allocation.program import Program, Serve
+from planner.geometry.tables import PlacementTable
+from planner.problem import AppDemand, Problem
+from policies.placement.slowdown import Footprint, SlowdownTable
+from profiles.catalogue import Catalogue
+
+_RESERVE = 1.5
+_BUDGET = 0.9
+"""Share of the SLO that service may take: the rest is gathering and hops."""
+_FORGOTTEN = 0.03
+_MOST_AT_A_TIME = 16
+
+
+@dataclass(frozen=True, slots=True)
+class SliceDemand:
+    """Mean batches/s: of the strict variant, and by best-effort variant."""
+
+    strict: str
+    strict_mean: float
+    others: Mapping[str, float]
+
+
+class SliceForecast:
+    """Exponentially weighted means; best-effort variants come and go, so theirs are remembered for longer.
+
+    ``alpha``, ``others_alpha``: weight of the newest interval.
+    """
+
+    def __init__(self, strict: str, *, alpha: float = 0.3, others_alpha: float = 0.1) -> None:
+        self._strict = strict
+        self._alpha = alpha
+        self._others_alpha = others_alpha
+        self._mean: float | None = None
+        self._others: dict[str, float] = {}
+
+    def update(self, strict: float, others: Mapping[str, float]) -> SliceDemand:
+        """An interval ended with these rates (batches/s); the forecast for the next."""
+        self._mean = strict if self._mean is None else self._mean + self._alpha * (strict - self._mean)
+        if not self._others:
+            self._others = dict(others)
+        for name in {*self._others, *others}:
+            old = self._others.get(name, 0.0)
+            self._others[name] = old + self._others_alpha * (others.get(name, 0.0) - old)
+        total = sum(self._others.values())
+        self._others = {n: r for n, r in sorted(self._others.items()) if r > _FORGOTTEN * total}
+        return SliceDemand(self._strict, self._mean, dict(self._others))
+
+
+def slice_problem(
+    demand: SliceDemand,
+    table: SlowdownTable,
+    placements: PlacementTable,
+    devices: tuple[Device, ...],
+    *,
+    multiplier: float,
+    headroom: float = 1.2,
+) -> Problem:
+    """The problem that ``plan_geometry`` answers. ``multiplier``: SLO over the time alone on the whole GPU."""
+    means = {demand.strict: demand.strict_mean, **demand.others}
+    catalogue = _catalogue(tuple(means), demand.strict, table, placements, multiplier)
+    slo = {name: 2 * _BUDGET * app.slo for name, app in catalogue.apps.items()}
+    demands = [AppDemand(app=n, qps=qps, slo=slo[n], headroom=headroom) for n, qps in means.items()]
+    # The reserve is a second demand of each app, in the class that is served last. It exceeds what any cut can take, so
+    # that what is left over always counts, and keeps the proportions of the load: bursts are of both classes.
+    burst = _RESERVE * len(devices) * _capacity(catalogue, placements, demand.strict)
+    reserve = [
+        AppDemand(
+            app=n,
+            qps=burst * qps / max(demand.strict_mean, 1e-3 * sum(means.values()), 1e-9),
+            slo=slo[n],
+            headroom=1.0,
+            query_class=QueryClass.BEST_EFFORT,
+        )
+        for n, qps in means.items()
+        if qps > 0
+    ]
+    return Problem(demands=(*demands, *reserve), devices=devices, catalogue=catalogue)
+
+
+def _capacity(catalogue: Catalogue, placements: PlacementTable, strict: str) -> float:
+    """Most strict batches/s that one GPU can take, whatever its geometry."""
+    best: dict[str, float] = {}
+    for (_, kind), profile in catalogue.profiles.items():
+        if profile.variant == strict:
+            best[kind] = max(p.batch / p.median for p in profile.points)
+    return max((sum(best.get(f"{placements.gpu}:{p}", 0.0) for p in g) for g in placements.undominated), default=1.0)
+
+
+def slack_left(program: Program, serve: Serve) -> float:
+    """Share of the budget that a serve leaves: the quality of an answer there."""
+    budget = program.demands[serve.demand].slo / 2
+    return max(0.0, 1.0 - (serve.batch / serve.qps) / budget)
+
+
+def _catalogue(
+    names: tuple[str, ...], strict: str, table: SlowdownTable, placements: PlacementTable, multiplier: float
+) -> Catalogue:
+    profiles = []
+    for name in names:
+        known = table.demands[name]
+        budget = _BUDGET * multiplier * known.solo
+        for profile, part in placements.profiles.items():
+            if not table.runs(name, profile) or known.memory_bytes > part.memory_bytes:
+                continue
+            mine = table.of(name, profile)
+            seconds = _copies(mine, part.memory_bytes) if name == strict else _beside(mine, part.memory_bytes, budget)
+            if seconds:
+                points = tuple(BatchLatency(c, s, s) for c, s in enumerate(seconds, start=1))
+                kind = f"{placements.gpu}:{profile}"
+                profiles.append(Profile(variant=name, device_type=kind, points=points, memory_bytes=mine.memory_bytes))
+    return Catalogue.of(
+        [App(name=n, slo=multiplier * table.demands[n].solo, max_rows=1) for n in names],
+        [Variant(name=n, app=n, accuracy=1.0, nominal=True) for n in names],
+        profiles,
+    )
+
+
+def _copies(mine: Footprint, memory_bytes: int) -> list[float]:
+    """Seconds of 1, 2, ... copies at a time, as many as the memory holds."""
+    most = memory_bytes // mine.memory_bytes if mine.memory_bytes else _MOST_AT_A_TIME
+    return [mine.seconds * max(1.0, c * mine.fbr) for c in range(1, min(most, _MOST_AT_A_TIME) + 1)]
+
+
+def _beside(mine: Footprint, memory_bytes: int, budget: float) -> list[float]:
+    """Seconds of the slice that one batch takes away from the others there; [] where it would be too slow itself."""
+    if mine.seconds > budget:
+        return []
+    return [mine.seconds * max(mine.fbr, mine.memory_bytes / memory_bytes, 1e-3)]

@@ -1,0 +1,112 @@
+"""Who says how GPUs should be cut: PROTEAN's rule GPU by GPU, or the joint program for the fleet.
+
+From the past alone.
+"""
+
+import math
+from collections import Counter
+
+from planner.geometry.demand import SliceDemand, SliceForecast, slack_left, slice_problem
+from planner.geometry.joint import GeometrySettings, plan_geometry, sliced
+from planner.geometry.protean import BestEffortForecast, desired_geometry, published_geometry
+from planner.geometry.reconfiguration import Desired
+from simulator.slices.world import World
+
+
+class ProteanControl:
+    """Every ``period`` seconds each GPU's best-effort rate is averaged and a geometry wished for.
+
+    ``window``: seconds of arrivals that are on a GPU at a time.
+    """
+
+    def __init__(
+        self, *, period: float, window: float, alpha: float = 0.5, multiplier: float = 3.0, published: bool = False
+    ) -> None:
+        self.period = period
+        self._window = window
+        self._alpha = alpha
+        self._multiplier = multiplier
+        self._published = published
+        self._forecasts: dict[str, BestEffortForecast] = {}
+        self._seen: dict[str, int] = {}
+        self._model: str | None = None
+
+    def tick(self, world: World, now: float) -> list[Desired]:  # noqa: ARG002
+        """A wish for each GPU that has seen best-effort queries."""
+        wishes: list[Desired] = []
+        strict = world.workload.strict
+        for gpu in world.gpus:
+            received = {v: n for v, n in gpu.received.items() if v != strict}
+            gpu.received = {}
+            forecast = self._forecasts.setdefault(gpu.name, BestEffortForecast(self._alpha))
+            expected = forecast.update(sum(received.values()) / self.period) * self._window
+            if received:
+                self._model = max(received, key=lambda v: received[v])
+            if self._model is None:
+                continue
+            if self._published:
+                wanted = published_geometry(world.table, world.placements, best_effort=self._model, queries=expected)
+            else:
+                wanted = desired_geometry(
+                    world.table,
+                    world.placements,
+                    strict=strict,
+                    best_effort=self._model,
+                    queries=expected,
+                    multiplier=self._multiplier,
+                )
+            if wanted is not None:
+                wishes.append(Desired(gpu.name, wanted))
+        return wishes
+
+
+class JointControl:
+    """Every ``period`` seconds the joint geometry program plans the fleet for the forecast demand."""
+
+    def __init__(
+        self, *, period: float, multiplier: float = 3.0, change_weight: float = 0.05, gpu_type: str = "a100"
+    ) -> None:
+        self.period = period
+        self._multiplier = multiplier
+        self._settings = GeometrySettings(change_weight=change_weight, quality=slack_left, shared=True)
+        self._gpu_type = gpu_type
+        self._forecast: SliceForecast | None = None
+        self._settled: object = None
+        self._seen = 0
+
+    def tick(self, world: World, now: float) -> list[Desired]:  # noqa: ARG002
+        """A wish for each GPU that the plan cuts anew; none while a change is in flight."""
+        demand = self._observe(world)
+        if world.reconfigurator.in_flight:
+            return []
+        here = [g for g in world.gpus if g.here]
+        known = (_rounded(demand), tuple((g.name, g.geometry) for g in here))
+        if not here or known == self._settled:
+            return []
+        devices = tuple(sliced(g.name, self._gpu_type, g.geometry) for g in here)
+        problem = slice_problem(demand, world.table, world.placements, devices, multiplier=self._multiplier)
+        plan = plan_geometry(problem, self._settings, {self._gpu_type: world.placements})
+        self._settled = None if plan.changes else known
+        return [Desired(name, geometry) for name, geometry in plan.changes.items()]
+
+    def _observe(self, world: World) -> SliceDemand:
+        """Batches that came since the last tick."""
+        batches = world.workload.batches[self._seen : world.arrived]
+        self._seen = world.arrived
+        name = world.workload.strict
+        if self._forecast is None:
+            self._forecast = SliceForecast(name)
+        received = Counter(b.variant for b in batches)
+        return self._forecast.update(
+            received.pop(name, 0) / self.period, {v: n / self.period for v, n in received.items()}
+        )
+
+
+def _rounded(demand: SliceDemand) -> tuple[object, ...]:
+    """What of a demand is worth a new plan: steps of about a tenth."""
+    others = tuple((name, _step(rate)) for name, rate in demand.others.items())
+    return demand.strict, _step(demand.strict_mean), others
+
+
+def _step(rate: float) -> int:
+    return round(10.0 * math.log(rate)) if rate > 0.0 else -1000
