@@ -20,13 +20,17 @@ class _Section(BaseModel):
 
 
 class DeviceSettings(_Section):
-    """A device that this deployment has. ``type`` names its pool and must be profiled in the catalogue."""
+    """A device that this deployment has. ``type`` names its pool and must be profiled in the catalogue.
+
+    ``threads``: of a CPU worker, as its type was profiled with (``cpu2``: 2). ``price``: money an hour.
+    """
 
     name: str
     type: str = "cpu"
     memory_bytes: int = Field(default=0, ge=0)
     price: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     spot: bool = False
+    threads: int = Field(default=1, ge=1, le=256)
 
     def device(self) -> Device:
         """The domain's noun."""

@@ -19,6 +19,7 @@ from domain.events import Hosted, HostedOn, PlanActivated
 from domain.executor import Executor
 from domain.plan import Plan
 from policies.admission.bounds import sustained
+from policies.admission.goals import GoalAdmission
 from policies.admission.registry import admission
 from policies.admission.sustainable import SustainableAdmission
 from policies.batching.registry import batching, keeps_promises, takes
@@ -26,9 +27,11 @@ from policies.batching.station import Station
 from policies.placement.staging import Staging
 from policies.protocols import AdmissionPolicy, RoutingPolicy
 from policies.routing.activation import Activation
+from policies.routing.goals import GoalRouting
 from policies.routing.registry import routing
 from policies.routing.streams import StreamRouting
 from profiles.catalogue import Catalogue
+from sluice.goals import goal_variants, highest_costs
 from sluice.settings import Settings
 from stages.admission import AdmissionStage, DedupeWindow
 from stages.clock import SystemClock
@@ -68,6 +71,7 @@ class System:
         self.topics = Topics(self.settings.prefix)
         self.clock = SystemClock()
         self.devices = self.settings.all_devices()
+        self._threads = {d.name: d.threads for d in self.settings.devices}
         named = {*self.settings.apps, *self.settings.slo_s, *self.settings.promises}
         unknown = named - set(self.catalogue.apps)
         if unknown:
@@ -121,6 +125,7 @@ class System:
             activated = partial(self._resized, sustainable)
         else:
             policy = admission(limits.policy, max_horizon_s=horizon)()
+        policy = GoalAdmission(policy, goal_variants(self.catalogue, self.devices), self.promised)
         return [
             AdmissionStage(
                 {name: self.apps[name] for name in apps},
@@ -208,10 +213,11 @@ class System:
     def _executor(self, device: Device) -> Executor:
         from executors.emulated import EmulatedExecutor
         from executors.onnx import OnnxExecutor
+        from executors.runtime import Runtime
 
         if self.settings.worker.executor == "emulated":
             return EmulatedExecutor(self.catalogue, device.type)
-        return OnnxExecutor(self.models, self.catalogue.apps)
+        return OnnxExecutor(self.models, self.catalogue.apps, Runtime(threads=self._threads.get(device.name, 1)))
 
     def _planner(self, apps: Sequence[str], devices: Sequence[str]) -> list[Stage]:
         from planner.controller import Controller, ControllerSettings
@@ -294,6 +300,7 @@ class System:
                 host=http.host,
                 port=http.port,
                 token=http.token,
+                versions={name: [v.name for v in self.catalogue.of_app(name)] for name in apps},
                 routes=routes(self.broker) if isinstance(self.broker, MemoryBroker) else (),
                 max_body_bytes=self.settings.admission.max_body_bytes,
             )
@@ -311,7 +318,9 @@ class System:
         )
 
     def _routing(self, app: str) -> RoutingPolicy:
-        return StreamRouting(app) if app in self.promised else routing(self.settings.routing)(app)
+        if app in self.promised:
+            return StreamRouting(app)
+        return GoalRouting(routing(self.settings.routing)(app), highest_costs(self.catalogue, self.devices))
 
     def _resized(self, policy: SustainableAdmission, app: str, plan: Plan) -> None:
         """Admission keeps to what ``plan`` sustains from now on."""

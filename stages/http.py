@@ -1,14 +1,15 @@
 """The HTTP front: Open Inference Protocol v2 on loopback, a door to the same topics.
 
 A request becomes a query record; its outcome, when it comes by the result topic, the response. The front decides
-nothing and holds nothing but the requests that wait. Status: 200 answered (also late, marked), 400 rejected,
-404 unknown app, 413 too large, 500 failed, 503 dropped or too many waiting, 504 expired.
+nothing and holds nothing but the requests that wait. A model is an app; its versions are its variants, and a request
+to one names it. Status: 200 answered (also late, marked), 400 rejected, 404 unknown app or version, 413 too large, 500
+failed, 503 dropped or too many waiting, 504 expired.
 """
 
 import asyncio
 import hmac
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -16,9 +17,10 @@ from aiohttp import web
 
 from domain.app import App
 from domain.clock import Clock
-from domain.errors import ConfigurationError
+from domain.errors import ConfigurationError, InvalidInputError
 from domain.outcome import Outcome, OutcomeKind
 from domain.tensor import TensorSpec
+from stages.http_bodies import Asked, read_request, respond, with_model
 from stages.outbox import Outbox
 from streams import codec
 from streams.ports import Broker, Producer, TopicPartition
@@ -36,7 +38,10 @@ _GRACE = 5.0
 
 
 class HttpStage:
-    """Serves ``apps``. ``routes`` adds the control endpoint's; ``token``, where given, is asked of every call."""
+    """Serves ``apps``. ``routes`` adds the control endpoint's; ``token``, where given, is asked of every call.
+
+    ``versions``: app -> names of its variants.
+    """
 
     name = "http"
 
@@ -52,6 +57,7 @@ class HttpStage:
         port: int,
         token: str | None = None,
         routes: Iterable[web.AbstractRouteDef] = (),
+        versions: Mapping[str, Sequence[str]] | None = None,
         max_body_bytes: int = 1_000_000,
         max_waiting: int = 4096,
         max_latency: float = 600.0,
@@ -64,6 +70,7 @@ class HttpStage:
         self._port = port
         self._token = token
         self._routes = tuple(routes)
+        self._versions = versions or {}
         self._max_body = max_body_bytes
         self._max_waiting = max_waiting
         self._max_latency = max_latency
@@ -111,6 +118,10 @@ class HttpStage:
                 web.get("/v2/models/{app}", self._metadata),
                 web.get("/v2/models/{app}/ready", self._app_ready),
                 web.post("/v2/models/{app}/infer", self._infer),
+                # A variant's name may hold slashes.
+                web.get("/v2/models/{app}/versions/{version:.+}/ready", self._app_ready),
+                web.post("/v2/models/{app}/versions/{version:.+}/infer", self._infer),
+                web.get("/v2/models/{app}/versions/{version:.+}", self._metadata),
                 *self._routes,
             ]
         )
@@ -141,33 +152,44 @@ class HttpStage:
         return _json({"ready": self._ready}, 200 if self._ready else 503)
 
     async def _app_ready(self, request: web.Request) -> web.Response:
-        app = self._apps.get(request.match_info["app"])
+        app = self._app_of(request)
         if app is None:
             return self._unknown(request)
         return _json({"name": app.name, "ready": self._ready}, 200 if self._ready else 503)
 
     async def _metadata(self, request: web.Request) -> web.Response:
-        app = self._apps.get(request.match_info["app"])
+        app = self._app_of(request)
         if app is None:
             return self._unknown(request)
         return _json(
             {
                 "name": app.name,
-                "versions": [],
+                "versions": list(self._versions.get(app.name, ())),
                 "platform": "sluicegate",
                 "inputs": [_spec(s) for s in app.inputs],
                 "outputs": [_spec(s) for s in app.outputs],
             }
         )
 
+    def _app_of(self, request: web.Request) -> App | None:
+        """The app that a request is about, None where it, or the version named, is not served here."""
+        name, version = request.match_info["app"], request.match_info.get("version")
+        if version is not None and version not in self._versions.get(name, ()):
+            return None
+        return self._apps.get(name)
+
     def _unknown(self, request: web.Request) -> web.Response:
+        app, version = request.match_info["app"], request.match_info.get("version")
+        if app in self._apps and version is not None:
+            there = ", ".join(self._versions.get(app, ())) or "none"
+            return _error(404, f"version: {version!r:.80} is no variant of {app}; known: {there}")
         known = ", ".join(sorted(self._apps)) or "none"
         return _error(404, f"model: {request.match_info['app']!r:.80} is not served here; known: {known}")
 
     # -- inference
 
     async def _infer(self, request: web.Request) -> web.Response:
-        app = self._apps.get(request.match_info["app"])
+        app = self._app_of(request)
         if app is None:
             return self._unknown(request)
         if request.content_length is not None and request.content_length > self._max_body:
@@ -177,6 +199,19 @@ class HttpStage:
             return _error(413, f"body: {len(body)} bytes; at most {self._max_body} are taken")
         if len(self._waiting) >= self._max_waiting:
             return _error(503, "too many requests wait for their answer; try again later")
+        json_length = request.headers.get(codec.JSON_LENGTH_HEADER)
+        version = request.match_info.get("version")
+        try:
+            asked = read_request(body, json_length, app)
+            if version is not None:
+                body, json_length = with_model(body, json_length, version)
+        except InvalidInputError as error:
+            return _error(400, str(error))
+        return await self._ask(app, body, json_length, asked, request.headers.get("traceparent"))
+
+    async def _ask(
+        self, app: App, body: bytes, json_length: str | None, asked: Asked, traceparent: str | None
+    ) -> web.Response:
         query_id = uuid.uuid4().hex
         outcome = asyncio.get_running_loop().create_future()
         self._waiting[query_id] = outcome
@@ -190,8 +225,8 @@ class HttpStage:
                     app=app.name,
                     source="http",
                     now=self._clock.wall(),
-                    json_length=request.headers.get(codec.JSON_LENGTH_HEADER),
-                    traceparent=request.headers.get("traceparent"),
+                    json_length=json_length,
+                    traceparent=traceparent,
                 ),
                 timestamp=self._clock.wall(),
             )
@@ -205,13 +240,17 @@ class HttpStage:
             raise
         finally:
             self._waiting.pop(query_id, None)
-        return self._respond(message)
+        return self._respond(message, asked)
 
-    def _respond(self, message: codec.OutcomeMessage) -> web.Response:
+    def _respond(self, message: codec.OutcomeMessage, asked: Asked) -> web.Response:
         outcome: Outcome = message.outcome
         status = _STATUS[outcome.kind]
         if status == 200:
-            return web.Response(body=message.body, content_type="application/json")
+            made, json_length = respond(message.body, asked)
+            if json_length is None:
+                return web.Response(body=made, content_type="application/json")
+            headers = {codec.JSON_LENGTH_HEADER: str(json_length)}
+            return web.Response(body=made, content_type="application/octet-stream", headers=headers)
         why = f"query {outcome.query_id}: {outcome.kind.value}"
         if outcome.reason:
             why += f" ({outcome.reason})"

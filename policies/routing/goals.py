@@ -1,0 +1,94 @@
+"""Lets a query's own goals narrow what the plan offers it; queries without any are routed as they would be.
+
+Rules. A query that names a model goes to slices that host it and nothing else for the app; one that asks for accuracy
+or cost, to slices all of whose variants meet that, since the slice chooses among them. Of these the one that would be
+done first takes it, by the router's own estimate (see ``backlog``), in time or not: batching decides that. Where the
+plan in force hosts no such slice the query is dropped (NO_CAPACITY): the plan fills what goals leave open, and is not
+made for single queries. Queries without goals count in the estimates only by what slices report.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+
+from domain.actions import Drop, RoutingAction, Send
+from domain.events import Arrived, DeviceReported, PlanActivated, RoutingEvent
+from domain.outcome import Reason
+from domain.query import Goal, Query
+from policies.protocols import RoutingPolicy
+from policies.routing.backlog import Backlog
+
+
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    device: str
+    name: str
+    variants: frozenset[str]
+    accuracy: float
+    cost: float
+    backlog: Backlog
+
+    def meets(self, goal: Goal) -> bool:
+        if goal.model is not None and self.variants != {goal.model}:
+            return False
+        if goal.accuracy is not None and self.accuracy < goal.accuracy:
+            return False
+        return goal.cost is None or self.cost <= goal.cost
+
+
+class GoalRouting:
+    """Before ``behind``. ``costs``: variant -> cost, in the unit that queries name theirs in."""
+
+    __slots__ = ("_behind", "_costs", "_places", "_slices", "name")
+
+    def __init__(self, behind: RoutingPolicy, costs: Mapping[str, float]) -> None:
+        self.name = behind.name
+        self._behind = behind
+        self._costs = costs
+        self._slices: list[_Slice] = []
+        self._places: dict[tuple[str, str], _Slice] = {}
+
+    def handle(self, event: RoutingEvent, now: float) -> list[RoutingAction]:
+        """Decide."""
+        if isinstance(event, Arrived) and event.query.goal is not None:
+            return [self._route(event.query, event.query.goal, now)]
+        if isinstance(event, PlanActivated):
+            self._follow(event, now)
+        elif isinstance(event, DeviceReported):
+            found = self._places.get((event.device, event.slice))
+            if found is not None:
+                found.backlog.report(event.queued, event.busy_for, now)
+        return list(self._behind.handle(event, now))
+
+    def _route(self, query: Query, goal: Goal, now: float) -> RoutingAction:
+        best: _Slice | None = None
+        best_at = inf
+        for place in self._slices:
+            if place.meets(goal):
+                at = place.backlog.done_at(query.rows, now)
+                if at < best_at:
+                    best, best_at = place, at
+        if best is None:
+            return Drop(query, Reason.NO_CAPACITY)
+        best.backlog.send(query.rows, now)
+        return Send(query, best.device, best.name)
+
+    def _follow(self, event: PlanActivated, now: float) -> None:
+        before = self._places
+        self._slices = [
+            _Slice(
+                on.device,
+                on.slice,
+                frozenset(h.variant for h in on.hosted),
+                min(h.accuracy for h in on.hosted),
+                max(self._costs.get(h.variant, 0.0) for h in on.hosted),
+                Backlog(on.hosted),
+            )
+            for on in sorted(event.curves, key=lambda on: (on.device, on.slice))
+            if on.hosted
+        ]
+        self._places = {(s.device, s.name): s for s in self._slices}
+        for at, place in self._places.items():
+            if at in before:
+                old = before[at].backlog
+                place.backlog.report(old.queued, old.busy_until - now, now)

@@ -1,0 +1,44 @@
+"""Queries with goals through the whole system: what comes back meets them, or says why it cannot."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from domain.outcome import OutcomeKind
+from streams import connect
+from tests.harness import Running, running, settings_for
+
+
+@pytest.fixture
+async def system(tmp_path: Path) -> AsyncIterator[Running]:
+    async with running(settings_for("memory://", tmp_path), connect("memory://")) as run:
+        await run.planned()
+        yield run
+
+
+async def test_goals_are_met_or_refused_with_a_suggestion_and_every_query_has_its_outcome(system: Running) -> None:
+    best = await system.ask(parameters={"accuracy": 0.85})
+    named = await system.ask(parameters={"model": "toy-v2"})
+    plain = await system.ask()
+    absurd = await system.ask(parameters={"accuracy": 0.99})
+    hurried = await system.ask(parameters={"latency_ms": 1.0})
+    unknown = await system.ask(parameters={"model": "nobody"})
+    report = await system.settled()
+    assert (report.lost, report.duplicates) == (0, 0)
+    outcomes = await system.outcomes()
+    assert outcomes[plain].kind is OutcomeKind.ANSWERED
+    for query_id in (best, named):
+        outcome = outcomes[query_id]
+        assert (outcome.kind, outcome.variant) == (OutcomeKind.ANSWERED, "toy-v2"), outcome
+    for query_id, told in ((absurd, "nearest: toy-v2"), (hurried, "nearest: toy-v0"), (unknown, "'nobody'")):
+        outcome = outcomes[query_id]
+        assert (outcome.kind, outcome.reason) == (OutcomeKind.REJECTED, "infeasible")
+        assert told in (outcome.detail or "")
+
+
+async def test_a_model_that_the_plan_does_not_host_is_no_capacity(system: Running) -> None:
+    query_id = await system.ask(parameters={"model": "toy-v0"})
+    await system.settled()
+    outcome = (await system.outcomes())[query_id]
+    assert (outcome.kind, outcome.reason) == (OutcomeKind.DROPPED, "no_capacity")
