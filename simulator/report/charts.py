@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from simulator.series import Series
 
 COLOURS = ("#2166ac", "#d6604d", "#1b7837", "#762a83", "#b8860b", "#4d4d4d", "#35978f", "#c51b7d")
-_RC: Any = {
+STYLE: Any = {
     "svg.hashsalt": "sluice",
     "svg.fonttype": "none",
     "font.family": "sans-serif",
@@ -24,12 +24,13 @@ _RC: Any = {
     "grid.alpha": 0.25,
     "legend.frameon": False,
 }
+"""Settings of every plot, for ``matplotlib.rc_context``."""
 _TOP_VARIANTS = 10
 
 
 def demand_chart(series: Mapping[str, Series]) -> str:
     """Demand (grey, of the first) and goodput of each over time."""
-    with mpl.rc_context(_RC):
+    with mpl.rc_context(STYLE):
         figure, axes = _figure()
         first = next(iter(series.values()))
         axes.fill_between(first.times, first.demand, step="mid", color="#bbbbbb", alpha=0.6, lw=0, label="demand")
@@ -39,12 +40,12 @@ def demand_chart(series: Mapping[str, Series]) -> str:
         _marks(axes, first)
         axes.set(xlabel="seconds", ylabel="queries/s", ylim=(0.0, None))
         axes.legend(loc="upper left", ncols=2)
-        return _svg(figure)
+        return svg_of(figure)
 
 
 def accuracy_chart(series: Mapping[str, Series]) -> str:
     """Effective accuracy over time, each app normalised by its best variant."""
-    with mpl.rc_context(_RC):
+    with mpl.rc_context(STYLE):
         figure, axes = _figure()
         for colour, (name, one) in zip(_cycle(len(series)), series.items(), strict=True):
             accuracy = 100.0 * np.asarray(one.accuracy, dtype=float)
@@ -53,12 +54,12 @@ def accuracy_chart(series: Mapping[str, Series]) -> str:
         axes.set(xlabel="seconds", ylabel="effective accuracy, % of the best")
         if len(series) > 1:
             axes.legend(loc="lower left", ncols=2)
-        return _svg(figure)
+        return svg_of(figure)
 
 
 def variants_chart(series: Series) -> str:
     """Which variants answered, stacked over time: the most used ones by name, the rest together."""
-    with mpl.rc_context(_RC):
+    with mpl.rc_context(STYLE):
         figure, axes = _figure()
         totals = sorted(series.variants, key=lambda v: (-sum(series.variants[v]), v))
         shown = sorted(totals[:_TOP_VARIANTS])
@@ -72,12 +73,12 @@ def variants_chart(series: Series) -> str:
             axes.stackplot(series.times, *layers, labels=labels, colors=colours, step="mid", lw=0)
             axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=7.5)
         axes.set(xlabel="seconds", ylabel="answers/s", ylim=(0.0, None))
-        return _svg(figure)
+        return svg_of(figure)
 
 
 def latency_chart(latencies: Mapping[str, Sequence[tuple[float, int]]], slos: Sequence[float] = ()) -> str:
     """Share of answers within a latency (log scale); dashed lines at the SLOs (seconds)."""
-    with mpl.rc_context(_RC):
+    with mpl.rc_context(STYLE):
         figure, axes = _figure()
         for colour, (name, buckets) in zip(_cycle(len(latencies)), latencies.items(), strict=True):
             if not buckets:
@@ -90,12 +91,12 @@ def latency_chart(latencies: Mapping[str, Sequence[tuple[float, int]]], slos: Se
         axes.set(xlabel="latency, ms (dashed: SLO)", ylabel="% of answers within", xscale="log", ylim=(0.0, 101.0))
         if len(latencies) > 1:
             axes.legend(loc="lower right")
-        return _svg(figure)
+        return svg_of(figure)
 
 
 def bars_chart(values: Mapping[str, tuple[float, float]], label: str) -> str:
     """One bar a name: (value, half width of its confidence interval)."""
-    with mpl.rc_context(_RC):
+    with mpl.rc_context(STYLE):
         figure, axes = _figure(height=0.6 + 0.32 * len(values))
         names = list(values)[::-1]
         heights = [values[n][0] for n in names]
@@ -104,19 +105,19 @@ def bars_chart(values: Mapping[str, tuple[float, float]], label: str) -> str:
         axes.barh(names, heights, xerr=np.nan_to_num(errors), color=colours, height=0.6, capsize=2.5)
         axes.set(xlabel=label)
         axes.grid(axis="y", visible=False)
-        return _svg(figure)
+        return svg_of(figure)
 
 
 def lines_chart(lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], x_label: str, y_label: str) -> str:
     """One line a name, through its points (x, y)."""
-    with mpl.rc_context(_RC):
+    with mpl.rc_context(STYLE):
         figure, axes = _figure(3.2)
         for colour, (name, (xs, ys)) in zip(_cycle(len(lines)), lines.items(), strict=True):
             axes.plot(xs, ys, marker="o", ms=3.0, lw=1.2, color=colour, label=name)
         axes.set(xlabel=x_label, ylabel=y_label)
         if lines:
             axes.legend(fontsize=7.5)
-        return _svg(figure)
+        return svg_of(figure)
 
 
 def _figure(height: float = 2.6) -> tuple[Figure, Axes]:
@@ -141,7 +142,8 @@ def _shade(index: int, count: int) -> tuple[float, float, float, float]:
     return (float(red), float(green), float(blue), float(alpha))
 
 
-def _svg(figure: Figure) -> str:
+def svg_of(figure: Figure) -> str:
+    """The figure as SVG text, without what differs between equal drawings."""
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     svg = text.getvalue()
