@@ -1,5 +1,6 @@
 """An application: what it asks of the system (latency, accuracy, class) and what it was promised."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -51,12 +52,17 @@ class Promise:
 NO_PROMISE = Promise()
 
 
+def slo_class(classes: Sequence[float], slo: float) -> float:
+    """The largest of ``classes`` (ascending, not empty) within ``slo``; where even the smallest is not, that one."""
+    return next((c for c in reversed(classes) if c <= slo * (1.0 + 1e-6)), classes[0])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class App:
     """A stream of queries that any of its variants can answer.
 
     ``slo``: seconds from arrival to answer unless the query says otherwise. ``min_accuracy``: native metric, 0..1.
-    ``max_rows``: rows one query may carry.
+    ``max_rows``: rows one query may carry. ``slo_classes``: SLOs that are served by workers of their own, ascending.
     """
 
     name: str
@@ -67,3 +73,4 @@ class App:
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
     max_rows: int = 16
+    slo_classes: tuple[float, ...] = ()

@@ -168,11 +168,15 @@ StagingEvent = PlanPublished | LoadEnded | Retired | Woke
 
 @dataclass(frozen=True, slots=True)
 class DemandCounted:
-    """``count`` rows of ``app`` arrived (a query of r rows is r) in the ``window`` seconds that end at ``now``."""
+    """``count`` rows of ``app`` arrived (a query of r rows is r) in the ``window`` seconds that end at ``now``.
+
+    ``classes``: the same by SLO class (seconds), where the app has classes.
+    """
 
     app: str
     count: int
     window: float
+    classes: tuple[tuple[float, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What an allocation is asked and what it answers. Every named planner maps one to the other."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from domain.app import QueryClass
@@ -35,7 +35,9 @@ class Problem:
 
     ``latency_factor``: observed over profiled latency by (variant, device type). ``switching_weight``: accuracy (0..1)
     that loading one second on every device is worth. ``max_loads``: slices that serve now and may be loaded anew (empty
-    ones may always be). ``money_weight``: accuracy (0..1) that one unit of price an hour is worth.
+    ones may always be). ``money_weight``: accuracy (0..1) that one unit of price an hour is worth. ``budget``: what the
+    devices in use may cost an hour in all. ``strict_on_demand``: part (0..1) of what is served of each strict demand
+    that must be served by devices that are not spot, and so stays when spot devices are taken away.
     """
 
     demands: tuple[AppDemand, ...]
@@ -49,6 +51,23 @@ class Problem:
     switching_weight: float = 0.0
     max_loads: int | None = None
     money_weight: float = 0.0
+    budget: float | None = None
+    strict_on_demand: float = 0.0
+
+    @property
+    def by_price(self) -> bool:
+        """Whether devices that differ in price alone, or in being spot, must be told apart."""
+        return self.money_weight > 0 or self.budget is not None or self.strict_on_demand > 0
+
+    def merged(self) -> "Problem":
+        """The same without SLO classes: demands of an app and class added up, at the tightest SLO."""
+        found: dict[tuple[str, QueryClass], AppDemand] = {}
+        for d in self.demands:
+            known = found.get((d.app, d.query_class))
+            if known is not None:
+                d = replace(known, qps=known.qps + d.qps, slo=min(known.slo, d.slo))
+            found[d.app, d.query_class] = d
+        return replace(self, demands=tuple(found.values()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

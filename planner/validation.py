@@ -6,9 +6,12 @@ from domain.errors import InvalidInputError
 from planner.problem import Problem
 
 
-def check(problem: Problem) -> None:
-    """Raise InvalidInputError for numbers that are not finite or out of range, and for repeated names."""
-    seen: set[tuple[str, str]] = set()
+def check(problem: Problem, *, by_slo: bool = False) -> None:
+    """Raise InvalidInputError for numbers that are not finite or out of range, and for repeated names.
+
+    ``by_slo``: an app may be asked for with several SLOs.
+    """
+    seen: set[tuple[str, str, float]] = set()
     for demand in problem.demands:
         field = f"demands[{demand.app}]"
         _number(f"{field}.qps", demand.qps, at_least=0.0)
@@ -16,7 +19,7 @@ def check(problem: Problem) -> None:
         _number(f"{field}.headroom", demand.headroom, at_least=1.0)
         _number(f"{field}.spread", demand.spread, at_least=0.0)
         _number(f"{field}.min_accuracy", demand.min_accuracy, at_least=0.0)
-        key = (demand.app, demand.query_class)
+        key = (demand.app, demand.query_class, demand.slo if by_slo else 0.0)
         if key in seen:
             raise InvalidInputError(field, f"listed twice for class {demand.query_class}; add the demands up")
         seen.add(key)
@@ -31,6 +34,13 @@ def check(problem: Problem) -> None:
         _number(f"latency_factor[{variant}@{device_type}]", factor, above=0.0)
     _number("switching_weight", problem.switching_weight, at_least=0.0)
     _number("money_weight", problem.money_weight, at_least=0.0)
+    _number("strict_on_demand", problem.strict_on_demand, at_least=0.0)
+    if problem.strict_on_demand > 1.0:
+        raise InvalidInputError(
+            "strict_on_demand", f"{problem.strict_on_demand} is above 1; it is a part of the demand"
+        )
+    if problem.budget is not None:
+        _number("budget", problem.budget, at_least=0.0)
     if problem.variants_per_device < 1:
         raise InvalidInputError("variants_per_device", f"{problem.variants_per_device} is below 1")
     if problem.max_loads is not None and problem.max_loads < 0:

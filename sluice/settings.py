@@ -142,6 +142,7 @@ class Settings(BaseSettings):
     devices: tuple[DeviceSettings, ...] = ()
     partitions: int = Field(default=2, ge=1, le=1024)
     slo_s: dict[str, Seconds] = Field(default_factory=dict)
+    slo_classes_s: dict[str, tuple[Seconds, ...]] = Field(default_factory=dict)
     promises: dict[str, PromiseSettings] = Field(default_factory=dict)
     admission: AdmissionSettings = AdmissionSettings()
     routing: str = "weighted"

@@ -72,11 +72,13 @@ class System:
         self.clock = SystemClock()
         self.devices = self.settings.all_devices()
         self._threads = {d.name: d.threads for d in self.settings.devices}
-        named = {*self.settings.apps, *self.settings.slo_s, *self.settings.promises}
+        named = {*self.settings.apps, *self.settings.slo_s, *self.settings.slo_classes_s, *self.settings.promises}
         unknown = named - set(self.catalogue.apps)
         if unknown:
             known = ", ".join(sorted(self.catalogue.apps))
             raise ConfigurationError(f"apps: {', '.join(sorted(unknown))} not in the catalogue; it has {known}")
+        if self.settings.slo_classes_s and self.settings.planner.name != "co-resident":
+            raise ConfigurationError("slo_classes_s: only planner.name co-resident gives classes workers of their own")
         every = {name: self._as_set(app) for name, app in self.catalogue.apps.items()}
         self.catalogue = replace(self.catalogue, apps=every)
         self.apps = {name: app for name, app in every.items() if not self.settings.apps or name in self.settings.apps}
@@ -314,6 +316,7 @@ class System:
         return replace(
             app,
             slo=self.settings.slo_s.get(app.name, app.slo),
+            slo_classes=tuple(sorted(self.settings.slo_classes_s.get(app.name, ()))),
             promise=app.promise if promised is None else promised.promise(),
         )
 

@@ -12,11 +12,11 @@ Rules.
 
 import asyncio
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 
 from domain.actions import Accept, Activate, Announce, Expire, Reject, WakeAt
-from domain.app import App
+from domain.app import App, slo_class
 from domain.clock import Clock
 from domain.errors import InvalidInputError
 from domain.events import ActivationEvent, Arrived, DemandCounted, PlanPublished, Woke
@@ -87,6 +87,7 @@ class AdmissionStage:
         self._outbox = Outbox(producer)
         self._intake = Intake(self._make_consumer, limit=max_in_flight)
         self._counts = dict.fromkeys(apps, 0)
+        self._classes: dict[str, Counter[float]] = {name: Counter() for name in apps}
         self._activated = activated
         self._activations = {name: Activation(name) for name in apps} if activated is not None else {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -144,6 +145,9 @@ class AdmissionStage:
         if not self._new(record, query.id, now):
             return
         self._counts[app.name] += query.rows
+        if app.slo_classes:
+            asked = slo_class(app.slo_classes, query.deadline - query.arrival)
+            self._classes[app.name][asked] += query.rows
         for action in self._policy.handle(Arrived(query), now):
             match action:
                 case Accept():
@@ -207,10 +211,11 @@ class AdmissionStage:
             now = self._clock.monotonic()
             window, before = now - before, now
             for app, count in self._counts.items():
-                counted = DemandCounted(app, count, window)
+                counted = DemandCounted(app, count, window, tuple(sorted(self._classes[app].items())))
                 value = control.encode_demand(counted, source=self._source, at=self._clock.wall())
                 self._outbox.post(self._topics.demand, value, key=app.encode())
                 self._counts[app] = 0
+                self._classes[app].clear()
 
     # -- plans, for policies that depend on what is hosted
 

@@ -77,7 +77,14 @@ def decode_heartbeat(value: bytes) -> Heartbeat:
 def encode_demand(counted: DemandCounted, *, source: str, at: float) -> bytes:
     """For the demand topic, keyed by app. ``source``: who counted; ``at``: wall seconds, the end of the window."""
     return orjson.dumps(
-        {"app": counted.app, "count": counted.count, "window": counted.window, "source": source, "at": at}
+        {
+            "app": counted.app,
+            "count": counted.count,
+            "window": counted.window,
+            "classes": counted.classes,
+            "source": source,
+            "at": at,
+        }
     )
 
 

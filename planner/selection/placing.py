@@ -3,22 +3,44 @@
 Rules.
 - Variants off the Pareto front of accuracy and latency, or too slow for the SLO even alone, are left out. Where memory
   does not hold the rest, the fastest come first: without them there is no fallback.
-- Slices of a kind are divided among apps in proportion to the slices that each app's demand keeps busy, at least one
-  for each app with demand while there are enough. Slices stay with the app that they served where the division allows.
+- An app asked for with several SLOs has a class for each, with slices of its own, while there are slices for all.
+- Slices of a kind are divided among classes in proportion to the slices that each needs so that its tables promise at
+  most ``violation``, at least one for each class with demand while there are enough. Slices stay with the class that
+  they served where the division allows.
 - Shares follow peak rates, so that equal slices get equal shares: a strict round robin, which tables count on.
-- The objective is what the tables promise for the demand given.
+- The objective is what the tables promise for the demand given; the headroom is how far demand may grow until they
+  promise more violations than that.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from domain.device import WHOLE
 from domain.plan import Placement
 from planner.allocation.units import profile_type
 from planner.problem import Allocation, Problem
 from planner.selection.generate import candidates, generate
+from planner.selection.headroom import best_rate, tolerable_rate
 from planner.selection.model import MAX_WORKERS, Candidate, SelectionModel, pareto_front
 from planner.validation import check
+
+VIOLATION = 1e-3
+"""Share of queries that a plan lets tables violate."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Class:
+    """The queries of an app that ask for ``slo``; ``marked`` where the app has others too."""
+
+    app: str
+    slo: float
+    marked: bool
+
+    @property
+    def mark(self) -> float:
+        """As placements have it."""
+        return self.slo if self.marked else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,43 +53,53 @@ class _Unit:
 
 @dataclass(frozen=True, slots=True)
 class _Hosting:
-    """What a kind of slice holds for an app: variants, fastest first, and what it can do."""
+    """What a kind of slice holds for a class: variants, fastest first, and what it can do.
+
+    ``rate``: queries/s with the best batch; ``holds``: while violations stay within what is allowed.
+    """
 
     variants: tuple[Candidate, ...]
     rate: float
+    holds: float
     max_batch: int
 
 
 class CoResident:
-    """Several variants a slice, one app a slice. Deterministic, no solver."""
+    """Several variants a slice, one app and SLO class a slice. Deterministic, no solver."""
 
     name = "co-resident"
 
+    def __init__(self, violation: float = VIOLATION) -> None:
+        self._violation = violation
+
     def allocate(self, problem: Problem) -> Allocation:
         """Always an allocation; raises InvalidInputError for input that is not finite or out of range."""
-        check(problem)
-        demand, slo = _demands(problem)
-        hostings: dict[tuple[str, str, int], _Hosting | None] = {}
-        placed: list[tuple[_Unit, str, _Hosting]] = []
-        for pool in _pools(problem):
-            kind, memory = pool[0].kind, pool[0].memory
-            able: dict[str, _Hosting] = {}
-            for app in demand:
-                hosting = hostings.setdefault((app, kind, memory), _hosting(problem, app, slo[app], kind, memory))
+        check(problem, by_slo=True)
+        pools = _pools(problem)
+        demand = _demands(problem, sum(map(len, pools)))
+        placed: list[tuple[_Unit, _Class, _Hosting]] = []
+        for pool in pools:
+            able: dict[_Class, _Hosting] = {}
+            for asked, qps in demand.items():
+                hosting = _hosting(problem, asked, qps, pool[0], self._violation)
                 if hosting is not None:
-                    able[app] = hosting
+                    able[asked] = hosting
             placed += _divide(pool, able, demand, problem.previous)
-        return _answer(problem, placed, demand, slo)
+        return _answer(problem, placed, demand)
 
 
-def _demands(problem: Problem) -> tuple[dict[str, float], dict[str, float]]:
-    """Queries/s and the tightest SLO of each app, classes added up."""
-    demand: dict[str, float] = {}
-    slo: dict[str, float] = {}
+def _demands(problem: Problem, units: int) -> dict[_Class, float]:
+    """Queries/s of each class. Where there are fewer slices than classes, apps are served by their tightest SLO."""
+    slos: dict[str, set[float]] = {}
     for d in problem.demands:
-        demand[d.app] = demand.get(d.app, 0.0) + d.qps
-        slo[d.app] = min(slo.get(d.app, d.slo), d.slo)
-    return demand, slo
+        slos.setdefault(d.app, set()).add(d.slo)
+    apart = sum(map(len, slos.values())) <= units
+    demand: dict[_Class, float] = {}
+    for d in problem.demands:
+        several = len(slos[d.app]) > 1 and apart
+        asked = _Class(d.app, d.slo if several else min(slos[d.app]), several)
+        demand[asked] = demand.get(asked, 0.0) + d.qps
+    return demand
 
 
 def _pools(problem: Problem) -> list[list[_Unit]]:
@@ -80,100 +112,141 @@ def _pools(problem: Problem) -> list[list[_Unit]]:
     return [pools[key] for key in sorted(pools)]
 
 
-def _hosting(problem: Problem, app: str, slo: float, kind: str, memory: int) -> _Hosting | None:
-    """None where no variant of ``app`` can be in time on ``kind`` or fits its memory."""
+def _hosting(problem: Problem, asked: _Class, qps: float, unit: _Unit, violation: float) -> _Hosting | None:
+    """None where no variant can be in time on that kind of slice or fits its memory."""
     kept: list[Candidate] = []
     used = 0
-    for v in pareto_front(candidates(problem.catalogue, app, kind, problem.quantile)):
+    kind, memory = unit.kind, unit.memory
+    for v in pareto_front(candidates(problem.catalogue, asked.app, kind, problem.quantile)):
         takes = problem.catalogue.profiles[v.name, kind].memory_bytes
         factor = problem.latency_factor.get((v.name, kind), 1.0)
         slowed = Candidate(v.name, v.accuracy, tuple(factor * s for s in v.latency))
-        if slowed.latency[0] <= slo and (not memory or used + takes <= memory):
+        if slowed.latency[0] <= asked.slo and (not memory or used + takes <= memory):
             kept.append(slowed)
             used += takes
-    in_time = [(b, s) for v in kept for b, s in enumerate(v.latency, 1) if s <= slo]
-    if not in_time:
+    if not kept:
         return None
-    return _Hosting(tuple(kept), max(b / s for b, s in in_time), max(b for b, _ in in_time))
+    variants = tuple(kept)
+    rate = best_rate(variants, asked.slo)
+    holds = tolerable_rate(variants, asked.slo, max(1, ceil(qps / rate)), violation)
+    largest = max(b for v in variants for b, s in enumerate(v.latency, 1) if s <= asked.slo)
+    return _Hosting(variants, rate, max(holds, 0.01 * rate), largest)
 
 
 def _divide(
-    pool: Sequence[_Unit], able: Mapping[str, _Hosting], demand: Mapping[str, float], previous: Sequence[Placement]
-) -> list[tuple[_Unit, str, _Hosting]]:
-    """Units of a pool to apps, by largest remainder; units keep the app they served where its count allows."""
+    pool: Sequence[_Unit],
+    able: Mapping[_Class, _Hosting],
+    demand: Mapping[_Class, float],
+    previous: Sequence[Placement],
+) -> list[tuple[_Unit, _Class, _Hosting]]:
+    """Units of a pool to classes, by largest remainder; units keep the class they served where its count allows."""
     if not able:
         return []
-    busy = {app: demand[app] / h.rate for app, h in able.items()}
+    busy = {c: demand[c] / h.holds for c, h in able.items()}
     if not any(busy.values()):
         busy = dict.fromkeys(able, 1.0)
-    total = sum(busy.values())
-    exact = {app: len(pool) * b / total for app, b in busy.items()}
-    counts = {app: int(x) for app, x in exact.items()}
-    for app in sorted(exact, key=lambda a: (counts[a] - exact[a], a))[: len(pool) - sum(counts.values())]:
-        counts[app] += 1
-    for app in sorted(a for a, b in busy.items() if b > 0.0 and not counts[a]):
-        richest = max(sorted(counts), key=lambda a: counts[a])
-        if counts[richest] > 1:
-            counts[richest] -= 1
-            counts[app] = 1
-    served = {(p.device, p.slice): p.app for p in previous}
-    given: list[tuple[_Unit, str]] = []
+    counts = _counts(len(pool), busy)
+    served = {(p.device, p.slice): (p.app, p.slo) for p in previous}
+    marks = {(c.app, c.mark): c for c in counts}
+    given: list[tuple[_Unit, _Class]] = []
     open_units: list[_Unit] = []
     for unit in pool:
-        app = served.get((unit.device, unit.slice), "")
-        if counts.get(app, 0) > 0:
-            counts[app] -= 1
-            given.append((unit, app))
+        before = marks.get(served.get((unit.device, unit.slice), ("", 0.0)))
+        if before is not None and counts[before] > 0:
+            counts[before] -= 1
+            given.append((unit, before))
         else:
             open_units.append(unit)
-    waiting = [app for app in sorted(counts) for _ in range(counts[app])]
+    waiting = [c for c in sorted(counts) for _ in range(counts[c])]
     given += zip(open_units, waiting, strict=True)
-    return [(unit, app, able[app]) for unit, app in sorted(given, key=lambda g: (g[0].device, g[0].slice))]
+    return [(unit, c, able[c]) for unit, c in sorted(given, key=lambda g: (g[0].device, g[0].slice))]
+
+
+def _counts(units: int, busy: Mapping[_Class, float]) -> dict[_Class, int]:
+    """``units`` in proportion to ``busy``, at least one for whoever has any, taken from who has most."""
+    total = sum(busy.values())
+    exact = {c: units * b / total for c, b in busy.items()}
+    counts = {c: int(x) for c, x in exact.items()}
+    for c in sorted(exact, key=lambda c: (counts[c] - exact[c], c))[: units - sum(counts.values())]:
+        counts[c] += 1
+    for c in sorted(c for c, b in busy.items() if b > 0.0 and not counts[c]):
+        richest = max(sorted(counts), key=lambda c: counts[c])
+        if counts[richest] > 1:
+            counts[richest] -= 1
+            counts[c] = 1
+    return counts
 
 
 def _answer(
-    problem: Problem,
-    placed: Sequence[tuple[_Unit, str, _Hosting]],
-    demand: Mapping[str, float],
-    slo: Mapping[str, float],
+    problem: Problem, placed: Sequence[tuple[_Unit, _Class, _Hosting]], demand: Mapping[_Class, float]
 ) -> Allocation:
-    rates = {app: sum(h.rate for _, a, h in placed if a == app) for app in demand}
+    apps = sorted({c.app for c in demand})
+    asked = {app: sum(q for c, q in demand.items() if c.app == app) for app in apps}
+    rates = {c: sum(h.rate for _, of, h in placed if of == c) for c in demand}
     held = {(p.device, p.slice): set(p.variants) for p in problem.previous}
     placements: list[Placement] = []
     loads = 0
-    for unit, app, hosting in placed:
+    for unit, c, hosting in placed:
         names = tuple(v.name for v in reversed(hosting.variants))
         loads += len(set(names) - held.get((unit.device, unit.slice), set()))
-        share = hosting.rate / rates[app]
-        placements.append(Placement(unit.device, app, names, share, hosting.max_batch, unit.slice))
-    served = {app: min(1.0, rates[app] / qps) if qps > 0.0 else 1.0 for app, qps in demand.items()}
-    weight = {app: demand[app] * served[app] for app in demand if rates[app] > 0.0}
+        part = _part(c, demand, asked[c.app])
+        placements.append(
+            Placement(unit.device, c.app, names, part * hosting.rate / rates[c], hosting.max_batch, unit.slice, c.mark)
+        )
+    fits = {c: min(1.0, rates[c] / q) if q > 0.0 else 1.0 for c, q in demand.items()}
+    served = {app: sum(_part(c, demand, asked[app]) * fits[c] for c in demand if c.app == app) for app in apps}
+    weight = {c: q * fits[c] for c, q in demand.items() if rates[c] > 0.0}
     total = sum(weight.values())
-    promised = {app: _promise(app, placed, demand[app], slo[app]) for app in weight}
-    best = {app: problem.catalogue.best_accuracy(app) for app in weight}
+    promised = {c: _promise(c, placed, demand[c]) for c in weight}
+    best = {c: problem.catalogue.best_accuracy(c.app) for c in weight}
     return Allocation(
         placements=tuple(placements),
         served=served,
-        objective=sum(w * promised[app][0] for app, w in weight.items()) / total if total else 0.0,
-        bound=sum(w * best[app] for app, w in weight.items()) / total if total else 0.0,
+        objective=sum(w * promised[c][0] for c, w in weight.items()) / total if total else 0.0,
+        bound=sum(w * best[c] for c, w in weight.items()) / total if total else 0.0,
         loads=loads,
-        steps=tuple(f"co-resident: {app}: {text}" for app, (_, text) in sorted(promised.items())),
+        steps=tuple(f"co-resident: {_said(c)}: {text}" for c, (_, text) in sorted(promised.items())),
+        headroom=_headroom(placed, demand),
     )
 
 
-def _promise(app: str, placed: Sequence[tuple[_Unit, str, _Hosting]], qps: float, slo: float) -> tuple[float, str]:
-    """Accuracy that the app's tables promise at this demand, and the promise in words: kinds by their share."""
+def _part(c: _Class, demand: Mapping[_Class, float], asked: float) -> float:
+    """Of its app's demand; equal parts where there is none."""
+    if asked > 0.0:
+        return demand[c] / asked
+    return 1.0 / sum(1 for other in demand if other.app == c.app)
+
+
+def _headroom(placed: Sequence[tuple[_Unit, _Class, _Hosting]], demand: Mapping[_Class, float]) -> dict[str, float]:
+    """By how much each app's demand may grow while every class is within what it may violate; at least 1."""
+    headroom: dict[str, float] = {}
+    for c, qps in demand.items():
+        holds = sum(h.holds for _, of, h in placed if of == c)
+        if qps > 0.0:
+            headroom[c.app] = min(headroom.get(c.app, float("inf")), max(1.0, holds / qps))
+    return headroom
+
+
+def _said(c: _Class) -> str:
+    return f"{c.app} ({1e3 * c.slo:g} ms)" if c.marked else c.app
+
+
+def _promise(asked: _Class, placed: Sequence[tuple[_Unit, _Class, _Hosting]], qps: float) -> tuple[float, str]:
+    """Accuracy that the class's tables promise at this demand, and the promise in words: kinds by their share."""
     kinds: dict[str, tuple[int, _Hosting]] = {}
-    for unit, a, hosting in placed:
-        if a == app:
+    for unit, c, hosting in placed:
+        if c == asked:
             kinds[unit.kind] = (kinds.get(unit.kind, (0, hosting))[0] + 1, hosting)
     rate = sum(n * h.rate for n, h in kinds.values())
     accuracy, words = 0.0, []
     for kind, (n, hosting) in sorted(kinds.items()):
         share = n * hosting.rate / rate
         workers = min(n, MAX_WORKERS)
-        model = SelectionModel(variants=hosting.variants, slo=slo, workers=workers, qps=qps * share * workers / n)
+        model = SelectionModel(variants=hosting.variants, slo=asked.slo, workers=workers, qps=qps * share * workers / n)
         expected = generate(model).table.expected
         accuracy += share * expected.accuracy
-        words.append(f"{n} {kind}, accuracy {expected.accuracy:.4f}, violation {expected.violation:.2g}")
+        words.append(
+            f"{n} {kind}, accuracy {expected.accuracy:.4f}, violation {expected.violation:.2g}, "
+            f"headroom {hosting.rate / hosting.holds:.2f}"
+        )
     return accuracy, "; ".join(words)

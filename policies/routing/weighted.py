@@ -14,6 +14,7 @@ from math import ceil, floor, isfinite
 from typing import assert_never
 
 from domain.actions import Drop, RoutingAction, Send
+from domain.app import slo_class
 from domain.errors import IllegalEventError
 from domain.events import Arrived, DeviceReported, PlanActivated, RoutingEvent
 from domain.outcome import Reason
@@ -74,19 +75,20 @@ class ProportionalSequence:
 
 
 class WeightedRouting:
-    """Routes ``app`` by the shares of the plan in force.
+    """Routes ``app`` by the shares of the plan in force, each SLO class among the placements that serve it.
 
     A query is dropped (NO_CAPACITY) only where that plan hosts nothing for the app. A query before the first plan is
     an error of the shell, which holds arrivals back until then.
     """
 
     name = "weighted"
-    __slots__ = ("_sequence", "_story", "_targets", "app")
+    __slots__ = ("_classes", "_sequence", "_story", "_targets", "app")
 
     def __init__(self, app: str) -> None:
         self.app = app
         self._targets: tuple[Placement, ...] = ()
         self._sequence: ProportionalSequence | None = None
+        self._classes: dict[float, tuple[tuple[Placement, ...], ProportionalSequence]] = {}
         self._story: deque[str] = deque(maxlen=8)
 
     def handle(self, event: RoutingEvent, now: float) -> list[RoutingAction]:
@@ -97,7 +99,12 @@ class WeightedRouting:
                     raise IllegalEventError(f"query {event.query.id} at {now} before any plan", tuple(self._story))
                 if not self._targets:
                     return [Drop(event.query, Reason.NO_CAPACITY)]
-                target = self._targets[self._sequence.next()]
+                if self._classes:
+                    asked = slo_class(tuple(self._classes), event.query.deadline - event.query.arrival)
+                    targets, sequence = self._classes[asked]
+                    target = targets[sequence.next()]
+                else:
+                    target = self._targets[self._sequence.next()]
                 return [Send(event.query, target.device, target.slice)]
             case PlanActivated():
                 self._follow(event.plan, now)
@@ -119,6 +126,10 @@ class WeightedRouting:
         if targets != self._targets or self._sequence is None:
             self._targets = targets
             self._sequence = ProportionalSequence([p.share for p in targets])
+            self._classes = {}
+            for slo in sorted({p.slo for p in targets} - {0.0}):
+                mine = tuple(p for p in targets if p.slo in {slo, 0.0})
+                self._classes[slo] = mine, ProportionalSequence([p.share for p in mine])
 
 
 def hosting(plan: Plan, app: str) -> tuple[Placement, ...]:

@@ -25,6 +25,7 @@ from sluice.table_check import counted, published
 from sluice.wiring import System
 from stages.eventlog import replay
 from stages.run import run_stages
+from streams import control
 from streams.memory import MemoryBroker
 from streams.ports import TopicPartition
 from tests.harness import PIXELS, Running, running, settings_for
@@ -228,3 +229,34 @@ async def test_above_capacity_workers_fall_back_ask_and_keep_their_throughput(tm
     log = folder / "worker-d0-whole.jsonl"
     made = batching("table", guard_s=0.005, margin=1.03)
     assert replay(log, lambda: Station(made)) == []
+
+
+@pytest.mark.slow
+async def test_slo_classes_of_one_app_have_workers_and_tables_of_their_own(tmp_path: Path) -> None:
+    classed = settings(tmp_path, devices=4, slo_classes_s={"toy": (0.1, 0.4)})
+    async with running(classed, MemoryBroker(), catalogue=catalogue()) as run:
+        await run.planned()
+        rng = random.Random(3)
+        loop = asyncio.get_running_loop()
+        end = loop.time() + 7.0
+        while loop.time() < end:
+            await run.ask(parameters={"latency_ms": rng.choice((100.0, 400.0))})
+            await asyncio.sleep(rng.expovariate(80.0))
+        report = await run.settled()
+        tables = await in_force(run)
+        plans = [
+            control.decode_plan(r.value)
+            async for r in read_results(run.broker, [TopicPartition(run.topics.plan, 0)], follow=False)
+            if r.value
+        ]
+        outcomes = (await run.outcomes()).values()
+    assert not report.lost
+    assert {name.shelf.slo for name in tables} == {0.1, 0.4}
+    devices = {slo: {p.device for p in plans[-1].placements if p.slo == slo} for slo in (0.1, 0.4)}
+    assert devices[0.1]
+    assert devices[0.4]
+    assert not devices[0.1] & devices[0.4]
+    late = list(outcomes)[len(outcomes) // 2 :]
+    accuracy = {slo: [o.accuracy for o in late if o.device in devices[slo] and o.on_time] for slo in (0.1, 0.4)}
+    assert sum(accuracy[0.4]) / len(accuracy[0.4]) > sum(accuracy[0.1]) / len(accuracy[0.1])
+    assert sum(o.on_time for o in outcomes) >= 0.97 * len(outcomes)

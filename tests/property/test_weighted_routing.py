@@ -93,3 +93,16 @@ def test_unknown_routing_policies_and_options_are_refused() -> None:
         routing("wieghted")
     with pytest.raises(ConfigurationError, match="no option"):
         routing("weighted", app="a")
+
+
+def test_each_slo_class_goes_round_its_own_placements() -> None:
+    routing = WeightedRouting("app")
+    placed = tuple(Placement(f"d{i}", "app", ("v",), 0.25, 8, slo=0.1 if i < 2 else 0.3) for i in range(4))
+    routing.handle(PlanActivated(Plan(epoch=Epoch(1, 1), created=0.0, placements=placed)), 0.0)
+
+    def sent(slo: float) -> str:
+        (action,) = routing.handle(Arrived(Query("q", "app", 5.0, 5.0 + slo)), 5.0)
+        assert isinstance(action, Send)
+        return action.device
+
+    assert [sent(slo) for slo in (0.1, 0.3, 0.05, 10.0, 0.299, 0.1)] == ["d0", "d2", "d1", "d3", "d0", "d1"]

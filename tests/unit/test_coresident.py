@@ -14,6 +14,9 @@ from domain.profile import BatchLatency, Profile
 from domain.variant import Variant
 from planner.problem import AppDemand, Problem
 from planner.registry import planner
+from planner.selection.generate import generate
+from planner.selection.headroom import tolerable_rate
+from planner.selection.model import Candidate, SelectionModel
 from profiles.catalogue import Catalogue
 
 MB = 1 << 20
@@ -90,6 +93,60 @@ def test_no_device_or_no_feasible_variant_is_no_placement() -> None:
     answer = planner("co-resident").allocate(impossible)
     assert answer.placements == ()
     assert answer.served == {"a": 0.0}
+
+
+def classes(cpus: int, **qps: float) -> Problem:
+    """App a, with the SLOs ``tight`` 40 ms and ``loose`` 400 ms."""
+    slos = {"tight": 0.04, "loose": 0.4}
+    demands = tuple(AppDemand(app="a", qps=q, slo=slos[name]) for name, q in qps.items())
+    return replace(ask(cpus), demands=demands)
+
+
+def test_each_slo_class_gets_slices_of_its_own() -> None:
+    answer = planner("co-resident").allocate(classes(6, tight=100.0, loose=100.0))
+    tight = [p for p in answer.placements if p.slo == 0.04]
+    loose = [p for p in answer.placements if p.slo == 0.4]
+    assert len(tight) + len(loose) == 6
+    assert len(tight) > len(loose)  # little slack needs more workers for the same demand
+    assert sum(p.share for p in tight) == pytest.approx(0.5)
+    assert sum(p.share for p in loose) == pytest.approx(0.5)
+    assert any("40 ms" in step for step in answer.steps)
+
+
+def test_with_fewer_slices_than_classes_the_tightest_slo_is_kept_for_all() -> None:
+    (only,) = planner("co-resident").allocate(classes(1, tight=5.0, loose=5.0)).placements
+    assert (only.slo, only.share) == (0.0, 1.0)
+    assert only.variants == ("a-mid", "a-small")  # the big one is not in time for the tight queries
+
+
+def test_slices_stay_with_the_class_that_they_served() -> None:
+    first = planner("co-resident").allocate(classes(6, tight=100.0, loose=100.0))
+    again = replace(classes(6, tight=60.0, loose=140.0), previous=first.placements)
+    before = {p.device: p.slo for p in first.placements}
+    second = planner("co-resident").allocate(again)
+    moved = sum(p.slo != before[p.device] for p in second.placements)
+    counts = [Counter(p.slo for p in a.placements)[0.04] for a in (first, second)]
+    assert moved == counts[0] - counts[1]
+
+
+def test_headroom_is_what_the_promised_violations_leave() -> None:
+    """An app of one worker must stay far below its best rate, one of many comes nearer; none of it is a constant."""
+    few = planner("co-resident").allocate(ask(1, a=20.0))
+    many = planner("co-resident").allocate(ask(20, a=400.0))
+    assert 400.0 * many.headroom["a"] / 20 > 1.1 * 20.0 * few.headroom["a"]
+    front = tuple(
+        Candidate(name, accuracy, tuple(s * (0.5 + 0.5 * b) for b in range(1, 17)))
+        for name, accuracy, s in (("s", 0.7, 0.01), ("b", 0.9, 0.06))
+    )
+    for workers in (1, 4):
+        load = workers * tolerable_rate(front, 0.1, workers, 1e-3)
+        at = [
+            generate(
+                SelectionModel(variants=front, slo=0.1, workers=workers, qps=f * load, violation_price=50.0)
+            ).table.expected.violation
+            for f in (0.97, 1.1)
+        ]
+        assert at[0] <= 1e-3 < at[1]
 
 
 def test_bad_demand_is_refused() -> None:
