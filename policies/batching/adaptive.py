@@ -23,6 +23,7 @@ The derivation and the measurements are in docs/reference/batching.md.
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import accumulate
 from math import exp, inf
 
 from domain.actions import Run, StationAction
@@ -197,10 +198,11 @@ class AdaptiveBatching(GreedySpread):
 
     def _choose(self, now: float) -> _Choice:
         slacks = self._slacks(now)
+        cuts = self._cuts()
         rate = self._rate(now)
         best: _Choice | None = None
         for hosted, look in zip(self.hosted, self._looks, strict=True):
-            choice = self._best_of(hosted, look, slacks, rate)
+            choice = self._best_of(hosted, look, slacks, cuts, rate)
             if choice is None:
                 continue
             if choice.skip == 0:
@@ -210,9 +212,10 @@ class AdaptiveBatching(GreedySpread):
         return best or _Choice(0.0, 0, self.queue.items[0].rows, self._able(now))
 
     @staticmethod
-    def _best_of(hosted: Hosted, look: Lookahead, slacks: list[float], rate: float) -> _Choice | None:
+    def _best_of(hosted: Hosted, look: Lookahead, slacks: list[float], cuts: list[int], rate: float) -> _Choice | None:
         best: tuple[float, float, int, int] | None = None
-        for skip, rows in look.candidates(slacks):
+        choices = look.candidates(slacks)
+        for skip, rows in look.between_queries(choices, slacks, cuts) if cuts else choices:
             took = look.seconds[rows - 1]
             worth = rows - BIRD_IN_HAND * skip
             if best is not None and worth + look.at_most(took) < best[0] - 1e-6:
@@ -238,7 +241,7 @@ class AdaptiveBatching(GreedySpread):
         if not items:
             return
         hosted = choice.hosted
-        if items[0].rows > choice.rows:  # a query of many rows that the choice would have cut
+        if items[0].rows > choice.rows:  # nothing fits better than one large query by itself
             hosted = self._able(now)
         self.run(max(choice.rows, items[0].rows), actions, hosted)
 
@@ -254,15 +257,24 @@ class AdaptiveBatching(GreedySpread):
     def _slacks(self, now: float) -> list[float]:
         """Seconds to the deadline of each row queued, less the margin where that gives none up."""
         items = self.queue.items
-        if self.queue.rows == len(items):
+        margin, seconds = self.margin, self.seconds
+        if not margin:
             slacks = [q.deadline - now for q in items]
         else:
-            slacks = [q.deadline - now for q in items for _ in range(q.rows)]
-        margin = self.margin
-        if margin:
-            least = self._looks[0].seconds[0]
-            slacks = [max(slack - margin, min(slack, least)) for slack in slacks]
-        return slacks
+            alone = [seconds[min(q.rows, len(seconds)) - 1] for q in items]
+            left = [q.deadline - now for q in items]
+            slacks = [max(slack - margin, min(slack, least)) for slack, least in zip(left, alone, strict=True)]
+            slacks = list(accumulate(slacks, max))  # ascending, whatever their rows
+        if self.queue.rows == len(items):
+            return slacks
+        return [slack for slack, q in zip(slacks, items, strict=True) for _ in range(q.rows)]
+
+    def _cuts(self) -> list[int]:
+        """Rows before each query queued, and in all; empty where every query is one row."""
+        items = self.queue.items
+        if self.queue.rows == len(items):
+            return []
+        return [0, *accumulate(q.rows for q in items)]
 
     def _rate(self, now: float) -> float:
         """Rows per second that arrived lately."""

@@ -6,7 +6,7 @@ those that would be late in it skipped. The last batch counts in proportion. Ind
 beyond the queue are arrivals to come. Each step costs one bisection, so that a look takes a few microseconds.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 KNEE = 0.95
@@ -113,4 +113,22 @@ class Lookahead:
             batch = min(size, queued - skip)
             if batch > 0 and seconds[batch - 1] <= slacks[skip]:
                 found[skip, batch] = None
+        return list(found)
+
+    def between_queries(
+        self, choices: Sequence[tuple[int, int]], slacks: Sequence[float], cuts: Sequence[int]
+    ) -> list[tuple[int, int]]:
+        """``choices`` that cut no query of several rows: more is skipped and less is run, but at least one query.
+
+        ``cuts``: rows before each query, ascending from 0, and rows in all.
+        """
+        seconds = self.seconds
+        found: dict[tuple[int, int], None] = {}
+        for skip, rows in choices:
+            first = bisect_left(cuts, skip)
+            if first + 1 < len(cuts):
+                last = max(bisect_right(cuts, cuts[first] + rows) - 1, first + 1)
+                batch = cuts[last] - cuts[first]
+                if batch <= len(seconds) and seconds[batch - 1] <= slacks[cuts[first]]:
+                    found[cuts[first], batch] = None
         return list(found)

@@ -1,8 +1,8 @@
 """One station alone under a virtual clock: how a batching rule is tried on an arrival sequence.
 
-Rules. Execution takes what the curve says unless told otherwise. Of events at one time the end of a batch comes first,
-then arrivals, then wakes. A station's wakes are kept as one timer, the earliest asked for. All is pure: the same
-arrivals give the same trial.
+Rules. Execution takes what the curve says and timers go off when asked, unless told otherwise. Of events at one time
+the end of a batch comes first, then arrivals, then wakes. A station's wakes are kept as one timer, the earliest asked
+for. All is pure: the same arrivals give the same trial.
 """
 
 from collections.abc import Callable, Sequence
@@ -53,7 +53,11 @@ class Trial:
 
 
 class TrialRun:
-    """Drives ``station`` through ``queries`` (ascending in arrival). ``execution``: (variant, rows) -> seconds."""
+    """Drives ``station`` through ``queries`` (ascending in arrival).
+
+    ``execution``: (variant, rows) -> seconds, from when a batch is started to when its end is known. ``lag``: seconds
+    by which a timer asked for goes off late.
+    """
 
     def __init__(
         self,
@@ -61,11 +65,13 @@ class TrialRun:
         queries: Sequence[Query],
         *,
         execution: Callable[[str, int], float] | None = None,
+        lag: Callable[[], float] | None = None,
         record: Callable[[StationEvent, float, list[StationAction]], None] | None = None,
     ) -> None:
         self._station = station
         self._queries = queries
         self._execution = execution
+        self._lag = lag
         self._record = record
         self._index = {id(q): i for i, q in enumerate(queries)}
         self._curves: dict[str, Hosted] = {}
@@ -137,7 +143,7 @@ class TrialRun:
             if isinstance(action, Run):
                 self._start(action, now)
             elif isinstance(action, WakeAt):
-                self._timer = min(self._timer, action.at)
+                self._timer = min(self._timer, action.at + self._lag() if self._lag else action.at)
             elif isinstance(action, Drop):
                 self._settle(action.query, DROPPED)
             elif isinstance(action, Expire):
@@ -160,9 +166,10 @@ def try_alone(
     slo: float,
     *,
     execution: Callable[[str, int], float] | None = None,
+    lag: Callable[[], float] | None = None,
 ) -> Trial:
     """Serve ``queries`` (of one app, ascending in arrival) on one slice that hosts ``hosted`` from the start."""
-    run = TrialRun(station, queries, execution=execution)
+    run = TrialRun(station, queries, execution=execution, lag=lag)
     if queries:
         run.host(queries[0].app, hosted, slo, queries[0].arrival)
     return run.to_end()

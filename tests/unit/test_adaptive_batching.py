@@ -210,6 +210,19 @@ def test_queries_of_many_rows_are_taken_whole_or_not_at_all() -> None:
     assert run.rows == 3 * len(run.queries) <= 32
 
 
+def test_choices_cut_no_query_of_several_rows() -> None:
+    look = Lookahead(LINEAR.seconds, 0.2)
+    slacks = [0.02] * 3 + [0.2] * 6
+    found = look.between_queries([(0, 2), (0, 8), (2, 6), (1, 1), (7, 1)], slacks, [0, 3, 6, 9])
+    assert found == [(3, 6), (3, 3)]  # the first three rows are late in any batch that holds them all
+
+
+def test_two_large_queries_run_together_where_that_is_cheaper_and_nobody_is_late() -> None:
+    policy = AdaptiveBatching()
+    policy.handle(hosting(0.1, LatencyCurve(tuple(0.004 + 0.0001 * b for b in range(1, 65)))), 0.0)
+    assert offered(loaded(policy, [0.1] * 3, 0.0, rows=32), 0.0)[0] == ["0", "1"]
+
+
 def test_shedding_says_so() -> None:
     policy = AdaptiveBatching()
     policy.handle(hosting(0.08, AFFINE), 0.0)
