@@ -20,7 +20,7 @@ def answered(planner: Planner, problem: Problem) -> Allocation:
         # Planners call libraries that raise what they like, and an operator's own planner may do so too.
         said = f"{planner.name}: {type(error).__name__}: {error}"
     try:
-        stand_in = GreedyFill().allocate(problem)
+        stand_in = GreedyFill().allocate(problem.merged())
     except Exception as error:
         return _in_force(problem, (said, f"greedy-fill: {error}; placements in force kept"))
     return replace(stand_in, steps=(f"{said}; greedy-fill instead", *stand_in.steps))

@@ -159,6 +159,7 @@ class System:
                 routing=self._recorded(self._routing(name), f"router-{name}"),
                 promised=name in self.promised,
                 activation=Activation(name),
+                exclusive=takes(self.settings.worker.batching, "tables"),
                 activated=partial(self._activated, name),
             )
             for name in apps

@@ -171,7 +171,7 @@ class PlannerStage:
         try:
             await asyncio.wait({work}, timeout=self._patience * (1 if urgent else _CALM))
             if not work.done():
-                stand_in = await asyncio.to_thread(answered, GreedyFill(), solve.problem)
+                stand_in = await asyncio.to_thread(answered, GreedyFill(), solve.problem.merged())
                 took = self._clock.monotonic() - started
                 reason = f"{solve.reason}; {self._planner.name} is late, greedy-fill stands in"
                 self._tell(Solved(stand_in, reason, took, solve.number, provisional=True))

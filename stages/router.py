@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from domain.actions import Activate, Announce, Drop, Send, WakeAt
 from domain.app import QueryClass
@@ -25,6 +26,8 @@ from policies.protocols import ActivationPolicy, RoutingPolicy
 from stages.control import Follower
 from stages.intake import Intake
 from stages.outbox import Outbox
+from stages.telemetry import Telemetry
+from stages.tracing import Tracing
 from streams import codec, control
 from streams.ports import Broker, Consumer, Producer, Record
 from streams.topics import Topics
@@ -36,7 +39,10 @@ _SWEEP = 0.05
 
 
 class RouterStage:
-    """Routers of an app scale out as members of one group."""
+    """Routers of an app scale out as members of one group; of ``exclusive`` ones all but one stand by.
+
+    Strict turns over workers, which selection tables count on, are kept by one router alone.
+    """
 
     def __init__(
         self,
@@ -52,8 +58,12 @@ class RouterStage:
         promised: bool = False,
         member: str | None = None,
         max_in_flight: int = 4000,
+        exclusive: bool = False,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self.app = app
+        telemetry = telemetry or Telemetry()
+        self._meters, self._tracing = telemetry.meters, telemetry.tracing
         self._promised = promised
         self._announced = False
         self._broker = broker
@@ -63,12 +73,16 @@ class RouterStage:
         self._activation = activation
         self._activated = activated
         self._member = member
+        self._exclusive = exclusive
         self._outbox = Outbox(producer)
         self._intake = Intake(self._make_consumer, limit=max_in_flight)
         self._epoch = NO_EPOCH
         self._routes = False
         self._held: deque[tuple[codec.QueryMessage, Record]] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        telemetry.of_outbox(self.name, self._outbox)
+        telemetry.of_intake(self.name, lambda: self._intake)
+        self._meters.read("sluice_held_queries", lambda: [((app,), float(len(self._held)))])
 
     @property
     def name(self) -> str:
@@ -101,6 +115,7 @@ class RouterStage:
             group=self._topics.router_group(self.app),
             member=self._member,
             listener=intake,
+            exclusive=self._exclusive,
         )
 
     # -- queries
@@ -110,6 +125,8 @@ class RouterStage:
             try:
                 message = codec.decode_admitted(record)
             except InvalidInputError as error:
+                self._meters.add("sluice_dead_letters", self.name, codec.letter_reason(error))
+                log.info("dead letter: %s", error, extra={"record": record.place})
                 letter = codec.dead_letter(record, error, stage=self.name, now=self._clock.wall())
                 self._post(self._topics.dead_letters, letter, record)
                 continue
@@ -127,6 +144,8 @@ class RouterStage:
         for action in self._routing.handle(Arrived(query), now):
             match action:
                 case Send(_, device, part):
+                    if self._tracing is not None:
+                        message = self._traced(self._tracing, message, record, device, now)
                     work = codec.encode_work(message, epoch=self._epoch, slice=part)
                     self._post(self._topics.work(device), work, record, partition=0)
                 case Drop(_, reason):
@@ -145,6 +164,7 @@ class RouterStage:
             epoch=self._epoch if self._epoch != NO_EPOCH else None,
             queue_s=now - query.arrival,
         )
+        self._meters.ended(self.name, outcome)
         self._post(self._topics.results(query.app), codec.encode_outcome(outcome, ()), record)
 
     def _say(self, state: str, detail: str) -> None:
@@ -153,8 +173,18 @@ class RouterStage:
             return
         self._announced = state == "safe_mode"
         said = Announce(f"app:{self.app}", state, detail)
+        self._meters.add("sluice_announcements", self.name, state)
+        self._meters.set("sluice_safe_mode", float(self._announced), said.subject, self.name)
         key = f"{said.subject}@router".encode()
         self._outbox.post(self._topics.status, control.encode_announce(said), key=key, timestamp=self._clock.wall())
+
+    def _traced(
+        self, tracing: Tracing, message: codec.QueryMessage, record: Record, device: str, now: float
+    ) -> codec.QueryMessage:
+        query = message.query
+        told = {"sluice.query_id": query.id, "sluice.app": query.app, "sluice.device": device}
+        started = min(now, record.timestamp)
+        return replace(message, traceparent=tracing.hop("route", message.traceparent, started, now, told))
 
     def _post(self, topic: str, message: codec.Message, record: Record, *, partition: int | None = None) -> None:
         self._outbox.post(
@@ -202,6 +232,8 @@ class RouterStage:
             match action:
                 case Activate(plan):
                     self._epoch = plan.epoch
+                    self._meters.set("sluice_plan_term", plan.epoch.term, self.name)
+                    self._meters.set("sluice_plan_number", plan.epoch.number, self.name)
                     self._tell_routing(self._activated(plan))
                     self._routes = True
                     self._say("promise_kept", "capacity is ready")

@@ -12,12 +12,19 @@ def assign(
     members: Members,
     partitions: Mapping[str, int],
     previous: Mapping[str, frozenset[TopicPartition]],
+    *,
+    exclusive: bool = False,
 ) -> dict[str, frozenset[TopicPartition]]:
     """Share out the partitions of all subscribed topics, each to one member that subscribes to its topic.
 
     ``partitions``: topic -> count. ``previous``: what members held. A member keeps what it held up to its fair share
     (total / members, rounded up for as many members as needed); the rest goes to whoever has least, ties by member id.
+    ``exclusive``: one member gets everything, whoever held most, ties by member id.
     """
+    if exclusive and members:
+        only = min(members, key=lambda m: (-len(previous.get(m, ())), m))
+        shared = assign({only: members[only]}, partitions, {})
+        return {m: shared.get(m, frozenset()) for m in members}
     everything = sorted(
         TopicPartition(topic, p) for topic in set().union(*members.values()) for p in range(partitions.get(topic, 0))
     )

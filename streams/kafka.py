@@ -156,6 +156,7 @@ class KafkaBroker:
         member: str | None = None,
         start_at: str = "committed",
         listener: RebalanceListener | None = None,
+        exclusive: bool = False,
     ) -> KafkaConsumer:
         """A new consumer; see ``streams.ports.Broker.consumer``."""
         consumer = KafkaConsumer(
@@ -168,6 +169,7 @@ class KafkaBroker:
             member=member,
             start_at=start_at,
             listener=listener,
+            exclusive=exclusive,
             on_stop=self._consumers.discard,
         )
         self._consumers.add(consumer)

@@ -59,6 +59,7 @@ class KafkaConsumer:
         member: str | None,
         start_at: str,
         listener: RebalanceListener | None,
+        exclusive: bool = False,
         on_stop: Callable[["KafkaConsumer"], None],
     ) -> None:
         check_consumer(topics, partitions, start_at)
@@ -71,6 +72,7 @@ class KafkaConsumer:
         self._member = member
         self._start_at = start_at
         self._listener = listener
+        self._exclusive = exclusive
         self._on_stop = on_stop
         self._inner: Any = None
         self._next_read = 0.0
@@ -91,7 +93,7 @@ class KafkaConsumer:
             group_instance_id=self._member if shared else None,
             enable_auto_commit=False,
             auto_offset_reset="latest" if self._start_at == "end" else "earliest",
-            partition_assignment_strategy=(StickyAssignor(),),
+            partition_assignment_strategy=(StickyAssignor(exclusive=self._exclusive),),
             session_timeout_ms=int(1e3 * settings.session_timeout),
             rebalance_timeout_ms=int(1e3 * settings.rebalance_timeout),
             heartbeat_interval_ms=int(1e3 * settings.heartbeat_interval),

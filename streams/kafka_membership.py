@@ -21,8 +21,9 @@ class StickyAssignor:
 
     name = "sluice-sticky"
 
-    def __init__(self) -> None:
+    def __init__(self, *, exclusive: bool = False) -> None:
         self._held: list[TopicPartition] = []
+        self._exclusive = exclusive
 
     def metadata(self, topics: Iterable[str]) -> Any:
         """What this member tells the leader."""
@@ -33,7 +34,7 @@ class StickyAssignor:
         topics = {member: frozenset(told.subscription) for member, told in members.items()}
         counts = {t: len(cluster.partitions_for_topic(t) or ()) for t in frozenset().union(*topics.values())}
         held = {member: _held(told.user_data) for member, told in members.items()}
-        given = assign(topics, counts, held)
+        given = assign(topics, counts, held, exclusive=self._exclusive)
         return {member: _assignment(partitions) for member, partitions in given.items()}
 
     def on_assignment(self, assignment: Any) -> None:

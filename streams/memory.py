@@ -264,6 +264,7 @@ class MemoryBroker:
         member: str | None = None,
         start_at: str = "committed",
         listener: RebalanceListener | None = None,
+        exclusive: bool = False,
     ) -> MemoryConsumer:
         """A new consumer; see ``streams.ports.Broker.consumer``."""
         consumer = MemoryConsumer(
@@ -274,6 +275,7 @@ class MemoryBroker:
             member=member,
             start_at=start_at,
             listener=listener,
+            exclusive=exclusive,
             on_stop=self._consumers.discard,
         )
         self._consumers.add(consumer)

@@ -43,6 +43,7 @@ class MemoryConsumer:
         member: str | None,
         start_at: str,
         listener: RebalanceListener | None,
+        exclusive: bool = False,
         on_stop: Callable[["MemoryConsumer"], None],
     ) -> None:
         check_consumer(topics, partitions, start_at)
@@ -53,6 +54,7 @@ class MemoryConsumer:
         self._member = member
         self._start_at = start_at
         self._listener = listener
+        self._exclusive = exclusive
         self._on_stop = on_stop
         self._member_id: str | None = None
         self._positions: dict[TopicPartition, int] = {}
@@ -80,7 +82,9 @@ class MemoryConsumer:
             self._running = True
             return
         self._running = True
-        self._member_id = await self._store.group(self._group).join(self, self._topics, self._member)
+        self._member_id = await self._store.group(self._group).join(
+            self, self._topics, self._member, exclusive=self._exclusive
+        )
         self._raise_failure()
 
     async def get_many(self, *, wait: float, max_records: int = 500) -> Sequence[Record]:

@@ -53,10 +53,14 @@ class Group:
         self._members: dict[str, _Member] = {}
         self._ids = count()
         self._dirty = False
+        self._exclusive = False
         self._task: asyncio.Task[None] | None = None
 
-    async def join(self, participant: Participant, topics: frozenset[str], static_id: str | None) -> str:
+    async def join(
+        self, participant: Participant, topics: frozenset[str], static_id: str | None, *, exclusive: bool = False
+    ) -> str:
         """Become a member and wait for partitions; returns the member id."""
+        self._exclusive = exclusive
         member_id = static_id if static_id is not None else f"~{next(self._ids):08d}"
         known = self._members.get(member_id)
         if known is not None:
@@ -128,6 +132,7 @@ class Group:
                     {name: m.topics for name, m in members.items()},
                     self._counts(),
                     {name: m.holds for name, m in members.items()},
+                    exclusive=self._exclusive,
                 )
                 grants = []
                 for name, member in members.items():

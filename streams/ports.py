@@ -44,6 +44,11 @@ class Record(NamedTuple):
     headers: Headers
     timestamp: float
 
+    @property
+    def place(self) -> str:
+        """Topic, partition and offset, for logs."""
+        return f"{self.topic}/{self.partition}/{self.offset}"
+
 
 class Written(NamedTuple):
     """Where a record went: the acknowledgement of a send."""
@@ -225,12 +230,14 @@ class Broker(Protocol):
         member: str | None = None,
         start_at: str = "committed",
         listener: RebalanceListener | None = None,
+        exclusive: bool = False,
     ) -> Consumer:
         """A new consumer: of ``topics`` as a member of ``group`` (``member``: static id), or of ``partitions``.
 
         ``start_at``: "committed" (else the beginning), "beginning" or "end"; a member of a group starts there only
         where nothing is committed. With explicit partitions ``group`` only names whose offsets are committed. A static
-        member that comes back within the session timeout finds its partitions as it left them.
+        member that comes back within the session timeout finds its partitions as it left them. ``exclusive``: one
+        member of the group reads everything, the others stand by; all of them must say so.
         """
         ...
 

@@ -297,9 +297,10 @@ class RemoteBroker:
         member: str | None = None,
         start_at: str = "committed",
         listener: RebalanceListener | None = None,
+        exclusive: bool = False,
     ) -> RemoteConsumer:
         """A new consumer of explicit partitions, or of topics as a whole."""
-        if group is not None or member is not None or listener is not None:
+        if group is not None or member is not None or listener is not None or exclusive:
             raise ConfigurationError("a memory log has groups only within its own process; name partitions instead")
         return RemoteConsumer(self._connection, topics=topics, partitions=partitions, start_at=start_at)
 

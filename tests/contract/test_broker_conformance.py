@@ -430,6 +430,29 @@ async def test_more_members_than_partitions_leaves_some_without(grouping: Broker
     await eventually(one_holds)
 
 
+async def test_one_member_of_an_exclusive_group_reads_everything_and_another_takes_over(grouping: Broker) -> None:
+    topic = await new_topic(grouping, 3)
+    members = [grouping.consumer(topics=[topic], group=f"{topic}.g", exclusive=True) for _ in range(2)]
+    for member in members:
+        await member.start()
+
+    async def one_holds_all() -> bool:
+        for member in members:
+            await member.get_many(wait=0.0)
+        return sorted(len(member.assignment()) for member in members) == [0, 3]
+
+    await eventually(one_holds_all)
+    active = max(members, key=lambda m: len(m.assignment()))
+    members.remove(active)
+    await active.stop()
+
+    async def the_other_does() -> bool:
+        await members[0].get_many(wait=0.0)
+        return len(members[0].assignment()) == 3
+
+    await eventually(the_other_does)
+
+
 async def test_topics_without_a_group_are_read_whole(broker: Broker) -> None:
     topic = await new_topic(broker, 3)
     producer = await started(broker)

@@ -260,3 +260,28 @@ async def test_slo_classes_of_one_app_have_workers_and_tables_of_their_own(tmp_p
     accuracy = {slo: [o.accuracy for o in late if o.device in devices[slo] and o.on_time] for slo in (0.1, 0.4)}
     assert sum(accuracy[0.4]) / len(accuracy[0.4]) > sum(accuracy[0.1]) / len(accuracy[0.1])
     assert sum(o.on_time for o in outcomes) >= 0.97 * len(outcomes)
+
+
+@pytest.mark.slow
+async def test_of_several_routers_one_is_active_and_gives_workers_strict_turns(tmp_path: Path) -> None:
+    partitioned = settings(tmp_path, devices=3, partitions=4)
+    async with running(partitioned, MemoryBroker(), catalogue=catalogue()) as run:
+        stop = asyncio.Event()
+        second = asyncio.create_task(run_stages(run.system.stages(("router",)), stop))
+        await run.planned()
+        await offer(run, 100.0, 2.0)
+        await run.settled()
+        work = {}
+        for device in ("d0", "d1", "d2"):
+            partition = TopicPartition(run.topics.work(device), 0)
+            records = [r async for r in read_results(run.broker, [partition], follow=False)]
+            work[device] = [r.timestamp for r in records]
+        stop.set()
+        await second
+    sent = sorted((at, device) for device, times in work.items() for at in times)
+    assert len(sent) > 100
+    assert max(map(len, work.values())) - min(map(len, work.values())) <= 1
+    # Within a millisecond the order of records on different topics is not known: count over stretches.
+    for start in range(0, len(sent) - 30, 30):
+        counts = [sum(d == device for _, d in sent[start : start + 30]) for device in work]
+        assert max(counts) - min(counts) <= 3
