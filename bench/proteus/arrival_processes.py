@@ -1,0 +1,82 @@
+"""Figure 6: the same mean load as an even stream, a Poisson process and a very bursty one, under each batching rule."""
+
+from bench.proteus.pages import Options, Result, rows_of, run_all, table
+from bench.proteus.plots import bars
+from bench.proteus.systems import MENDED, WORD, System
+from bench.proteus.workloads import Workload, drawn
+from simulator.experiment import Run
+
+LOAD = 600.0
+SHAPE = 0.05
+PROCESSES = (("uniform", 1.0), ("poisson", 1.0), ("gamma", SHAPE))
+RULES = ("deadline", "early-drop", "aimd", "eager", "adaptive")
+NAMES = {
+    "deadline": "deadline (Proteus)",
+    "early-drop": "early drop (Nexus)",
+    "aimd": "AIMD (Clipper)",
+    "eager": "eager",
+    "adaptive": "adaptive (ours)",
+}
+
+
+def figure_6(options: Options) -> Result:
+    """Violations by batching rule and arrival process, under two ways to plan."""
+    seconds = options.seconds or (40.0 if options.quick else 120.0)
+    planned = {
+        "headroom 1.05": {**WORD, "planner.capacity": "best-batch"},
+        "headroom at its price": {**MENDED, "planner.name": "allocation-priced"},
+    }
+    drawings, tables, rows, notes = [], [], [], []
+    for plan, overrides in planned.items():
+        systems = [System(NAMES[r], {**overrides, "policies.batching": r}) for r in RULES]
+        by_process: dict[str, dict[str, Run]] = {}
+        for process, shape in PROCESSES:
+            work = _load(process, shape, seconds, options)
+            runs = by_process[process] = run_all(systems, work, options)
+            tables.append(table(f"{plan}, {work.name}", runs))
+            rows += rows_of(runs, plan=plan, process=process)
+        values = {
+            NAMES[r]: {p: 100.0 * by_process[p][NAMES[r]].summary.violation_ratio for p, _ in PROCESSES} for r in RULES
+        }
+        titles = {p: f"{plan}, {p}: violations, %" for p, _ in PROCESSES}
+        drawings.append((plan, bars(values, titles, columns=len(PROCESSES))))
+        notes.append(f"{plan}: " + "; ".join(_said(p, by_process[p]) for p, _ in PROCESSES) + ".")
+    notes += [
+        "The paper: early drop has 2-3x and AIMD 3.8-4x the violations of Proteus's waiting, on each process.",
+        "Here waiting to the last moment has more violations than early drop, the other way round. In the artifact,"
+        " early"
+        " drop itself waits for full windows and AIMD never runs a partial batch on time-out: both stand idle with work"
+        " queued, more than the waiting they are compared with. As their papers state them, both run what is there.",
+        "Waiting turns spare time into larger batches, which helps only while the device keeps up on average. Each"
+        " batch"
+        " then starts at the last moment at which its head can still be in time, so anything unforeseen (a second burst"
+        " while it runs) is a miss; a rule that never idles meets the burst with an empty queue.",
+        f"Gamma arrivals of shape {SHAPE:g} come in clumps of about {1 / SHAPE:.0f}: within a clump the rate is many"
+        " times the"
+        " mean, so that headroom decides and rules differ by how well they choose whom to give up. AIMD gives up nobody"
+        " before his deadline and runs hopeless heads: its late answers are the price.",
+        "Even streams leave rules nothing to do as long as planned capacity exceeds the load; what remains is rounding:"
+        " batches of half the SLO at a load of 95 % leave no room for the phase between nine streams.",
+    ]
+    intro = (
+        f"{LOAD:g} queries/s in the mean, {seconds:g} s, families' shares as in the traces; same planner for all rules."
+    )
+    return Result(6, "batching by arrival process", intro, drawings, tables, notes, rows)
+
+
+def _load(process: str, shape: float, seconds: float, options: Options) -> Workload:
+    name = process if shape == 1.0 else f"{process}, shape {shape:g}"
+    rates = [LOAD] * int(seconds)
+    return drawn(name, rates, options.out / "rates", process=process, shape=shape, seed=options.seed)
+
+
+def _said(process: str, runs: dict[str, Run]) -> str:
+    base = runs[NAMES["deadline"]].summary.violation_ratio
+    ours = runs[NAMES["adaptive"]].summary.violation_ratio
+    others = [
+        f"{NAMES[r]} {runs[NAMES[r]].summary.violation_ratio / base:.2f}x"
+        for r in RULES
+        if r != "deadline" and base > 0.0
+    ]
+    waits = f"{100 * base:.2f} % with deadline, {100 * ours:.2f} % with adaptive"
+    return f"{process}: {waits}" + (f" (of deadline's: {', '.join(others)})" if others else "")
