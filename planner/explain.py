@@ -60,7 +60,7 @@ class Explanation:
 
 def explain(problem: Problem, allocation: Allocation) -> Explanation:
     """Account for ``allocation``, which answered ``problem``."""
-    units = group_units(problem.devices, problem.previous, by_price=problem.money_weight > 0)
+    units = group_units(problem.devices, problem.previous, by_price=problem.by_price)
     program = build(problem, {k: len(u) for k, u in units.items()}, count_loaded(units))
     servable = {program.demands[s.demand].app for s in program.serves}
     names = sorted({d.app for d in problem.demands})
@@ -70,7 +70,7 @@ def explain(problem: Problem, allocation: Allocation) -> Explanation:
         hosts[placement.app].append(placement)
     apps = tuple(_app(problem, allocation, app, hosts[app], types, app in servable) for app in names)
     pools = _pools(program, units, allocation)
-    return Explanation(apps, pools, tuple(_binding(problem, apps, pools)))
+    return Explanation(apps, pools, tuple(_binding(problem, apps, pools, _money(program))))
 
 
 def capacity_of(problem: Problem, app: str, variants: Sequence[str], device_type: str) -> float:
@@ -157,7 +157,20 @@ def _relaxed(program: Program, pool: int | None) -> tuple[float, float] | None:
     return served, accuracy / served if served else 0.0
 
 
-def _binding(problem: Problem, apps: Sequence[AppAccount], pools: Sequence[PoolAccount]) -> list[str]:
+def _money(program: Program) -> tuple[float, float]:
+    """What one unit of money an hour more would buy: queries/s served and accuracy."""
+    if program.budget is None:
+        return 0.0, 0.0
+    base, gained = _relaxed(program, None), _relaxed(replace(program, budget=program.budget + 1.0), None)
+    if base is None or gained is None:
+        return 0.0, 0.0
+    total = sum(d.qps for d in program.demands)
+    return max(0.0, gained[0] - base[0]) * total, max(0.0, gained[1] - base[1])
+
+
+def _binding(
+    problem: Problem, apps: Sequence[AppAccount], pools: Sequence[PoolAccount], money: tuple[float, float]
+) -> list[str]:
     lines = [
         f"shortage: {a.app} is served {a.served:.1%} of {a.demand_qps:.1f} queries/s"
         + ("" if a.servable else "; no variant answers within half its SLO on any of these devices")
@@ -167,12 +180,10 @@ def _binding(problem: Problem, apps: Sequence[AppAccount], pools: Sequence[PoolA
     for p in pools:
         if not p.binding:
             continue
-        gains = []
-        if p.gain_qps > 1e-6:
-            gains.append(f"serves {p.gain_qps:.1f} queries/s more")
-        if p.gain_accuracy > 1e-7:
-            gains.append(f"adds {100 * p.gain_accuracy:.3f} points of accuracy")
-        lines.append(f"pool {p.pool}: all {p.count} devices are needed; one more {' and '.join(gains)}")
+        gains = _gains(p.gain_qps, p.gain_accuracy)
+        lines.append(f"pool {p.pool}: all {p.count} devices are needed; one more {gains}")
+    if gains := _gains(*money):
+        lines.append(f"the budget of {problem.budget:g} an hour is spent; one more {gains}")
     floors = [d for d in problem.demands if d.min_accuracy > 0]
     lines.extend(
         f"min_accuracy {d.min_accuracy:g} bars the faster variants of {d.app}"
@@ -182,3 +193,12 @@ def _binding(problem: Problem, apps: Sequence[AppAccount], pools: Sequence[PoolA
     if not lines:
         lines.append("nothing binds: every app is served by the best variants that meet its SLO on these devices")
     return lines
+
+
+def _gains(qps: float, accuracy: float) -> str:
+    parts = []
+    if qps > 1e-6:
+        parts.append(f"serves {qps:.1f} queries/s more")
+    if accuracy > 1e-7:
+        parts.append(f"adds {100 * accuracy:.3f} points of accuracy")
+    return " and ".join(parts)

@@ -37,7 +37,7 @@ class GreedyFill:
     def allocate(self, problem: Problem) -> Allocation:
         """Always an allocation; raises InvalidInputError for input that is not finite or out of range."""
         check(problem)
-        pools = group_units(problem.devices, problem.previous, by_price=False)
+        pools = group_units(problem.devices, problem.previous, by_price=problem.by_price)
         single = replace(problem, variants_per_device=1, switching_weight=0.0, max_loads=None, money_weight=0.0)
         program = build(single, {k: len(u) for k, u in pools.items()}, count_loaded(pools))
         return self.place(program, self.counts(program), pools)
@@ -60,29 +60,39 @@ class GreedyFill:
 
 
 def serve(program: Program) -> Ints:
-    """Counts that serve as much as the pools carry, the worst served first."""
+    """Counts that serve as much as the pools and the budget carry, the worst served first."""
     units = np.zeros(len(program.hosts), dtype=np.int64)
     left = program.pool_count.copy()
+    money = np.inf if program.budget is None else program.budget
     served = np.where((program.weight > 0) & program.served_somewhere, 0.0, np.inf)
+    spot = np.where(program.strict, 1.0 - program.strict_on_demand, 1.0)
     serves: list[list[int]] = [[] for _ in program.demands]
     for i, serve in enumerate(program.serves):
         serves[serve.demand].append(i)
     chunk = max(1, int(left.sum()) // _CHUNKS)
     while np.isfinite(served).any() and left.any():
         d = min(np.flatnonzero(np.isfinite(served)), key=lambda d: (not program.strict[d], served[d], d))
-        options = [i for i in serves[d] if left[program.hosts[program.serves[i].host].pool] > 0]
-        if not options:
+        missing = 1.0 - served[d]
+        gain: dict[int, float] = {}
+        for i in serves[d]:
+            host = program.serves[i].host
+            if left[program.host_pool[host]] > 0 and program.price[host] <= money + 1e-9:
+                price = max(program.price[host], 1e-9) if money < np.inf else 1.0
+                most = min(missing, spot[d]) if program.spot[host] else missing
+                gain[i] = min(most, chunk / program.serves[i].need) / price
+        best = max(gain, key=lambda i: (gain[i], program.serves[i].accuracy, -i), default=None)
+        if best is None or gain[best] <= 0:
             served[d] = np.inf
             continue
-        missing = 1.0 - served[d]
-        gain = {i: min(missing, chunk / program.serves[i].need) for i in options}
-        best = max(options, key=lambda i: (gain[i], program.serves[i].accuracy, -i))
-        serve = program.serves[best]
-        pool = program.hosts[serve.host].pool
-        count = int(min(chunk, left[pool], max(1, np.ceil(missing * serve.need))))
-        units[serve.host] += count
-        left[pool] -= count
-        served[d] += count / serve.need
+        need, host = program.serves[best].need, program.serves[best].host
+        count = int(min(chunk, left[program.host_pool[host]], max(1, np.ceil(missing * need))))
+        if program.price[host] > 0 and money < np.inf:
+            count = max(1, min(count, int(money / program.price[host])))
+            money -= count * program.price[host]
+        units[host] += count
+        left[program.host_pool[host]] -= count
+        spot[d] -= count / need if program.spot[host] else 0.0
+        served[d] += count / need
         if served[d] >= 1.0 - 1e-9:
             served[d] = np.inf
     return units

@@ -48,7 +48,7 @@ class AppEntry(_Part):
 
 
 class PoolEntry(_Part):
-    """``count`` identical devices. ``price``: money an hour for each."""
+    """``count`` identical devices. ``price``: money an hour for each; ``spot``: they may be taken away."""
 
     type: str
     count: int = Field(ge=0, le=MAX_DEVICES)
@@ -88,6 +88,8 @@ class ProblemFile(_Part):
     switching_weight: NonNegative = 0.0
     max_loads: int | None = Field(default=None, ge=0)
     money_weight: NonNegative = 0.0
+    budget: NonNegative | None = None
+    strict_on_demand: float = Field(default=0.0, ge=0, le=1, allow_inf_nan=False)
     previous: list[HeldEntry] = []
 
 
@@ -220,6 +222,8 @@ def _question(file: ProblemFile) -> Question:
         switching_weight=file.switching_weight,
         max_loads=file.max_loads,
         money_weight=file.money_weight,
+        budget=file.budget,
+        strict_on_demand=file.strict_on_demand,
     )
     return Question(problem, file.planner, pool_of)
 

@@ -1,8 +1,9 @@
 """Small allocation problems solved by trying every plan, from the problem alone: no solver, no code of the planners.
 
-Rules: one variant a device, strict demand only, no prices. Each pool of identical devices is given every multiset of
-variants; an app's share at a variant is at most min(1, capacity / demand with headroom) of what its devices carry, and
-the most accurate variants are filled first. Every plan there is, is looked at.
+Rules: one variant a device, strict demand only. Each pool of identical devices is given every multiset of variants (and
+idle devices, where there is a budget). An app's share at a variant is at most min(1, capacity / demand with headroom)
+of what its devices carry, the most accurate variants are filled first, and spot devices take what the core on demand
+leaves them. Every plan there is, is looked at.
 """
 
 from collections.abc import Iterator
@@ -12,9 +13,11 @@ from itertools import combinations_with_replacement, product
 import numpy as np
 import numpy.typing as npt
 
+from domain.device import Device
 from planner.problem import AppDemand, Problem
 
 Floats = npt.NDArray[np.float64]
+Kind = tuple[str, float, bool]
 MAX_PLANS = 400_000
 
 
@@ -32,29 +35,56 @@ class Best:
 
 def exhaust(problem: Problem) -> Best:
     """The best of all plans; ValueError where there are more than MAX_PLANS of them."""
-    kinds = sorted({d.type for d in problem.devices})
-    counts = [sum(d.type == kind for d in problem.devices) for kind in kinds]
-    hosts = [sorted({v for (v, t) in problem.catalogue.profiles if t == kind}) for kind in kinds]
-    fillings = [np.array(list(_multisets(len(h), n)), dtype=np.float64) for h, n in zip(hosts, counts, strict=True)]
+    kinds = sorted({_kind(d) for d in problem.devices})
+    counts = [sum(_kind(d) == kind for d in problem.devices) for kind in kinds]
+    hosts = [sorted({v for (v, t) in problem.catalogue.profiles if t == kind[0]}) for kind in kinds]
+    idle = problem.budget is not None
+    fillings = [
+        np.array(list(_multisets(len(h) + idle, n)), dtype=np.float64) for h, n in zip(hosts, counts, strict=True)
+    ]
     plans = int(np.prod([len(f) for f in fillings]))
     if plans > MAX_PLANS:
         raise ValueError(f"{plans} plans are too many to try; ask for fewer devices or variants")
     rows = np.array(list(product(*(range(len(f)) for f in fillings))), dtype=np.int64)
+    if problem.budget is not None:
+        used = (f[:, : len(h)].sum(axis=1) for f, h in zip(fillings, hosts, strict=True))
+        cost = sum(n[rows[:, p]] * kinds[p][1] for p, n in enumerate(used))
+        rows = rows[np.asarray(cost) <= problem.budget + 1e-9]
     asked = [d for d in problem.demands if d.qps > 0]
     total = sum(d.qps for d in asked)
-    fair, right, everything = np.ones(plans), np.zeros(plans), np.ones(plans, dtype=np.bool_)
+    fair, right, everything = np.ones(len(rows)), np.zeros(len(rows)), np.ones(len(rows), dtype=np.bool_)
     for demand in asked:
-        served, accuracy = np.zeros(plans), np.zeros(plans)
+        offers = []
         for quality, pool, column, share in _offers(problem, demand, kinds, hosts):
             units = fillings[pool][rows[:, pool], column]
-            took = np.minimum(np.minimum(1.0, units * share) * (units > 0), 1.0 - served)
-            served += took
-            accuracy += quality * took
+            offers.append((quality, kinds[pool][2], np.minimum(1.0, units * share) * (units > 0)))
+        served, accuracy = _filled(offers, problem.strict_on_demand, len(rows))
         fair = np.minimum(fair, served)
         everything &= served > 1 - 1e-9
         right += demand.qps * accuracy
     best = float((right[everything] / total).max()) if everything.any() and total else 0.0
     return Best(bool(everything.any()), float(fair.max()), best)
+
+
+def _kind(device: Device) -> Kind:
+    return device.type, device.price, device.spot
+
+
+def _filled(offers: list[tuple[float, bool, Floats]], core: float, plans: int) -> tuple[Floats, Floats]:
+    """Served fraction and accuracy over the whole demand, by plan."""
+    room = {away: sum((r for _, a, r in offers if a is away), np.zeros(plans)) for away in (True, False)}
+    most = np.minimum(1.0, room[True] + room[False])
+    if core > 0:
+        most = np.minimum(most, room[False] / core)
+    left, away_left, accuracy = most.copy(), (1.0 - core) * most, np.zeros(plans)
+    for quality, away, capacity in offers:
+        took = np.minimum(capacity, left)
+        if away:
+            took = np.minimum(took, away_left)
+            away_left -= took
+        left -= took
+        accuracy += quality * took
+    return most, accuracy
 
 
 def _multisets(kinds: int, size: int) -> Iterator[list[int]]:
@@ -66,11 +96,11 @@ def _multisets(kinds: int, size: int) -> Iterator[list[int]]:
 
 
 def _offers(
-    problem: Problem, demand: AppDemand, kinds: list[str], hosts: list[list[str]]
+    problem: Problem, demand: AppDemand, kinds: list[Kind], hosts: list[list[str]]
 ) -> list[tuple[float, int, int, float]]:
     """(accuracy, pool, column, share of the demand that one device carries), the most accurate first."""
     found = []
-    for pool, kind in enumerate(kinds):
+    for pool, (kind, _, _) in enumerate(kinds):
         for column, name in enumerate(hosts[pool]):
             variant = problem.catalogue.variants[name]
             if variant.app != demand.app or variant.accuracy < demand.min_accuracy:

@@ -69,6 +69,8 @@ def build(
         switching_weight=problem.switching_weight,
         max_loads=problem.max_loads,
         money_weight=problem.money_weight,
+        budget=problem.budget,
+        strict_on_demand=problem.strict_on_demand,
         empty_units=sum(pools.values()) - sum(n for (_, names), n in loaded.items() if names),
     )
 

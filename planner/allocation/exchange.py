@@ -5,8 +5,8 @@ Rules:
   therefore known host by host; a move from one app to another is worth the sum. Within an app every swap is tried.
 - A move takes idle units, or units of another host of the same pool, in steps of ``chunk``. The best one is made, then
   what changed is looked at anew, until no move gains or ``moves`` were made. No demand is ever served less.
-- Loads and money count as they do in the program's objective. Programs with a cap on loads, and those where a host
-  answers several apps, are left as they are.
+- Loads and money count as they do in the program's objective, and idle units only as far as the budget goes. Programs
+  with a cap on loads or a core on demand, and those where a host answers several apps, are left as they are.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class _Move(NamedTuple):
 
 def improved(program: Program, whole: Whole, *, chunk: int = 1, moves: int = 200) -> Whole:
     """``whole`` or better: no demand is served less, and the value is not lower."""
-    if not program.independent or program.max_loads is not None or not len(program.hosts):
+    if not program.independent or program.max_loads is not None or program.strict_on_demand > 0 or not program.hosts:
         return whole
     state = _State(program, whole.units, chunk)
     for _ in range(moves):
@@ -89,8 +89,7 @@ class _State:
         self._pair: dict[tuple[int, int], tuple[int, int]] = {}
         total = max(1, int(program.pool_count.sum()))
         self._load_price = program.switching_weight * program.load_s / total
-        price = np.array([k.price for k in program.pools])
-        self._money = program.money_weight * price[program.host_pool]
+        self._money = program.money_weight * program.price
         for a in range(len(self._apps)):
             self._look(a)
 
@@ -99,7 +98,7 @@ class _State:
         found: list[_Move] = []
         for p in range(len(self._program.pools)):
             giving, getting = int(np.argmax(self._less[:, p])), int(np.argmax(self._more[:, p]))
-            if self._idle[p] >= self._chunk:
+            if self._idle[p] >= self._chunk and self._affordable(p):
                 found.append(_Move(float(self._more[getting, p]), None, int(self._target[getting, p])))
             if giving == getting:
                 others = np.delete(np.arange(len(self._apps)), giving)
@@ -114,6 +113,13 @@ class _State:
                 found.append(_Move(float(self._swap[a, p]), *self._pair[a, p]))
         move = max(found, key=lambda m: m.gain, default=None)
         return move if move is not None and move.gain > _EPS else None
+
+    def _affordable(self, pool: int) -> bool:
+        p = self._program
+        if p.budget is None:
+            return True
+        spent = float(p.price @ self.units) + self._chunk * p.pools[pool].price
+        return spent <= p.budget * (1 + 1e-9)
 
     def make(self, move: _Move) -> None:
         """Move units and look again at the apps concerned."""

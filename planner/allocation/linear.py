@@ -80,8 +80,8 @@ class Goal:
 class Matrix:
     """The program's rows and columns, built once and solved for several goals.
 
-    ``integer``: host counts are whole numbers. ``units``: fixes the host counts. ``counts``: units by pool, where
-    other than the program's (some held back for rounding). ``cover``: state what the rows imply.
+    ``integer``: host counts are whole numbers. ``units``: fixes the host counts. ``counts``, ``budget``: units by pool
+    and money, where other than the program's (some held back for rounding). ``cover``: state what the rows imply.
     ``timed_out``: the safety stop struck in some solve.
     """
 
@@ -92,6 +92,7 @@ class Matrix:
         integer: bool = False,
         units: Ints | None = None,
         counts: Ints | None = None,
+        budget: float | None = None,
         cover: bool = True,
     ) -> None:
         if mathopt is None:
@@ -102,6 +103,7 @@ class Matrix:
         self._cover = cover and integer
         self._fixed = units
         self._counts = program.pool_count if counts is None else counts
+        self._budget = program.budget if budget is None else budget
         hosts, serves, demands = len(program.hosts), len(program.serves), len(program.demands)
         own = integer or units is not None or program.priced
         alone = np.array([len(s) == 1 for s in program.serves_of_host], dtype=np.bool_)
@@ -150,8 +152,23 @@ class Matrix:
         self._add(self._phi_rows, self._served_column, np.ones(len(p.demands)))
         self._add(self._phi_rows, np.full(len(p.demands), self._phi_column), -np.ones(len(p.demands)))
         self._load_rows()
+        self._money_rows()
         if self._cover:
             self._cover_rows()
+
+    def _money_rows(self) -> None:
+        """price n within the budget; of each strict demand a part served by units that are not spot."""
+        p = self._program
+        if self._budget is not None and len(p.hosts) and self._fixed is None:
+            row = self._new_rows(1, -_INF, self._budget)
+            self._add(np.repeat(row, len(p.hosts)), self._host_column, p.price)
+        if p.strict_on_demand > 0 and len(p.serves) and p.spot.any():
+            demands = np.flatnonzero(p.strict)
+            row_of = np.full(len(p.demands), -1, dtype=np.int64)
+            row_of[demands] = self._new_rows(len(demands), 0.0, _INF)
+            staying = np.flatnonzero(p.strict[p.serve_demand] & ~p.spot[p.serve_host])
+            self._add(row_of[p.serve_demand[staying]], staying, np.ones(len(staying)))
+            self._add(row_of[demands], self._served_column[demands], np.full(len(demands), -p.strict_on_demand))
 
     def _cover_rows(self) -> None:
         """Units that can answer a demand, each at its worth, are enough for what is served.
@@ -208,8 +225,7 @@ class Matrix:
             if p.switching_weight > 0:
                 c[self._load_column] -= p.switching_weight * p.load_s / units
             if p.money_weight > 0:
-                price = np.array([k.price for k in p.pools])
-                c[self._host_column] -= p.money_weight * price[p.host_pool]
+                c[self._host_column] -= p.money_weight * p.price
         return c
 
     def solve(

@@ -62,7 +62,7 @@ class AllocationPlanner:
     def allocate(self, problem: Problem) -> Allocation:
         """Always an allocation; raises InvalidInputError for input that is not finite or out of range."""
         check(problem)
-        pools = group_units(problem.devices, problem.previous, by_price=problem.money_weight > 0)
+        pools = group_units(problem.devices, problem.previous, by_price=problem.by_price)
         program = build(problem, {k: len(u) for k, u in pools.items()}, count_loaded(pools))
         try:
             counts = self.solve(program)
@@ -150,7 +150,7 @@ class AllocationPlanner:
     def _previous(self, program: Program, best: Whole, steps: list[str]) -> Whole:
         used = np.zeros(len(program.pools), dtype=np.int64)
         np.add.at(used, program.host_pool, program.loaded)
-        if (used > program.pool_count).any():
+        if (used > program.pool_count).any() or not program.affordable(program.loaded):
             return best
         previous = evaluate(program, program.loaded)
         if previous.score > best.score:

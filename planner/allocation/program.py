@@ -6,6 +6,8 @@ Rules:
 - A host is a set of variants that a unit of a pool may hold; n_h (integer) units hold it. A serve is one demand
   answered by one variant of a host; f_s in [0, 1] is the share of the demand answered there. A unit has one second a
   second: sum over its serves of need_s * f_s <= n_h, need_s = headroom * demand / throughput, and f_s <= n_h.
+- Money: sum of price_h * n_h <= budget. A core on demand: of what is served of a strict demand, at least the part
+  ``strict_on_demand`` is served by units that are not spot.
 - Everything is sorted by name: the order in which apps or devices are listed changes nothing.
 
 After Proteus (ASPLOS 2024), section 4, with its Equations 1-6 corrected: shares instead of queries, the objective
@@ -101,6 +103,8 @@ class Program:
     max_loads: int | None = None
     money_weight: float = 0.0
     empty_units: int = 0
+    budget: float | None = None
+    strict_on_demand: float = 0.0
 
     @cached_property
     def need(self) -> Floats:
@@ -126,6 +130,16 @@ class Program:
     def host_pool(self) -> Ints:
         """Pool by host."""
         return np.array([h.pool for h in self.hosts], dtype=np.int64)
+
+    @cached_property
+    def price(self) -> Floats:
+        """Price an hour of a unit, by host."""
+        return np.array([self.pools[h.pool].price for h in self.hosts], dtype=np.float64)
+
+    @cached_property
+    def spot(self) -> npt.NDArray[np.bool_]:
+        """Whether its units may be taken away, by host."""
+        return np.array([self.pools[h.pool].spot for h in self.hosts], dtype=np.bool_)
 
     @cached_property
     def loaded(self) -> Ints:
@@ -185,4 +199,10 @@ class Program:
     @property
     def priced(self) -> bool:
         """Whether loads or money count, so that host counts need columns of their own."""
-        return self.switching_weight > 0 or self.max_loads is not None or self.money_weight > 0
+        return (
+            self.switching_weight > 0 or self.max_loads is not None or self.money_weight > 0 or self.budget is not None
+        )
+
+    def affordable(self, units: Ints) -> bool:
+        """Whether these units, by host, keep within the budget."""
+        return self.budget is None or float(self.price @ units) <= self.budget * (1 + 1e-9) + 1e-9

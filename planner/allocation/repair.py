@@ -40,6 +40,8 @@ def repaired(program: Program, wanted: Floats, whole: Whole) -> Whole:
             units[target] += 1
             if giver is not None:
                 units[giver] -= 1
+            if not program.affordable(units):
+                continue
             found = evaluate(program, units)
             if found.score > best.score:
                 best = found

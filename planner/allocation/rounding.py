@@ -59,14 +59,14 @@ def prices(program: Program, units: Ints) -> float:
     total = max(1, int(program.pool_count.sum()))
     cost = program.switching_weight * float(loads @ program.load_s) / total if len(units) else 0.0
     if program.money_weight > 0 and len(units):
-        price = np.array([k.price for k in program.pools])
-        cost += program.money_weight * float(units @ price[program.host_pool])
+        cost += program.money_weight * float(units @ program.price)
     return cost
 
 
 def round_up(program: Program, relaxed: Solved) -> tuple[Whole, int]:
     """The best of a few roundings, and how many relaxed programs it took."""
     held = np.zeros(len(program.pools), dtype=np.int64)
+    unspent = 0.0
     best: Whole | None = None
     rounds = 0
     while True:
@@ -75,15 +75,20 @@ def round_up(program: Program, relaxed: Solved) -> tuple[Whole, int]:
         used = np.zeros(len(program.pools), dtype=np.int64)
         np.add.at(used, program.host_pool, units)
         over = np.maximum(0, used - program.pool_count)
+        dear = 0.0 if program.affordable(units) else float(program.price @ units) - (program.budget or 0.0)
         found = evaluate(program, _trim(program, units, relaxed.units))
         if best is None or found.score > best.score:
             best = found
-        if not over.any() or rounds == _ROUNDS:
+        if not (over.any() or dear) or rounds == _ROUNDS:
             return best, rounds
         if rounds >= _PATIENT:
             over = np.maximum(0, np.bincount(program.host_pool[units > 0], minlength=len(held)) - held)
         held = np.minimum(held + np.maximum(over, rounds > _PATIENT), program.pool_count)
-        relaxed = chain.run(Matrix(program, counts=program.pool_count - held), program).solved
+        budget = None
+        if program.budget is not None:
+            unspent = min(unspent + dear, program.budget)
+            budget = program.budget - unspent
+        relaxed = chain.run(Matrix(program, counts=program.pool_count - held, budget=budget), program).solved
 
 
 def _fill(program: Program, units: Ints) -> Floats:
@@ -96,10 +101,19 @@ def _fill(program: Program, units: Ints) -> Floats:
             by_demand[serve.demand].setdefault(serve.variant, []).append(i)
     for d in sorted(range(len(program.demands)), key=lambda d: (not program.strict[d], d)):
         left = 1.0
+        spot = 1.0
+        if program.strict_on_demand > 0 and program.strict[d]:
+            mine = [i for serves in by_demand[d].values() for i in serves]
+            left, spot = _with_core(program, mine, free)
         levels = by_demand[d].items()
         for _, serves in sorted(levels, key=lambda item: (-program.serves[item[1][0]].accuracy, item[0])):
             needs = [max(program.serves[i].need, 1e-12) for i in serves]
             room = [free[program.serves[i].host] / n for i, n in zip(serves, needs, strict=True)]
+            if spot < 1.0:
+                away = [bool(program.spot[program.serves[i].host]) for i in serves]
+                taken = sum(r for r, a in zip(room, away, strict=True) if a)
+                part = min(1.0, spot / taken) if taken > 0 else 1.0
+                room = [r * part if a else r for r, a in zip(room, away, strict=True)]
             capacity = sum(room)
             take = min(left, capacity)
             if take <= 0:
@@ -107,10 +121,22 @@ def _fill(program: Program, units: Ints) -> Floats:
             for i, n, r in zip(serves, needs, room, strict=True):
                 shares[i] = take * r / capacity
                 free[program.serves[i].host] = max(0.0, free[program.serves[i].host] - shares[i] * n)
+                spot -= shares[i] * (spot < 1.0 and bool(program.spot[program.serves[i].host]))
             left -= take
             if left <= 1e-12:
                 break
     return shares
+
+
+def _with_core(program: Program, serves: list[int], free: Floats) -> tuple[float, float]:
+    """Most that can be served of a strict demand with its core on demand, and the part of it that spot may serve."""
+    room = {True: 0.0, False: 0.0}
+    for i in serves:
+        host = program.serves[i].host
+        room[bool(program.spot[host])] += free[host] / max(program.serves[i].need, 1e-12)
+    core = program.strict_on_demand
+    served = min(1.0, room[True] + room[False], room[False] / core)
+    return served, (1.0 - core) * served
 
 
 def _within_capacity(program: Program, units: Ints, shares: Floats) -> Floats:
@@ -138,6 +164,11 @@ def _trim(program: Program, units: Ints, relaxed: Floats) -> Ints:
     for pool, count in enumerate(program.counts):
         hosts = np.flatnonzero(program.host_pool == pool)
         _take(units, relaxed, hosts, int(units[hosts].sum()) - count, np.zeros(len(units), dtype=np.int64))
+    while not program.affordable(units):
+        # The unit whose last part is used least for its price goes first.
+        left = np.flatnonzero((units > 0) & (program.price > 0))
+        use = (relaxed[left] - (units[left] - 1)) / program.price[left]
+        units[left[np.argmin(use)]] -= 1
     if program.max_loads is not None:
         cap = program.max_loads + program.empty_units
         hosts = np.flatnonzero(units > program.loaded)

@@ -1,6 +1,7 @@
 """What becomes of units that the optimum leaves idle.
 
 Rules:
+- Where money counts idle units stay idle: they cost nothing.
 - Nothing is evicted: counts only grow, and a unit that holds a variant of use keeps it (that costs no load).
 - Before that, an app that no unit holds gets one, wherever one is left (its demand may be zero or unmet).
 - Units that hold nothing go to the apps with the least spare capacity (capacity over demand with headroom). They hold
@@ -19,7 +20,7 @@ _CHUNKS = 64
 def fill(program: Program, whole: Whole) -> Ints:
     """Units by host, none fewer than before."""
     units = whole.units.copy()
-    if program.money_weight > 0 or not len(program.hosts):
+    if program.money_weight > 0 or program.budget is not None or not len(program.hosts):
         return units
     left = program.pool_count - np.bincount(program.host_pool, weights=units, minlength=len(program.pools)).astype(
         np.int64

@@ -67,9 +67,11 @@ class _Answer:
             "bound": a.bound,
             "gap": a.gap,
             "served_fraction": dict(a.served),
+            "served_by_class": _by_class(a),
             "shortage": {app: s for app, s in a.served.items() if s < 1.0},
             "placements": placements(self.question, a),
             "loads": a.loads,
+            "cost_per_hour": self.cost,
             "solve_ms": 1e3 * self.solve_s,
             "steps": list(a.steps),
             "nondeterministic": a.nondeterministic,
@@ -78,12 +80,19 @@ class _Answer:
             found["explain"] = asdict(self.reasons)
         return found
 
+    @property
+    def cost(self) -> float:
+        """Price an hour of the devices in use."""
+        used = {p.device for p in self.allocation.placements}
+        return sum(d.price for d in self.question.problem.devices if d.name in used)
+
     def show(self, title: str) -> None:
         a = self.allocation
         short = any(s < 1.0 for s in a.served.values())
         state = "[red]shortage[/]" if short else "[green]all demand is served[/]"
         out.print(f"[bold]{title}[/]: {state}; accuracy {a.objective:.5f}, at most {a.bound:.5f} (gap {a.gap:.5f})")
-        out.print(f"{a.loads} loads, {1e3 * self.solve_s:.0f} ms" + ("; nondeterministic" * a.nondeterministic))
+        paid = f", {self.cost:g} an hour" if self.cost else ""
+        out.print(f"{a.loads} loads{paid}, {1e3 * self.solve_s:.0f} ms" + ("; nondeterministic" * a.nondeterministic))
         out.print(self._hosts())
         out.print(self._apps())
         if self.with_reasons:
@@ -143,6 +152,13 @@ def _answer(question: Question, name: str | None, with_reasons: bool) -> _Answer
     answer = _Answer(question, allocation, solve_s, explain(question.problem, allocation))
     answer.with_reasons = with_reasons
     return answer
+
+
+def _by_class(allocation: Allocation) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for (app, query_class), fraction in sorted(allocation.served_by_class.items()):
+        found.setdefault(app, {})[query_class.value] = fraction
+    return found
 
 
 def placements(question: Question, allocation: Allocation) -> list[dict[str, Any]]:

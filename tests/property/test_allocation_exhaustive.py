@@ -1,5 +1,7 @@
 """Plans for small fleets against the best of all plans there are."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -80,3 +82,48 @@ def test_no_planner_claims_more_than_there_is(known: list[tuple[Problem, Best]])
             assert min(answer.served.values()) <= best.fair + 1e-6
             if best.full and min(answer.served.values()) == 1.0:
                 assert answer.objective <= best.accuracy + 1e-6
+
+
+def priced(seed: int) -> Problem:
+    """Fewer devices, in part spot ones at a lower price, with a budget, a core on demand, or both."""
+    problem = drawn(seed)
+    rng = np.random.default_rng(seed)
+    price = {kind: float(rng.uniform(0.5, 2.0)) for kind in KINDS}
+    devices = tuple(
+        replace(
+            d, price=price[d.type] * (0.3 if d.name.endswith(("0", "2")) else 1.0), spot=d.name.endswith(("0", "2"))
+        )
+        for d in problem.devices[:5]
+    )
+    total = sum(d.price for d in devices)
+    return replace(
+        problem,
+        devices=devices,
+        budget=float(rng.uniform(0.2, 1.0)) * total if seed % 3 else None,
+        strict_on_demand=float(rng.choice([0.3, 0.6, 1.0])) if seed % 3 != 1 else 0.0,
+        demands=tuple(replace(d, qps=0.5 * d.qps) for d in problem.demands),
+    )
+
+
+def test_budgets_and_cores_on_demand_are_kept_at_no_loss_of_service_or_accuracy() -> None:
+    full = 0
+    for problem in map(priced, range(80)):
+        best = exhaust(problem)
+        for name in ("allocation", "allocation-rounded", "greedy-fill"):
+            answer = planner(name).allocate(problem)
+            price = {d.name: d.price for d in problem.devices}
+            assert sum(price[n] for n in {p.device for p in answer.placements}) <= (problem.budget or np.inf) + 1e-6
+            spot = {d.name for d in problem.devices if d.spot}
+            for demand in problem.demands:
+                away = sum(p.share for p in answer.placements if p.app == demand.app and p.device in spot)
+                assert away <= (1 - problem.strict_on_demand) * answer.served[demand.app] + 1e-5
+            assert min(answer.served.values()) <= best.fair + 1e-5
+            if name != "allocation":
+                continue
+            assert min(answer.served.values()) >= best.fair - 1.1e-3
+            if best.full:
+                full += 1
+                assert min(answer.served.values()) == 1.0
+                assert best.accuracy - 5.1e-4 <= answer.objective <= best.accuracy + 1e-6
+                assert answer.bound >= best.accuracy - 1e-6
+    assert 15 < full < 65

@@ -18,18 +18,20 @@ from sluice.commands import plan
 FIELDS = {"objective", "bound", "gap", "served_fraction", "placements", "solve_ms", "steps"}
 
 
+CATALOGUE = Catalogue.of(
+    [App(name="digits", slo=0.1)],
+    [Variant(name="small", app="digits", accuracy=0.8), Variant(name="large", app="digits", accuracy=0.95)],
+    [
+        Profile(variant=name, device_type="cpu", points=(BatchLatency(1, s, s),), memory_bytes=memory)
+        for name, s, memory in (("small", 0.001, 10), ("large", 0.01, 100))
+    ],
+)
+
+
 @pytest.fixture
 def problem(tmp_path: Path) -> Path:
     """One app with a fast and an accurate variant on a catalogue of ours, two devices."""
-    catalogue = Catalogue.of(
-        [App(name="digits", slo=0.1)],
-        [Variant(name="small", app="digits", accuracy=0.8), Variant(name="large", app="digits", accuracy=0.95)],
-        [
-            Profile(variant="small", device_type="cpu", points=(BatchLatency(1, 0.001, 0.001),)),
-            Profile(variant="large", device_type="cpu", points=(BatchLatency(1, 0.01, 0.01),)),
-        ],
-    )
-    save_catalogue(tmp_path / "catalogue", catalogue, models={})
+    save_catalogue(tmp_path / "catalogue", CATALOGUE, models={})
     path = tmp_path / "problem.yaml"
     path.write_text(
         "apps: [{name: digits, slo_ms: 100, demand_qps: 250}]\n"
@@ -116,12 +118,89 @@ def test_the_table_explains_what_binds(problem: Path) -> None:
         (["--what-if", "demand.digits=twice"], "needs a number"),
         (["--what-if", "weather.digits=x2"], "demand.<app>=x2"),
         (["--planner", "oracle"], "unknown"),
+        (["--set", "budget=-1"], "budget"),
+        (["--set", "strict_on_demand=1.5"], "strict_on_demand"),
+        (["--set", "previous=[{pool: cpu, variant: huge, count: 1}]"], "huge"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(problem: Path, arguments: list[str], said: str) -> None:
     shown = run("--problem", str(problem), *arguments, code=2)
     assert said in shown
     assert len(shown.strip().splitlines()) == 1
+
+
+TWO_POOLS = (
+    "--set",
+    "pools=[{type: cpu, count: 2, price: 1.0}, {type: cpu, count: 2, price: 0.25, spot: true}]",
+)
+
+
+def used(found: dict[str, Any]) -> dict[str, int]:
+    """Devices in use by pool."""
+    counts: dict[str, int] = {}
+    for p in found["placements"]:
+        counts[p["pool"]] = counts.get(p["pool"], 0) + p["count"]
+    return counts
+
+
+def test_a_budget_is_kept_and_said_to_bind(problem: Path) -> None:
+    rich = answer("--problem", str(problem), *TWO_POOLS)
+    poor = answer("--problem", str(problem), *TWO_POOLS, "--set", "budget=0.8", "--explain")
+    assert rich["cost_per_hour"] == pytest.approx(2.5)
+    assert poor["cost_per_hour"] == pytest.approx(0.5)
+    assert used(poor) == {"cpu#1": 2}
+    assert poor["objective"] < rich["objective"]
+    assert any("budget of 0.8" in line for line in poor["explain"]["binding"])
+
+
+def test_what_money_is_worth_decides_what_is_bought(problem: Path) -> None:
+    # The large variant on one device more adds 0.15 * 100 / 250 = 0.06, for 1.0 or 0.25 an hour.
+    assert used(answer("--problem", str(problem), *TWO_POOLS, "--set", "money_weight=0.01")) == {"cpu#0": 1, "cpu#1": 2}
+    assert used(answer("--problem", str(problem), *TWO_POOLS, "--set", "money_weight=0.1")) == {"cpu#1": 2}
+
+
+def test_a_core_on_demand_serves_its_part_of_strict_demand(problem: Path) -> None:
+    arguments = ("--problem", str(problem), *TWO_POOLS, "--set", "money_weight=0.1", "--set", "strict_on_demand=0.8")
+    found = answer(*arguments)
+    on_demand = sum(p["share"] for p in found["placements"] if p["pool"] == "cpu#0")
+    assert on_demand >= 0.8 - 1e-9
+    relaxed = answer(*arguments, "--set", "apps.digits.class=best_effort")
+    assert used(relaxed) == {"cpu#1": 2}
+
+
+def test_variants_beyond_a_pools_memory_are_not_placed(problem: Path) -> None:
+    found = answer("--problem", str(problem), "--set", "pools.cpu.memory_bytes=50", "--set", "pools.cpu.count=9")
+    assert {p["variant"] for p in found["placements"]} == {"small"}
+    found = answer("--problem", str(problem), "--set", "pools.cpu.memory_bytes=100", "--set", "pools.cpu.count=9")
+    assert {p["variant"] for p in found["placements"]} == {"large"}
+
+
+def test_best_effort_gives_way_to_strict_demand(problem: Path) -> None:
+    classes = (
+        "apps=[{name: digits, slo_ms: 100, demand_qps: %s}, {name: digits, slo_ms: 100, demand_qps: 3000, class: %s}]"
+    )
+    both = answer("--problem", str(problem), "--set", classes % (1000, "best_effort"))
+    assert both["served_fraction"]["digits"] == pytest.approx(0.5)
+    assert both["served_by_class"] == {"digits": {"strict": 1.0, "best_effort": pytest.approx(1 / 3)}}
+
+
+PREVIOUS = ("--set", "previous=[{pool: cpu, variant: small, count: 2}]")
+
+
+def test_what_is_held_stays_where_loads_cost_more_than_they_gain_or_have_a_cap(problem: Path) -> None:
+    assert answer("--problem", str(problem), *PREVIOUS)["loads"] == 1
+    dear = answer("--problem", str(problem), *PREVIOUS, "--set", "switching_weight=1.0")
+    capped = answer("--problem", str(problem), *PREVIOUS, "--set", "max_loads=0")
+    for found in (dear, capped):
+        assert found["loads"] == 0
+        assert found["served_fraction"] == {"digits": 1.0}
+
+
+def test_idle_devices_keep_what_they_hold(problem: Path) -> None:
+    arguments = ("--problem", str(problem), "--set", "pools.cpu.count=6", "--set", "apps.digits.demand_qps=50")
+    found = answer(*arguments, "--set", "previous=[{pool: cpu, variant: small, count: 5}]")
+    assert {(p["variant"], p["count"]) for p in found["placements"]} == {("large", 1), ("small", 5)}
+    assert found["loads"] == 1
 
 
 def test_an_unset_variable_is_named(problem: Path, monkeypatch: pytest.MonkeyPatch) -> None:
