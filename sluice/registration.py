@@ -28,7 +28,7 @@ from profiles.registered import Record, Registered
 from sluice.journal import Journal
 from sluice.registration_job import DEFAULT_SLO, Job, Request
 
-GENERATOR = "1"
+GENERATOR = "2"
 """Changes when the same request would give other variants."""
 
 

@@ -235,6 +235,9 @@ class Job:
         rows = [query_of(self._inputs, self._rows, i % self._rows.rows) for i in range(max(options.batches))]
         try:
             await executor.start()
+            # The first model that a process loads pays for what all share: none of the measured ones should.
+            await executor.load(candidates[0].variant, max_batch=1)
+            await executor.unload(candidates[0].variant.name)
             profiles = await profile_variants(
                 executor,
                 {app.name: app},

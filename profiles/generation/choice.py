@@ -3,19 +3,24 @@
 Rules, in this order.
 - One that has collapsed is out: it gives values that are not finite, or keeps less than half of what the registered
   model knows beyond chance (chance: always the commonest class).
-- One is dominated, and out, where another that is served is at least as accurate on the data and at no batch size
-  slower than the noise of the measurement, and is faster at some, or more accurate, or simply came first. The noise is
-  that of the confidence intervals of the medians: those that overlap do not tell two variants apart.
+- One is dominated, and out, where another that is served is no slower at any batch size and as accurate. Noise is given
+  to what changes the model less (which stands earlier in the list): it counts as being as accurate where it is less so
+  by no more than 1.96 standard errors of the difference on the same rows, and needs to be no faster. A later one must
+  be as accurate by the number, and faster beyond the noise, or more accurate beyond it. Latencies are told apart where
+  the 95 % confidence intervals of their medians do not overlap.
 - What is left is served: each is the best at some trade of accuracy for time. The registered model itself is judged
   like any other, except that it cannot collapse.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from profiles.generation.metrics import Score
 from profiles.profiler import Spread
 
+CONFIDENT = 1.96
+"""Standard errors of a difference below which two accuracies are not told apart."""
 RETAINED = 0.5
 """Share of the registered model's skill below which a variant has collapsed."""
 
@@ -38,24 +43,24 @@ def verdicts(candidates: Sequence[Candidate], chance: float) -> dict[str, str]:
     """Name -> why it is not served; "" for those that are. The first candidate is the registered model."""
     reasons: dict[str, str] = {}
     original = candidates[0]
-    for candidate in candidates:
-        why = _collapsed(candidate, original, chance) if candidate is not original else ""
+    for candidate in candidates[1:]:
+        why = _collapsed(candidate, original, chance)
         if why:
             reasons[candidate.name] = why
-    served: list[Candidate] = []
-    rest = [c for c in candidates if c.name not in reasons]
-    by_accuracy = sorted(rest, key=lambda c: -c.score.value)  # stable: of equals, what changes least comes first
-    for candidate in by_accuracy:
-        if not any(_dominates(by, candidate) for by in served):
-            served = [s for s in served if not (_dominates(candidate, s) and _faster(candidate, s))]
-            served.append(candidate)
+    rest = [(place, c) for place, c in enumerate(candidates) if c.name not in reasons]
+    by_accuracy = sorted(rest, key=lambda found: -found[1].score.value)
+    served: list[tuple[int, Candidate]] = []
+    for found in by_accuracy:
+        if not any(_dominates(by, found) for by in served):
+            served = [s for s in served if not _dominates(found, s)]
+            served.append(found)
     # What dominated one may have been bettered since by another that, within the noise, does not dominate it as well.
-    for candidate in by_accuracy:
-        if candidate not in served and not any(_dominates(by, candidate) for by in served):
-            served.append(candidate)
-    for candidate in rest:
-        by = next((s for s in served if candidate not in served and _dominates(s, candidate)), None)
-        reasons[candidate.name] = "" if by is None else _dominated(candidate, by)
+    for found in by_accuracy:
+        if found not in served and not any(_dominates(by, found) for by in served):
+            served.append(found)
+    for found in rest:
+        better = next((s[1] for s in served if found not in served and _dominates(s, found)), None)
+        reasons[found[1].name] = "" if better is None else _dominated(found[1], better)
     return {c.name: reasons[c.name] for c in candidates}
 
 
@@ -71,11 +76,18 @@ def _collapsed(candidate: Candidate, original: Candidate, chance: float) -> str:
     return ""
 
 
-def _dominates(by: Candidate, other: Candidate) -> bool:
-    batches = sorted(set(by.latency) & set(other.latency))
-    if by.score.value < other.score.value or not batches or max(by.latency) < max(other.latency):
+def _dominates(one: tuple[int, Candidate], another: tuple[int, Candidate]) -> bool:
+    (place, by), (other_place, other) = one, another
+    batches = set(by.latency) & set(other.latency)
+    if not batches or max(by.latency) < max(other.latency):
         return False
-    return not any(by.latency[b].low > other.latency[b].high for b in batches)
+    if any(by.latency[b].low > other.latency[b].high for b in batches):
+        return False
+    lead = by.score.value - other.score.value
+    noise = CONFIDENT * math.hypot(by.gap.se, other.gap.se)  # both are differences from the registered model
+    if place < other_place:
+        return lead >= -noise
+    return lead >= 0.0 and (lead > noise or bool(_faster(by, other)))
 
 
 def _faster(by: Candidate, other: Candidate) -> list[int]:
@@ -85,10 +97,12 @@ def _faster(by: Candidate, other: Candidate) -> list[int]:
 
 def _dominated(candidate: Candidate, by: Candidate) -> str:
     faster = _faster(by, candidate)
-    gain = by.score.value - candidate.score.value
-    accuracy = f"{100 * gain:.1f} points more accurate" if gain > 0.0 else "as accurate"
+    lead = 100 * (by.score.value - candidate.score.value)
+    noise = 100 * CONFIDENT * math.hypot(by.gap.se, candidate.gap.se)
+    accuracy = f"{lead:.1f} points more accurate" if lead > noise else "as accurate"
+    accuracy += f" within the noise ({lead:+.1f} ± {noise:.1f} points)" if lead and lead <= noise else ""
     if not faster:
-        return f"dominated by {by.name}: {accuracy} there, and as fast within the noise"
+        return f"dominated by {by.name}, which is {accuracy}, and as fast within the noise"
     b = faster[-1]
     ratio = candidate.latency[b].middle / by.latency[b].middle
-    return f"dominated by {by.name}: {accuracy} there, and {ratio:.2f}x as fast at batch {b}"
+    return f"dominated by {by.name}, which is {accuracy}, and {ratio:.2f}x as fast at batch {b}"

@@ -46,7 +46,6 @@ class _Writer:
         return name
 
 
-
 def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
     return {a.name: helper.get_attribute_value(a) for a in node.attribute}
 

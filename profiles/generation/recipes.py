@@ -8,7 +8,6 @@ Runs in a child process (``executors.generating``): ONNX Runtime's tools run the
 
 import logging
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -191,9 +190,12 @@ class _Calibration:
 
 
 def _needs_quantisable(model: onnx.ModelProto) -> None:
-    counts = Counter(node.op_type for node in model.graph.node)
-    if not any(counts[name] for name in _QUANTISABLE):
-        raise NotApplicableError(f"nothing to quantise: it has no {', '.join(_QUANTISABLE)}")
+    floats = {t.name for t in model.graph.initializer if t.data_type == TensorProto.FLOAT}
+    if not any(
+        node.op_type in _QUANTISABLE or (node.op_type == "Gather" and node.input[0] in floats)
+        for node in model.graph.node
+    ):
+        raise NotApplicableError(f"nothing to quantise: it has no {', '.join(_QUANTISABLE)}, nor a table of weights")
 
 
 def _prepared(model: onnx.ModelProto, folder: Path) -> tuple[Path, Path]:

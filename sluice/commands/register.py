@@ -162,7 +162,9 @@ def _show(made: Any, *, as_json: bool) -> None:
         out.print(f"[dim]{recipe}: {why}[/]", highlight=False, soft_wrap=True)
     state = "was registered before" if made.known else "is registered"
     name = record.app.name
-    out.print(f"{name} {state}, version {record.version}; next: sluice up, then sluice infer --app {name}")
+    out.print(
+        f"{name} {state}, version {record.version}; next: sluice up, then sluice infer --app {name}", soft_wrap=True
+    )
 
 
 def candidate_table(record: Record) -> Table:

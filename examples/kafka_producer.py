@@ -1,0 +1,55 @@
+"""A producer that knows nothing of Sluicegate: aiokafka and JSON. It writes queries and reads their outcomes.
+
+    python examples/kafka_producer.py 127.0.0.1:9092 clouds point 16 [prefix]
+
+A query is an Open Inference Protocol v2 body; its id is the CloudEvents attribute ``ce_id`` (or ``id`` in the body).
+What it asks is in ``parameters``. The topics are ``<prefix>.app.<app>.queries`` and ``<prefix>.app.<app>.results``.
+"""
+
+import asyncio
+import json
+import random
+import sys
+import uuid
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+
+QUERIES = 20
+
+
+async def main(servers: str, app: str, name: str, features: int, prefix: str = "sluice") -> None:
+    """Ask QUERIES queries at once; print how each ended."""
+    consumer = AIOKafkaConsumer(f"{prefix}.app.{app}.results", bootstrap_servers=servers, auto_offset_reset="latest")
+    producer = AIOKafkaProducer(bootstrap_servers=servers)
+    await consumer.start()
+    await producer.start()
+    try:
+        await consumer.seek_to_end()
+        waiting = set()
+        for _ in range(QUERIES):
+            query_id = uuid.uuid4().hex
+            data = [random.gauss(0.0, 1.0) for _ in range(features)]
+            body = {
+                "inputs": [{"name": name, "datatype": "FP32", "shape": [1, features], "data": data}],
+                "parameters": {"latency_ms": 1000},
+            }
+            headers = [("ce_id", query_id.encode()), ("content-type", b"application/json")]
+            await producer.send(
+                f"{prefix}.app.{app}.queries", json.dumps(body).encode(), key=query_id.encode(), headers=headers
+            )
+            waiting.add(query_id)
+        await producer.flush()
+        async with asyncio.timeout(30):
+            while waiting:
+                record = await consumer.getone()
+                outcome = json.loads(record.value)
+                if outcome["id"] in waiting:
+                    waiting.remove(outcome["id"])
+                    print(outcome["parameters"]["kind"], outcome.get("model_version"), outcome.get("outputs"))
+    finally:
+        await producer.stop()
+        await consumer.stop()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), *sys.argv[5:6]))

@@ -1,0 +1,64 @@
+"""A model of one's own with nothing but NumPy: which of four clouds does a point belong to.
+
+    python examples/numpy_model.py my-model
+    sluice register my-model/model.onnx --app clouds --validation my-model/rows.npz
+    sluice up                          # and, in a second terminal:
+    sluice infer --app clouds
+
+Random ReLU features and a least-squares head: a two-layer network without a training loop.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+FEATURES, HIDDEN, CLASSES = 16, 256, 4
+
+
+def rows(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Points on four interleaved shells, and which shell each lies on."""
+    labels = rng.integers(0, CLASSES, count)
+    points = rng.standard_normal((count, FEATURES))
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    radii = 1.0 + 0.6 * labels + 0.12 * rng.standard_normal(count)
+    return (points * radii[:, None]).astype(np.float32), labels
+
+
+def main(folder: Path) -> None:
+    """Fit on 4,000 rows; write the graph, and 1,000 other rows with their labels."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    x, y = rows(4000, rng)
+    filters = rng.standard_normal((FEATURES, HIDDEN)).astype(np.float32)
+    biases = rng.standard_normal(HIDDEN).astype(np.float32)
+    hidden = np.maximum(x @ filters + biases, 0.0)
+    gram = hidden.T @ hidden + np.eye(HIDDEN)
+    head = np.linalg.solve(gram, hidden.T @ (np.eye(CLASSES)[y] - 1.0 / CLASSES)).astype(np.float32)
+
+    constants = {"filters": filters, "biases": biases, "head": head}
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["point", "filters"], ["projected"]),
+            helper.make_node("Add", ["projected", "biases"], ["shifted"]),
+            helper.make_node("Relu", ["shifted"], ["hidden"]),
+            helper.make_node("MatMul", ["hidden", "head"], ["scores"]),
+        ],
+        "clouds",
+        # "n" leaves the batch axis free, so that queries can be answered together.
+        [helper.make_tensor_value_info("point", TensorProto.FLOAT, ["n", FEATURES])],
+        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["n", CLASSES])],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), folder / "model.onnx"
+    )
+    x, y = rows(1000, rng)
+    np.savez(folder / "rows.npz", point=x, label=y)
+    print(f"wrote {folder}/model.onnx and {folder}/rows.npz")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "my-model"))
