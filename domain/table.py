@@ -83,6 +83,18 @@ class SelectionTable:
         """The SLO that its queries ask for, seconds: what the table plans with, and what hops take beside it."""
         return float(self.assumptions.get("slo_class", self.slo))
 
+    def phase_of(self, elsewhere: int) -> int:
+        """The group of ``elsewhere`` central arrivals since the worker's last one, of which each worker's turn has K.
+
+        The inverse of the generator's grouping: group g begins at floor(g K / phases), K = round(1 / share).
+        """
+        turns = round(1.0 / self.share)
+        within = min(max(elsewhere, 0), turns - 1)
+        group = within * self.phases // turns
+        while (group + 1) * turns // self.phases <= within:
+            group += 1
+        return group
+
     def lookup(self, queued: int, slack: float, phase: int = 0) -> tuple[int, int]:
         """(index of the variant or DROP, queries to run) for at least one query queued."""
         n = min(queued, self.longest)

@@ -81,8 +81,9 @@ def by_tables(
     *,
     qps: float | None = None,
     margin: float = 1.0,
+    phase_delay: float | None = None,
 ) -> Found:
-    """Tables of one library. ``qps``: the load, where workers are told."""
+    """Tables of one library. ``qps``: the load, where workers are told; ``phase_delay``: as in ``serve_by_workers``."""
     tally = serve_by_workers(
         arrivals,
         slo=world.slo,
@@ -90,6 +91,7 @@ def by_tables(
         hosted=world.hosted,
         make_policy=lambda: TableSelection(tables=tables, qps=qps, margin=margin),
         service=world.seconds(rng),
+        phase_delay=phase_delay,
     )
     return Found(tally.accuracy, tally.violation, tally.queries)
 

@@ -16,6 +16,7 @@ from domain.actions import Run, StationAction, WakeAt
 from domain.events import Arrived, Finished, Hosted, HostingChanged, Offered, Woke
 from domain.query import Query
 from policies.protocols import BatchingPolicy
+from policies.selection.table import TableSelection
 
 _OFFERED = Offered()
 _WOKE = Woke()
@@ -50,17 +51,22 @@ def serve_by_workers(
     make_policy: Callable[[], BatchingPolicy],
     service: Callable[[str, int], float],
     random_dispatch: NDArray[np.int64] | None = None,
+    phase_delay: float | None = None,
 ) -> Tally:
     """Serve ``arrivals`` (ascending seconds), each by the next worker, or by ``random_dispatch`` (one a query).
 
-    ``service``: seconds of (variant, queries).
+    ``service``: seconds of (variant, queries). ``phase_delay``: policies are told how many queries went to others since
+    their last, as of that many seconds ago; None: they are not.
     """
     tally = Tally()
     for worker in range(workers):
         mine = arrivals[worker::workers] if random_dispatch is None else arrivals[random_dispatch == worker]
         policy = make_policy()
         policy.handle(HostingChanged("app", tuple(hosted), slo), 0.0)
-        _Worker(policy, {h.variant: h.accuracy for h in hosted}, service, tally).serve(mine.tolist(), slo)
+        served = _Worker(policy, {h.variant: h.accuracy for h in hosted}, service, tally)
+        if phase_delay is not None:
+            served.watch(arrivals, phase_delay)
+        served.serve(mine.tolist(), slo)
     return tally
 
 
@@ -75,11 +81,19 @@ class _Worker:
         self._running: Run | None = None
         self._ends = inf
         self._wake = inf
+        self._central: NDArray[np.float64] | None = None
+        self._delay = 0.0
+        self._last = -inf
+
+    def watch(self, central: NDArray[np.float64], delay: float) -> None:
+        """Tell the policy of what goes to others."""
+        self._central, self._delay = central, delay
 
     def serve(self, arrivals: Sequence[float], slo: float) -> None:
         """All of ``arrivals``, to the end of the last."""
         for number, at in enumerate(arrivals):
             self._until(at)
+            self._last = at
             self._act(self._policy.handle(Arrived(Query(str(number), "app", at, at + slo)), at), at)
             self._offer(at)
         self._until(inf)
@@ -110,6 +124,10 @@ class _Worker:
 
     def _offer(self, at: float) -> None:
         if self._running is None and self._policy.queued:
+            if self._central is not None and isinstance(self._policy, TableSelection):
+                known = max(self._last, at - self._delay)
+                within = np.searchsorted(self._central, (self._last, known), side="right")
+                self._policy.dispatched(int(within[1] - within[0]))
             self._act(self._policy.handle(_OFFERED, at), at)
 
     def _act(self, actions: Sequence[StationAction], at: float) -> None:

@@ -50,6 +50,8 @@ class TableSelection(EarlyDrop):
         "_asked_for",
         "_by_load",
         "_codes",
+        "_elsewhere",
+        "_last",
         "_load",
         "_loads",
         "_observing",
@@ -92,6 +94,8 @@ class TableSelection(EarlyDrop):
         self.missing: float | None = None
         self.asked: float | None = None
         self._asked_for = 0.0
+        self._last = 0.0
+        self._elsewhere: int | None = None
         self._codes: tuple[Hosted | None, ...] = ()
         self._by_load: tuple[SelectionTable, ...] = ()
         self.use(tables)
@@ -118,7 +122,8 @@ class TableSelection(EarlyDrop):
             return
         while self.queue.items:
             head = self.queue.items[0]
-            code, batch = table.lookup(self.queue.rows, head.deadline - now - self.guard)
+            phase = table.phase_of(self._since(now)) if table.phases > 1 else 0
+            code, batch = table.lookup(self.queue.rows, head.deadline - now - self.guard, phase)
             if code == DROP:
                 self.drop_head(Reason.HOPELESS, actions)
                 continue
@@ -129,6 +134,17 @@ class TableSelection(EarlyDrop):
             else:
                 self._save(batch, now, actions)
             return
+
+    def dispatched(self, elsewhere: int) -> None:
+        """The dispatcher says: ``elsewhere`` queries went to others since this worker's last one."""
+        self._elsewhere = elsewhere
+
+    def _since(self, now: float) -> int:
+        """Queries that went to others since this one's last: as told, or by the load and the time that has passed."""
+        if self._elsewhere is not None:
+            return self._elsewhere
+        load = self._qps if self._qps is not None else self._load.rate(now) / self._share
+        return int(load * (now - self._last))
 
     def _in_time(self, chosen: Hosted, rows: int, now: float, head: Query) -> bool:
         return now + chosen.curve.seconds[rows - 1] * self.margin + self.guard <= head.deadline
@@ -155,6 +171,9 @@ class TableSelection(EarlyDrop):
     def arrived(self, query: Query, now: float, actions: list[StationAction]) -> None:
         """Count it."""
         super().arrived(query, now, actions)
+        self._last = now
+        if self._elsewhere is not None:
+            self._elsewhere = 0
         self._load.add(now, query.rows)
         self._observing.arrived(query, now)
 

@@ -164,3 +164,36 @@ def test_the_load_window_measures_even_and_dying_streams() -> None:
     assert load.rate(1.6) == 0.0
     load.add(2.0, 4)
     assert load.rate(2.0) == pytest.approx(8.0)
+
+
+def phased(phases: int, workers: int) -> SelectionTable:
+    """One slack bin, one query: in phase g the variant g % 2."""
+    return SelectionTable(
+        app="a", worker_class="", variants=("small", "large"), slo=SLO, qps=100.0, workers=workers, slacks=(0.0,),
+        actions=bytes(g % 2 for g in range(phases)), phases=phases, expected=ANY,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("phases", "turns"), [(1, 1), (2, 4), (3, 4), (4, 60), (7, 60), (16, 1000)])
+def test_phases_begin_where_the_generator_lets_them_begin(phases: int, turns: int) -> None:
+    begins = [g * turns // phases for g in range(phases)]
+    found = [phased(phases, turns).phase_of(r) for r in range(turns)]
+    assert found == [max(g for g, at in enumerate(begins) if at <= r) for r in range(turns)]
+    assert phased(phases, turns).phase_of(10 * turns) == phases - 1
+
+
+def test_the_phase_is_what_the_dispatcher_says_or_else_what_the_load_and_the_time_passed_say() -> None:
+    chosen = policy(phased(2, 4), qps=100.0)
+    arrive(chosen, "q1", 0.0)
+    assert ran(chosen.handle(Offered(), 0.0)) == [("small", 1)]
+    chosen.handle(Finished("a", "small", 1, 0.01), 0.01)
+    arrive(chosen, "q2", 0.01)
+    assert ran(chosen.handle(Offered(), 0.035)) == [("large", 1)]  # 2.5 of 4 turns at 100 queries/s
+    chosen.handle(Finished("a", "large", 1, 0.05), 0.085)
+    arrive(chosen, "q3", 0.085)
+    chosen.dispatched(1)
+    assert ran(chosen.handle(Offered(), 0.115)) == [("small", 1)]
+    chosen.handle(Finished("a", "small", 1, 0.01), 0.125)
+    arrive(chosen, "q4", 0.125)
+    chosen.dispatched(3)
+    assert ran(chosen.handle(Offered(), 0.126)) == [("large", 1)]
