@@ -11,6 +11,15 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from domain.app import Promise, WeaklyHard
 from domain.device import Device
 from domain.errors import ConfigurationError
+from sluice.access import (
+    HttpSettings,
+    KafkaSection,
+    LogSettings,
+    MetricsSettings,
+    TracingSettings,
+    WebSettings,
+    refuse_secrets,
+)
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -121,14 +130,6 @@ class TableSettings(_Section):
     max_violation: float = Field(default=0.05, gt=0, le=1)
 
 
-class HttpSettings(_Section):
-    """The front. Loopback unless said otherwise; a token is required once it is not."""
-
-    host: str = "127.0.0.1"
-    port: int = Field(default=8080, ge=0, le=65535)
-    token: str | None = Field(default=None, repr=False)
-
-
 class Settings(BaseSettings):
     """Everything that can be set. Environment beats file, file beats defaults."""
 
@@ -150,6 +151,11 @@ class Settings(BaseSettings):
     planner: PlannerSettings = PlannerSettings()
     tables: TableSettings = TableSettings()
     http: HttpSettings = HttpSettings()
+    web: WebSettings = WebSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    kafka: KafkaSection = KafkaSection()
+    tracing: TracingSettings = TracingSettings()
+    log: LogSettings = LogSettings()
     runs: Path = Path("runs")
     record: bool = False
 
@@ -189,6 +195,7 @@ def load(file: Path | None = None, **overrides: Any) -> Settings:
     values: dict[str, Any] = {}
     if file is not None:
         values = _read(file)
+        refuse_secrets(values, f"settings {file}")
     try:
         settings = Settings(**values)
         changed = {name: value for name, value in overrides.items() if value is not None}

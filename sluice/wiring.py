@@ -7,7 +7,7 @@ import os
 import uuid
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -43,6 +43,7 @@ from stages.run import Stage
 from stages.sink import OutcomeStore, SinkStage
 from stages.slice import SliceRunner
 from stages.tables import TableLibrary
+from stages.telemetry import Telemetry
 from stages.worker import WorkerOptions, WorkerStage
 from streams import codec
 from streams.memory import MemoryBroker
@@ -66,6 +67,7 @@ class System:
     broker: Broker
     producer: Producer
     run_folder: Path
+    telemetry: Telemetry = field(default_factory=Telemetry)
 
     def __post_init__(self) -> None:
         self.topics = Topics(self.settings.prefix)
@@ -144,6 +146,7 @@ class System:
                 ),
                 dedupe=DedupeWindow(limits.dedupe_window_s, limits.dedupe_entries),
                 source=f"admission-{os.getpid()}",
+                telemetry=self.telemetry,
             )
         ]
 
@@ -161,6 +164,7 @@ class System:
                 activation=Activation(name),
                 exclusive=takes(self.settings.worker.batching, "tables"),
                 activated=partial(self._activated, name),
+                telemetry=self.telemetry,
             )
             for name in apps
         ]
@@ -185,6 +189,7 @@ class System:
             make_slices=lambda stage: [self._slice(stage, device, part) for part in device.slices],
             promised=self.promised,
             options=WorkerOptions(heartbeat=worker.heartbeat_s, max_in_flight=worker.max_in_flight),
+            telemetry=self.telemetry,
         )
         if takes(worker.batching, "tables"):
             stage.followers.append(Follower(self.broker, self.topics.policies, self._libraries[device.name].handle))
@@ -209,6 +214,7 @@ class System:
             ends=stage.ends,
             acknowledge=stage.acknowledge,
             announce=stage.announce,
+            telemetry=self.telemetry,
         )
         self._libraries[device.name].follow(device.type if part.profile == WHOLE else part.profile, runner.swap)
         return runner
@@ -238,6 +244,7 @@ class System:
                 planner=planner(settings.name),
                 apps=apps,
                 promised=self.promised,
+                telemetry=self.telemetry,
                 make_controller=lambda term, previous: Controller(
                     self.catalogue,
                     settings=ControllerSettings(
@@ -283,16 +290,13 @@ class System:
     def _sink(self, apps: Sequence[str], devices: Sequence[str]) -> list[Stage]:
         del devices
         store = OutcomeStore(self.run_folder)
-        return [SinkStage(apps, broker=self.broker, topics=self.topics, store=store)]
+        return [SinkStage(apps, broker=self.broker, topics=self.topics, store=store, telemetry=self.telemetry)]
 
     def _http(self, apps: Sequence[str], devices: Sequence[str]) -> list[Stage]:
         from stages.http import HttpStage
         from streams.remote import routes
 
         del devices
-        http = self.settings.http
-        if http.host not in {"127.0.0.1", "localhost", "::1"} and http.token is None:
-            raise ConfigurationError(f"http.token: needed to listen on {http.host}; set SLUICE_HTTP__TOKEN")
         return [
             HttpStage(
                 {name: self.apps[name] for name in apps},
@@ -300,12 +304,11 @@ class System:
                 producer=self.producer,
                 topics=self.topics,
                 clock=self.clock,
-                host=http.host,
-                port=http.port,
-                token=http.token,
+                access=self.settings.http.access("http"),
                 versions={name: [v.name for v in self.catalogue.of_app(name)] for name in apps},
                 routes=routes(self.broker) if isinstance(self.broker, MemoryBroker) else (),
                 max_body_bytes=self.settings.admission.max_body_bytes,
+                telemetry=self.telemetry,
             )
         ]
 

@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from domain.actions import Accept, Activate, Announce, Expire, Reject, WakeAt
 from domain.app import App, slo_class
@@ -28,6 +29,8 @@ from policies.routing.activation import Activation
 from stages.control import Follower
 from stages.intake import Intake
 from stages.outbox import Outbox
+from stages.telemetry import Telemetry
+from stages.tracing import Tracing
 from streams import codec, control
 from streams.ports import Broker, Consumer, Producer, Record
 from streams.topics import Topics
@@ -74,7 +77,10 @@ class AdmissionStage:
         member: str | None = None,
         max_in_flight: int = 4000,
         activated: Callable[[str, Plan], None] | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
+        telemetry = telemetry or Telemetry()
+        self._meters, self._tracing = telemetry.meters, telemetry.tracing
         self._apps = {topics.queries(name): app for name, app in apps.items()}
         self._broker = broker
         self._topics = topics
@@ -86,6 +92,8 @@ class AdmissionStage:
         self._member = member
         self._outbox = Outbox(producer)
         self._intake = Intake(self._make_consumer, limit=max_in_flight)
+        telemetry.of_outbox(self.name, self._outbox)
+        telemetry.of_intake(self.name, lambda: self._intake)
         self._counts = dict.fromkeys(apps, 0)
         self._classes: dict[str, Counter[float]] = {name: Counter() for name in apps}
         self._activated = activated
@@ -125,7 +133,7 @@ class AdmissionStage:
             try:
                 self._admit(record)
             except Exception as error:  # a defect of ours must not stop the door for everybody behind
-                log.exception("record %s/%d/%d", record.topic, record.partition, record.offset)
+                log.exception("a record could not be admitted", extra={"record": record.place})
                 told = InvalidInputError("record", f"could not be admitted: {type(error).__name__}; please report it")
                 self._dead_letter(record, told, self._clock.wall())
 
@@ -144,22 +152,30 @@ class AdmissionStage:
         query = message.query
         if not self._new(record, query.id, now):
             return
-        self._counts[app.name] += query.rows
-        if app.slo_classes:
-            asked = slo_class(app.slo_classes, query.deadline - query.arrival)
-            self._classes[app.name][asked] += query.rows
+        self._count(app, query)
+        if self._tracing is not None:
+            message = self._traced(self._tracing, message, now)
         for action in self._policy.handle(Arrived(query), now):
             match action:
                 case Accept():
+                    self._meters.add("sluice_queries_admitted", app.name)
                     self._post(self._topics.admitted(app.name), codec.encode_admitted(message), record)
                 case Reject(_, reason, detail):
                     self._end(record, query, OutcomeKind.REJECTED, now, reason, detail)
-                case Announce(subject):
+                case Announce(subject, state):
+                    self._meters.add("sluice_announcements", self.name, state)
                     self._outbox.post(self._topics.status, control.encode_announce(action), key=subject.encode())
                 case Expire() if app.promise.active:
                     self._post(self._topics.admitted(app.name), codec.encode_admitted(message), record)
                 case Expire():
                     self._end(record, query, OutcomeKind.EXPIRED, now)
+
+    def _count(self, app: App, query: Query) -> None:
+        self._counts[app.name] += query.rows
+        self._meters.add("sluice_demand_rows", app.name, by=query.rows)
+        if app.slo_classes:
+            asked = slo_class(app.slo_classes, query.deadline - query.arrival)
+            self._classes[app.name][asked] += query.rows
 
     def _end(
         self,
@@ -190,10 +206,20 @@ class AdmissionStage:
         return False
 
     def _write_outcome(self, record: Record, outcome: Outcome) -> None:
+        self._meters.ended(self.name, outcome)
         self._post(self._topics.results(outcome.app), codec.encode_outcome(outcome, ()), record)
 
     def _dead_letter(self, record: Record, error: InvalidInputError, now: float) -> None:
+        reason = codec.letter_reason(error)
+        self._meters.add("sluice_dead_letters", self.name, reason)
+        log.info("dead letter (%s): %s", reason, error, extra={"record": record.place})
         self._post(self._topics.dead_letters, codec.dead_letter(record, error, stage=self.name, now=now), record)
+
+    def _traced(self, tracing: Tracing, message: codec.QueryMessage, now: float) -> codec.QueryMessage:
+        query = message.query
+        told = {"sluice.query_id": query.id, "sluice.app": query.app}
+        started = min(now, query.arrival)
+        return replace(message, traceparent=tracing.hop("admit", message.traceparent, started, now, told))
 
     def _post(self, topic: str, message: codec.Message, record: Record) -> None:
         self._outbox.post(

@@ -7,9 +7,8 @@ failed, 503 dropped or too many waiting, 504 expired.
 """
 
 import asyncio
-import hmac
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -17,11 +16,13 @@ from aiohttp import web
 
 from domain.app import App
 from domain.clock import Clock
-from domain.errors import ConfigurationError, InvalidInputError
+from domain.errors import InvalidInputError
 from domain.outcome import Outcome, OutcomeKind
 from domain.tensor import TensorSpec
+from stages.guard import Access, Guard, bind
 from stages.http_bodies import Asked, read_request, respond, with_model
 from stages.outbox import Outbox
+from stages.telemetry import Telemetry
 from streams import codec
 from streams.ports import Broker, Producer, TopicPartition
 from streams.topics import Topics
@@ -38,7 +39,7 @@ _GRACE = 5.0
 
 
 class HttpStage:
-    """Serves ``apps``. ``routes`` adds the control endpoint's; ``token``, where given, is asked of every call.
+    """Serves ``apps``, where and for whom ``access`` says. ``routes`` adds the control endpoint's.
 
     ``versions``: app -> names of its variants.
     """
@@ -53,22 +54,19 @@ class HttpStage:
         producer: Producer,
         topics: Topics,
         clock: Clock,
-        host: str,
-        port: int,
-        token: str | None = None,
+        access: Access,
         routes: Iterable[web.AbstractRouteDef] = (),
         versions: Mapping[str, Sequence[str]] | None = None,
         max_body_bytes: int = 1_000_000,
         max_waiting: int = 4096,
         max_latency: float = 600.0,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self._apps = apps
         self._broker = broker
         self._topics = topics
         self._clock = clock
-        self._host = host
-        self._port = port
-        self._token = token
+        self._access = access
         self._routes = tuple(routes)
         self._versions = versions or {}
         self._max_body = max_body_bytes
@@ -77,6 +75,13 @@ class HttpStage:
         self._outbox = Outbox(producer)
         self._waiting: dict[str, asyncio.Future[codec.OutcomeMessage]] = {}
         self._ready = False
+        telemetry = telemetry or Telemetry()
+        meters = telemetry.meters
+        self._guard = Guard(
+            access, clock, counted=lambda status: meters.add("sluice_http_requests", self.name, str(status))
+        )
+        telemetry.of_outbox(self.name, self._outbox)
+        meters.read("sluice_http_waiting_requests", lambda: [((self.name,), float(len(self._waiting)))])
         self.bound = asyncio.Event()
         self.address = ""
 
@@ -86,11 +91,8 @@ class HttpStage:
         reader = asyncio.create_task(self._read_results(stop))
         runner = web.AppRunner(self._application(), access_log=None, handle_signals=False)
         await runner.setup()
-        site = web.TCPSite(runner, self._host, self._port)
         try:
-            await self._bind(site)
-            host, port = runner.addresses[0][:2]
-            self.address = f"http://{host}:{port}"
+            self.address = await bind(runner, self._access, "http")
             self.bound.set()
             await stop.wait()
         finally:
@@ -101,15 +103,10 @@ class HttpStage:
             await asyncio.gather(reader, return_exceptions=True)
             await self._outbox.stop()
 
-    async def _bind(self, site: web.TCPSite) -> None:
-        try:
-            await site.start()
-        except OSError as error:
-            place = f"{self._host}:{self._port}"
-            raise ConfigurationError(f"http {place}: {error.strerror}; set SLUICE_HTTP__PORT (0: any)") from error
-
     def _application(self) -> web.Application:
-        application = web.Application(client_max_size=max(self._max_body, 64 << 20), middlewares=[self._authorise])
+        application = web.Application(
+            client_max_size=max(self._max_body, 64 << 20), middlewares=[self._guard.middleware]
+        )
         application.add_routes(
             [
                 web.get("/v2", self._server),
@@ -126,16 +123,6 @@ class HttpStage:
             ]
         )
         return application
-
-    @web.middleware
-    async def _authorise(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        if self._token is not None:
-            given = request.headers.get("Authorization", "")
-            if not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
-                return _error(401, "give the token of this server as 'Authorization: Bearer …'")
-        return await handler(request)
 
     # -- health and metadata
 

@@ -16,6 +16,8 @@ from streams.ports import Consumer, Record, TopicPartition
 
 log = logging.getLogger(__name__)
 
+_LAG_EVERY = 5.0
+
 Handler = Callable[[Sequence[Record]], Awaitable[None]]
 ConsumerFactory = Callable[["Intake"], Consumer]
 
@@ -43,6 +45,9 @@ class Intake:
         self._empty = asyncio.Event()
         self._empty.set()
         self._consumer: Consumer | None = None
+        self.read = 0
+        self.lag: int | None = None
+        """Records not read yet when it was last looked up, None before."""
 
     @property
     def in_flight(self) -> int:
@@ -70,14 +75,15 @@ class Intake:
         await consumer.start()
         if after_start is not None:
             await after_start(consumer)
-        committer = asyncio.create_task(self._commit_often(consumer))
+        tasks = [asyncio.create_task(work) for work in (self._commit_often(consumer), self._watch_lag(consumer))]
         try:
             while not stop.is_set():
                 await self._step(consumer, handle)
             await self._drain()
         finally:
-            committer.cancel()
-            await asyncio.gather(committer, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await self._commit(consumer)
             await consumer.stop()
 
@@ -114,6 +120,7 @@ class Intake:
         for record in records:
             begin(TopicPartition(record.topic, record.partition), record.offset)
         self._empty.clear()
+        self.read += len(records)
         await handle(records)
 
     async def _wait_for_room(self, consumer: Consumer) -> None:
@@ -142,6 +149,17 @@ class Intake:
         while True:
             await asyncio.sleep(self._commit_every)
             await self._commit(consumer)
+
+    async def _watch_lag(self, consumer: Consumer) -> None:
+        while True:
+            await asyncio.sleep(_LAG_EVERY)
+            try:
+                ends = await consumer.end_offsets(assigned) if (assigned := consumer.assignment()) else {}
+                self.lag = sum([max(0, end - await consumer.position(of)) for of, end in ends.items()])
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:  # partitions that were just given up, a broker that is away: look again later
+                log.debug("lag cannot be looked up (%s)", error)
 
     async def _commit(self, consumer: Consumer) -> None:
         due = self._tracker.due()

@@ -44,6 +44,8 @@ class Outbox:
         self._handing = False
         self._again: set[asyncio.TimerHandle] = set()
         self.unacknowledged = 0
+        self.posted = 0
+        self.resent = 0
 
     def post(
         self,
@@ -65,6 +67,7 @@ class Outbox:
         if not self.unacknowledged:
             self._idle.clear()
         self.unacknowledged += 1
+        self.posted += 1
         letter = _Letter(topic, value, key, headers, partition, timestamp, done, refused)
         if not self._letters and self._pump is not None and not self._handing and self._sent_at_once(letter):
             return
@@ -164,6 +167,7 @@ class Outbox:
             self._settle(letter.done)
 
     def _post_again(self, letter: _Letter) -> None:
+        self.resent += 1
         handle: asyncio.TimerHandle
 
         def again() -> None:

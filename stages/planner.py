@@ -24,6 +24,7 @@ from stages.control import Follower
 from stages.outbox import Outbox
 from stages.reclaim import Reclaimer
 from stages.table_publishing import TablePublisher
+from stages.telemetry import Telemetry, count_plan
 from streams import control
 from streams.ports import Broker, Producer, Record
 from streams.topics import Topics
@@ -57,6 +58,7 @@ class PlannerStage:
         make_controller: Callable[[int, Plan | None], Controller],
         promised: Collection[str] = (),
         make_tables: Callable[[Outbox], TablePublisher] | None = None,
+        telemetry: Telemetry | None = None,
         patience: float = 1.0,
     ) -> None:
         self._broker = broker
@@ -66,8 +68,17 @@ class PlannerStage:
         self._make_controller = make_controller
         self._patience = patience
         self._outbox = Outbox(producer)
+        telemetry = telemetry or Telemetry()
+        self._meters = telemetry.meters
+        telemetry.of_outbox(self.name, self._outbox)
         self._reclaimer = Reclaimer(
-            broker=broker, outbox=self._outbox, topics=topics, apps=apps, clock=clock, promised=promised
+            broker=broker,
+            outbox=self._outbox,
+            topics=topics,
+            apps=apps,
+            clock=clock,
+            promised=promised,
+            telemetry=telemetry,
         )
         self._tables = make_tables(self._outbox) if make_tables is not None else None
         self._problem: Problem | None = None
@@ -152,6 +163,7 @@ class PlannerStage:
             case Publish(plan):
                 fenced = replace(plan, fences=dict(self._fences))
                 self._outbox.post(self._topics.plan, control.encode_plan(fenced), key=b"plan")
+                count_plan(self._meters, fenced)
                 if self._tables is not None and self._problem is not None:
                     self._tables.follow(fenced, self._problem.devices, self._problem.latency_factor)
             case Solve():
@@ -159,9 +171,11 @@ class PlannerStage:
                 self._spawn(self._solve(action))
             case Reclaim(device, incarnation):
                 self._dead[device] = incarnation
+                self._meters.add("sluice_devices_lost", device)
                 if device not in self._sweeps:
                     self._sweeps[device] = asyncio.create_task(self._sweep(device))
             case Announce():
+                self._meters.add("sluice_announcements", self.name, action.state)
                 self._outbox.post(self._topics.status, control.encode_announce(action), key=action.subject.encode())
 
     async def _solve(self, solve: Solve) -> None:

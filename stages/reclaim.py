@@ -16,6 +16,7 @@ from domain.clock import Clock
 from domain.errors import InvalidInputError
 from domain.outcome import Outcome, OutcomeKind, Reason
 from stages.outbox import Outbox
+from stages.telemetry import Telemetry
 from streams import codec, control
 from streams.ports import Broker, Consumer, Record, TopicPartition
 from streams.topics import Topics
@@ -36,7 +37,9 @@ class Reclaimer:
         clock: Clock,
         promised: Collection[str] = (),
         answered_window: float = 30.0,
+        telemetry: Telemetry | None = None,
     ) -> None:
+        self._meters = (telemetry or Telemetry()).meters
         self._broker = broker
         self._outbox = outbox
         self._topics = topics
@@ -98,7 +101,7 @@ class Reclaimer:
             asyncio.get_running_loop().call_soon(done)
             return
         if query.deadline > now:
-            back = codec.encode_admitted(codec.QueryMessage(query, message.tensors))
+            back = codec.encode_admitted(codec.QueryMessage(query, message.tensors, message.traceparent))
             topic = self._topics.admitted(query.app)
         else:
             if query.app in self._promised:
@@ -112,7 +115,8 @@ class Reclaimer:
                 device=device,
                 queue_s=now - query.arrival,
             )
-            back = codec.encode_outcome(outcome, ())
+            self._meters.ended("planner", outcome)
+            back = codec.encode_outcome(outcome, (), traceparent=message.traceparent)
             topic = self._topics.results(query.app)
         self._outbox.post(topic, back.value, key=back.key, headers=back.headers, done=done)
 
@@ -128,6 +132,8 @@ class Reclaimer:
         self._announced ^= {place}
         detail = f"{device} was lost with queries of this app" if state == "safe_mode" else f"{device} is back"
         said = Announce(f"app:{app}", state, detail)
+        self._meters.add("sluice_announcements", "planner", state)
+        self._meters.set("sluice_safe_mode", float(state == "safe_mode"), said.subject, "planner")
         key = f"{said.subject}@planner-{device}".encode()
         self._outbox.post(self._topics.status, control.encode_announce(said), key=key, timestamp=self._clock.wall())
 

@@ -12,6 +12,7 @@ from typing import BinaryIO
 
 from domain.errors import ConfigurationError
 from stages.intake import Intake
+from stages.telemetry import Telemetry
 from streams import codec
 from streams.ports import Broker, Consumer, Record
 from streams.topics import Topics
@@ -65,7 +66,14 @@ class SinkStage:
     name = "sink"
 
     def __init__(
-        self, apps: Sequence[str], *, broker: Broker, topics: Topics, store: OutcomeStore, member: str | None = None
+        self,
+        apps: Sequence[str],
+        *,
+        broker: Broker,
+        topics: Topics,
+        store: OutcomeStore,
+        member: str | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self._names = [topics.results(app) for app in apps]
         self._broker = broker
@@ -73,6 +81,9 @@ class SinkStage:
         self._store = store
         self._member = member
         self._intake = Intake(self._make_consumer)
+        telemetry = telemetry or Telemetry()
+        self._meters = telemetry.meters
+        telemetry.of_intake(self.name, lambda: self._intake)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Write until ``stop``."""
@@ -88,5 +99,6 @@ class SinkStage:
 
     async def _take(self, records: Sequence[Record]) -> None:
         await asyncio.to_thread(self._store.add, [(codec.query_id_of(r) or "", codec.outcome_json(r)) for r in records])
+        self._meters.add("sluice_outcomes_stored", by=len(records))
         for record in records:
             self._intake.done(record)

@@ -35,6 +35,8 @@ from domain.tensor import Tensor, split_rows
 from policies.dropping.streams import Recall, StreamBook
 from policies.protocols import FollowsTables
 from profiles.catalogue import Catalogue
+from stages.telemetry import Telemetry
+from stages.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +90,11 @@ class SliceRunner:
         ends: Ends,
         acknowledge: Callable[[str, Acknowledge], None],
         announce: Callable[[Announce, float], None] = lambda _said, _at: None,
+        telemetry: Telemetry | None = None,
     ) -> None:
+        telemetry = telemetry or Telemetry()
+        self._meters, self._tracing = telemetry.meters, telemetry.tracing
+        telemetry.of_slice(device.name, part.name, self)
         self._device = device
         self._slice = part
         self._station = station
@@ -260,7 +266,13 @@ class SliceRunner:
             now = self._clock.wall()
             self._note(run.variant, run.rows, now - started)
             ends = _answers([query for query, _ in kept], run, executed, started, now)
+        if self._tracing is not None:
+            self._trace(self._tracing, run, started)
         self._finish(Finished(app, run.variant, run.rows, execution_s, failed), ends)
+
+    def _trace(self, tracing: Tracing, run: Run, started: float) -> None:
+        told = {"sluice.variant": run.variant, "sluice.device": self._device.name, "sluice.rows": run.rows}
+        tracing.batch((query.id for query in run.queries), started, self._clock.wall(), told)
 
     def _finish(self, event: Finished, ends: "list[_Ending]") -> None:
         """Answers first; but of misses the policy hears before they are written: it may have to announce them."""
@@ -293,7 +305,16 @@ class SliceRunner:
 
     async def _isolate(self, run: Run, started: float, error: ExecutionError) -> "list[_Ending]":
         """A batch failed: run each query alone, so that one that breaks the model fails alone."""
-        log.warning("%s failed a batch of %d on %s: %s", run.variant, run.rows, self._device.name, error)
+        ids = [query.id for query in run.queries]
+        log.warning(
+            "%s failed a batch of %d on %s: %s",
+            run.variant,
+            run.rows,
+            self._device.name,
+            error,
+            extra={"query_ids": ids},
+        )
+        self._meters.add("sluice_batch_failures", self._device.name, run.variant)
         ends: list[_Ending] = []
         if error.fatal:
             await self._restart()
@@ -330,6 +351,7 @@ class SliceRunner:
 
     async def _restart(self) -> None:
         """The executor's process died: start it and load what was hosted."""
+        self._meters.add("sluice_executor_restarts", self._device.name)
         async with self._loading:
             await self._executor.start()
             for variant in self._staging.loaded:
@@ -342,6 +364,9 @@ class SliceRunner:
         count, total = self._measured.get((variant, rows), (0, 0.0))
         self._measured[variant, rows] = (count + 1, total + seconds)
         self._busy_s += seconds
+        self._meters.add("sluice_device_busy_seconds", self._device.name, self._slice.name, by=seconds)
+        self._meters.observe("sluice_batch_rows", rows, self._device.name, variant)
+        self._meters.observe("sluice_batch_seconds", seconds, self._device.name, variant)
 
     def _end(
         self,
@@ -423,8 +448,10 @@ class SliceRunner:
                 await self._executor.load(self._catalogue.variants[variant], max_batch=max_batch)
         except (LoadError, ExecutionError) as error:
             log.error("%s cannot be loaded on %s: %s", variant, self._device.name, error)
+            self._meters.add("sluice_variant_loads", self._device.name, variant, "no")
             self._tell_staging(LoadEnded(variant, ok=False))
         else:
+            self._meters.add("sluice_variant_loads", self._device.name, variant, "yes")
             self._tell_staging(LoadEnded(variant, ok=True))
 
     async def _unload(self, variant: str) -> None:

@@ -33,6 +33,7 @@ from stages.intake import Intake
 from stages.outbox import Outbox
 from stages.recall import recall
 from stages.slice import Outputs, SliceRunner
+from stages.telemetry import Telemetry
 from streams import codec, control
 from streams.ports import Broker, Consumer, Producer, Record, TopicPartition
 from streams.topics import Topics
@@ -65,8 +66,11 @@ class WorkerStage:
         make_slices: Callable[["WorkerStage"], Sequence[SliceRunner]],
         promised: Mapping[str, App] = MappingProxyType({}),
         options: WorkerOptions | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self.device = device
+        telemetry = telemetry or Telemetry()
+        self._meters, self._tracing = telemetry.meters, telemetry.tracing
         self._broker = broker
         self._topics = topics
         self._clock = clock
@@ -75,6 +79,8 @@ class WorkerStage:
         self._options = options or WorkerOptions()
         self._outbox = Outbox(producer)
         self._gathering = Gathering(part.name for part in device.slices)
+        telemetry.of_outbox(self.name, self._outbox)
+        telemetry.of_intake(self.name, lambda: self._intake)
         self._slices = tuple(make_slices(self))
         self._by_name = {part.name: runner for part, runner in zip(device.slices, self._slices, strict=True)}
         self._origins: dict[Query, Record] = {}
@@ -134,6 +140,8 @@ class WorkerStage:
 
     def announce(self, said: Announce, at: float) -> None:
         """A batching policy spoke of a promise, ``at``; one line a subject and device stays on the status topic."""
+        self._meters.add("sluice_announcements", self.name, said.state)
+        self._meters.set("sluice_safe_mode", float(said.state == "safe_mode"), said.subject, self.name)
         key = f"{said.subject}@{self.device.name}".encode()
         self._outbox.post(self._topics.status, control.encode_announce(said), key=key, timestamp=at)
 
@@ -141,7 +149,9 @@ class WorkerStage:
         record = self._origins.pop(query, None)
         if record is None:
             return  # abandoned
-        message = codec.encode_outcome(outcome, outputs)
+        self._meters.ended(self.name, outcome)
+        traceparent = codec.traceparent_of_hop(record) if self._tracing is None else self._tracing.served(outcome)
+        message = codec.encode_outcome(outcome, outputs, traceparent=traceparent)
         self._outbox.post(
             self._topics.results(query.app),
             message.value,
@@ -197,6 +207,8 @@ class WorkerStage:
         try:
             message = codec.decode_work(record)
         except InvalidInputError as error:
+            self._meters.add("sluice_dead_letters", self.name, codec.letter_reason(error))
+            log.info("dead letter: %s", error, extra={"record": record.place})
             letter = codec.dead_letter(record, error, stage=self.name, now=self._clock.wall())
             self._outbox.post(
                 self._topics.dead_letters,
@@ -212,10 +224,13 @@ class WorkerStage:
             self._send_back(record, message)
             return
         self._origins[query] = record
+        if self._tracing is not None:
+            self._tracing.arrived(query.id, message.traceparent)
         runner.arrived(query, message.tensors, message.epoch)
 
     def _send_back(self, record: Record, message: codec.WorkMessage) -> None:
-        back = codec.encode_admitted(codec.QueryMessage(message.query, message.tensors))
+        self._meters.add("sluice_queries_sent_back", self.device.name)
+        back = codec.encode_admitted(codec.QueryMessage(message.query, message.tensors, message.traceparent))
         self._outbox.post(
             self._topics.admitted(message.query.app),
             back.value,
@@ -233,6 +248,8 @@ class WorkerStage:
         if self._plan is not None and plan.epoch <= self._plan.epoch:
             return
         self._plan = plan
+        self._meters.set("sluice_plan_term", plan.epoch.term, self.name)
+        self._meters.set("sluice_plan_number", plan.epoch.number, self.name)
         named = plan.incarnations.get(self.device.name) == self._incarnation
         if self._named and not named:
             self._abandon()
@@ -247,6 +264,9 @@ class WorkerStage:
     def _abandon(self) -> None:
         """The planner took us for dead: our queries are others' now."""
         log.warning("%s was declared dead; joining again", self.device.name)
+        self._meters.add("sluice_declared_dead", self.device.name)
+        if self._tracing is not None:
+            self._tracing.abandon()
         if self._intake is not None:
             self._intake.abandon()
         for runner in self._slices:

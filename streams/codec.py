@@ -5,9 +5,9 @@ hops between stages are raw tensors under one compact header; results are Open I
 why. Everything that comes from outside either decodes or raises InvalidInputError.
 """
 
-from streams.dead_letters import DUPLICATE_ID, dead_letter, dead_letter_origin, dead_letter_reason
+from streams.dead_letters import DUPLICATE_ID, dead_letter, dead_letter_origin, dead_letter_reason, letter_reason
 from streams.envelope import JSON_LENGTH_HEADER, query_headers
-from streams.hops import decode_admitted, decode_work, encode_admitted, encode_work
+from streams.hops import decode_admitted, decode_work, encode_admitted, encode_work, traceparent_of_hop
 from streams.messages import (
     DEFAULT_LIMITS,
     Limits,
@@ -44,8 +44,10 @@ __all__ = [
     "encode_outcome",
     "encode_query",
     "encode_work",
+    "letter_reason",
     "outcome_device",
     "outcome_json",
     "query_headers",
     "query_id_of",
+    "traceparent_of_hop",
 ]

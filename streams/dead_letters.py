@@ -23,7 +23,7 @@ def dead_letter(
     ``reason``: ``duplicate_id`` where the error says so, else ``invalid``, unless given.
     """
     if reason is None:
-        reason = DUPLICATE_ID if error.problem.startswith(DUPLICATE_ID) else "invalid"
+        reason = letter_reason(error)
     value = record.value
     about: list[tuple[str, str]] = [
         ("topic", record.topic),
@@ -48,6 +48,11 @@ def dead_letter(
     query_id = query_id_of(record if whole else record._replace(value=None))
     key = query_id.encode() if query_id is not None else record.key
     return Message(value, None if key is None else key[:_MAX_KEY], headers)
+
+
+def letter_reason(error: InvalidInputError) -> str:
+    """The reason that a dead letter for ``error`` gives."""
+    return DUPLICATE_ID if error.problem.startswith(DUPLICATE_ID) else "invalid"
 
 
 def dead_letter_origin(record: Record) -> tuple[str, int, int] | None:

@@ -36,7 +36,7 @@ def encode_admitted(message: QueryMessage) -> Message:
 def decode_admitted(record: Record) -> QueryMessage:
     """Raises InvalidInputError for what admission did not write."""
     query, tensors, _, _ = _decode(record)
-    return QueryMessage(query, tensors, _traceparent(record))
+    return QueryMessage(query, tensors, traceparent_of_hop(record))
 
 
 def encode_work(message: QueryMessage, *, epoch: Epoch, slice: str) -> Message:  # noqa: A002
@@ -48,7 +48,7 @@ def encode_work(message: QueryMessage, *, epoch: Epoch, slice: str) -> Message: 
 def decode_work(record: Record) -> WorkMessage:
     """Raises InvalidInputError for what a router did not write."""
     query, tensors, epoch, part = _decode(record)
-    return WorkMessage(query, tensors, epoch, part, _traceparent(record))
+    return WorkMessage(query, tensors, epoch, part, traceparent_of_hop(record))
 
 
 @lru_cache(maxsize=1024)
@@ -92,7 +92,8 @@ def _value(tensors: tuple[Tensor, ...]) -> bytes:
     return b"".join(t.data for t in tensors)
 
 
-def _traceparent(record: Record) -> str | None:
+def traceparent_of_hop(record: Record) -> str | None:
+    """The trace context of an admitted or work record, None where it has none."""
     name, held = record.headers[-1]
     return held.decode("ascii", errors="replace") if name == "traceparent" else None
 
