@@ -5,9 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from domain.device import Device
+from planner.allocation.linear import Limits
+from planner.allocation.pipeline import AllocationPlanner
+from planner.baselines.per_device import PerDevicePlanner
 from planner.problem import AppDemand, Problem
 from planner.registry import planner
 from profiles.catalogue import Catalogue
@@ -53,6 +57,60 @@ def test_every_known_optimum_is_met_within_half_a_thousandth(catalogue: Catalogu
         assert min(answer.served.values()) == 1.0, named
         assert max(optima) - 5e-4 <= answer.objective <= max(optima) + 1e-6, named
         assert answer.bound >= max(optima) - 1e-6, named
+
+
+def varied(catalogue: Catalogue, oracle: dict[str, Any], seed: int, *, devices: int) -> Problem:
+    """Other demands of the same kind: some apps, scattered rates, another headroom, a part of the cluster."""
+    rng = np.random.default_rng(seed)
+    case = oracle["cases"][rng.integers(len(oracle["cases"]))]
+    slo = oracle["slo_ms"][case["slo"]]
+    apps = rng.permutation(sorted(case["demand_qps"]))[: max(2, min(9, devices - int(rng.integers(0, 4))))].tolist()
+    kinds = [kind for kind, count in FLEET for _ in range(count)]
+    fleet = rng.permutation(kinds)[:devices].tolist()
+    qps = {app: case["demand_qps"][app] * rng.lognormal(0, 0.5) for app in apps}
+    level = rng.uniform(0.2, 1.1) * 45 * devices / sum(qps.values())
+    return Problem(
+        demands=tuple(
+            AppDemand(app=a, qps=level * q, slo=slo[a] / 1e3, headroom=float(rng.choice([1.0, 1.05, 1.2])))
+            for a, q in qps.items()
+        ),
+        devices=tuple(Device(name=f"{kind}-{i:02d}", type=kind) for i, kind in enumerate(fleet)),
+        catalogue=catalogue,
+        capacity="largest-batch",
+    )
+
+
+def test_other_demands_on_parts_of_the_cluster_are_met_as_the_literal_program_meets_them(
+    catalogue: Catalogue, oracle: dict[str, Any]
+) -> None:
+    literal = PerDevicePlanner(limits=Limits(gap=1e-6, nodes=1_000_000, seconds=60.0))
+    full = 0
+    for seed in range(18):
+        problem = varied(catalogue, oracle, seed, devices=3 + seed % 6)
+        exact, ours = literal.allocate(problem), planner("allocation").allocate(problem)
+        if len(exact.steps) == 1:
+            full += 1
+            assert min(ours.served.values()) == 1.0, seed
+            assert abs(ours.objective - exact.objective) <= 5e-4, seed
+            assert ours.bound >= exact.objective - 1e-6, seed
+        else:
+            # The literal program is told less and less demand until it fits; ours says what can be served.
+            assert min(ours.served.values()) < 1.0, seed
+            assert min(ours.served.values()) >= min(exact.served.values()) - 1.1e-3, seed
+    assert 4 < full < 16
+
+
+def test_other_demands_on_the_whole_cluster_are_met_as_another_solver_meets_them(
+    catalogue: Catalogue, oracle: dict[str, Any]
+) -> None:
+    exact = AllocationPlanner(limits=Limits(gap=1e-6, nodes=1_000_000, seconds=60.0), solver="highs")
+    for seed in range(100, 106):
+        problem = varied(catalogue, oracle, seed, devices=40)
+        best, ours = exact.allocate(problem), planner("allocation").allocate(problem)
+        assert not best.nondeterministic
+        assert min(ours.served.values()) >= min(best.served.values()) - 1.1e-3, seed
+        if min(best.served.values()) == 1.0:
+            assert abs(ours.objective - best.objective) <= 5e-4, seed
 
 
 def test_demand_that_no_plan_can_serve_is_shared_out_fairly(catalogue: Catalogue, oracle: dict[str, Any]) -> None:
