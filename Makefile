@@ -36,6 +36,9 @@ test: check ## everything that must hold, in less than 15 minutes
 bench: $(VENV)/.dev ## benchmarks side by side, into reports/bench/
 	@for file in bench/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
+chaos: $(VENV)/.dev ## faults on brokers of its own, SEEDS=20 each, CELLS=a,b or all; report in reports/chaos/
+	$(BIN)/python -m tests.chaos.run --seeds $(or $(SEEDS),20) --cells "$(CELLS)"
+
 lock: $(VENV)/.dev ## pin all dependencies again
 	$(PIP) install uv
 	$(BIN)/uv pip compile --quiet --all-extras --python-version 3.11 --no-header --output-file requirements.lock pyproject.toml

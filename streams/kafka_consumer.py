@@ -2,13 +2,15 @@
 
 Rules. Positions of explicit partitions are settled at start, so that "end" means the end at that moment. A member of a
 group holds its partitions from ``on_assigned`` to the end of ``on_revoked``, where it may still commit. Between the two
-nothing is read.
+nothing is read. A member that stood still for half its session asks the group whether it still is one before it hands
+out what it read meanwhile: fetches are not fenced, and its partitions may be another's.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from math import ceil
+from contextlib import suppress
+from math import ceil, inf
 from typing import Any, Protocol
 
 from aiokafka import AIOKafkaConsumer
@@ -76,6 +78,7 @@ class KafkaConsumer:
         self._on_stop = on_stop
         self._inner: Any = None
         self._next_read = 0.0
+        self._last_read = inf
         self._held: frozenset[TopicPartition] = frozenset()
         self._settled = asyncio.Event()
         self._failure: Exception | None = None
@@ -136,8 +139,15 @@ class KafkaConsumer:
             raise BrokerError(f"cannot read: {error}") from error
         finally:
             self._raise_failure()
+        now = asyncio.get_running_loop().time()
+        stood_still = now - self._last_read - wait > 0.5 * self._settings.session_timeout
+        if stood_still and self._group is not None and not self._explicit and not await self._still_member():
+            self._put_back(batches)
+            await asyncio.sleep(wait)
+            return []
+        self._last_read = now
         if batches:
-            self._next_read = asyncio.get_running_loop().time() + self._settings.gather
+            self._next_read = now + self._settings.gather
         return [
             Record(r.topic, r.partition, r.offset, r.key, r.value, tuple(r.headers), r.timestamp / 1e3)
             for batch in batches.values()
@@ -258,7 +268,23 @@ class KafkaConsumer:
                 await self._listener.on_assigned(self._held)
         except Exception as error:
             self._failure = error
+        self._last_read = asyncio.get_running_loop().time()
         self._settled.set()
+
+    async def _still_member(self) -> bool:
+        """Whether the group's coordinator knows this member and its generation; otherwise it joins anew."""
+        try:
+            return bool(await self._inner._coordinator._do_heartbeat()) and self._settled.is_set()
+        except KafkaError as error:
+            log.warning("the group could not be asked (%s)", error)
+            return False
+
+    def _put_back(self, batches: Mapping[Any, Sequence[Any]]) -> None:
+        """Read these again, should the partitions turn out to be ours."""
+        for partition, records in batches.items():
+            if records and TopicPartition(*partition) in self._held:
+                with suppress(IllegalStateError):
+                    self._inner.seek(partition, records[0].offset)
 
     async def _wait_for_rebalance(self, wait: float) -> list[Record]:
         try:

@@ -1,0 +1,217 @@
+"""The faults: each a coroutine that breaks something at a moment drawn from the seed, and mends it again."""
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.chaos.stack import DEVICES, Stack
+
+Inject = Callable[[Stack, random.Random], Awaitable[str]]
+"""Does the fault and mends it. Returns what was hit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One kind of fault. ``point``: where workers (or the planner) break. ``routers``: processes of each app's router.
+
+    ``resumes``: "device", "group", or "" where service is not expected to stop; ``window``: seconds a seed takes.
+    """
+
+    name: str
+    inject: Inject
+    point: str = "none"
+    planner_point: str = "none"
+    routers: int = 1
+    resumes: str = ""
+    window: float = 11.0
+    record: bool = False
+
+
+async def _armed_kill(stack: Stack, name: str) -> None:
+    """Arm the point of ``name``, wait for it to die of it, and start it again a while after."""
+    stack.children[name].send(signal.SIGUSR1)
+    if not await stack.ended(name, within=5.0):  # it never came there (no work for it): killed where it stands
+        stack.children[name].send(signal.SIGKILL)
+        await stack.ended(name)
+    stack.kills += 1
+
+
+async def kill_worker(stack: Stack, rng: random.Random) -> str:
+    """A worker dies at the cell's point; it is back four seconds later."""
+    name = rng.choice(DEVICES)
+    await _armed_kill(stack, name)
+    await asyncio.sleep(4.0)
+    await stack.start_again(name)
+    return name
+
+
+async def stop_worker(stack: Stack, rng: random.Random) -> str:
+    """A worker stands still for longer than the device timeout, then goes on as if nothing had been."""
+    name = rng.choice(DEVICES)
+    stack.children[name].send(signal.SIGSTOP)
+    stack.kills += 1
+    await asyncio.sleep(rng.uniform(2.5, 5.0))
+    stack.children[name].send(signal.SIGCONT)
+    return name
+
+
+async def kill_planner(stack: Stack, rng: random.Random) -> str:
+    """The planner dies while it solves."""
+    del rng
+    await _armed_kill(stack, "planner")
+    await asyncio.sleep(1.0)
+    await stack.start_again("planner")
+    return "planner"
+
+
+async def kill_router(stack: Stack, rng: random.Random) -> str:
+    """One of two routers dies: the other takes its partitions once the session has timed out."""
+    name = rng.choice(("router0", "router1"))
+    stack.children[name].send(signal.SIGKILL)
+    await stack.ended(name)
+    stack.kills += 1
+    await asyncio.sleep(8.5)
+    await stack.start_again(name)
+    return name
+
+
+async def kill_admission(stack: Stack, rng: random.Random) -> str:
+    """The only admission dies and is started at once."""
+    del rng
+    stack.children["admission"].send(signal.SIGKILL)
+    await stack.ended("admission")
+    stack.kills += 1
+    await stack.start_again("admission")
+    return "admission"
+
+
+async def stop_router(stack: Stack, rng: random.Random) -> str:
+    """One of two routers stands still for longer than its session, and comes back as a zombie."""
+    name = rng.choice(("router0", "router1"))
+    stack.children[name].send(signal.SIGSTOP)
+    stack.kills += 1
+    await asyncio.sleep(8.0)
+    stack.children[name].send(signal.SIGCONT)
+    return name
+
+
+async def storm(stack: Stack, rng: random.Random) -> str:
+    """A second router joins and leaves every two to five seconds."""
+    for _ in range(2):
+        await stack.start("router1", ["router"])
+        await asyncio.sleep(rng.uniform(2.0, 5.0))
+        stack.children["router1"].send(signal.SIGTERM)
+        await stack.ended("router1")
+    return "router1"
+
+
+async def restart_broker(stack: Stack, rng: random.Random) -> str:
+    """The broker stops in good order and starts again on its data."""
+    del rng
+    port = stack.local.status().port
+    await asyncio.to_thread(stack.local.stop)
+    await asyncio.to_thread(stack.local.start, port=port or 0, within=60.0)
+    return "broker"
+
+
+async def crash_broker(stack: Stack, rng: random.Random) -> str:
+    """The broker is killed and starts again on what it had written."""
+    del rng
+    status = stack.local.status()
+    assert status.pid is not None
+    stack.kills += 1
+    os.kill(status.pid, signal.SIGKILL)
+    await asyncio.sleep(0.5)
+    await asyncio.to_thread(stack.local.start, port=status.port or 0, within=60.0)
+    return "broker"
+
+
+async def armed_for_a_while(stack: Stack, rng: random.Random) -> str:
+    """A worker's point is armed for a few seconds."""
+    name = rng.choice(DEVICES)
+    stack.children[name].send(signal.SIGUSR1)
+    await asyncio.sleep(rng.uniform(2.0, 4.0))
+    stack.children[name].send(signal.SIGUSR2)
+    return name
+
+
+async def load_failure(stack: Stack, rng: random.Random) -> str:
+    """A worker comes back unable to load anything for a few seconds."""
+    name = rng.choice(DEVICES)
+    stack.children[name].send(signal.SIGTERM)
+    await stack.ended(name)
+    await stack.start_again(name)
+    await asyncio.sleep(0.3)
+    for _ in range(10):  # once the process handles it
+        stack.children[name].send(signal.SIGUSR1) if _ready(stack, name) else None
+        await asyncio.sleep(0.3)
+    stack.children[name].send(signal.SIGUSR2)
+    return name
+
+
+def _ready(stack: Stack, name: str) -> bool:
+    process = stack.children[name].process
+    if process is None or process.returncode is not None:
+        return False
+    with Path(f"/proc/{process.pid}/status").open(encoding="ascii") as lines:
+        caught = next(int(line.split()[1], 16) for line in lines if line.startswith("SigCgt"))
+    return bool(caught >> (signal.SIGUSR1 - 1) & 1)
+
+
+async def poison(stack: Stack, rng: random.Random) -> str:
+    """What no stage can use, among the queries: empty, noise, broken JSON, wrong shapes, oversize, copies."""
+    producer = stack.broker.producer()
+    await producer.start()
+    topic = stack.topics.queries("toy")
+    good = b'{"inputs":[{"name":"image","shape":[1,4],"datatype":"FP32","data":[0,0,0,0]}]}'
+    copy = f"copy-{rng.random()}".encode()
+    try:
+        for number in range(60):
+            named = (("ce_id", f"poison-{rng.random()}".encode()),)
+            value, headers = rng.choice(
+                (
+                    (b"", named),
+                    (rng.randbytes(200), named),
+                    (rng.randbytes(50), ()),
+                    (good[: rng.randrange(len(good))], named),
+                    (good.replace(b"[1,4]", b"[9,9]"), named),
+                    (good.replace(b"0,0,0,0", b"1e999,NaN,0,0"), named),
+                    (b"{" * 20_000, named),
+                    (b" " * 1_200_000, named),
+                    (good, (("ce_id", copy),)),
+                )
+            )
+            await (await producer.send(topic, value, headers=headers))
+            stack.sent["toy"] = stack.sent.get("toy", 0) + 1
+            if number % 20 == 0:
+                await asyncio.sleep(0.5)
+    finally:
+        await producer.stop()
+    return "toy"
+
+
+CELLS = {
+    cell.name: cell
+    for cell in (
+        Cell("worker-kill-before-produce", kill_worker, point="kill-before-produce", resumes="device"),
+        Cell("worker-kill-before-commit", kill_worker, point="kill-before-commit", resumes="device"),
+        Cell("worker-kill-mid-batch", kill_worker, point="kill-mid-batch", resumes="device"),
+        Cell("worker-stop", stop_worker, resumes="device"),
+        Cell("planner-kill-mid-plan", kill_planner, planner_point="kill-mid-plan"),
+        Cell("admission-kill", kill_admission, resumes="group"),
+        Cell("router-kill", kill_router, routers=2, resumes="group", window=14.0),
+        Cell("router-stop", stop_router, routers=2, resumes="group", window=14.0),
+        Cell("rebalance-storm", storm, window=13.0),
+        Cell("broker-restart", restart_broker, window=16.0),
+        Cell("broker-crash", crash_broker, window=16.0),
+        Cell("load-failure", load_failure, point="load-failure"),
+        Cell("poison", poison, window=8.0),
+        Cell("clock-skew", armed_for_a_while, point="clock-skew"),
+        Cell("full-disk", armed_for_a_while, point="full-disk", record=True),
+        Cell("slow-consumer", armed_for_a_while, point="slow-consumer"),
+    )
+}

@@ -1,0 +1,152 @@
+"""A stage's process that breaks where it is told to: ``python -m tests.chaos.faulty POINT up worker …``.
+
+Rules. SIGUSR1 arms the point, SIGUSR2 disarms it; until then the process is like any other. Points named ``kill-…`` end
+the process by SIGKILL the next time it comes there. Sessions of group members time out after six seconds.
+"""
+
+import asyncio
+import logging
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from domain.errors import LoadError
+from executors.emulated import EmulatedExecutor
+from sluice.main import run
+from stages.clock import SystemClock
+from stages.intake import Intake
+from stages.planner import PlannerStage
+from stages.worker import WorkerStage
+from streams.settings import KafkaSettings
+
+SESSION_TIMEOUT = 6.0
+
+armed = False
+
+
+def die() -> None:
+    """As the kernel would, when memory runs out."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def before(owner: type, method: str, act: Callable[[], None]) -> None:
+    """Call ``act`` whenever ``owner.method`` is called while armed."""
+    plain = getattr(owner, method)
+
+    def broken(self: Any, *args: Any, **options: Any) -> Any:
+        if armed:
+            act()
+        return plain(self, *args, **options)
+
+    setattr(owner, method, broken)
+
+
+def kill_before_produce() -> None:
+    """The batch has run, nothing of it is written."""
+    before(WorkerStage, "_write", die)
+
+
+def kill_before_commit() -> None:
+    """A result is acknowledged, its record is not committed."""
+    before(Intake, "done", die)
+
+
+def kill_mid_batch() -> None:
+    """The executor is at work."""
+    plain = EmulatedExecutor.run
+
+    async def broken(self: EmulatedExecutor, *args: Any) -> Any:
+        if armed:
+            asyncio.get_running_loop().call_later(0.002, die)
+        return await plain(self, *args)
+
+    EmulatedExecutor.run = broken  # type: ignore[assignment, method-assign]
+
+
+def kill_mid_plan() -> None:
+    """The solver is at work."""
+    plain = PlannerStage._solve
+
+    async def broken(self: PlannerStage, solve: Any) -> None:
+        if armed:
+            asyncio.get_running_loop().call_later(0.001, die)
+        await plain(self, solve)
+
+    PlannerStage._solve = broken  # type: ignore[method-assign]
+
+
+def load_failure() -> None:
+    """No variant can be loaded."""
+    plain = EmulatedExecutor.load
+
+    async def broken(self: EmulatedExecutor, variant: Any, *, max_batch: int) -> Any:
+        if armed:
+            raise LoadError(f"{variant.name}: the model is gone")
+        return await plain(self, variant, max_batch=max_batch)
+
+    EmulatedExecutor.load = broken  # type: ignore[method-assign]
+
+
+def slow_consumer() -> None:
+    """Work is taken at a tenth of the pace."""
+    plain = WorkerStage._take
+
+    async def broken(self: WorkerStage, records: Any) -> None:
+        if armed:
+            await asyncio.sleep(0.2)
+        await plain(self, records)
+
+    WorkerStage._take = broken  # type: ignore[method-assign]
+
+
+def clock_skew() -> None:
+    """This process's clock is wrong by as much as $CHAOS_SKEW says."""
+    skew = float(os.environ.get("CHAOS_SKEW", "1.0"))
+    plain = SystemClock.wall
+    SystemClock.wall = lambda self: plain(self) + (skew if armed else 0.0)  # type: ignore[method-assign]
+
+
+def full_disk() -> None:
+    """Files of this process can no longer grow: decision logs, program logs."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+
+POINTS: dict[str, Callable[[], None]] = {
+    "none": lambda: None,
+    "kill-before-produce": kill_before_produce,
+    "kill-before-commit": kill_before_commit,
+    "kill-mid-batch": kill_mid_batch,
+    "kill-mid-plan": kill_mid_plan,
+    "load-failure": load_failure,
+    "slow-consumer": slow_consumer,
+    "clock-skew": clock_skew,
+    "full-disk": full_disk,
+}
+
+
+def main() -> None:
+    """Break in, then be a stage."""
+    point = sys.argv.pop(1)
+    POINTS[point]()
+
+    def arm(on: bool) -> None:
+        global armed
+        armed = on
+        logging.getLogger(__name__).warning("%s is %s", point, "armed" if on else "disarmed")
+        if point == "full-disk":
+            hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0 if on else hard, hard))
+
+    signal.signal(signal.SIGUSR1, lambda *_: arm(True))
+    signal.signal(signal.SIGUSR2, lambda *_: arm(False))
+    defaults = KafkaSettings.__init__.__kwdefaults__
+    assert defaults is not None
+    defaults["session_timeout"] = SESSION_TIMEOUT
+    run()
+
+
+if __name__ == "__main__":
+    main()

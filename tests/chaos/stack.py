@@ -1,0 +1,187 @@
+"""A stack under fault: a broker of its own, a process a stage, load from here, and whatever a cell does to them."""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import struct
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from domain.app import App, Promise, WeaklyHard
+from domain.profile import BatchLatency, Profile
+from domain.tensor import Tensor, TensorSpec
+from domain.variant import Variant
+from profiles.catalogue import Catalogue
+from profiles.folder import save_catalogue
+from sluice.settings import DeviceSettings, PlannerSettings, Settings, WorkerSettings
+from stages.clock import SystemClock
+from streams import codec, connect
+from streams.local_broker import LocalBroker
+from streams.ports import Broker, Producer, Written
+from streams.topics import Topics
+from tests.chaos.faulty import SESSION_TIMEOUT
+
+_ROOT = Path(__file__).resolve().parents[2]
+PIXELS = 4
+SLO = 1.0
+PROMISED = Promise(weakly_hard=(WeaklyHard(10, 20),))
+DEVICES = ("d0", "d1", "d2", "d3")
+
+
+def catalogue() -> Catalogue:
+    """Two apps of three variants, one with a promise."""
+    apps, variants, profiles = [], [], []
+    for name, promise in (("toy", Promise()), ("vow", PROMISED)):
+        apps.append(
+            App(
+                name=name,
+                slo=SLO,
+                promise=promise,
+                inputs=(TensorSpec("image", "FP32", (PIXELS,)),),
+                outputs=(TensorSpec("label", "INT64", ()),),
+                max_rows=4,
+            )
+        )
+        for level, first in enumerate((0.002, 0.004, 0.008)):
+            variants.append(Variant(name=f"{name}-v{level}", app=name, accuracy=0.7 + 0.1 * level))
+            points = tuple(
+                BatchLatency(b, first * (1 + 0.2 * (b - 1)), 1.5 * first * (1 + 0.2 * (b - 1))) for b in (1, 4, 16)
+            )
+            profiles.append(Profile(variant=f"{name}-v{level}", device_type="cpu", points=points, load=0.05))
+    return Catalogue.of(apps, variants, profiles)
+
+
+@dataclass(slots=True)
+class Child:
+    """A stage's process. ``arguments``: of ``sluice up``."""
+
+    arguments: tuple[str, ...]
+    point: str
+    process: "asyncio.subprocess.Process | None" = None
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, if it lives."""
+        if self.process is not None and self.process.returncode is None:
+            self.process.send_signal(number)
+
+
+@dataclass
+class Stack:
+    """Everything of one cell. ``sent``: query records acknowledged, by app."""
+
+    folder: Path
+    settings: Settings
+    local: LocalBroker
+    broker: Broker
+    children: dict[str, Child] = field(default_factory=dict)
+    sent: dict[str, int] = field(default_factory=dict)
+    kills: int = 0
+    _numbers: int = 0
+
+    @property
+    def topics(self) -> Topics:
+        """Names."""
+        return Topics(self.settings.prefix)
+
+    async def start(self, name: str, arguments: Sequence[str], point: str = "none", **environment: str) -> Child:
+        """Start a stage's process."""
+        child = self.children[name] = Child(tuple(arguments), point, environment=environment)
+        await self.start_again(name)
+        return child
+
+    async def start_again(self, name: str) -> None:
+        """Start the process of ``name`` anew."""
+        child = self.children[name]
+        log = (self.folder / f"{name}.log").open("ab")
+        child.process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "tests.chaos.faulty", child.point, "up", *child.arguments),
+            *("--settings", str(self.folder / "settings.yaml")),
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **child.environment},
+            cwd=_ROOT,
+        )
+        log.close()
+
+    async def ended(self, name: str, *, within: float = 30.0) -> bool:
+        """Wait for the end of a process; whether it came."""
+        process = self.children[name].process
+        assert process is not None
+        try:
+            async with asyncio.timeout(within):
+                await process.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def load(self, app: str, rate: float, stop: asyncio.Event, rng: random.Random) -> None:
+        """Poisson arrivals until ``stop``; what the broker does not acknowledge is not counted."""
+        producer = self.broker.producer()
+        await producer.start()
+        clock = SystemClock()
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        try:
+            while not stop.is_set():
+                due += rng.expovariate(rate)
+                if (wait := due - loop.time()) > 0:
+                    await asyncio.sleep(wait)
+                await self._ask(producer, app, clock.wall())
+            await producer.flush()
+        finally:
+            await producer.stop()
+
+    async def _ask(self, producer: Producer, app: str, now: float) -> None:
+        self._numbers += 1
+        tensor = Tensor("image", "FP32", (1, PIXELS), struct.pack(f"<{PIXELS}f", *(0.0,) * PIXELS))
+        message = codec.encode_query(f"{app}-{self._numbers}", (tensor,), app=app, now=now)
+        sent = await producer.send(self.topics.queries(app), message.value, key=message.key, headers=message.headers)
+        sent.add_done_callback(lambda future: self._acknowledged(app, future))
+
+    def _acknowledged(self, app: str, future: "asyncio.Future[Written]") -> None:
+        if not future.cancelled() and future.exception() is None:
+            self.sent[app] = self.sent.get(app, 0) + 1
+
+
+@asynccontextmanager
+async def stack(folder: Path, home: Path, *, record: bool = False) -> AsyncIterator[Stack]:
+    """A broker and settings in ``folder``; stages are started by the caller and ended here."""
+    local = LocalBroker(folder / "kafka", home=home)
+    url = (await asyncio.to_thread(local.start, within=120.0)).url
+    assert url is not None
+    save_catalogue(folder / "catalogue", catalogue(), {})
+    settings = Settings(
+        broker=url,
+        prefix="chaos",
+        home=folder / "home",
+        runs=folder / "runs",
+        catalogue=folder / "catalogue",
+        devices=tuple(DeviceSettings(name=name) for name in DEVICES),
+        worker=WorkerSettings(executor="emulated", batching="adaptive", max_in_flight=500),
+        planner=PlannerSettings(period_s=5.0),
+        record=record,
+    )
+    (folder / "settings.yaml").write_text(json.dumps(settings.model_dump(mode="json", exclude={"http"})))
+    running = Stack(folder, settings, local, connect(url))
+    try:
+        yield running
+    finally:
+        for child in running.children.values():
+            child.send(signal.SIGCONT)
+            child.send(signal.SIGTERM)
+        for name, child in running.children.items():
+            if not await running.ended(name, within=20.0):
+                child.send(signal.SIGKILL)
+                await running.ended(name)
+        await running.broker.close()
+        await asyncio.to_thread(local.stop)
+
+
+__all__ = ["DEVICES", "PROMISED", "SESSION_TIMEOUT", "SLO", "Child", "Stack", "catalogue", "stack"]
