@@ -114,7 +114,7 @@ def _model(
         grid=rules.grid,
         dispatch="round_robin" if equal else "weighted",
         share=None if equal else sum(p.share for p in mine) / len(mine) / whole,
-        phases=rules.phases if equal else 1,
+        phases=min(rules.phases, workers) if equal else 1,
     )
 
 

@@ -5,7 +5,7 @@ The options of ``policies.batching`` are then those of the generator and of the 
 - ``loads``: queries/s of the tables of each app (default: a library over all loads), less those of loads that would be
   violated by more than ``max_violation``; ``fixed_load``: queries/s that the
   policy is told instead of estimating them.
-- ``criterion``, ``violation_price``, ``grid``, ``queue``, ``arrival_shape``, ``batching``, ``late``: the model's;
+- ``criterion``, ``violation_price``, ``grid``, ``queue``, ``arrival_shape``, ``batching``, ``late``, ``phases``: the model's;
   ``spacing``, ``max_violation``: the library's; ``window_s``, ``tolerance``: the policy's; ``margin``: of
   both, a factor on latencies.
 """
@@ -25,7 +25,7 @@ from policies.protocols import BatchingPolicy
 from policies.selection.table import TableSelection
 from profiles.catalogue import Catalogue
 
-_MODEL = ("criterion", "violation_price", "grid", "queue", "arrival_shape", "batching", "late")
+_MODEL = ("criterion", "violation_price", "grid", "queue", "arrival_shape", "batching", "late", "phases")
 _LIBRARY = tuple(f.name for f in fields(LibraryRules))
 _POLICY = ("window_s", "tolerance", "margin")
 _OWN = ("loads", "fixed_load")
