@@ -57,8 +57,8 @@ def _match(program: Program, hosts: Sequence[int], whole: Whole, units: Sequence
 
 
 def _nearest(host: Host, rest: Sequence[Unit], missing: int) -> Sequence[Unit]:
-    """Units to load a host on: for several variants those that hold most of them, else in the given order."""
-    if len(host.variants) == 1:
+    """Units to load a host on: where units hold several variants, those that lack the fewest; in the given order."""
+    if len(host.variants) == 1 and all(len(u.loaded) <= 1 for u in rest):
         return rest[:missing]
     wanted = set(host.variants)
     return sorted(rest, key=lambda u: len(wanted - set(u.loaded)))[:missing]

@@ -63,9 +63,12 @@ class AllocationPlanner:
         """Always an allocation; raises InvalidInputError for input that is not finite or out of range."""
         check(problem)
         pools = group_units(problem.devices, problem.previous, by_price=problem.by_price)
-        program = build(problem, {k: len(u) for k, u in pools.items()}, count_loaded(pools))
+        sizes, loaded = {k: len(u) for k, u in pools.items()}, count_loaded(pools)
+        program = build(replace(problem, variants_per_device=1), sizes, loaded)
         try:
             counts = self.solve(program)
+            if problem.variants_per_device > 1:
+                program, counts = self._several(program, counts, build(problem, sizes, loaded))
         except SolverError as error:
             fallback = GreedyFill().allocate(problem)
             return replace(fallback, steps=(f"solver: {error}; greedy-fill instead", *fallback.steps))
@@ -79,6 +82,29 @@ class AllocationPlanner:
             steps=counts.steps,
             nondeterministic=counts.nondeterministic,
         )
+
+    def _several(self, single: Program, alone: Counts, program: Program) -> tuple[Program, Counts]:
+        """The program with several variants a unit and its answer, or the one with single ones where that is as good.
+
+        Sets of variants cost memory and loads, so they must gain more than the search's gap.
+        """
+        relaxed = chain.run(Matrix(program), program)
+        enough = relaxed.full and _as_served(program, relaxed, alone.whole)
+        if enough and relaxed.solved.bound - alone.whole.value <= self.limits.gap:
+            gap = max(alone.gap, relaxed.solved.bound - alone.whole.value)
+            return single, replace(alone, gap=gap, steps=(*alone.steps, "several variants a unit could gain nothing"))
+        sets = self.solve(program)
+        steps = (*(f"single: {s}" for s in alone.steps), *(f"several: {s}" for s in sets.steps))
+        if sets.whole.score[:-1] == alone.whole.score[:-1]:
+            gain = sets.whole.value - alone.whole.value
+            if gain <= self.limits.gap:
+                return single, replace(alone, gap=max(alone.gap, sets.gap + gain), steps=steps)
+        elif sets.whole.score < alone.whole.score:
+            return single, replace(alone, steps=steps, gap=max(alone.gap, self._bound_gap(program, relaxed, alone)))
+        return program, replace(sets, steps=steps)
+
+    def _bound_gap(self, program: Program, relaxed: chain.Outcome, counts: Counts) -> float:
+        return max(0.0, self._bound(program, relaxed, counts.whole) - counts.whole.value)
 
     def solve(self, program: Program) -> Counts:
         """Counts and shares for ``program``. Raises SolverError."""

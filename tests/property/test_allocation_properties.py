@@ -66,6 +66,14 @@ def test_planning_again_from_the_plan_loads_nothing(problem: Problem) -> None:
     assert again.loads == 0
 
 
+@settings(max_examples=15, deadline=None)
+@given(problem=problems(variants_per_device=2, max_devices=4))
+def test_planning_again_where_devices_hold_two_variants_loads_nothing(problem: Problem) -> None:
+    first = planner("allocation").allocate(problem)
+    again = planner("allocation").allocate(replace(problem, previous=first.placements))
+    assert again.loads == 0
+
+
 @SETTINGS
 @given(problem=problems(max_devices=5))
 def test_a_device_more_never_serves_less(problem: Problem) -> None:
