@@ -31,6 +31,7 @@ COMMANDS: tuple[str, ...] = (
     "sustain",
     "simulate",
     "compare",
+    "devices",
 )
 """Modules of ``sluice.commands``, in the order of the help page."""
 

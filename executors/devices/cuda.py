@@ -1,0 +1,41 @@
+"""Options of ONNX Runtime's CUDA execution provider for one slice, and the refusal to fall back to the CPU.
+
+Rules:
+- The arena is limited to the memory that planning gave the variant, and grows by what is asked, not by powers of two.
+- HEURISTIC convolution search: an exhaustive one takes seconds at every new batch size. Sizes are warmed at load.
+- A missing CUDA library makes ONNX Runtime take the CPU in silence. Unless asked for, that is an error.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from domain.errors import ConfigurationError
+
+CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
+
+
+def cuda_providers(memory_bytes: int = 0, *, fallback: bool = False) -> list[Any]:
+    """The ``providers`` argument of a session. ``memory_bytes``: of the arena, 0 for no limit."""
+    options: dict[str, Any] = {
+        "device_id": 0,  # a child process sees one slice
+        "arena_extend_strategy": "kSameAsRequested",
+        "cudnn_conv_algo_search": "HEURISTIC",
+        "do_copy_in_default_stream": True,
+    }
+    if memory_bytes > 0:
+        options["gpu_mem_limit"] = memory_bytes
+    return [(CUDA, options), *([CPU] if fallback else [])]
+
+
+def refuse_fallback(active: Sequence[str], *, fallback: bool = False) -> None:
+    """Raises ConfigurationError where a session does not run on CUDA though it should (``session.get_providers()``)."""
+    if not fallback and (not active or active[0] != CUDA):
+        found = active[0] if active else "nothing"
+        raise ConfigurationError(
+            f"the session runs on {found}, not on CUDA; install matching CUDA and cuDNN libraries, or allow the CPU"
+        )
+
+
+def warm_sizes(max_batch: int) -> tuple[int, ...]:
+    """Every batch size: each has its own convolution search."""
+    return tuple(range(1, max_batch + 1))
