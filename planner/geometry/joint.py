@@ -31,6 +31,8 @@ from planner.validation import check
 
 _SMALL_FLEET = 64
 _SAME = 1e-6
+_SLOTS = 1000
+"""Units that a slice is counted as where variants share it: a small load then takes no whole slice."""
 Quality = Callable[[Program, Serve], float]
 """What a query answered by a serve is worth (0..1), where that is not the variant's accuracy."""
 
@@ -88,7 +90,9 @@ def plan_geometry(
     pools = group_units(problem.devices, problem.previous, by_price=problem.money_weight > 0)
     sizes = {key: len(units) for key, units in pools.items()}
     sizes |= _largest(problem, groups, tables)
-    program = _valued(build(problem, sizes, count_loaded(pools)), chosen.quality)
+    slots = _SLOTS if chosen.shared else 1
+    sizes = {key: slots * count for key, count in sizes.items()}
+    program = _valued(build(problem, sizes, count_loaded(pools)), chosen.quality, slots)
     members = [_members(problem, program, devices, tables, chosen) for devices in groups]
     fleets = [m.fleet for m in members]
     steps: list[str] = []
@@ -173,13 +177,18 @@ def _members(
     index = {key: i for i, key in enumerate(program.pools)}
     pools = {p: index[_key(problem, devices[0], p, table)] for p in table.profiles}
     limit = change_limit(len(devices)) if settings.max_changes is None else settings.max_changes
-    return _Members(Fleet(len(devices), options, dict(now), pools, limit), table, devices)
+    slots = _SLOTS if settings.shared else 1
+    return _Members(Fleet(len(devices), options, dict(now), pools, limit, slots), table, devices)
 
 
-def _valued(program: Program, quality: Quality | None) -> Program:
-    if quality is None:
+def _valued(program: Program, quality: Quality | None, slots: int) -> Program:
+    if quality is None and slots == 1:
         return program
-    return replace(program, serves=tuple(replace(s, accuracy=quality(program, s)) for s in program.serves))
+    serves = tuple(
+        replace(s, need=slots * s.need, accuracy=s.accuracy if quality is None else quality(program, s))
+        for s in program.serves
+    )
+    return replace(program, serves=serves)
 
 
 def _relaxed(

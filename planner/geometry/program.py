@@ -28,7 +28,7 @@ from planner.geometry.tables import Geometry
 class Fleet:
     """Interchangeable GPUs. ``pools``: index of the program's pool by slice profile; ``now``: GPUs by geometry.
 
-    ``options``: geometries to choose from, those of ``now`` included.
+    ``options``: geometries to choose from, those of ``now`` included. ``slots``: units that each slice is counted as.
     """
 
     gpus: int
@@ -36,6 +36,7 @@ class Fleet:
     now: Mapping[Geometry, int]
     pools: Mapping[str, int]
     max_changes: int
+    slots: int = 1
 
 
 class GeometryMatrix(Matrix):
@@ -61,7 +62,7 @@ class GeometryMatrix(Matrix):
             columns = np.array([i for i, (of, _) in enumerate(self._options) if of == f], dtype=np.int64)
             for profile, pool in fleet.pools.items():
                 self._rows[int(self._pool_rows[pool])] = (-infinite, 0.0)
-                slices = np.array([Counter(g)[profile] for g in fleet.options], dtype=np.float64)
+                slices = np.array([fleet.slots * Counter(g)[profile] for g in fleet.options], dtype=np.float64)
                 self._add(np.full(len(columns), self._pool_rows[pool]), self._first + columns, -slices)
             total = self._new_rows(1, float(fleet.gpus), float(fleet.gpus))
             self._add(np.repeat(total, len(columns)), self._first + columns, np.ones(len(columns)))
@@ -121,5 +122,6 @@ def units_of(fleets: Sequence[Fleet], gpus: Sequence[Ints], counts: Sequence[int
     units = list(counts)
     for fleet, chosen in zip(fleets, gpus, strict=True):
         for profile, pool in fleet.pools.items():
-            units[pool] = sum(Counter(g)[profile] * int(n) for g, n in zip(fleet.options, chosen, strict=True))
+            slices = sum(Counter(g)[profile] * int(n) for g, n in zip(fleet.options, chosen, strict=True))
+            units[pool] = fleet.slots * slices
     return tuple(units)

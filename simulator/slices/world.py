@@ -362,6 +362,10 @@ class World:
 
     # -- nodes
 
+    def index(self, name: str) -> int:
+        """Of a GPU by name."""
+        return self._index[name]
+
     def close(self, at: int, now: float) -> None:
         """A notice came: no new batches; what waits there is sent elsewhere, what runs may end."""
         gpu = self.gpus[at]
@@ -382,15 +386,12 @@ class World:
             self.send(Waiting(key, batch.variant, batch.strict), now)
 
     def regain(self, at: int, now: float) -> None:
-        """A fresh GPU stands in: empty slices, the geometry of the old one."""
+        """A fresh GPU stands in: empty slices, the geometry of the old one. What the old one still runs ends there."""
         gpu = self.gpus[at]
-        gpu.parts.clear()
         gpu.cut(self.placements, gpu.geometry, now)
-        gpu.running = 0
-        gpu.epoch += 1
         gpu.here = True
         self.containers.forget(gpu.name)
-        if self.reconfigurator.state(gpu.name) is GpuState.DRAINING:
+        if gpu.running == 0 and self.reconfigurator.state(gpu.name) is GpuState.DRAINING:
             self._do(self.reconfigurator.handle(SlicesIdle(gpu.name), now), now)
         if self.reconfigurator.state(gpu.name) is GpuState.CHANGING:
             self._do(self.reconfigurator.handle(GeometryChanged(gpu.name, ok=False), now), now)

@@ -19,6 +19,7 @@ from simulator.rows import HEADER, row_of
 from simulator.scenario import catalogue_of, scenario_of
 from sluice.commands.simulate import SetOption, document_of, save
 from sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, print_json
+from sluice.slices import compare_slices, is_slices
 
 Document = Mapping[str, Any]
 
@@ -50,6 +51,12 @@ def compare(
     """Run the systems of SCENARIO on the same arrivals and compare them."""
     with one_line_errors():
         document = document_of(scenario, settings)
+        if is_slices(document):
+            if live:
+                raise ConfigurationError("--live: a scenario of sliced GPUs is simulated only")
+            asked = [name.strip() for name in policies.split(",") if name.strip()] if policies else None
+            compare_slices(document, scenario, names=asked, seeds=seeds, jobs=jobs, report=report, as_json=as_json)
+            return
         base = scenario_of(document, f"scenario {scenario}")
         if live:
             from sluice.fidelity import compare_live  # the live system is imported only where it runs

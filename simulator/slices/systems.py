@@ -1,0 +1,160 @@
+"""Named systems: how each places, dispatches, cuts and buys. A scenario's system starts from one of these."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from domain.errors import ConfigurationError
+from planner.geometry.tables import TABLES, Geometry, parse_geometry
+from planner.procurement import Mode, Prices
+from policies.placement.dispatch import LeastSlowdown, RoundRobin
+from policies.placement.slowdown import SlowdownTable
+from policies.placement.strategies import SlicePlacement, StrictRoom, strategy
+from simulator.slices.controls import JointControl, ProteanControl
+from simulator.slices.oracle import OracleControl, Way
+from simulator.slices.spec import SliceScenario, SystemSpec
+from simulator.slices.spot import BoughtNodes
+from simulator.slices.workload import Workload
+from simulator.slices.world import Control, Dispatch, Rules, World
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """``geometry`` None: the scenario's own. ``reserve``: of strict-room."""
+
+    placement: str
+    dispatch: str = "round-robin"
+    reconfiguration: str = "none"
+    geometry: str | None = None
+    procurement: Mode = "on-demand"
+    reserve: int = 0
+    keep_alive_s: float | None = None
+
+
+SYSTEMS: Mapping[str, System] = {
+    "joint": System(placement="strict-room", dispatch="least-slowdown", reconfiguration="joint", procurement="hybrid"),
+    "protean": System(placement="strict-first", reconfiguration="protean", procurement="hybrid"),
+    "protean-published": System(placement="strict-first", reconfiguration="protean-published", procurement="hybrid"),
+    "oracle": System(
+        placement="strict-room", dispatch="least-slowdown", reconfiguration="oracle", procurement="hybrid"
+    ),
+    "infless": System(placement="fifo-shared", geometry="7g"),
+    "molecule": System(placement="fifo-time-shared", geometry="7g"),
+    "naive": System(placement="weighted-round-robin", geometry="4g+2g+1g"),
+    "mig-only": System(placement="round-robin-time-shared", geometry="4g+3g"),
+    "mps-mig": System(placement="round-robin-shared", geometry="4g+3g"),
+    "smart": System(placement="class-slices", geometry="4g+3g"),
+    "gpulet": System(placement="capped-shared", geometry="7g"),
+    "spot-only": System(placement="strict-first", reconfiguration="protean", procurement="spot-only"),
+}
+"""By name."""
+
+
+def system_of(scenario: SliceScenario, label: str) -> System:
+    """The system called ``label``. Raises ConfigurationError."""
+    spec = scenario.systems.get(label) or SystemSpec()
+    base = SYSTEMS.get(spec.like or label)
+    if base is None:
+        known = ", ".join(SYSTEMS)
+        raise ConfigurationError(
+            f"systems.{label}: no system is called {spec.like or label!r}; name one with like: {known}"
+        )
+    given = {k: v for k, v in spec.model_dump(exclude={"like"}).items() if v is not None}
+    return replace(base, **given)
+
+
+def world_of(scenario: SliceScenario, label: str, workload: Workload, seed: int) -> World:
+    """A world that is about to begin."""
+    system = system_of(scenario, label)
+    table = scenario.table()
+    containers = scenario.containers
+    r = scenario.reconfiguration
+    rules = Rules(
+        make_queue=_queue(system, table),
+        geometry=_geometry(scenario, system),
+        reshape_s=r.reshape_s,
+        fraction=r.fraction,
+        # The joint plan weighs changes itself: its wishes need not be repeated.
+        patience=1 if system.reconfiguration == "joint" else r.patience,
+        published=system.reconfiguration == "protean-published",
+        cold_start_s=containers.cold_start_s,
+        keep_alive_s=containers.keep_alive_s if system.keep_alive_s is None else system.keep_alive_s,
+    )
+    p = scenario.procurement
+    nodes = BoughtNodes(
+        system.procurement,
+        p.market(),
+        Prices(p.on_demand_price, p.spot_price),
+        np.random.default_rng([seed, 4]),
+        core=p.core if system.procurement == "hybrid" else 0,
+    )
+    return World(
+        workload,
+        table,
+        TABLES[scenario.gpus.type],
+        scenario.gpus.count,
+        rules,
+        dispatch=_dispatch(system, table),
+        control=_control(scenario, system, table, workload, seed),
+        nodes=nodes,
+    )
+
+
+def _geometry(scenario: SliceScenario, system: System) -> Geometry:
+    return parse_geometry(system.geometry or scenario.gpus.geometry)
+
+
+class _MakeQueue:
+    """Makes a GPU's queue; an object, so that worlds can be copied and pickled."""
+
+    def __init__(self, system: System, table: SlowdownTable, reserve: int | None = None) -> None:
+        self._system, self._table, self._reserve = system, table, reserve
+
+    def __call__(self) -> SlicePlacement:
+        if self._system.placement == StrictRoom.name:
+            return StrictRoom(self._table, reserve=self._system.reserve if self._reserve is None else self._reserve)
+        return strategy(self._system.placement, self._table)
+
+
+def _queue(system: System, table: SlowdownTable, reserve: int | None = None) -> _MakeQueue:
+    return _MakeQueue(system, table, reserve)
+
+
+def _dispatch(system: System, table: SlowdownTable) -> Dispatch:
+    return LeastSlowdown(table) if system.dispatch == "least-slowdown" else RoundRobin()
+
+
+def _control(
+    scenario: SliceScenario, system: System, table: SlowdownTable, workload: Workload, seed: int
+) -> Control | None:
+    r = scenario.reconfiguration
+    multiplier = scenario.workload.slo_multiplier
+    match system.reconfiguration:
+        case "protean" | "protean-published":
+            return ProteanControl(
+                period=r.protean_period_s,
+                window=r.window_s,
+                multiplier=multiplier,
+                published=system.reconfiguration == "protean-published",
+            )
+        case "joint":
+            return JointControl(
+                period=r.joint_period_s,
+                multiplier=multiplier,
+                change_weight=r.change_weight,
+                gpu_type=scenario.gpus.type,
+            )
+        case "oracle":
+            joint, protean = SYSTEMS["joint"], SYSTEMS["protean"]
+            ways = {
+                "joint": Way(_queue(joint, table, 0), lambda: _dispatch(joint, table)),
+                "joint, reserve": Way(_queue(joint, table, 1), lambda: _dispatch(joint, table)),
+                "protean": Way(_queue(protean, table), lambda: _dispatch(protean, table)),
+            }
+            rivals = {"joint": "joint", "protean": "protean"}
+            plain = scenario.model_copy(update={"systems": dict.fromkeys(rivals)})
+            shadows = {name: world_of(plain, name, workload, seed) for name in rivals}
+            return OracleControl(ways, period=r.oracle_period_s, multiplier=multiplier, shadows=shadows)
+        case _:
+            return None
