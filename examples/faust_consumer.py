@@ -3,8 +3,7 @@
     pip install 'sluicegate[faust]'
     SLUICE_APP=clouds faust -A examples.faust_consumer worker -l info      # from the repository's folder
 
-``SLUICE_BROKER`` (kafka://127.0.0.1:9092) and ``SLUICE_PREFIX`` (sluice) say where; ``SLUICE_STOP_AFTER`` ends it after
-so many outcomes.
+``SLUICE_BROKER`` (kafka://127.0.0.1:9092) and ``SLUICE_PREFIX`` (sluice) say where.
 """
 
 import os
@@ -15,7 +14,6 @@ import faust
 
 PREFIX = os.environ.get("SLUICE_PREFIX", "sluice")
 APP = os.environ.get("SLUICE_APP", "digits")
-STOP_AFTER = int(os.environ.get("SLUICE_STOP_AFTER", "0"))
 
 app = faust.App(
     f"{PREFIX}-{APP}-tally",
@@ -37,5 +35,3 @@ async def count(outcomes: Any) -> None:
         tally[f"{outcome.get('model_version', 'nobody')} {how}"] += 1
         if sum(tally.values()) % 20 == 0:
             print(dict(tally), flush=True)
-        if sum(tally.values()) == STOP_AFTER:
-            await app.stop()
