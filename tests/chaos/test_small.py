@@ -10,7 +10,7 @@ from tests.chaos.run import run_cell
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
 
-@pytest.mark.parametrize("name", ["worker-kill-before-commit", "poison", "full-disk"])
+@pytest.mark.parametrize("name", ["worker-kill-before-commit", "full-disk"])
 async def test_nothing_is_lost_and_promises_are_kept_or_announced(
     name: str, kafka_url: str, sluice_home: Path, tmp_path: Path
 ) -> None:
