@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from profiles.catalogue import Catalogue
+from sluice.registry_topic import publish_catalogue
 from sluice.settings import Settings
 from sluice.wiring import System
 from stages.run import Stage, run_stages
@@ -38,12 +39,14 @@ async def system(settings: Settings, catalogue: Catalogue, models: Path, run_fol
 
 
 async def serve(built: System, stages: Sequence[Stage], started: Callable[[], None] | None = None) -> None:
-    """Run ``stages`` until SIGINT or SIGTERM."""
+    """Run ``stages`` until SIGINT or SIGTERM; the planner's process also puts the catalogue on the registry topic."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     try:
+        if any(stage.name == "planner" for stage in stages):
+            await publish_catalogue(built.broker, built.producer, built.topics, built.catalogue)
         if started is not None:
             started()
         await run_stages(stages, stop)

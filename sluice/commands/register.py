@@ -8,16 +8,22 @@ from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from domain.errors import InvalidInputError
+from domain.errors import InvalidInputError, SluiceError
+from profiles.catalogue import Catalogue
 from profiles.generation.metrics import METRICS
 from profiles.profiler import Effort
 from profiles.registered import Record, Registered
 from sluice.commands.variants import candidate_rows
 from sluice.console import JsonOption, err, one_line_errors, out, print_json
+from sluice.places import live_server
+from sluice.registry_topic import publish_catalogue
 from sluice.settings import Settings, load
+from streams import connect
+from streams.topics import Topics
 
 _INTERRUPTED = 130
 
@@ -60,7 +66,8 @@ def register_command(
             raise InvalidInputError("MODEL, --validation", "give the .onnx file and its labelled rows")
         slo = None if slo_ms is None else slo_ms / 1e3
         made = _register(chosen, model, app, validation, metric, slo, _threads(threads), repeats, chance)
-    _show(made, as_json=as_json)
+    published = asyncio.run(_publish(chosen, app))
+    _show(made, published, as_json=as_json)
 
 
 def _change(settings: Settings, app: str, version: int | None, *, as_json: bool) -> None:
@@ -71,10 +78,37 @@ def _change(settings: Settings, app: str, version: int | None, *, as_json: bool)
     else:
         registered.publish(registered.record(app, version))
         told = f"{app} is served as version {version}"
+    published = asyncio.run(_publish(settings, app))
     if as_json:
-        print_json({"app": app, "served_version": version, "versions": registered.versions(app)})
+        print_json(
+            {"app": app, "served_version": version, "versions": registered.versions(app), "published": published}
+        )
     else:
         out.print(told)
+
+
+async def _publish(settings: Settings, app: str) -> str | None:
+    """Tell a system that runs, by its registry topic; where, or None where none does: it is told when it starts."""
+    url = settings.broker
+    if url == "memory://":
+        address = await asyncio.to_thread(live_server, settings)
+        if address is None:
+            return None
+        url = f"memory+{address}"
+    broker = connect(url)
+    producer = broker.producer()
+    topics = Topics(settings.prefix)
+    catalogue = Registered(settings.home).catalogue(verify=False) or Catalogue.of((), (), ())
+    try:
+        await producer.start()
+        offset = await publish_catalogue(broker, producer, topics, catalogue, only=app)
+        return f"{topics.registry}@{offset}"
+    except SluiceError as error:
+        err.print(f"[dim]not told to {escape(url)}: {escape(str(error))}; `sluice up` tells it when it starts[/]")
+        return None
+    finally:
+        await producer.stop()
+        await broker.close()
 
 
 def _register(
@@ -133,7 +167,7 @@ def _threads(text: str) -> tuple[int, ...]:
         raise InvalidInputError("--threads", f"{text!r}; give numbers such as 1,2") from error
 
 
-def _show(made: Any, *, as_json: bool) -> None:
+def _show(made: Any, published: str | None, *, as_json: bool) -> None:
     record: Record = made.record
     if as_json:
         print_json(
@@ -143,6 +177,7 @@ def _show(made: Any, *, as_json: bool) -> None:
                 "known": made.known,
                 "resumed": made.resumed,
                 "folder": str(made.folder),
+                "published": published,
                 "metric": record.metric,
                 "chance": record.chance,
                 "rows": record.scored_rows,
