@@ -9,6 +9,7 @@ from planner.baselines.ablations import WithoutAssignment, WithoutBatching, With
 from planner.baselines.infaas import InfaasAccuracyPlanner
 from planner.baselines.per_device import PerDevicePlanner
 from planner.baselines.published import ClipperPlanner, SommelierPlanner
+from planner.baselines.word import AtItsWord, proteus
 from planner.greedy import GreedyFill
 from planner.headroom import PricedHeadroom
 from planner.problem import Planner
@@ -25,6 +26,11 @@ PLANNERS: Mapping[str, Callable[[], Planner]] = MappingProxyType(
         "sommelier": SommelierPlanner,
         "infaas-accuracy": InfaasAccuracyPlanner,
         "proteus-per-device": PerDevicePlanner,
+        "clipper-ht-published": lambda: AtItsWord(ClipperPlanner(accurate=False)),
+        "clipper-ha-published": lambda: AtItsWord(ClipperPlanner(accurate=True)),
+        "sommelier-published": lambda: AtItsWord(SommelierPlanner()),
+        "infaas-accuracy-published": lambda: AtItsWord(InfaasAccuracyPlanner()),
+        "proteus-published": proteus,
         "allocation-without-selection": WithoutSelection,
         "allocation-without-placement": lambda: SommelierPlanner(name="allocation-without-placement"),
         "allocation-without-assignment": WithoutAssignment,

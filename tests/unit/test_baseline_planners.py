@@ -86,6 +86,44 @@ def test_infaas_grows_by_what_costs_least_accuracy_and_keeps_what_is_enough() ->
     assert {p.device for p in first.placements if p.app == "b"} <= {p.device for p in more.placements if p.app == "b"}
 
 
+# Eight in a batch take longer than four would for half as many: the largest batch is not the best one.
+UNEVEN = Catalogue.of(
+    [App(name="a", slo=0.5)],
+    [Variant(name="a-low", app="a", accuracy=0.7), Variant(name="a-high", app="a", accuracy=0.9)],
+    [
+        Profile(
+            variant=name,
+            device_type="cpu",
+            points=tuple(BatchLatency(b, x * s, x * s) for b, x in ((1, 1.0), (4, 2.0), (8, 6.0))),
+        )
+        for name, s in (("a-low", 0.02), ("a-high", 0.04))
+    ],
+)
+
+
+@pytest.mark.parametrize("name", ["clipper-ht", "clipper-ha", "sommelier", "infaas-accuracy"])
+def test_at_its_papers_word_a_baseline_reckons_with_the_largest_batch_and_five_percent(name: str) -> None:
+    qps = 40.0
+    problem = Problem(
+        demands=(AppDemand(app="a", qps=qps, slo=0.5, headroom=1.5),),
+        devices=tuple(Device(name=f"d{i}", type="cpu") for i in range(2)),
+        catalogue=UNEVEN,
+    )
+    mended, published = (planner(n).allocate(problem) for n in (name, f"{name}-published"))
+    assert {p.max_batch for p in mended.placements} == {4}
+    assert {p.max_batch for p in published.placements} == {8}
+    slowest = 8 / (6 * (0.04 if name == "clipper-ha" else 0.02))
+    assert max(p.share for p in published.placements) * qps * 1.05 <= slowest * (1 + 1e-6)
+
+
+def test_proteus_as_published_is_content_with_a_plan_that_is_far_from_optimal() -> None:
+    problem = asked(100, 100, devices=6)
+    published, exact = (planner(n).allocate(problem) for n in ("proteus-published", "proteus-per-device"))
+    assert min(published.served.values()) == min(exact.served.values()) == 1.0
+    assert published.objective <= exact.objective + 1e-6
+    assert published.bound >= exact.objective - 1e-6
+
+
 def test_without_selection_only_the_most_accurate_is_held() -> None:
     assert levels(planner("allocation-without-selection").allocate(asked(500, 1))) == {"high"}
 
