@@ -27,8 +27,12 @@ class BySecond:
         self.missed[second] += outcome.miss
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_three_seconds_after_a_step_to_five_times_violations_are_below_one_percent(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("planner", "seed"), [("allocation", 1), ("allocation", 2), ("allocation", 3), ("allocation-priced", 1)]
+)
+def test_three_seconds_after_a_step_to_five_times_violations_are_below_one_percent(
+    tmp_path: Path, planner: str, seed: int
+) -> None:
     trace = tmp_path / "step.csv"
     trace.write_text("".join(f"{100 if second < STEP else 500}\n" for second in range(45)))
     document = overridden(
@@ -36,6 +40,7 @@ def test_three_seconds_after_a_step_to_five_times_violations_are_below_one_perce
         {
             "traces": {"format": "counts", "path": str(trace), "shares": {"images": 0.6, "words": 0.4}},
             "duration_s": 45,
+            "planner.name": planner,
             "policies": {"routing": "accuracy-first", "batching": "adaptive"},
             "simulation": {"service": "median"},
         },
