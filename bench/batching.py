@@ -283,7 +283,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("reports/bench"))
     asked = parser.parse_args()
     cells = [Cell(a, c, s, load) for a in ARRIVALS for c in CURVES for s in SLOS for load in LOADS]
-    jobs = [(cell, asked.queries, seed) for cell in cells for seed in range(asked.seeds)]
+    jobs = [(cell, asked.queries, seed) for seed in range(asked.seeds) for cell in cells]
     asked.out.mkdir(parents=True, exist_ok=True)
     kept = asked.out / "batching.jsonl"
     if asked.fresh:
