@@ -1,0 +1,67 @@
+"""Devices half as slow again as their profiles say: measured latencies correct the plans."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from domain.events import LatencyMeasured
+from domain.outcome import Outcome
+from planner.latency import LatencyFactors
+from simulator.engine import Engine
+from simulator.scenario import build, overridden, read_scenario, scenario_of, source_of
+
+SMALL = Path(__file__).resolve().parents[2] / "examples" / "scenarios" / "small.yaml"
+SECONDS = 60
+LEARNED = 20
+
+
+class BySecond:
+    """Queries and misses by the second they arrived in."""
+
+    def __init__(self) -> None:
+        self.asked: Counter[int] = Counter()
+        self.missed: Counter[int] = Counter()
+
+    def add(self, outcome: Outcome) -> None:
+        self.asked[int(outcome.arrival)] += 1
+        self.missed[int(outcome.arrival)] += outcome.miss
+
+
+def violations(tmp_path: Path) -> float:
+    """Violation ratio once the system had time to learn, everything 1.5 times as slow as profiled."""
+    trace = tmp_path / "flat.csv"
+    trace.write_text("600\n" * SECONDS)
+    document = overridden(
+        read_scenario(SMALL, {}),
+        {
+            "traces": {"format": "counts", "path": str(trace), "qps": None, "shares": {"images": 0.6, "words": 0.4}},
+            "duration_s": SECONDS,
+            "policies": {"routing": "weighted", "batching": "adaptive"},
+            "planner": {"headroom": 1.2},
+            "simulation": {"service": "median", "stragglers": [{"device": "*", "factor": 1.5}]},
+        },
+    )
+    scenario = scenario_of(document)
+    system = build(scenario, lambda: 0.0)
+    seen = BySecond()
+    Engine(system, np.random.default_rng(1), [seen]).run(
+        source_of(scenario, system.catalogue, np.random.default_rng(1))
+    )
+    after = range(LEARNED, SECONDS - 2)
+    return sum(seen.missed[s] for s in after) / sum(seen.asked[s] for s in after)
+
+
+def test_plans_follow_what_is_measured(tmp_path: Path) -> None:
+    assert violations(tmp_path) < 0.01
+
+
+def test_without_measurements_the_wrong_profiles_would_cost_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ignored(_: LatencyFactors, __: LatencyMeasured) -> None:
+        return None
+
+    monkeypatch.setattr(LatencyFactors, "handle", ignored)
+    assert violations(tmp_path) > 0.03
