@@ -15,6 +15,7 @@ import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from domain.actions import Accept, Activate, Announce, Expire, Reject, WakeAt
 from domain.app import App, slo_class
@@ -31,6 +32,7 @@ from stages.intake import Intake
 from stages.outbox import Outbox
 from stages.telemetry import Telemetry
 from stages.tracing import Tracing
+from stages.wakes import Wakes
 from streams import codec, control
 from streams.ports import Broker, Consumer, Producer, Record
 from streams.topics import Topics
@@ -98,7 +100,7 @@ class AdmissionStage:
         self._classes: dict[str, Counter[float]] = {name: Counter() for name in apps}
         self._activated = activated
         self._activations = {name: Activation(name) for name in apps} if activated is not None else {}
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._wakes = Wakes(clock)
 
     @property
     def name(self) -> str:
@@ -116,8 +118,7 @@ class AdmissionStage:
         try:
             await self._intake.run(self._take, stop)
         finally:
-            for timer in self._timers.values():
-                timer.cancel()
+            self._wakes.cancel()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -264,7 +265,4 @@ class AdmissionStage:
                     if self._activated is not None:
                         self._activated(app, plan)
                 case WakeAt(at):
-                    wait = max(0.0, at - self._clock.wall())
-                    if app in self._timers:
-                        self._timers[app].cancel()
-                    self._timers[app] = asyncio.get_running_loop().call_later(wait, self._tell, app, Woke())
+                    self._wakes.wake_at(app, at, partial(self._tell, app, Woke()))

@@ -28,6 +28,7 @@ from stages.intake import Intake
 from stages.outbox import Outbox
 from stages.telemetry import Telemetry
 from stages.tracing import Tracing
+from stages.wakes import Wakes
 from streams import codec, control
 from streams.ports import Broker, Consumer, Producer, Record
 from streams.topics import Topics
@@ -79,7 +80,7 @@ class RouterStage:
         self._epoch = NO_EPOCH
         self._routes = False
         self._held: deque[tuple[codec.QueryMessage, Record]] = deque()
-        self._timer: asyncio.TimerHandle | None = None
+        self._wakes = Wakes(clock)
         telemetry.of_outbox(self.name, self._outbox)
         telemetry.of_intake(self.name, lambda: self._intake)
         self._meters.read("sluice_held_queries", lambda: [((app,), float(len(self._held)))])
@@ -102,8 +103,7 @@ class RouterStage:
         try:
             await self._intake.run(self._take, stop)
         finally:
-            if self._timer is not None:
-                self._timer.cancel()
+            self._wakes.cancel()
             await self._outbox.stop()
             for task in tasks:
                 task.cancel()
@@ -240,17 +240,7 @@ class RouterStage:
                     while self._held:
                         self._route(*self._held.popleft())
                 case WakeAt(at):
-                    self._wake_at(at)
-
-    def _wake_at(self, at: float) -> None:
-        loop = asyncio.get_running_loop()
-        when = loop.time() + max(0.0, at - self._clock.wall())
-        if self._timer is not None:
-            if self._timer.when() <= when:
-                return
-            self._timer.cancel()
-        self._timer = loop.call_at(when, self._woke)
+                    self._wakes.wake_at("activation", at, self._woke)
 
     def _woke(self) -> None:
-        self._timer = None
         self._tell(Woke())

@@ -12,7 +12,7 @@ from typing import Any, Protocol, assert_never
 
 from domain.actions import Acknowledge, Announce, Drop, Expire, Host, Load, Retire, Run, StagingAction, Unload, WakeAt
 from domain.clock import Clock
-from domain.device import WHOLE, Device, Slice
+from domain.device import Device, Slice
 from domain.errors import ExecutionError, LoadError
 from domain.events import (
     Arrived,
@@ -25,18 +25,19 @@ from domain.events import (
     StationEvent,
     Woke,
 )
-from domain.executor import Executed, Executor
-from domain.outcome import Outcome, OutcomeKind, Reason
+from domain.executor import Executor
+from domain.outcome import Outcome, OutcomeKind
 from domain.plan import NO_EPOCH, Epoch, Plan
-from domain.profile import LatencyCurve
 from domain.query import Query
 from domain.table import TableObserved, TablesChanged
-from domain.tensor import Tensor, split_rows
+from domain.tensor import Tensor
 from policies.dropping.streams import Recall, StreamBook
 from policies.protocols import FollowsTables
 from profiles.catalogue import Catalogue
+from stages.batches import Batches, Ending
 from stages.telemetry import Telemetry
 from stages.tracing import Tracing
+from stages.wakes import Wakes
 
 log = logging.getLogger(__name__)
 
@@ -56,21 +57,6 @@ class _Waiting:
     tensors: Sequence[Tensor]
     since: float
     epoch: Epoch
-
-
-@dataclass(frozen=True, slots=True)
-class _Ending:
-    """How a query of a batch ended, at ``at``."""
-
-    query: Query
-    kind: OutcomeKind
-    at: float
-    reason: Reason | None = None
-    detail: str | None = None
-    run: Run | None = None
-    started: float | None = None
-    execution_s: float = 0.0
-    outputs: Outputs = ()
 
 
 class SliceRunner:
@@ -108,18 +94,24 @@ class SliceRunner:
         self._announce = announce
         self._waiting: dict[Query, _Waiting] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._wakes = Wakes(clock)
         self._loading = asyncio.Lock()
         self._retiring: set[str] = set()
         self._running_app: str | None = None
         self._running_variant: str | None = None
         self._idle = asyncio.Event()
         self._idle.set()
-        self._measured: dict[tuple[str, int], tuple[int, float]] = {}
         self._best = {app: catalogue.best_accuracy(app) for app in catalogue.apps}
-        self._curves: dict[str, LatencyCurve] = {}
-        self._busy_s = 0.0
-        self._busy_until = 0.0
+        self._batches = Batches(
+            device,
+            part,
+            executor=executor,
+            catalogue=catalogue,
+            clock=clock,
+            meters=self._meters,
+            inputs=self._inputs,
+            restart=self._restart,
+        )
         self._book = StreamBook((device.name, part.name))
 
     @property
@@ -136,39 +128,18 @@ class SliceRunner:
         """Whether queries of ``app`` can be answered here."""
         return bool(self._staging.wants(app))
 
-    @property
-    def _kind(self) -> str:
-        return self._device.type if self._slice.profile == WHOLE else self._slice.profile
-
-    def _expected(self, run: Run) -> float:
-        """Seconds that a batch takes by its profile, 0 where it has none."""
-        curve = self._curves.get(run.variant)
-        if curve is None:
-            profile = self._catalogue.profiles.get((run.variant, self._kind))
-            if profile is None:
-                return 0.0
-            curve = self._curves[run.variant] = profile.curve()
-        return curve(min(run.rows, curve.max_batch))
-
     def take_measured(self) -> list[LatencyMeasured]:
         """Batch latencies since the last call, one mean a variant and size."""
-        kind = self._kind
-        measured = [
-            LatencyMeasured(variant, kind, rows, total / count, count)
-            for (variant, rows), (count, total) in self._measured.items()
-        ]
-        self._measured.clear()
-        return measured
+        return self._batches.take_measured()
 
     @property
     def busy_for(self) -> float:
         """Seconds until the running batch is expected to end, 0 while idle."""
-        return max(0.0, self._busy_until - self._clock.wall()) if self._running_app is not None else 0.0
+        return self._batches.busy_for
 
     def take_busy(self) -> float:
         """Seconds the executor ran since the last call."""
-        busy, self._busy_s = self._busy_s, 0.0
-        return busy
+        return self._batches.take_busy()
 
     async def start(self) -> None:
         """Start the executor."""
@@ -210,8 +181,7 @@ class SliceRunner:
 
     async def close(self) -> None:
         """Stop timers, tasks and the executor."""
-        for timer in self._timers.values():
-            timer.cancel()
+        self._wakes.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -229,11 +199,11 @@ class SliceRunner:
                     self._idle.clear()
                     self._spawn(self._run(action))
                 case Drop(query, reason):
-                    self._end(query, OutcomeKind.DROPPED, reason=reason)
+                    self._end(Ending(query, OutcomeKind.DROPPED, self._clock.wall(), reason))
                 case Expire(query):
-                    self._end(query, OutcomeKind.EXPIRED)
+                    self._end(Ending(query, OutcomeKind.EXPIRED, self._clock.wall()))
                 case WakeAt(at):
-                    self._wake_at("station", at, self._station_woke)
+                    self._wakes.wake_at("station", at, self._station_woke)
                 case Announce(subject, state):
                     self._book.announced(subject.removeprefix("app:"), state)
                     self._announce(action, now)
@@ -247,107 +217,31 @@ class SliceRunner:
 
     async def _run(self, run: Run) -> None:
         started = self._clock.wall()
-        app = run.queries[0].app
-        failed = False
-        execution_s = 0.0
-        self._busy_until = started + self._expected(run)
-        kept = [(query, w) for query in run.queries if (w := self._waiting.get(query)) is not None]
-        if not kept:  # abandoned before it began
-            self._finished(Finished(app, run.variant, run.rows, 0.0))
-            return
-        ends: list[_Ending]
-        try:
-            executed = await self._executor.run(run.variant, [w.tensors for _, w in kept], sum(q.rows for q, _ in kept))
-        except ExecutionError as error:
-            failed = True
-            ends = await self._isolate(run, started, error)
-        else:
-            execution_s = executed.execution_s
-            now = self._clock.wall()
-            self._note(run.variant, run.rows, now - started)
-            ends = _answers([query for query, _ in kept], run, executed, started, now)
-        if self._tracing is not None:
+        ran = await self._batches.run(run)
+        if self._tracing is not None and ran.ends:
             self._trace(self._tracing, run, started)
-        self._finish(Finished(app, run.variant, run.rows, execution_s, failed), ends)
+        event = Finished(run.queries[0].app, run.variant, run.rows, ran.execution_s, ran.failed)
+        now = ran.ends[0].at if ran.ends and not ran.failed else self._clock.wall()
+        missed = not all(end.on_time for end in ran.ends)
+        if missed:  # the policy hears of misses before they are written: it may have to announce them
+            self._finished(event, now)
+        for end in ran.ends:
+            self._end(end)
+        if not missed:
+            self._finished(event, now)
+
+    def _inputs(self, query: Query) -> Sequence[Tensor] | None:
+        waiting = self._waiting.get(query)
+        return None if waiting is None else waiting.tensors
 
     def _trace(self, tracing: Tracing, run: Run, started: float) -> None:
         told = {"sluice.variant": run.variant, "sluice.device": self._device.name, "sluice.rows": run.rows}
         tracing.batch((query.id for query in run.queries), started, self._clock.wall(), told)
 
-    def _finish(self, event: Finished, ends: "list[_Ending]") -> None:
-        """Answers first; but of misses the policy hears before they are written: it may have to announce them."""
-        now = ends[0].at if ends and not event.failed else self._clock.wall()
-        missed = event.failed or any(end.at > end.query.deadline for end in ends)
-        if missed:
-            self._finished(event, now)
-        for end in ends:
-            self._end_of_batch(end)
-        if not missed:
-            self._finished(event, now)
-
-    def _finished(self, event: Finished, now: float | None = None) -> None:
+    def _finished(self, event: Finished, now: float) -> None:
         self._running_app = self._running_variant = None
         self._idle.set()
         self._tell_station(event, now)
-
-    def _end_of_batch(self, end: "_Ending") -> None:
-        self._end(
-            end.query,
-            end.kind,
-            at=end.at,
-            reason=end.reason,
-            detail=end.detail,
-            run=end.run,
-            started=end.started,
-            execution_s=end.execution_s,
-            outputs=end.outputs,
-        )
-
-    async def _isolate(self, run: Run, started: float, error: ExecutionError) -> "list[_Ending]":
-        """A batch failed: run each query alone, so that one that breaks the model fails alone."""
-        ids = [query.id for query in run.queries]
-        log.warning(
-            "%s failed a batch of %d on %s: %s",
-            run.variant,
-            run.rows,
-            self._device.name,
-            error,
-            extra={"query_ids": ids},
-        )
-        self._meters.add("sluice_batch_failures", self._device.name, run.variant)
-        ends: list[_Ending] = []
-        if error.fatal:
-            await self._restart()
-        for query in run.queries:
-            waiting = self._waiting.get(query)
-            if waiting is None:
-                continue
-            now = self._clock.wall()
-            if len(run.queries) > 1:
-                if now >= query.deadline:
-                    ends.append(_Ending(query, OutcomeKind.EXPIRED, now, detail=f"its batch failed: {error}"))
-                    continue
-                try:
-                    executed = await self._executor.run(run.variant, [waiting.tensors], query.rows)
-                except ExecutionError as alone:
-                    error = alone
-                    if alone.fatal:
-                        await self._restart()
-                else:
-                    ends += _answers([query], run, executed, started, self._clock.wall())
-                    continue
-            ends.append(
-                _Ending(
-                    query,
-                    OutcomeKind.FAILED,
-                    self._clock.wall(),
-                    reason=Reason.MODEL_ERROR,
-                    detail=str(error),
-                    run=run,
-                    started=started,
-                )
-            )
-        return ends
 
     async def _restart(self) -> None:
         """The executor's process died: start it and load what was hosted."""
@@ -360,39 +254,18 @@ class SliceRunner:
                 except LoadError as error:
                     log.error("%s cannot be loaded again on %s: %s", variant, self._device.name, error)
 
-    def _note(self, variant: str, rows: int, seconds: float) -> None:
-        count, total = self._measured.get((variant, rows), (0, 0.0))
-        self._measured[variant, rows] = (count + 1, total + seconds)
-        self._busy_s += seconds
-        self._meters.add("sluice_device_busy_seconds", self._device.name, self._slice.name, by=seconds)
-        self._meters.observe("sluice_batch_rows", rows, self._device.name, variant)
-        self._meters.observe("sluice_batch_seconds", seconds, self._device.name, variant)
-
-    def _end(
-        self,
-        query: Query,
-        kind: OutcomeKind,
-        *,
-        at: float | None = None,
-        reason: Reason | None = None,
-        detail: str | None = None,
-        run: Run | None = None,
-        started: float | None = None,
-        execution_s: float = 0.0,
-        outputs: Outputs = (),
-    ) -> None:
+    def _end(self, end: Ending) -> None:
+        query, run, started = end.query, end.run, end.started
         waiting = self._waiting.pop(query, None)
         if waiting is None:
             return  # abandoned meanwhile: another device answers it
-        now = self._clock.wall() if at is None else at
-        answered = kind is OutcomeKind.ANSWERED
-        on_time = answered and now <= query.deadline
+        answered = end.kind is OutcomeKind.ANSWERED
         outcome = Outcome.of(
             query,
-            kind,
-            now,
-            reason=reason,
-            detail=detail,
+            end.kind,
+            end.at,
+            reason=end.reason,
+            detail=end.detail,
             variant=run.variant if run else None,
             accuracy=self._catalogue.variants[run.variant].accuracy if run and answered else 0.0,
             best_accuracy=self._best[query.app],
@@ -401,12 +274,12 @@ class SliceRunner:
             epoch=waiting.epoch if waiting.epoch != NO_EPOCH else None,
             policy=self._policy,
             batch_size=run.rows if run else 0,
-            queue_s=(started if started is not None else now) - waiting.since,
-            batch_s=now - started if started is not None else 0.0,
-            execution_s=execution_s,
-            promise=None if self._book.empty else self._book.ended(query, not on_time),
+            queue_s=(end.at if started is None else started) - waiting.since,
+            batch_s=0.0 if started is None else end.at - started,
+            execution_s=end.execution_s,
+            promise=None if self._book.empty else self._book.ended(query, not end.on_time),
         )
-        self._ends(query, outcome, outputs)
+        self._ends(query, outcome, end.outputs)
 
     # -- staging
 
@@ -429,7 +302,7 @@ class SliceRunner:
                     self._retiring.add(app)
                     self._try_to_retire()
                 case WakeAt(at):
-                    self._wake_at("staging", at, self._staging_woke)
+                    self._wakes.wake_at("staging", at, self._staging_woke)
                 case _ as unreachable:
                     assert_never(unreachable)
 
@@ -473,26 +346,3 @@ class SliceRunner:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.critical("%s/%s: %s", self._device.name, self._slice.name, error, exc_info=error)
-
-    def _wake_at(self, name: str, at: float, woke: Callable[[], None]) -> None:
-        """One timer a policy, at the earliest time asked for; policies ask again when they are woken early."""
-        loop = asyncio.get_running_loop()
-        when = loop.time() + max(0.0, at - self._clock.wall())
-        timer = self._timers.get(name)
-        if timer is not None:
-            if timer.when() <= when:
-                return
-            timer.cancel()
-        self._timers[name] = loop.call_at(when, self._fire, name, woke)
-
-    def _fire(self, name: str, woke: Callable[[], None]) -> None:
-        del self._timers[name]
-        woke()
-
-
-def _answers(queries: Sequence[Query], run: Run, executed: Executed, started: float, at: float) -> list[_Ending]:
-    parts = split_rows(executed.outputs, [query.rows for query in queries])
-    return [
-        _Ending(query, OutcomeKind.ANSWERED, at, None, None, run, started, executed.execution_s, outputs)
-        for query, outputs in zip(queries, parts, strict=True)
-    ]
