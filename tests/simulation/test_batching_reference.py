@@ -43,3 +43,11 @@ def test_no_rule_but_aimd_runs_what_comes_late() -> None:
     for rule in ("adaptive", "static", "deadline", "eager", "early-drop", "lazy-drop", "spread-drop", "balanced"):
         assert served(rule, 900, 5_000).wasted_s == 0.0
     assert served("aimd", 900, 5_000).wasted_s > 0.0
+
+
+@pytest.mark.parametrize("rate", [1200, 2000])
+def test_under_lasting_overload_the_adaptive_rule_keeps_batches_large_and_eager_does_not(rate: float) -> None:
+    ours, eager = served("adaptive", rate), served("eager", rate)
+    assert ours.mean_batch > 20 > 2 * eager.mean_batch
+    on_time = (20_000 - ours.misses) / ours.ended
+    assert on_time > 0.9 * 818 > 4 * (20_000 - eager.misses) / eager.ended
