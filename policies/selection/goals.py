@@ -20,26 +20,17 @@ they report, not when a query comes; the rate of an instance counts what was sen
 
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
-from enum import StrEnum
 from math import inf
 from typing import assert_never
 
 from domain.errors import InvalidInputError
+from domain.instance import InstanceState
 from domain.query import Goal
 from policies.selection.goal_index import FirstFit, Nearest
 
 LEAVES_OVERLOAD, INTERFERES, LEAVES_INTERFERENCE = 0.95, 1.5, 1.25
 IDLE = 0.8
 """A worker used less than this has resources to give an interfered instance."""
-
-
-class InstanceState(StrEnum):
-    """Of a variant on a worker."""
-
-    INACTIVE = "inactive"
-    ACTIVE = "active"
-    OVERLOADED = "overloaded"
-    INTERFERED = "interfered"
 
 
 def instance_state(

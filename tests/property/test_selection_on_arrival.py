@@ -5,6 +5,7 @@ from math import inf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from domain.instance import InstanceState
 from domain.query import Goal
 from policies.selection.goal_index import FirstFit, Nearest
 from policies.selection.goals import (
@@ -13,7 +14,6 @@ from policies.selection.goals import (
     GoalVariant,
     Infeasible,
     InstanceReported,
-    InstanceState,
     VariantsRegistered,
     WorkerReported,
     instance_state,

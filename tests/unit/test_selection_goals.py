@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from domain.errors import InvalidInputError
+from domain.instance import InstanceState
 from domain.query import Goal
 from policies.selection.goals import (
     Asked,
@@ -13,7 +14,6 @@ from policies.selection.goals import (
     GoalVariant,
     Infeasible,
     InstanceReported,
-    InstanceState,
     Mitigate,
     VariantsRegistered,
     WorkerReported,
