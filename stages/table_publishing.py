@@ -7,7 +7,6 @@ heartbeats, and a broken promise is announced on the status topic, with the reas
 
 import asyncio
 import logging
-import pickle
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -35,7 +34,7 @@ from planner.tables.watch import DriftWatch
 from profiles.catalogue import Catalogue
 from stages.control import Follower
 from stages.outbox import Outbox
-from stages.table_maker import LENGTH
+from stages.table_maker import LENGTH, decode_answer, encode_request
 from streams import control
 from streams.ports import Broker, Record
 from streams.topics import Topics
@@ -56,18 +55,14 @@ class TableMaker:
         try:
             process = await self._started()
             assert process.stdin is not None and process.stdout is not None  # pipes, as asked for
-            body = pickle.dumps((make, rules.library))
-            process.stdin.write(LENGTH.pack(len(body)) + body)
+            process.stdin.write(encode_request(make, rules.library))
             await process.stdin.drain()
             (length,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
-            answer = pickle.loads(await process.stdout.readexactly(length))  # noqa: S301 - from our own child
+            answer = await process.stdout.readexactly(length)
         except (OSError, EOFError) as error:
             await self.close()
             raise SluiceError(f"the process that makes tables ended ({type(error).__name__} {error})") from error
-        if isinstance(answer, str):
-            raise SluiceError(answer)
-        made: tuple[SelectionTable, ...] = answer
-        return made
+        return decode_answer(answer)
 
     async def close(self) -> None:
         """End it."""
