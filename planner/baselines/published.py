@@ -5,6 +5,7 @@ Rules:
   them once, at the start. Later plans only lose what was on devices that are gone.
 - Sommelier swaps variants but does not place: the first plan is the program's, after which a device serves the app it
   serves, by any of its variants.
+- The start lasts until half of the devices hold something: they join one by one.
 - The start's demand is what the first problem says, or ``expected`` where an experiment knows better.
 """
 
@@ -32,7 +33,7 @@ class ClipperPlanner:
     def allocate(self, problem: Problem) -> Allocation:
         """Place once, then keep."""
         check(problem)
-        if problem.previous:
+        if not _starting(problem):
             return keep(problem)
         restricted = with_variants(problem, extreme_variants(problem, accurate=self.accurate))
         return AllocationPlanner().allocate(_expecting(restricted, self.expected))
@@ -48,7 +49,7 @@ class SommelierPlanner:
     def allocate(self, problem: Problem) -> Allocation:
         """Place once, then swap."""
         check(problem)
-        if not problem.previous:
+        if _starting(problem):
             return AllocationPlanner().allocate(_expecting(problem, self.expected))
         return AllocationPlanner().allocate(keeping_apps(problem))
 
@@ -73,6 +74,11 @@ def keep(problem: Problem) -> Allocation:
         bound=max([objective, *(problem.catalogue.best_accuracy(app) for app in qps)]),
         steps=("kept the placements in force",),
     )
+
+
+def _starting(problem: Problem) -> bool:
+    holding = {p.device for p in problem.previous}
+    return 2 * sum(d.name in holding for d in problem.devices) < len(problem.devices)
 
 
 def _expecting(problem: Problem, expected: Mapping[str, float]) -> Problem:

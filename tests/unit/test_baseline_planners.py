@@ -55,6 +55,14 @@ def test_clipper_holds_one_accuracy_and_never_moves(name: str, level: str) -> No
     assert later.loads == 0
 
 
+@pytest.mark.parametrize("name", ["clipper-ht", "clipper-ha", "sommelier"])
+def test_devices_that_join_after_the_first_are_placed_as_well(name: str) -> None:
+    alone = planner(name).allocate(asked(20, 20, devices=1))
+    together = planner(name).allocate(replace(asked(20, 20), previous=alone.placements))
+    assert len(owners(together)) == 4
+    assert set(owners(together).values()) == {"a", "b"}
+
+
 def test_clipper_can_be_placed_for_an_expected_demand() -> None:
     first = ClipperPlanner(accurate=True, expected={"a": 60.0, "b": 1.0}).allocate(asked(1, 1))
     assert sum(app == "a" for app in owners(first).values()) == 3
