@@ -44,19 +44,17 @@ def figure_6(options: Options) -> Result:
     notes += [
         "The paper: early drop has 2-3x and AIMD 3.8-4x the violations of Proteus's waiting, on each process.",
         "Here waiting to the last moment has more violations than early drop, the other way round. In the artifact,"
-        " early"
-        " drop itself waits for full windows and AIMD never runs a partial batch on time-out: both stand idle with work"
-        " queued, more than the waiting they are compared with. As their papers state them, both run what is there.",
+        " early drop itself waits for full windows and AIMD never runs a partial batch on time-out: both stand idle"
+        " with work queued, more than the waiting they are compared with. As their papers state them, both run what"
+        " is there.",
         "Waiting turns spare time into larger batches, which helps only while the device keeps up on average. Each"
-        " batch"
-        " then starts at the last moment at which its head can still be in time, so anything unforeseen (a second burst"
-        " while it runs) is a miss; a rule that never idles meets the burst with an empty queue.",
+        " batch then starts at the last moment at which its head can still be in time, so anything unforeseen (a"
+        " second burst while it runs) is a miss; a rule that never idles meets the burst with an empty queue.",
         f"Gamma arrivals of shape {SHAPE:g} come in clumps of about {1 / SHAPE:.0f}: within a clump the rate is many"
-        " times the"
-        " mean, so that headroom decides and rules differ by how well they choose whom to give up. AIMD gives up nobody"
-        " before his deadline and runs hopeless heads: its late answers are the price.",
-        "Even streams leave rules nothing to do as long as planned capacity exceeds the load; what remains is rounding:"
-        " batches of half the SLO at a load of 95 % leave no room for the phase between nine streams.",
+        " times the mean, so that headroom decides and rules differ by how well they choose whom to give up. AIMD"
+        " gives up nobody before his deadline and runs hopeless heads: its late answers are the price.",
+        "Even streams leave rules nothing to do as long as planned capacity exceeds the load; what remains is"
+        " rounding: batches of half the SLO at a load of 95 % leave no room for the phase between nine streams.",
     ]
     intro = (
         f"{LOAD:g} queries/s in the mean, {seconds:g} s, families' shares as in the traces; same planner for all rules."

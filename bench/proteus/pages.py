@@ -55,8 +55,8 @@ def run_all(systems: Sequence[System], workload: Workload, options: Options) -> 
         run = found[system.name] = simulate(system, workload, options.seed)
         s = run.summary
         print(
-            f"  {workload.name}: {system.name}: violations {100 * s.violation_ratio:.2f} %,"
-            f" accuracy {100 * s.effective_accuracy:.2f} %, {run.wall_s:.0f} s",
+            f"  {workload.name}: {system.name}: violations {100 * s.violation_ratio:.2f} %, accuracy"
+            f" {100 * s.effective_accuracy:.2f} %, {run.wall_s:.0f} s",
             flush=True,
         )
     return found

@@ -46,20 +46,16 @@ def figure_10(options: Options) -> Result:
         panels.append((name, _curves(found)))
     notes = [
         "The paper (Gurobi): 4.2 s on average for its cluster; a minute is reached at 160 devices, or 450 variants,"
-        " or 17"
-        " query types (dashed line).",
+        " or 17 query types (dashed line).",
         f"Per-device program: the same OR-tools solver and one thread, stopped after {options.literal_s:g} s of each"
-        " (dotted line):"
-        " what is plotted at the line did not end. It may take several solves where demand has to be lowered.",
+        " (dotted line): what is plotted at the line did not end. It may take several solves where demand has to be"
+        " lowered.",
         "Mechanism: identical devices make the per-device program symmetric; a solver visits permutations of the same"
-        " plan."
-        " Counted by type the program has pools x variants columns whatever the number of devices, its rounding is"
-        " nearly"
-        " optimal by itself, and the search that follows ends at an absolute gap. First plan: pruning, LP and rounding,"
-        " which can be published at once.",
+        " plan. Counted by type the program has pools x variants columns whatever the number of devices, its rounding"
+        " is nearly optimal by itself, and the search that follows ends at an absolute gap. First plan: pruning, LP"
+        " and rounding, which can be published at once.",
         "Variants cost little since most of them are dominated on a device type and pruned; query types cost most,"
-        " since each"
-        " adds a demand row that cannot be pruned.",
+        " since each adds a demand row that cannot be pruned.",
     ]
     intro = (
         f"Demand of seconds {WINDOW[0]}-{WINDOW[1]} of zipf_exponential times {SCALE:g}, which needs accuracy scaling."
