@@ -1,13 +1,24 @@
 """Model-less scaling: the paper's example exactly, the greedy beside the program, workers by the three rules."""
 
+from collections.abc import Mapping
+from math import ceil
+
+import numpy as np
 import pytest
 
+from domain.app import App
+from domain.device import Device
 from domain.errors import InvalidInputError
 from domain.instance import InstanceState
+from domain.profile import BatchLatency, Profile
+from domain.variant import Variant
+from planner.allocation.pipeline import AllocationPlanner
+from planner.problem import AppDemand, Problem
 from planner.scaling.fleet import Asked, Fleet, ScalingVariant
 from planner.scaling.greedy import GreedyScaling
 from planner.scaling.program import scale_exactly
 from planner.scaling.workers import AddWorker, ReplaceWorker, WorkerBeat, WorkerScaling, WorkerTick
+from profiles.catalogue import Catalogue
 
 TABLE_2 = (
     ScalingVariant(name="A", app="a", latency=0.200, capacity=5.0, cost=1.0),
@@ -103,6 +114,61 @@ def test_a_variant_without_sense_is_refused() -> None:
         ScalingVariant(name="v", app="a", latency=0.1, capacity=0.0, cost=1.0)
     with pytest.raises(InvalidInputError, match="cost"):
         ScalingVariant(name="v", app="a", latency=0.1, capacity=1.0, cost=float("nan"))
+
+
+# -- the same goals as an allocation
+
+
+BATCHES = {"A": 1, "B": 2, "C": 12}
+"""Rows in a batch with which the capacity and the latency of a variant go together."""
+
+
+def allocated_cost(variants: tuple[ScalingVariant, ...], batches: Mapping[str, int], load: float, slo: float) -> float:
+    """What the allocation program pays: an instance is a device of the variant's own type, at its price.
+
+    It keeps half of the SLO for queues, which the example does not: it is given twice the SLO.
+    """
+    app = App(name="a", slo=2 * slo)
+    profiles = [
+        Profile(
+            variant=v.name, device_type=f"for-{v.name}", points=(BatchLatency(batches[v.name], v.latency, v.latency),)
+        )
+        for v in variants
+    ]
+    catalogue = Catalogue.of([app], [Variant(name=v.name, app="a", accuracy=0.9) for v in variants], profiles)
+    devices = tuple(
+        Device(name=f"{v.name}{i}", type=f"for-{v.name}", price=v.cost)
+        for v in variants
+        for i in range(min(40, ceil(load / v.capacity) + 1))
+    )
+    demands = (AppDemand(app="a", qps=load, slo=2 * slo, headroom=1.0),)
+    problem = Problem(demands=demands, devices=devices, catalogue=catalogue, money_weight=0.001)
+    found = AllocationPlanner().allocate(problem)
+    assert found.served["a"] == pytest.approx(1.0)
+    price = {d.name: d.price for d in devices}
+    return sum(price[name] for name in {p.device for p in found.placements if p.share > 0})
+
+
+@pytest.mark.parametrize(("load", "slo", "cost"), [(10.0, 0.3, 2.0), (10.0, 0.05, 3.0), (1000.0, 0.3, 22.0)])
+def test_the_allocation_program_pays_for_the_papers_example_what_the_scaling_program_does(
+    load: float, slo: float, cost: float
+) -> None:
+    assert allocated_cost(TABLE_2, BATCHES, load, slo) == cost
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_allocation_program_pays_no_more_on_random_variants(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    batches = {f"v{i}": int(rng.integers(1, 9)) for i in range(4)}
+    variants = []
+    for name, batch in batches.items():
+        latency = float(rng.uniform(0.01, 0.2))
+        price = float(np.round(rng.uniform(1.0, 9.0), 1))
+        variants.append(ScalingVariant(name=name, app="a", latency=latency, capacity=batch / latency, cost=price))
+    fleet = Fleet(variants=tuple(variants), asked={"a": Asked(load=300.0, slo=0.25)})
+    exact = scale_exactly(fleet, slack=1.0)
+    assert exact is not None
+    assert allocated_cost(tuple(variants), batches, 300.0, 0.25) <= exact.cost + 1e-6
 
 
 # -- workers
