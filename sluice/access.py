@@ -44,13 +44,17 @@ class EndpointSettings(Section):
     rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     burst: int = Field(default=200, ge=1)
 
+    def secret(self, section: str) -> str | None:
+        """The token, None where there is none. Raises ConfigurationError where its file cannot be read."""
+        return secret_of(f"{section}.token", self.token, self.token_file)
+
     def access(self, section: str) -> Access:
         """Raises ConfigurationError where it would be exposed without a token, or the token's file cannot be read."""
         exposed = self.host not in LOOPBACK
         return Access(
             host=self.host,
             port=self.port or 0,
-            token=secret_of(f"{section}.token", self.token, self.token_file),
+            token=self.secret(section),
             rate=self.rate or (_EXPOSED_RATE if exposed else None),
             burst=self.burst,
         ).checked(section)

@@ -24,6 +24,7 @@ from stages.control import Follower
 from streams import codec, connect, control
 from streams.oip import DTYPES
 from streams.ports import Broker, Consumer, Producer, Record
+from streams.settings import KafkaSettings, RemoteSettings
 from streams.topics import Topics
 
 log = logging.getLogger(__name__)
@@ -40,14 +41,23 @@ class Answer:
 
 
 class Client:
-    """One connection. Queries may be asked concurrently."""
+    """One connection. Queries may be asked concurrently. ``kafka``: TLS and SASL; ``remote``: a front's token."""
 
-    def __init__(self, url: str, *, prefix: str = "sluice", timeout: float = 60.0) -> None:
-        self._broker: Broker = connect(url)
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str = "sluice",
+        timeout: float = 60.0,
+        kafka: KafkaSettings | None = None,
+        remote: RemoteSettings | None = None,
+    ) -> None:
+        self._broker: Broker = connect(url, kafka=kafka, remote=remote)
         self._topics = Topics(prefix)
         self._timeout = timeout
         self._clock = SystemClock()
         self._waiting: dict[str, asyncio.Future[codec.OutcomeMessage]] = {}
+        self._apps: set[str | None] = set()
         self._producer: Producer | None = None
         self._consumer: Consumer | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -64,6 +74,7 @@ class Client:
             raise ConfigurationError(
                 f"no result topics under {self._topics.prefix!r} at {self._broker.url}: start `sluice up`"
             )
+        self._apps = {self._topics.app_of(p.topic) for p in partitions}
         self._consumer = self._broker.consumer(partitions=partitions, start_at="end")
         await self._consumer.start()
         self._reader = asyncio.create_task(self._read(self._consumer))
@@ -102,6 +113,9 @@ class Client:
         producer = self._producer
         if producer is None:
             raise ConfigurationError("the client is not connected: use `async with Client(…)`")
+        if app not in self._apps:
+            known = ", ".join(sorted(name for name in self._apps if name)) or "none"
+            raise InvalidInputError("app", f"{app!r:.80} is not served here; known: {known} (connect again for new ones)")
         if "query_class" in parameters:
             parameters["class"] = parameters.pop("query_class")
         query_id = query_id or uuid.uuid4().hex
@@ -153,6 +167,20 @@ class Client:
             await Follower(self._broker, self._topics.status, tell).run(asyncio.Event())
         except Exception:  # the user's own, in the background: nobody else would hear of it
             log.exception("following %s ended", self._topics.status)
+
+    async def infer_rows(
+        self, app: str, inputs: Mapping[str, NDArray[Any]], *, rows: int = 16, **parameters: Any
+    ) -> list[Answer]:
+        """Ask about many rows, ``rows`` of them a query; answers in their order. ``inputs``: arrays [n, ...] by name.
+
+        Raises InvalidInputError where the arrays differ in n.
+        """
+        counts = {name: len(array) for name, array in inputs.items()}
+        if len(set(counts.values())) != 1 or rows < 1:
+            raise InvalidInputError("inputs", f"rows by input are {counts}, {rows} a query; give as many of each")
+        (count,) = set(counts.values())
+        parts = [{name: a[i : i + rows] for name, a in inputs.items()} for i in range(0, count, rows)]
+        return await self.infer_batch(app, parts, **parameters)
 
     async def _read(self, consumer: Consumer) -> None:
         while True:

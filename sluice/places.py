@@ -7,10 +7,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from domain.errors import ConfigurationError
+from sluice.client import Client
 from sluice.settings import Settings
 from streams import connect
 from streams.dump import MANIFEST
 from streams.ports import Broker
+from streams.settings import RemoteSettings
 
 
 def new_run_folder(settings: Settings) -> Path:
@@ -30,10 +32,32 @@ def newest_run(settings: Settings) -> Path:
     return kept[-1]
 
 
+def connected(settings: Settings, url: str | None = None) -> Broker:
+    """The broker at ``url`` (the settings' where None), with what the settings say of TLS, SASL and tokens.
+
+    Raises ConfigurationError for an address of no known kind, or a secret's file that cannot be read.
+    """
+    where = url or settings.broker
+    if where.startswith("kafka://"):
+        return connect(where, kafka=settings.kafka.settings())
+    if where.startswith("memory+http://"):
+        return connect(where, remote=RemoteSettings(token=settings.http.secret("http")))
+    return connect(where)
+
+
+def asking(settings: Settings, url: str) -> Client:
+    """A client of ``url``, with what the settings say of the prefix, TLS, SASL and tokens."""
+    remote = RemoteSettings(token=settings.http.secret("http"))
+    return Client(url, prefix=settings.prefix, kafka=settings.kafka.settings(), remote=remote)
+
+
 def live_server(settings: Settings) -> str | None:
     """Address of a running ``sluice up`` on the embedded broker, None where none answers."""
     address = f"http://{settings.http.host}:{settings.http.port}"
     request = urllib.request.Request(f"{address}/v2/health/live")  # noqa: S310 - always http
+    token = settings.http.secret("http")
+    if token is not None:
+        request.add_header("Authorization", f"Bearer {token}")
     try:
         with urllib.request.urlopen(request, timeout=1.0) as answer:  # noqa: S310
             return address if json.load(answer).get("live") else None
@@ -49,8 +73,8 @@ def open_broker(settings: Settings, run: Path | None = None, broker: str | None 
         return connect(f"file://{run.resolve()}")
     url = broker or settings.broker
     if url != "memory://":
-        return connect(url)
+        return connected(settings, url)
     address = live_server(settings)
     if address is not None:
-        return connect(f"memory+{address}")
+        return connected(settings, f"memory+{address}")
     return connect(f"file://{newest_run(settings).resolve()}")

@@ -9,28 +9,34 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from profiles.catalogue import Catalogue
+from sluice.places import connected
 from sluice.registry_topic import publish_catalogue
 from sluice.settings import Settings
 from sluice.wiring import System
 from stages.run import Stage, run_stages
-from streams import connect
+from stages.telemetry import Telemetry
+from stages.tracing import Tracing
 from streams.memory import MemoryBroker
 
 log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def system(settings: Settings, catalogue: Catalogue, models: Path, run_folder: Path) -> AsyncIterator[System]:
+async def system(
+    settings: Settings, catalogue: Catalogue, models: Path, run_folder: Path, *, traced: Tracing | None = None
+) -> AsyncIterator[System]:
     """A system, connected, its topics created. An embedded log is kept in ``run_folder`` at the end."""
-    broker = connect(settings.broker)
+    broker = connected(settings)
     producer = broker.producer()
-    built = System(settings, catalogue, models, broker, producer, run_folder)
+    built = System(settings, catalogue, models, broker, producer, run_folder, Telemetry(tracing=traced))
     try:
         await producer.start()
         await built.create_topics()
         yield built
     finally:
         built.close()
+        if traced is not None:
+            traced.close()
         with contextlib.suppress(Exception):
             await producer.stop()
         if isinstance(broker, MemoryBroker):

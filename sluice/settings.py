@@ -1,6 +1,7 @@
 """Settings: one YAML file, environment overrides (``SLUICE_…``, nested by ``__``), validated at start-up."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -178,6 +179,11 @@ class Settings(BaseSettings):
         """Environment first: what is passed in comes from the file (or from a command's options, see ``load``)."""
         del settings_cls, dotenv_settings, file_secret_settings
         return env_settings, init_settings
+
+    def partitions_of(self, apps: Sequence[str]) -> dict[str, int]:
+        """Partitions of each app's topics: one where the settings promise something, for its stream's order."""
+        promised = {name for name, promise in self.promises.items() if promise.promise().active}
+        return {name: 1 if name in promised else self.partitions for name in apps}
 
     def all_devices(self) -> tuple[Device, ...]:
         """Devices as set; by default one CPU device a core, two at least."""

@@ -53,7 +53,9 @@ from streams.topics import Topics
 if TYPE_CHECKING:
     from stages.table_publishing import TablePublisher
 
-ROLES = ("admission", "router", "worker", "planner", "sink", "http")
+_UNHURRIED = 20.0
+
+ROLES = ("admission", "router", "worker", "planner", "sink", "http", "web")
 """Process roles, upstream first."""
 
 
@@ -96,7 +98,8 @@ class System:
 
     async def create_topics(self) -> None:
         """Create what does not exist."""
-        partitions = {name: 1 if app.promise.active else self.settings.partitions for name, app in self.apps.items()}
+        partitions = self.settings.partitions_of([name for name in self.apps if name not in self.promised])
+        partitions |= dict.fromkeys(self.promised, 1)
         specs = self.topics.specs(list(self.apps), [d.name for d in self.devices], partitions=partitions)
         await self.broker.admin().create_topics(specs)
 
@@ -109,6 +112,8 @@ class System:
         for role in ROLES:
             if not roles or role in roles:
                 stages += getattr(self, f"_{role}")(apps or tuple(self.apps), devices)
+        if self.settings.metrics.port is not None:
+            stages.append(self._metrics(",".join(roles) or "all"))
         return stages
 
     def close(self) -> None:
@@ -257,6 +262,8 @@ class System:
                     previous=previous,
                 ),
                 make_tables=self._table_publisher if takes(self.settings.worker.batching, "tables") else None,
+                # No solver can be late there, and a stand-in would load variants only to forget them.
+                patience=_UNHURRIED if settings.name == "co-resident" else 1.0,
             )
         ]
 
@@ -311,6 +318,28 @@ class System:
                 telemetry=self.telemetry,
             )
         ]
+
+    def _web(self, apps: Sequence[str], devices: Sequence[str]) -> list[Stage]:
+        from stages.web import WebStage
+
+        del devices
+        return [
+            WebStage(
+                {name: self.apps[name] for name in apps},
+                {name: variant.accuracy for name, variant in self.catalogue.variants.items()},
+                broker=self.broker,
+                topics=self.topics,
+                clock=self.clock,
+                access=self.settings.web.access("web"),
+                telemetry=self.telemetry,
+            )
+        ]
+
+    def _metrics(self, roles: str) -> Stage:
+        from stages.metrics_http import MetricsStage
+
+        access = self.settings.metrics.access("metrics")
+        return MetricsStage(self.telemetry.meters, access=access, clock=self.clock, roles=roles)
 
     # -- what they are made of
 

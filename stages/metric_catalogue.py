@@ -88,7 +88,7 @@ CATALOGUE: tuple[Metric, ...] = (
     _counter(
         "sluice_answers", "queries", ("app", "device", "variant"), "worker",
         "Queries answered on time, by the variant and device that answered: the variant mix.",
-        "Shifts to fast variants under load and back after it. Stuck on fast ones at low load: is the planner alive?",
+        "Shifts to fast variants under load and back after it. Stuck on fast ones at low load: the planner is gone.",
     ),
     _counter(
         "sluice_answers_accuracy", "accuracy", ("app",), "worker",
@@ -139,7 +139,7 @@ CATALOGUE: tuple[Metric, ...] = (
     _gauge(
         "sluice_queue_queries", "queries", ("device", "slice"), "worker",
         "Queries that wait or run on a slice.",
-        "Grows without end: nothing is dropped in time; is the batching policy one that drops?",
+        "Grows without end: nothing is dropped in time; choose a batching policy that drops.",
     ),
     _counter(
         "sluice_device_busy_seconds", "seconds", ("device", "slice"), "worker",
@@ -210,7 +210,7 @@ CATALOGUE: tuple[Metric, ...] = (
     _gauge(
         "sluice_plan_share", "ratio", ("app", "device", "slice", "variants"), "planner",
         "Share of an app's demand that the newest plan gives to a slice, and the variants there.",
-        "One device has it all while others idle: are their heartbeats heard?",
+        "One device has it all while others idle: their heartbeats are not heard.",
     ),
     _gauge(
         "sluice_devices_planned", "devices", (), "planner",
@@ -306,7 +306,7 @@ def as_markdown() -> str:
         "# Metrics",
         "",
         "Written by `sluice metrics --markdown` from the catalogue in the code; a test keeps them the same. Once",
-        "`metrics.port` (`SLUICE_METRICS__PORT`) is set, each process tells its metrics at `/metrics` there, on loopback,",
+        "`metrics.port` (`SLUICE_METRICS__PORT`) is set, each process tells its metrics at `/metrics`,",
         "besides `process_*` and `python_info` of the client library. Outcomes are `answered` (on time), `late`,",
         "`expired`, `dropped`, `rejected`, `failed`.",
         "",

@@ -12,9 +12,15 @@ _TIME = {"type": "number", "description": "seconds since the epoch"}
 
 
 def document(
-    topics: Topics, apps: Iterable[App], *, url: str = "127.0.0.1:9092", version: str = "0.1.0"
+    topics: Topics,
+    apps: Iterable[App],
+    *,
+    url: str = "127.0.0.1:9092",
+    version: str = "0.1.0",
+    protocol: str = "PLAINTEXT",
+    mechanism: str = "SCRAM-SHA-512",
 ) -> dict[str, Any]:
-    """An AsyncAPI 3.0 document for these apps. ``url``: host and port of the broker."""
+    """An AsyncAPI 3.0 document for these apps. ``url``: host and port of the broker, ``protocol``: its listener's."""
     channels: dict[str, Any] = {}
     operations: dict[str, Any] = {}
     messages: dict[str, Any] = dict(_SHARED_MESSAGES)
@@ -53,11 +59,19 @@ def document(
             "description": "Inference on Kafka topics: CloudEvents in binary mode around Open Inference Protocol v2.",
         },
         "defaultContentType": "application/json",
-        "servers": {"kafka": {"host": url, "protocol": "kafka"}},
+        "servers": {"kafka": _server(url, protocol, mechanism)},
         "channels": channels,
         "operations": operations,
         "components": {"messages": messages},
     }
+
+
+def _server(url: str, protocol: str, mechanism: str) -> dict[str, Any]:
+    told: dict[str, Any] = {"host": url, "protocol": "kafka-secure" if protocol.endswith("SSL") else "kafka"}
+    if protocol.startswith("SASL"):
+        kinds = {"PLAIN": "plain", "SCRAM-SHA-256": "scramSha256", "SCRAM-SHA-512": "scramSha512"}
+        told["security"] = [{"type": kinds.get(mechanism, "plain")}]
+    return told
 
 
 def _add(

@@ -11,10 +11,10 @@ import typer
 from domain.errors import ConfigurationError, InvalidInputError
 from domain.tensor import Tensor
 from sluice.catalogue import open_catalogue
-from sluice.client import Answer, Client, tensors_of
+from sluice.client import Answer, tensors_of
 from sluice.commands.results import line
 from sluice.console import EXIT_FAILED, JsonOption, one_line_errors, out, print_json
-from sluice.places import live_server
+from sluice.places import asking, live_server
 from sluice.settings import Settings, load
 from sluice.supply import app_samples
 
@@ -44,7 +44,7 @@ def infer(
     with one_line_errors():
         chosen = load(settings, prefix=prefix)
         tensors, label = _tensors(chosen, app, inputs, sample)
-        answer = asyncio.run(_ask(_url(chosen, broker), chosen.prefix, app, tensors, given))
+        answer = asyncio.run(_ask(_url(chosen, broker), chosen, app, tensors, given))
     outputs = {name: array.tolist() for name, array in answer.outputs.items()}
     if as_json:
         print_json({"outcome": answer.outcome, "outputs": outputs, "label": label})
@@ -100,6 +100,8 @@ def _url(settings: Settings, broker: str | None) -> str:
     return f"memory+{address}"
 
 
-async def _ask(url: str, prefix: str, app: str, tensors: tuple[Tensor, ...], parameters: dict[str, Any]) -> Answer:
-    async with Client(url, prefix=prefix) as client:
+async def _ask(
+    url: str, settings: Settings, app: str, tensors: tuple[Tensor, ...], parameters: dict[str, Any]
+) -> Answer:
+    async with asking(settings, url) as client:
         return await client.infer(app, tensors, **parameters)

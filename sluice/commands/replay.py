@@ -14,12 +14,11 @@ from domain.errors import ConfigurationError
 from simulator.arrivals.spec import TraceSpec
 from sluice.catalogue import open_catalogue
 from sluice.console import JsonOption, err, one_line_errors, out, print_json
-from sluice.places import live_server
+from sluice.places import connected, live_server
 from sluice.sending import Sender, Sent
 from sluice.settings import Settings, describe, load
 from sluice.supply import app_samples
 from stages.clock import SystemClock
-from streams import connect
 from streams.topics import Topics
 
 
@@ -110,7 +109,7 @@ async def _replay(
             f"--app {sorted(unknown)[0]}: not in the catalogue; it has {', '.join(catalogue.apps)}"
         )
     arrivals = spec.open(apps, np.random.default_rng(seed), duration)
-    broker = connect(_url(settings, into))
+    broker = connected(settings, _url(settings, into))
     producer = broker.producer()
     try:
         await producer.start()

@@ -2,7 +2,7 @@
 
 import asyncio
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,15 @@ from sluice.places import new_run_folder
 from sluice.process import serve, system
 from sluice.settings import Settings, load
 from sluice.wiring import ROLES
+
+if TYPE_CHECKING:
+    from stages.tracing import Tracing
+
+_TOLD = {
+    "http": "Open Inference Protocol on {}/v2/models/…/infer",
+    "web": "what happens, live: {}/",
+    "metrics": "metrics on {}/metrics",
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -34,15 +43,16 @@ def up(
     show_logs(verbose=verbose)
     with one_line_errors():
         chosen = load(settings, broker=broker, prefix=prefix, record=record or None)
+        show_logs(verbose=verbose, level=chosen.log.level, as_json=chosen.log.format == "json")
         asyncio.run(_up(chosen, stages or [], app or [], device or []))
 
 
 async def _up(settings: Settings, roles: list[str], apps: list[str], devices: list[str]) -> None:
     catalogue, models = open_catalogue(settings, apps)
     folder = new_run_folder(settings)
-    async with system(settings, catalogue, models, folder) as built:
+    async with system(settings, catalogue, models, folder, traced=_tracing(settings, roles)) as built:
         stages = built.stages(roles, apps=apps, devices=devices)
-        fronts = [stage for stage in stages if stage.name == "http"]
+        fronts = [stage for stage in stages if stage.name in _TOLD]
 
         def started() -> None:
             err.print(f"[bold]sluice[/] {', '.join(s.name for s in stages)} on {built.broker.url}; Ctrl-C stops")
@@ -54,6 +64,15 @@ async def _up(settings: Settings, roles: list[str], apps: list[str], devices: li
         err.print(f"kept in {folder}")
 
 
+def _tracing(settings: Settings, roles: list[str]) -> "Tracing | None":
+    if settings.tracing.endpoint is None:
+        return None
+    from stages.tracing import tracing_to
+
+    service = f"sluicegate-{'-'.join(roles) or 'all'}"
+    return tracing_to(settings.tracing.endpoint, sample=settings.tracing.sample, service=service)
+
+
 async def _tell_address(front: Any) -> None:
     await front.bound.wait()
-    err.print(f"Open Inference Protocol on {front.address}/v2/models/…/infer")
+    err.print(_TOLD[front.name].format(front.address))

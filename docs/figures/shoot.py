@@ -1,0 +1,96 @@
+"""Pictures of the live page for the guide: a system on emulated devices under a burst, photographed in Chromium.
+
+Run from the root of a checkout with the development extras and Chromium: `python docs/figures/shoot.py [seconds]`.
+"""
+
+import asyncio
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from playwright.async_api import async_playwright
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from sluice.access import WebSettings
+from sluice.settings import DeviceSettings, PromiseSettings, Settings
+from sluice.wiring import System
+from stages.run import run_stages
+from stages.web import WebStage
+from streams import connect
+from tests.browser import chromium
+from tests.harness import ROLES, Running, toy_catalogue
+
+HERE = Path(__file__).parent
+CARE = "care"
+
+
+def qps(second: float, whole: float) -> float:
+    """Calm, a burst above what the best variants can do, calm again."""
+    return 650.0 if 0.45 * whole < second < 0.8 * whole else 60.0
+
+
+async def load(run: Running, seconds: float) -> None:
+    """Queries of both apps."""
+    started = time.monotonic()
+    sent = 0.0
+    while (at := time.monotonic() - started) < seconds:
+        sent += qps(at, seconds) * 0.02
+        while sent >= 1.0:
+            sent -= 1.0
+            await run.ask(app="vision" if run.sent % 3 else CARE)
+        await asyncio.sleep(0.02)
+
+
+async def main(seconds: float) -> None:
+    """Serve, load, photograph."""
+    with tempfile.TemporaryDirectory() as folder:
+        settings = Settings(
+            home=Path(folder),
+            devices=tuple(DeviceSettings(name=name) for name in ("edge-0", "edge-1", "edge-2")),
+            worker={"executor": "emulated", "batching": "adaptive"},
+            planner={"period_s": 5.0},
+            promises={CARE: PromiseSettings(max_consecutive=2, weakly_hard=((4, 10),))},
+            web=WebSettings(port=0),
+        )
+        broker = connect("memory://")
+        producer = broker.producer()
+        await producer.start()
+        catalogue = toy_catalogue(apps=("vision", CARE), slo=0.15)
+        system = System(settings, catalogue, Path(folder), broker, producer, Path(folder))
+        await system.create_topics()
+        stop = asyncio.Event()
+        stages = system.stages((*ROLES, "web"))
+        task = asyncio.create_task(run_stages(stages, stop))
+        run = Running(system, stop, task)
+        page_stage = next(s for s in stages if isinstance(s, WebStage))
+        await page_stage.bound.wait()
+        loading = asyncio.create_task(load(run, seconds))
+        await asyncio.sleep(0.9 * seconds)
+        await photograph(page_stage.address)
+        await loading
+        stop.set()
+        await task
+
+
+async def photograph(address: str) -> None:
+    """Light and dark, wide; light, narrow."""
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=str(chromium()), args=["--no-sandbox"])
+        for name, theme, width in (
+            ("live-light", "light", 1280),
+            ("live-dark", "dark", 1280),
+            ("live-narrow", "dark", 420),
+        ):
+            page = await browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme)
+            await page.goto(address)
+            await page.wait_for_selector("#tiles b")
+            await page.wait_for_timeout(1500)
+            await page.screenshot(path=HERE / f"{name}.png", full_page=True)
+            await page.close()
+        await browser.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(float(sys.argv[1]) if len(sys.argv) > 1 else 60.0))

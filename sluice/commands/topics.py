@@ -1,0 +1,67 @@
+"""``sluice topics``: what is on the broker, what each topic carries, who writes and reads it; and creating them."""
+
+import asyncio
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from domain.errors import ConfigurationError
+from sluice.console import JsonOption, one_line_errors, out, print_json
+from sluice.places import connected
+from sluice.published import app_names
+from sluice.settings import Settings, load
+from streams.ports import TopicSpec
+from streams.topic_list import TopicInfo, as_markdown, listed
+from streams.topics import Topics
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("topics")(topics)
+
+
+def topics(
+    app: Annotated[list[str] | None, typer.Option("--app", help="For this app; may be given again.")] = None,
+    device: Annotated[list[str] | None, typer.Option("--device", help="For this device; may be given again.")] = None,
+    create: Annotated[bool, typer.Option("--create", help="Create those that do not exist.")] = False,
+    broker: Annotated[str | None, typer.Option(help="kafka://host:port")] = None,
+    prefix: Annotated[str | None, typer.Option(help="Topic prefix.")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the reference page.")] = False,
+    settings: Annotated[Path | None, typer.Option(help="Settings file (YAML).")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the topics of a system, or create them."""
+    with one_line_errors():
+        chosen = load(settings, broker=broker, prefix=prefix)
+        names = app_names(chosen, app or ())
+        devices = device or [d.name for d in chosen.all_devices()]
+        specs = Topics(chosen.prefix).specs(names, devices, partitions=chosen.partitions_of(names))
+        if create:
+            asyncio.run(_create(chosen, specs))
+        found = listed(Topics(chosen.prefix), names, specs)
+    if as_json:
+        print_json({"topics": [asdict(info) for info in found], "created": create})
+    elif markdown:
+        typer.echo(as_markdown(found), nl=False)
+    else:
+        out.print(_table(found))
+
+
+async def _create(settings: Settings, specs: tuple[TopicSpec, ...]) -> None:
+    if not settings.broker.startswith("kafka://"):
+        raise ConfigurationError("--create needs a broker: give --broker kafka://host:port")
+    broker = connected(settings)
+    try:
+        await broker.admin().create_topics(specs)
+    finally:
+        await broker.close()
+
+
+def _table(found: tuple[TopicInfo, ...]) -> Table:
+    shown = Table("topic", "key", "written by", "read by", title="sluice topics")
+    for info in found:
+        shown.add_row(info.name, info.key, ", ".join(info.writers), ", ".join(info.readers))
+    return shown

@@ -1,0 +1,182 @@
+"""The page that shows what happens, live: a reader of topics like any other, and a small HTTP server.
+
+Rules.
+- Everything shown comes from topics, so the page is the same on the embedded broker and on Apache Kafka.
+- The page is three files beside this module; it asks for nothing from elsewhere and works offline. Its files are open,
+  what it shows (``/state``) needs the token where one is set.
+- A picture is made at most twice a second, however many look at it.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from importlib import resources
+
+import orjson
+from aiohttp import web
+
+from domain.app import App
+from domain.clock import Clock
+from stages.control import Follower
+from stages.guard import Access, Guard, bind
+from stages.live_view import End, LiveView
+from stages.telemetry import Telemetry
+from streams import codec, control
+from streams.ports import Broker, Record, TopicPartition
+from streams.topics import Topics
+
+_FILES = {
+    "/": ("index.html", "text/html"),
+    "/page.css": ("page.css", "text/css"),
+    "/page.js": ("page.js", "text/javascript"),
+}
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+_FRESH = 0.5
+
+
+class WebStage:
+    """Watches ``apps``. ``accuracies``: variant -> profiled accuracy."""
+
+    name = "web"
+
+    def __init__(
+        self,
+        apps: Mapping[str, App],
+        accuracies: Mapping[str, float],
+        *,
+        broker: Broker,
+        topics: Topics,
+        clock: Clock,
+        access: Access,
+        telemetry: Telemetry | None = None,
+    ) -> None:
+        self._apps = apps
+        self._broker = broker
+        self._topics = topics
+        self._clock = clock
+        self._access = access
+        self._meters = (telemetry or Telemetry()).meters
+        self.view = LiveView(apps, accuracies)
+        self._picture = b""
+        self._made = float("-inf")
+        self.bound = asyncio.Event()
+        self.address = ""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Watch and serve until ``stop``."""
+        topics = self._topics
+        followers = [
+            Follower(self._broker, topics.plan, self._on_plan),
+            Follower(self._broker, topics.status, self._on_status),
+            Follower(self._broker, topics.demand, self._on_demand, start_at="end"),
+            Follower(self._broker, topics.devices_metrics, self._on_heartbeat, start_at="end"),
+            Follower(self._broker, topics.dead_letters, self._on_dead_letter, start_at="end"),
+        ]
+        tasks = [asyncio.create_task(f.run(stop)) for f in followers]
+        tasks.append(asyncio.create_task(self._read_results(stop)))
+        runner = web.AppRunner(self._application(), access_log=None, handle_signals=False)
+        await runner.setup()
+        try:
+            self.address = await bind(runner, self._access, "web")
+            self.bound.set()
+            await stop.wait()
+        finally:
+            await runner.cleanup()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _application(self) -> web.Application:
+        guard = Guard(
+            self._access,
+            self._clock,
+            open_paths=_FILES,
+            counted=lambda status: self._meters.add("sluice_http_requests", self.name, str(status)),
+        )
+        application = web.Application(middlewares=[guard.middleware], client_max_size=1 << 10)
+        for path in _FILES:
+            application.router.add_get(path, self._file)
+        application.router.add_get("/state", self._state)
+        return application
+
+    async def _file(self, request: web.Request) -> web.Response:
+        name, kind = _FILES[request.path]
+        body = resources.files("stages").joinpath("page", name).read_bytes()
+        return web.Response(body=body, content_type=kind, charset="utf-8", headers=_HEADERS)
+
+    async def _state(self, request: web.Request) -> web.Response:
+        del request
+        now = self._clock.monotonic()
+        if now - self._made >= _FRESH:
+            self._made = now
+            shown = {"prefix": self._topics.prefix, **self.view.snapshot(self._clock.wall())}
+            self._picture = orjson.dumps(shown)
+        return web.Response(body=self._picture, content_type="application/json", headers=_HEADERS)
+
+    # -- what is heard
+
+    def _on_plan(self, record: Record) -> None:
+        if record.value is not None:
+            self.view.planned(control.decode_plan(record.value))
+
+    def _on_status(self, record: Record) -> None:
+        if record.value is not None:
+            self.view.said(control.decode_announce(record.value), record.timestamp)
+
+    def _on_demand(self, record: Record) -> None:
+        if record.value is not None:
+            self.view.demanded(control.decode_demand(record.value), record.timestamp)
+
+    def _on_heartbeat(self, record: Record) -> None:
+        if record.value is not None:
+            self.view.beat(control.decode_heartbeat(record.value))
+
+    def _on_dead_letter(self, record: Record) -> None:
+        del record
+        self.view.dead_letters += 1
+
+    async def _read_results(self, stop: asyncio.Event) -> None:
+        counts = await self._broker.admin().partitions([self._topics.results(app) for app in self._apps])
+        partitions = [TopicPartition(topic, i) for topic, count in sorted(counts.items()) for i in range(count)]
+        consumer = self._broker.consumer(partitions=partitions, start_at="end")
+        await consumer.start()
+        try:
+            while not stop.is_set():
+                for record in await consumer.get_many(wait=0.2):
+                    end = end_of(record)
+                    if end is not None:
+                        self.view.ended(end)
+                await asyncio.sleep(0.05)  # what comes close together is cheaper read together
+        finally:
+            await consumer.stop()
+
+
+def end_of(record: Record) -> End | None:
+    """What the page needs of an outcome, without checking all of it; None for what is no outcome."""
+    try:
+        body = orjson.loads(codec.outcome_json(record))
+        why = body["parameters"]
+        return End(
+            query_id=str(body["id"]),
+            app=str(body["model_name"]),
+            kind=str(why["kind"]),
+            arrival=float(why["arrival"]),
+            at=float(why["at"]),
+            late=bool(why["late"]),
+            reason=str(why.get("reason") or ""),
+            variant=str(why.get("variant") or ""),
+            device=str(why.get("device") or ""),
+            accuracy=float(why.get("accuracy") or 0.0),
+            best=float(why.get("best_accuracy") or 1.0),
+            queue_s=float(why.get("queue_s") or 0.0),
+            detail=str(why.get("detail") or ""),
+        )
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,84 @@
+"""The topics of a system as a list for people: what each carries, who writes and reads it, how long it is kept."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from streams.acls import Rule, rules
+from streams.ports import TopicSpec
+from streams.topics import Topics
+
+_CARRIES = {
+    "queries": (
+        "query id, or the stream's key",
+        "What producers write: CloudEvents around Open Inference Protocol v2.",
+    ),
+    "admitted": ("query id", "Validated queries, classed, deadline stamped."),
+    "results": ("query id", "Exactly one terminal outcome a query."),
+    "work": ("app", "Queries routed to one device; one partition, assigned explicitly."),
+    "metrics.demand": ("app", "Rows that came in, twice a second, by SLO class."),
+    "metrics.devices": ("device", "Heartbeats: queue, utilisation, loaded variants, measured latencies."),
+    "control.plan": ("`plan`", "The newest plan, with epoch and fences."),
+    "control.policies": ("table", "Selection tables."),
+    "control.registry": ("name", "Apps, variants, profiles."),
+    "control.devices": ("device", "Inventory."),
+    "control.instances": ("instance", "Variant instances."),
+    "control.acks": ("device", "Which epoch each device has staged."),
+    "control.status": ("subject", "Safe mode, shortage, wrong profiles, who said so."),
+    "dead-letters": ("query id where known", "Records that could not be understood, with `__dlq.errors.*` headers."),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """One topic. ``writers`` and ``readers`` are roles."""
+
+    name: str
+    key: str
+    carries: str
+    partitions: int
+    compacted: bool
+    writers: tuple[str, ...]
+    readers: tuple[str, ...]
+
+
+def listed(topics: Topics, apps: Sequence[str], specs: Iterable[TopicSpec]) -> tuple[TopicInfo, ...]:
+    """All topics of ``specs``, described."""
+    allowed = [rule for rule in rules(topics, apps) if rule.resource == "topic" and rule.role != "audit"]
+    return tuple(_info(topics, spec, allowed) for spec in specs)
+
+
+def as_markdown(found: Iterable[TopicInfo]) -> str:
+    """The reference page."""
+    lines = [
+        "# Topics",
+        "",
+        "Written by `sluice topics --markdown` for apps `digits`, `signals` and devices `cpu0`, `cpu1`; a test",
+        "keeps it so. The prefix (`sluice`) is a setting. `sluice topics --create` makes those that do not exist;",
+        "nothing is ever created by being written to. Compacted topics keep the newest record of each key, metrics",
+        "are kept for an hour, the rest until you set a retention. `sluice asyncapi` prints the records' schemas.",
+        "",
+        "| topic | key | partitions | carries | written by | read by |",
+        "|---|---|---|---|---|---|",
+    ]
+    for info in found:
+        kind = f"{info.partitions}{', compacted' if info.compacted else ''}"
+        lines.append(
+            f"| `{info.name}` | {info.key} | {kind} | {info.carries} | {', '.join(info.writers) or '-'} "
+            f"| {', '.join(info.readers) or '-'} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _info(topics: Topics, spec: TopicSpec, allowed: Iterable[Rule]) -> TopicInfo:
+    rest = spec.name.removeprefix(f"{topics.prefix}.")
+    key, carries = _CARRIES.get(rest) or _CARRIES[rest.rsplit(".", 1)[-1]]
+    may = [rule for rule in allowed if rule.name == spec.name or (rule.prefixed and spec.name.startswith(rule.name))]
+    return TopicInfo(
+        spec.name,
+        key,
+        carries,
+        spec.partitions,
+        spec.compacted,
+        tuple(dict.fromkeys(rule.role for rule in may if "Write" in rule.operations)),
+        tuple(dict.fromkeys(rule.role for rule in may if "Read" in rule.operations)),
+    )
