@@ -11,6 +11,10 @@ from domain.device import Device
 from domain.plan import Placement
 from domain.profile import BatchLatency, Profile
 from domain.variant import Variant
+from planner.allocation import chain
+from planner.allocation.columns import build
+from planner.allocation.linear import Matrix
+from planner.allocation.units import group_units
 from planner.problem import AppDemand, Problem
 from planner.registry import planner
 from profiles.catalogue import Catalogue
@@ -87,6 +91,27 @@ def test_service_is_full_wherever_an_exact_solve_finds_it() -> None:
             full += 1
             assert min(ours.served.values()) == 1.0
     assert 3 < full < 30
+
+
+@pytest.mark.parametrize("name", ["allocation", "allocation-rounded"])
+def test_larger_fleets_serve_at_least_what_the_relaxed_program_serves_with_a_device_less_for_each_variant(
+    name: str,
+) -> None:
+    previous: tuple[Placement, ...] = ()
+    short = 0
+    for qps in stream(8, 25, 2500.0):
+        problem = replace(asked(qps, fleet(24, 8)), previous=previous)
+        answer = planner(name).allocate(problem)
+        assert_feasible(problem, answer)
+        hosted = Counter(kind for kind, _ in hosts(problem, answer.placements))
+        pools = {key: len(units) for key, units in group_units(problem.devices, ()).items()}
+        program = build(problem, pools, {})
+        left = np.array([max(0, n - hosted[key.type]) for key, n in pools.items()])
+        relaxed = chain.run(Matrix(program, counts=left), program).solved
+        assert min(answer.served.values()) >= float(relaxed.served.min()) - 1e-3
+        short += min(answer.served.values()) < 1.0
+        previous = answer.placements
+    assert 0 < short < 25
 
 
 def test_a_price_on_loads_makes_plans_stay() -> None:
