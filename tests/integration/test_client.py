@@ -1,0 +1,52 @@
+"""The client over topics: answers by query id, many at once, by rows; what cannot be asked is an error at once."""
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from domain.errors import InvalidInputError
+from domain.outcome import OutcomeKind
+from sluice.client import Client
+from streams import connect
+from tests.contract.test_open_inference_protocol import affine_front
+
+
+async def prefix_of(url: str) -> str:
+    """Of the only system there."""
+    broker = connect(url)
+    try:
+        names = await broker.admin().topics()
+    finally:
+        await broker.close()
+    return next(name for name in names if name.endswith(".control.plan")).removesuffix(".control.plan")
+
+
+async def test_answers_come_back_to_whoever_asked_whatever_their_order(tmp_path: Path) -> None:
+    async with affine_front(tmp_path) as address:
+        url = f"memory+{address}"
+        prefix = await prefix_of(url)
+        async with Client(url, prefix=prefix) as client:
+            rows = np.arange(60, dtype=np.float32).reshape(30, 2)
+            asked = (client.infer("affine", {"x": rows[i : i + 1]}, latency_ms=5000, accuracy=0.85) for i in range(30))
+            answers = await asyncio.gather(*asked)
+            assert all(a.outcome.variant == "double" for a in answers)
+            assert [a.outputs["y"].tolist() for a in answers] == [[(2 * r).tolist()] for r in rows]
+
+            batch = await client.infer_batch("affine", [{"x": rows[:2]}, {"x": rows[2:5]}])
+            assert [a.outputs["label"].tolist() for a in batch] == [[1, 1], [1, 1, 1]]
+
+            whole = await client.infer_rows("affine", {"x": rows}, rows=8)
+            assert [len(a.outputs["y"]) for a in whole] == [8, 8, 8, 6]
+            assert np.array_equal(np.concatenate([a.outputs["y"] for a in whole]), 2 * rows)
+
+            refused = await client.infer("affine", {"x": rows[:1]}, accuracy=0.99)
+            assert (refused.outcome.kind, refused.outcome.reason) == (OutcomeKind.REJECTED, "infeasible")
+            assert "nearest: double" in (refused.outcome.detail or "")
+            assert refused.outputs == {}
+
+            with pytest.raises(InvalidInputError, match="known: affine"):
+                await client.infer("nobody", {"x": rows[:1]})
+            with pytest.raises(InvalidInputError, match="as many of each"):
+                await client.infer_rows("affine", {"x": rows, "z": rows[:1]})
