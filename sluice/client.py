@@ -24,6 +24,7 @@ from stages.control import Follower
 from streams import codec, connect, control
 from streams.oip import DTYPES
 from streams.ports import Broker, Consumer, Producer, Record
+from streams.settings import KafkaSettings, RemoteSettings
 from streams.topics import Topics
 
 log = logging.getLogger(__name__)
@@ -40,10 +41,18 @@ class Answer:
 
 
 class Client:
-    """One connection. Queries may be asked concurrently."""
+    """One connection. Queries may be asked concurrently. ``kafka``: TLS and SASL; ``remote``: a front's token."""
 
-    def __init__(self, url: str, *, prefix: str = "sluice", timeout: float = 60.0) -> None:
-        self._broker: Broker = connect(url)
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str = "sluice",
+        timeout: float = 60.0,
+        kafka: KafkaSettings | None = None,
+        remote: RemoteSettings | None = None,
+    ) -> None:
+        self._broker: Broker = connect(url, kafka=kafka, remote=remote)
         self._topics = Topics(prefix)
         self._timeout = timeout
         self._clock = SystemClock()
@@ -106,7 +115,7 @@ class Client:
             raise ConfigurationError("the client is not connected: use `async with Client(…)`")
         if app not in self._apps:
             known = ", ".join(sorted(name for name in self._apps if name)) or "none"
-            raise InvalidInputError("app", f"{app!r:.80} is not served here; known: {known}; connect again for new ones")
+            raise InvalidInputError("app", f"{app!r:.80} is not served here; known: {known}; connect again for others")
         if "query_class" in parameters:
             parameters["class"] = parameters.pop("query_class")
         query_id = query_id or uuid.uuid4().hex
