@@ -39,7 +39,7 @@ def over_time(runs: Mapping[str, Series], title: str) -> Figure:
         axes[0].set(ylabel="queries/s", ylim=(0.0, None), title=title)
         axes[1].set(ylabel="effective accuracy, %")
         axes[2].set(ylabel="violations/s", xlabel="seconds", ylim=(0.0, None))
-        axes[0].legend(fontsize=6.5, ncols=2, loc="upper right")
+        figure.legend(*axes[0].get_legend_handles_labels(), fontsize=7, ncols=4, loc="outside lower center")
         return figure
 
 
