@@ -17,7 +17,7 @@ from planner.selection.library import LibraryRules
 from planner.tables.codec import decode, encode
 from planner.tables.publishing import Make, make_tables
 
-NICE = 5
+NICE = 2
 LENGTH = struct.Struct(">I")
 
 

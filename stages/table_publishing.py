@@ -6,6 +6,7 @@ heartbeats, and a broken promise is announced on the status topic, with the reas
 """
 
 import asyncio
+import contextlib
 import logging
 import sys
 from collections.abc import Mapping, Sequence
@@ -45,10 +46,15 @@ _REMEMBERED = 2000
 
 
 class TableMaker:
-    """The process that makes tables; started when it is first needed, and again where it died."""
+    """The process that makes tables; started ahead, since its imports take a second, and again where it died."""
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        """Start it; where that fails, ``make`` tries again and says why."""
+        with contextlib.suppress(OSError):
+            await self._started()
 
     async def make(self, make: Make, rules: TableRules) -> tuple[SelectionTable, ...]:
         """Raises SluiceError with what went wrong."""
@@ -111,6 +117,7 @@ class TablePublisher:
         """Make and publish. What is on the topic already is read first."""
         tasks = [asyncio.create_task(f.run(stop)) for f in (self._known, self._status)]
         try:
+            await self._maker.start()
             await self._known.ready.wait()
             self._ask()
             while True:

@@ -14,10 +14,12 @@ Rules.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil
 
 from domain.device import WHOLE
 from domain.plan import Placement
+from domain.table import Expectations
 from planner.allocation.units import profile_type
 from planner.problem import Allocation, Problem
 from planner.selection.generate import candidates, generate
@@ -227,6 +229,11 @@ def _headroom(placed: Sequence[tuple[_Unit, _Class, _Hosting]], demand: Mapping[
     return headroom
 
 
+@lru_cache(maxsize=256)
+def _expected(model: SelectionModel) -> Expectations:
+    return generate(model).table.expected
+
+
 def _said(c: _Class) -> str:
     return f"{c.app} ({1e3 * c.slo:g} ms)" if c.marked else c.app
 
@@ -242,8 +249,9 @@ def _promise(asked: _Class, placed: Sequence[tuple[_Unit, _Class, _Hosting]], qp
     for kind, (n, hosting) in sorted(kinds.items()):
         share = n * hosting.rate / rate
         workers = min(n, MAX_WORKERS)
-        model = SelectionModel(variants=hosting.variants, slo=asked.slo, workers=workers, qps=qps * share * workers / n)
-        expected = generate(model).table.expected
+        load = float(f"{qps * share * workers / n:.2g}")  # two digits: estimates move all the time
+        model = SelectionModel(variants=hosting.variants, slo=asked.slo, workers=workers, qps=load)
+        expected = _expected(model)
         accuracy += share * expected.accuracy
         words.append(
             f"{n} {kind}, accuracy {expected.accuracy:.4f}, violation {expected.violation:.2g}, "

@@ -8,6 +8,7 @@ import typer
 from rich.table import Table
 
 from domain.table import SelectionTable
+from sluice.commands.policy_check import check
 from sluice.console import EXIT_FAILED, JsonOption, one_line_errors, out, print_json
 from sluice.selection_input import Question, model_of, read_table, write_bytes
 
@@ -40,6 +41,7 @@ def register(app: typer.Typer) -> None:
     group.command("library")(library)
     group.command("show")(show)
     group.command("size")(size)
+    group.command("check")(check)
     app.add_typer(group)
 
 
