@@ -2,6 +2,7 @@
 
 from itertools import product
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -131,7 +132,7 @@ def serve(
     name: str, arrivals: list[int], *, batch: int, slo: int, promise: Promise, lateness: float = 0.0
 ) -> tuple[Trial, list[StationAction]]:
     """Serve one stream; times in ticks. Execution takes exactly P."""
-    station = Station(batching(name, batch=batch, lateness=lateness))
+    station = Station(batching(name, batch=batch, **({"lateness": lateness} if lateness else {})))
     actions: list[StationAction] = []
     queries = [Query(str(i), "a", t / 1024, (t + slo) / 1024, sequence=i) for i, t in enumerate(arrivals)]
     run = TrialRun(station, queries, record=lambda _event, _now, a: actions.extend(a))
@@ -271,6 +272,76 @@ def lasts(x: int, b: int, m: int, k: int) -> bool:
                     after.add(line[-k:])
         states = after
     return bool(states)
+
+
+def long_arrivals(kind: str, x: int, windows: int, seed: int) -> list[int]:
+    """At most ``x`` arrivals in any half-open window of P ticks, for ``windows`` windows.
+
+    ``bursts``: x at once, at P or a tick more; ``edges``: one first, then the others just before the window ends, then
+    the next as soon as allowed; ``random``: whatever a generator says, as early as allowed, with pauses.
+    """
+    rng = np.random.default_rng(seed)
+    arrivals: list[int] = []
+    now = 0
+    for window in range(windows):
+        for i in range(x):
+            if kind == "bursts":
+                now += int(rng.integers(0, 2)) if i == 0 else 0
+            elif kind == "edges":
+                now = max(now, window * P + (P - 1 if i else 0))
+            else:
+                now += int(rng.choice((0, 0, 1, P // x, 2 * P // x)))
+            if len(arrivals) >= x:
+                now = max(now, arrivals[-x] + P)
+            arrivals.append(now)
+        if kind == "random" and rng.random() < 0.1:
+            now += int(rng.integers(0, 2 * P))
+    return arrivals
+
+
+class Restless(GreedySpread):
+    """Starts anywhere between at once and the last moment, anew for each head."""
+
+    name = "restless"
+
+    def decide(self, now: float, actions: list[StationAction]) -> None:
+        self.lateness = (self.queue.items[0].sequence * 7919 % 11) / 10
+        super().decide(now, actions)
+
+
+@pytest.mark.parametrize("kind", ["bursts", "edges", "random"])
+@pytest.mark.parametrize("rule", ["adaptive", "balanced", "restless"])
+def test_thousands_of_batches_within_the_bound_keep_the_promise(rule: str, kind: str) -> None:
+    for seed, promise in enumerate(PROMISES):
+        x = window_bound(3, promise)
+        arrivals = long_arrivals(kind, x, 700, seed)
+        queries = [Query(str(i), "a", t / 1024, t / 1024 + 2.0, sequence=i) for i, t in enumerate(arrivals)]
+        station = Station(lambda: Restless(batch=3) if rule == "restless" else batching(rule, batch=3)())
+        announced: list[StationAction] = []
+        run = TrialRun(station, queries, record=lambda _e, _t, done, into=announced: into.extend(done))  # type: ignore[misc]
+        hosted = (Hosted("v", 0.9, LatencyCurve((1.0,) * 3)),)
+        run.host("a", hosted, 2.0)
+        station.handle(HostingChanged("a", hosted, 2.0, promise), 0.0)
+        trial = run.to_end()
+        tracker = MissTracker(k for _, k in constraints_of(promise))
+        for fate in trial.fates:
+            tracker.record(fate != ON_TIME)
+        assert len(trial.batches) > 500
+        assert trial.misses > 0
+        assert tracker.keeps(promise)
+        assert not any(isinstance(a, Announce) for a in announced)
+
+
+@pytest.mark.parametrize("name", ["adaptive", "balanced", "greedy"])
+def test_one_query_more_a_window_breaks_the_promise_and_safe_mode_says_so(name: str) -> None:
+    for promise in PROMISES:
+        x = window_bound(3, promise) + 1
+        trial, actions = serve(name, [-(-i * P // x) for i in range(400 * x)], batch=3, slo=2 * P, promise=promise)
+        tracker = MissTracker(k for _, k in constraints_of(promise))
+        for fate in trial.fates:
+            tracker.record(fate != ON_TIME)
+        assert not tracker.keeps(promise)
+        assert any(isinstance(a, Announce) and a.state == "safe_mode" for a in actions)
 
 
 # -- above the bound
