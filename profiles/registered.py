@@ -22,6 +22,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from domain.errors import ConfigurationError, InvalidInputError
+from domain.profile import Profile
 from profiles.catalogue import Catalogue
 from profiles.document import AppDocument, CatalogueDocument, Fraction, ProfileDocument, VariantDocument, from_document
 from profiles.folder import DOCUMENT, load_catalogue, load_origin, save_catalogue, write_file
@@ -163,6 +164,16 @@ class Registered:
         if app not in self.apps():
             raise InvalidInputError("app", f"{app!r} is not registered; known: {', '.join(self.apps()) or 'none'}")
         return self._replace(app, Catalogue.of((), (), ()))
+
+    def keep_profiles(self, measured: Iterable[Profile]) -> Catalogue:
+        """Put newly measured profiles of served variants in the place of the old; those of others are passed over."""
+        with self.locked():
+            now = self.catalogue(verify=False) or Catalogue.of((), (), ())
+            new = {(p.variant, p.device_type): p for p in measured if p.variant in now.variants}
+            profiles = {**now.profiles, **new}
+            catalogue = Catalogue.of(now.apps.values(), now.variants.values(), profiles.values())
+            save_catalogue(self.folder, catalogue, {}, load_origin(self.folder))
+            return catalogue
 
     def _replace(self, app: str, added: Catalogue) -> Catalogue:
         with self.locked():

@@ -15,10 +15,11 @@ from profiles.catalogue import Catalogue
 from profiles.document import MAX_BATCH, fingerprint, profile_to_document
 from profiles.folder import load_origin, save_catalogue
 from profiles.profiler import BATCH_SIZES, Effort
+from profiles.registered import Registered
 from sluice.catalogue import open_catalogue
 from sluice.commands.variants import add_profile_columns, profile_cells
 from sluice.console import JsonOption, err, one_line_errors, out, print_json
-from sluice.settings import load
+from sluice.settings import Settings, load
 
 
 def register(app: typer.Typer) -> None:
@@ -40,19 +41,31 @@ def profile(
         if bool(app) == every:
             raise InvalidInputError("--app", "name the apps to profile, or give --all")
         sizes = read_batches(batches)
-        catalogue, folder = open_catalogue(load(settings), app or [])
+        given = load(settings)
+        catalogue, folder = open_catalogue(given, app or [])
         chosen = choose(catalogue, list(catalogue.apps) if every else app or [])
         measured = _measure(folder, catalogue, chosen, device_type, sizes, repeats)
-        merged = Catalogue.of(
-            catalogue.apps.values(), catalogue.variants.values(), [*_kept(catalogue, measured), *measured]
-        )
-        save_catalogue(folder, merged, {}, load_origin(folder))
+        merged = _keep(given, catalogue, folder, measured)
     if as_json:
         profiles = [profile_to_document(p) for p in measured]
         print_json({"folder": str(folder), "fingerprint": fingerprint(merged), "profiles": profiles})
         return
     out.print(_table(measured))
     out.print(f"kept in {folder}, fingerprint {fingerprint(merged)[:12]}")
+
+
+def _keep(settings: Settings, catalogue: Catalogue, folder: Path, measured: list[Profile]) -> Catalogue:
+    """Write ``measured`` into the catalogue they belong to."""
+    registered = Registered(settings.home)
+    if (
+        folder == registered.folder
+    ):  # what is served from there may be of the demo as well: that has a folder of its own
+        return registered.keep_profiles(measured)
+    merged = Catalogue.of(
+        catalogue.apps.values(), catalogue.variants.values(), [*_kept(catalogue, measured), *measured]
+    )
+    save_catalogue(folder, merged, {}, load_origin(folder))
+    return merged
 
 
 def read_batches(text: str) -> tuple[int, ...]:

@@ -19,10 +19,9 @@ from profiles.profiler import Effort
 from profiles.registered import Record, Registered
 from sluice.commands.variants import candidate_rows
 from sluice.console import JsonOption, err, one_line_errors, out, print_json
-from sluice.places import live_server
+from sluice.places import connected, live_server
 from sluice.registry_topic import publish_catalogue
 from sluice.settings import Settings, load
-from streams import connect
 from streams.topics import Topics
 
 _INTERRUPTED = 130
@@ -95,7 +94,7 @@ async def _publish(settings: Settings, app: str) -> str | None:
         if address is None:
             return None
         url = f"memory+{address}"
-    broker = connect(url)
+    broker = connected(settings, url)
     producer = broker.producer()
     topics = Topics(settings.prefix)
     catalogue = Registered(settings.home).catalogue(verify=False) or Catalogue.of((), (), ())
