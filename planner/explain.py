@@ -181,10 +181,12 @@ def _binding(
         if not p.binding:
             continue
         gains = _gains(p.gain_qps, p.gain_accuracy)
-        lines.append(f"pool {p.pool}: all {p.count} devices are needed; one more {gains}")
+        held = f"all {p.count} devices are needed; " if p.used == p.count else ""
+        lines.append(f"pool {p.pool}: {held}one more {gains}")
     if gains := _gains(*money):
         lines.append(f"the budget of {problem.budget:g} an hour is spent; one more {gains}")
-    floors = [d for d in problem.demands if d.min_accuracy > 0]
+    content = all(a.served >= 1.0 and a.accuracy >= a.best_accuracy - 1e-6 for a in apps if a.demand_qps > 0)
+    floors = [] if content else [d for d in problem.demands if d.min_accuracy > 0]
     lines.extend(
         f"min_accuracy {d.min_accuracy:g} bars the faster variants of {d.app}"
         for d in floors

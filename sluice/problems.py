@@ -58,7 +58,10 @@ class PoolEntry(_Part):
 
 
 class ProfilesEntry(_Part):
-    """Where profiles are. ``proteus-csv``: that data set's folder; ``catalogue``: one of ours."""
+    """Where profiles are. ``proteus-csv``: that data set's folder; ``catalogue``: one of ours.
+
+    ``path``: from the problem file's folder, else from the working one.
+    """
 
     format: Literal["proteus-csv", "catalogue"]
     path: Path
@@ -110,7 +113,7 @@ def read_question(path: Path, sets: Iterable[str] = (), what_ifs: Iterable[str] 
     for text in what_ifs:
         _suppose(document, text)
     try:
-        return _question(ProblemFile.model_validate(document))
+        return _question(ProblemFile.model_validate(document), path.parent)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(x) for x in first["loc"]) or "problem"
@@ -192,8 +195,8 @@ def _holder(document: dict[str, Any], key: str) -> dict[str, Any]:
     return here
 
 
-def _question(file: ProblemFile) -> Question:
-    catalogue = _catalogue(file)
+def _question(file: ProblemFile, folder: Path) -> Question:
+    catalogue = _catalogue(file, folder)
     aliases = DEVICE_TYPES if file.profiles.format == "proteus-csv" else {}
     for entry in file.apps:
         if entry.name not in catalogue.apps:
@@ -228,11 +231,13 @@ def _question(file: ProblemFile) -> Question:
     return Question(problem, file.planner, pool_of)
 
 
-def _catalogue(file: ProblemFile) -> Catalogue:
+def _catalogue(file: ProblemFile, folder: Path) -> Catalogue:
     entry = file.profiles
+    beside = folder / entry.path
+    path = beside if beside.exists() else entry.path
     if entry.format == "proteus-csv":
-        return load_proteus(entry.path, variants=entry.variants, load=entry.load_s)
-    return load_catalogue(entry.path, verify=False)
+        return load_proteus(path, variants=entry.variants, load=entry.load_s)
+    return load_catalogue(path, verify=False)
 
 
 def _devices(

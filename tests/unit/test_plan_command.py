@@ -213,3 +213,29 @@ def test_files_that_are_no_problem_are_refused(tmp_path: Path, text: str) -> Non
     path = tmp_path / "bad.yaml"
     path.write_text(text)
     assert len(run("--problem", str(path), code=2).strip().splitlines()) == 1
+
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "problems"
+
+
+def test_the_shipped_example_is_planned_within_its_budget_and_core() -> None:
+    found = answer("--problem", str(EXAMPLES / "two-apps.yaml"), "--explain")
+    assert found["cost_per_hour"] <= 5.0
+    assert found["served_by_class"]["words"]["strict"] == found["served_by_class"]["images"]["strict"] == 1.0
+    away = sum(p["share"] for p in found["placements"] if p["pool"] == "gpu#2" and p["app"] == "images")
+    assert away <= 0.5 + 1e-6
+    assert found["explain"]["binding"]
+
+
+def test_the_published_cluster_is_planned_as_its_optimum_is_known(
+    sluice_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_DATA", str(sluice_data))
+    found = answer("--problem", str(EXAMPLES / "published-cluster.yaml"))
+    assert found["objective"] == pytest.approx(0.9588309, abs=5e-4)
+    assert set(found["served_fraction"].values()) == {1.0}
+
+
+def test_what_needs_the_papers_data_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLUICE_DATA", raising=False)
+    assert "SLUICE_DATA" in run("--problem", str(EXAMPLES / "published-cluster.yaml"), code=2)
