@@ -51,12 +51,12 @@ def measure(rule: str) -> str:
         served += len(running.queries) if running else 0
     p50, p95 = 1e6 * np.percentile(dispatches, [50, 95])
     each = 1e6 * sum(dispatches) / max(1, served)
-    return f"{rule:12} {1e6 * np.median(arrivals):8.2f} {p50:10.0f} {p95:8.0f} {each:10.1f}"
+    return f"{rule:16} {1e6 * np.median(arrivals):8.2f} {p50:10.0f} {p95:8.0f} {each:10.1f}"
 
 
 def main() -> int:
     print(platform.processor() or platform.machine())
-    print(f"{'us':12} {'arrival':>8} {'dispatch':>10} {'p95':>8} {'per served':>10}")
+    print(f"{'us':16} {'arrival':>8} {'dispatch':>10} {'p95':>8} {'per served':>10}")
     gc.disable()
     for rule in BATCHING:
         print(measure(rule))

@@ -1,0 +1,67 @@
+"""The benchmark of batching rules: its bounds bound, its figures are those of the tracker, and it resumes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.batching import ARRIVALS, CURVES, RULES, Cell, clairvoyant, fluid_bound, judged, measure, read, times
+from policies.batching.trial import DROPPED, ON_TIME, Trial
+from policies.dropping.tracker import MissTracker
+
+CELLS = [
+    Cell(arrivals, curve, slo, load)
+    for arrivals in ARRIVALS
+    for curve in CURVES
+    for slo, load in ((2, 0.9), (4, 1.2), (10, 0.7))
+]
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_no_rule_misses_fewer_than_the_clairvoyant_bound(cell: Cell) -> None:
+    _, found = measure((cell, 400, 3))
+    least = found["clairvoyant"]["violations"]
+    assert set(found) == {*RULES, "clairvoyant", "fluid"}
+    assert all(found[rule]["violations"] >= least - 1e-9 for rule in RULES)
+
+
+def test_the_bounds_allow_the_largest_batch_that_a_deadline_bears() -> None:
+    cell = Cell("uniform", "affine", 2, 1.0)
+    assert len(cell.seconds) == 25
+    assert cell.capacity == pytest.approx(8 / 0.017)
+    assert clairvoyant(cell, [0.0] * 30) == pytest.approx(5 / 30)
+
+
+def test_at_a_constant_rate_the_fluid_bound_is_nothing_up_to_capacity_and_the_excess_above_it() -> None:
+    assert fluid_bound(Cell("uniform", "linear", 4, 1.0)) == pytest.approx(0.0)
+    assert fluid_bound(Cell("uniform", "linear", 4, 1.2)) == pytest.approx(1 - 1 / 1.2)
+
+
+def test_arrivals_are_equal_for_equal_seeds_and_have_the_rate_of_the_cell() -> None:
+    for arrivals in ARRIVALS:
+        cell = Cell(arrivals, "affine", 10, 0.8)
+        at = times(cell, 20_000, 1)
+        assert at == times(cell, 20_000, 1) != times(cell, 20_000, 2)
+        assert len(at) / (at[-1] - at[0]) == pytest.approx(cell.rate, rel=0.2 if arrivals == "gamma" else 0.05)
+
+
+def test_misses_are_judged_as_the_tracker_judges_them() -> None:
+    fates = [DROPPED if i % 7 in (0, 1, 3) or 60 < i < 80 else ON_TIME for i in range(300)]
+    tracker = MissTracker([10])
+    for fate in fates:
+        tracker.record(fate != ON_TIME)
+    found = judged(Trial(bytearray(fates), batches=[(0.0, 1, 1.0)], ended=2.0))
+    assert (found["mcd"], found["worst_10"]) == (tracker.mcd, tracker.worst[10])
+    assert judged(Trial(bytearray([ON_TIME] * 20), batches=[(0.0, 1, 1.0)], ended=2.0))["mcd"] == 0
+
+
+def test_a_run_that_was_broken_off_is_read_again_and_a_line_cut_short_is_not(tmp_path: Path) -> None:
+    cell = CELLS[0]
+    _, found = measure((cell, 50, 0))
+    line = json.dumps([*vars(cell).values(), 50, 0, found])
+    other = json.dumps([*vars(cell).values(), 50, 1, {"eager": found["eager"]}])
+    path = tmp_path / "batching.jsonl"
+    path.write_text(f"{line}\n{other}\n{line[:100]}")
+    wanted = {(cell, 50, 0), (cell, 50, 1), (cell, 99, 0)}
+    assert list(read(path, wanted)) == [((cell, 50, 0), found)]
+    assert list(read(tmp_path / "none", wanted)) == []
