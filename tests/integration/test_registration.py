@@ -19,6 +19,7 @@ from onnx import TensorProto as T
 from onnx import helper as h
 
 from domain.errors import ConfigurationError, InvalidInputError
+from domain.profile import BatchLatency, Profile
 from profiles.profiler import BATCH_SIZES, Effort
 from profiles.registered import Registered
 from sluice.registration import Registration, register, register_model
@@ -254,6 +255,9 @@ def test_the_same_again_is_known_another_model_is_a_new_version_and_old_ones_can
     assert all(name.startswith("mine.v2.") for name in catalogue.variants)
     registered.publish(registered.record("mine", 1))
     assert registered.served_version("mine") == 1
+    name = next(c.variant.name for c in registered.record("mine", 1).candidates if c.served)
+    again = [Profile(variant=n, device_type="cpu", points=(BatchLatency(1, 0.5, 0.6),)) for n in (name, "of.another")]
+    assert registered.keep_profiles(again).profiles[name, "cpu"].points[0].median == 0.5
     registered.retire("mine")
     assert registered.apps() == ()
     assert registered.versions("mine") == (1, 2)
