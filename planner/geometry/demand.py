@@ -1,11 +1,10 @@
 """What a geometry must serve, from what arrived: mean load of both classes, and the strict bursts above it.
 
 Rules:
-- The unit is a batch. A variant on a slice runs c batches at a time, c at most what its memory holds; they take
-  seconds * max(c * FBR, 1) each. So a slice is a device whose "batch sizes" are numbers of batches at a time, and the
-  allocation's program applies as it is.
-- Best-effort batches run beside strict ones: they take a share of a slice, of its bandwidth or its memory, whichever is
-  more, for as long as they run. Copies of the strict variant are counted whole: bursts of it must fit.
+- The unit is a batch. Where several variants share slices, a batch takes a share of one, of its bandwidth or its
+  memory, whichever is more, for as long as it runs alone; what it leaves is for others.
+- A strict variant without best-effort ones has nobody to fill what it leaves: c batches at a time, c at most what the
+  memory holds, take seconds * max(c * FBR, 1) each. A slice is then a device whose "batch sizes" are batches at a time.
 - The mean demand of strict and best-effort batches, with headroom, is hard. On top comes a reserve: strict batches in
   bursts, as many as slices can be found for. What the mean leaves over is thereby cut so that it takes the largest
   burst.
@@ -29,6 +28,8 @@ from profiles.catalogue import Catalogue
 _RESERVE = 1.5
 _BUDGET = 0.9
 """Share of the SLO that service may take: the rest is gathering and hops."""
+_CROWDED = 1.5
+"""Slowdown by neighbours that strict batches must be able to bear on a slice that is meant for them."""
 _FORGOTTEN = 0.03
 _MOST_AT_A_TIME = 16
 
@@ -79,7 +80,7 @@ def slice_problem(
 ) -> Problem:
     """The problem that ``plan_geometry`` answers. ``multiplier``: SLO over the time alone on the whole GPU."""
     means = {demand.strict: demand.strict_mean, **demand.others}
-    catalogue = _catalogue(tuple(means), demand.strict, table, placements, multiplier)
+    catalogue = _catalogue(tuple(means), table, placements, multiplier)
     slo = {name: 2 * _BUDGET * app.slo for name, app in catalogue.apps.items()}
     demands = [AppDemand(app=n, qps=qps, slo=slo[n], headroom=headroom) for n, qps in means.items()]
     # The reserve is a second demand of each app, in the class that is served last. It exceeds what any cut can take, so
@@ -115,17 +116,19 @@ def slack_left(program: Program, serve: Serve) -> float:
 
 
 def _catalogue(
-    names: tuple[str, ...], strict: str, table: SlowdownTable, placements: PlacementTable, multiplier: float
+    names: tuple[str, ...], table: SlowdownTable, placements: PlacementTable, multiplier: float
 ) -> Catalogue:
+    """``names``: the strict variant first."""
+    alone = len(names) == 1
     profiles = []
     for name in names:
         known = table.demands[name]
-        budget = _BUDGET * multiplier * known.solo
+        budget = _BUDGET * multiplier * known.solo / (_CROWDED if name == names[0] else 1.0)
         for profile, part in placements.profiles.items():
             if not table.runs(name, profile) or known.memory_bytes > part.memory_bytes:
                 continue
             mine = table.of(name, profile)
-            seconds = _copies(mine, part.memory_bytes) if name == strict else _beside(mine, part.memory_bytes, budget)
+            seconds = _copies(mine, part.memory_bytes) if alone else _beside(mine, part.memory_bytes, budget)
             if seconds:
                 points = tuple(BatchLatency(c, s, s) for c, s in enumerate(seconds, start=1))
                 kind = f"{placements.gpu}:{profile}"

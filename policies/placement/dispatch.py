@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from policies.placement.choice import SliceLoad
-from policies.placement.slowdown import SlowdownTable
+from policies.placement.slowdown import SlowdownTable, eta
 from policies.placement.strategies import Waiting
 
 
@@ -51,30 +51,30 @@ class RoundRobin:
 
 
 class LeastSlowdown:
-    """The GPU whose best slice slows the batch least; a GPU without room counts as if what waits there were on it."""
+    """The GPU whose best slice slows the batch least; GPUs where batches wait, or that lack room, come after others."""
 
     def __init__(self, table: SlowdownTable) -> None:
         self._table = table
 
     def choose(self, item: Waiting, gpus: Sequence[GpuLoad]) -> int | None:
-        """Index of the GPU; None where none takes batches."""
-        best: tuple[float, ...] | None = None
+        """Index of the GPU; None where none takes batches. Near equals: the GPU whose slices carry less in all."""
+        best: tuple[float, float, float, int] | None = None
         for at, gpu in enumerate(gpus):
             if not gpu.takes:
                 continue
+            carried = sum(part.fbr for part in gpu.slices)
             for part in gpu.slices:
-                key = self._cost(item, part, gpu.waiting)
-                if key is not None and (best is None or (*key, at) < best):
-                    best = (*key, at)
-        return None if best is None else int(best[-1])
+                cost = self._cost(item, part, gpu.waiting)
+                if cost is not None and (best is None or (*cost, carried, at) < best):
+                    best = (*cost, carried, at)
+        return None if best is None else best[-1]
 
     def _cost(self, item: Waiting, part: SliceLoad, waiting: int) -> tuple[float, float] | None:
+        """(batches before it, slowdown to a thousandth); None where it can never run there."""
         if not self._table.runs(item.variant, part.profile):
             return None
         mine = self._table.of(item.variant, part.profile)
         if mine.memory_bytes > part.memory_bytes:
             return None
-        crowd = float(waiting) if waiting or part.free_bytes < mine.memory_bytes else 0.0
         full = part.free_bytes < mine.memory_bytes
-        bandwidth = mine.fbr + part.fbr
-        return crowd + full, mine.rdf * bandwidth if bandwidth > 1.0 else mine.rdf
+        return float(waiting + full), round(eta(mine.rdf, mine.fbr, part.fbr), 3)

@@ -90,7 +90,7 @@ class ReconfigurationSpec(Section):
     patience: int = Field(default=3, ge=1)
     protean_period_s: Positive = 2.0
     window_s: Positive = 0.3
-    joint_period_s: Positive = 5.0
+    joint_period_s: Positive = 2.5
     change_weight: NotNegative = 0.05
     oracle_period_s: Positive = 10.0
 

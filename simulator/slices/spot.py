@@ -39,12 +39,16 @@ _SHORTEST_NOTICE = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotMarket:
-    """``p_rev``: of a revocation in an interval, and of a request that fails."""
+    """``p_rev``: of a revocation in an interval, and of a request that fails. ``asks``.
+
+    Requests for spot an interval.
+    """
 
     p_rev: float
     interval_s: float = 60.0
     notice_s: float = 60.0
     boot_s: float = 20.0
+    retry: float = 2 / 3
 
 
 class BoughtNodes:
@@ -68,16 +72,23 @@ class BoughtNodes:
         for name in names:
             on_demand = self._procurement.state(name) is NodeState.ON_DEMAND
             self.meter.start(name, Kind.ON_DEMAND if on_demand else Kind.SPOT, 0.0)
-        world.at(self._market.interval_s, None)
+        self._plan_interval(world, 0.0)
 
     def handle(self, world: World, what: object, now: float) -> None:
-        """An interval (None) or an event of a node."""
+        """An interval (None), a time to ask again (""), or an event of a node."""
         if what is None:
             if now < world.workload.duration:
-                world.at(now + self._market.interval_s, None)
+                self._plan_interval(world, now)
             self._interval(world, now)
+        elif what == "":
+            for gpu in world.gpus:
+                self._tell(world, IntervalPassed(gpu.name), now)
         else:
             self._tell(world, what, now)  # type: ignore[arg-type]
+
+    def _plan_interval(self, world: World, now: float) -> None:
+        world.at(now + self._market.interval_s * self._market.retry, "")
+        world.at(now + self._market.interval_s, None)
 
     def state(self, node: str) -> NodeState:
         """Of one GPU."""
