@@ -88,7 +88,7 @@ def lines(panels: Sequence[tuple[str, Lines]], x_label: str, *, log: tuple[bool,
 
 def solver(panels: Sequence[tuple[str, Lines]], limit_s: float) -> Figure:
     """Seconds against size, a panel each; the dashed line is the paper's minute, the dotted one our limit."""
-    figure = lines([("CPU s", named) for _, named in panels], "", log=(True, True))
+    figure = lines([("CPU s", named) for _, named in panels], "", log=(False, True))
     with mpl.rc_context(STYLE):
         for panel, (label, _) in zip(figure.axes, panels, strict=True):
             panel.axhline(60.0, color="#666666", ls="--", lw=0.9)
