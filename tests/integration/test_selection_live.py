@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from domain.app import App
@@ -22,7 +23,7 @@ from planner.tables.watch import Held, held
 from policies.batching.registry import batching
 from policies.batching.station import Station
 from profiles.catalogue import Catalogue
-from sluice.main import app
+from sluice.commands import policy
 from sluice.reading import read_results
 from sluice.table_check import counted, published
 from sluice.wiring import System
@@ -58,13 +59,14 @@ def catalogue() -> Catalogue:
     return Catalogue.of([toy], variants, profiles)
 
 
-def settings(folder: Path, *, devices: int = 3, **changes: Any) -> Any:
+def settings(folder: Path, *, devices: int = 3, device_timeout_s: float = 30.0, **changes: Any) -> Any:
+    """No device dies within the default timeout, however busy the machine is."""
     return settings_for(
         "memory://",
         folder,
         devices=devices,
         worker={"executor": "emulated", "batching": "table"},
-        planner={"name": "co-resident", "device_timeout_s": 30.0},  # none dies, however busy the machine is
+        planner={"name": "co-resident", "device_timeout_s": device_timeout_s},
         tables={"spacing": 0.05, **changes.pop("tables", {})},
         **changes,
     )
@@ -142,7 +144,10 @@ async def test_what_tables_promise_is_held_by_running_workers(tmp_path: Path) ->
     assert found.accuracy_held, found
     assert found.violation_held, found
     assert found.expected_accuracy > 0.75  # tables do use what is better than the fastest
-    said = await asyncio.to_thread(CliRunner().invoke, app, command)
+    typed = typer.Typer()
+    policy.register(typed)
+    typed.callback()(lambda: None)
+    said = await asyncio.to_thread(CliRunner().invoke, typed, command)
     (shelf,) = json.loads(said.output)["shelves"]
     assert (shelf["app"], shelf["worker_class"], shelf["slo_s"]) == ("toy", "cpu", SLO)
     assert shelf["queries"] >= found.queries
@@ -198,7 +203,9 @@ async def test_tables_are_made_again_for_devices_that_turn_out_slower(tmp_path: 
 @pytest.mark.slow
 async def test_a_worker_that_leaves_changes_the_tables_and_loses_nothing(tmp_path: Path) -> None:
     roles = ("admission", "router", "planner", "sink")
-    async with running(settings(tmp_path), MemoryBroker(), catalogue=catalogue(), roles=roles) as run:
+    async with running(
+        settings(tmp_path, device_timeout_s=4.0), MemoryBroker(), catalogue=catalogue(), roles=roles
+    ) as run:
         stops = {name: asyncio.Event() for name in ("d0", "d1", "d2")}
         workers = {
             name: asyncio.create_task(run_stages(run.system.stages(("worker",), devices=(name,)), stop))
