@@ -61,6 +61,8 @@ class ControllerSettings:
     switching_weight: float = 0.0
     max_loads: int | None = None
     money_weight: float = 0.0
+    budget: float | None = None
+    strict_on_demand: float = 0.0
     demand: DemandSettings = field(default_factory=DemandSettings)
     latency: LatencySettings = field(default_factory=LatencySettings)
 
@@ -344,6 +346,8 @@ class Controller:
             switching_weight=s.switching_weight,
             max_loads=s.max_loads,
             money_weight=s.money_weight,
+            budget=s.budget,
+            strict_on_demand=s.strict_on_demand,
         )
 
     def _slo_parts(self, app: str, now: float) -> list[tuple[float, float]]:

@@ -236,6 +236,8 @@ def controller_settings(spec: PlannerSpec) -> ControllerSettings:
         variants_per_device=spec.variants_per_device,
         switching_weight=spec.switching_weight,
         money_weight=spec.money_weight,
+        budget=spec.budget,
+        strict_on_demand=spec.strict_on_demand,
         max_loads=spec.max_loads,
         demand=_demand(spec.demand),
     )

@@ -147,6 +147,8 @@ class PlannerSpec(Section):
     variants_per_device: int = Field(default=1, ge=1, le=64)
     switching_weight: NotNegative = 0.0
     money_weight: NotNegative = 0.0
+    budget: NotNegative | None = None
+    strict_on_demand: Share = 0.0
     max_loads: int | None = Field(default=None, ge=0)
     demand: Mapping[str, float] = Field(default_factory=dict)
 

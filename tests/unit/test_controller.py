@@ -168,6 +168,13 @@ def test_a_lost_answer_is_asked_for_again() -> None:
     assert published(world.answer(6.5))
 
 
+def test_what_plans_may_cost_is_part_of_every_problem() -> None:
+    world = World(inline=False, budget=2.5, strict_on_demand=0.5)
+    world.beat(0.0, ["d0"])
+    problem = world.out.pop().problem
+    assert (problem.budget, problem.strict_on_demand) == (2.5, 0.5)
+
+
 def test_a_stand_in_is_published_and_the_answer_still_waited_for() -> None:
     world = World(inline=False)
     world.beat(0.0, ["d0"])
