@@ -6,6 +6,7 @@ Rules.
   first, or create them with ``sluice topics --create`` as its user.
 - Nobody but applications and the HTTP front writes queries; nobody but stages writes results; nobody but the planner
   writes plans.
+- Every process has a producer, idempotent as all are: those that write no topic need the right to start one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +20,7 @@ ROLES = ("admission", "router", "worker", "planner", "sink", "http", "web", "cli
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """``role`` may do ``operations`` on the ``resource`` (topic, group) ``name``, or all that begin so."""
+    """``role`` may do ``operations`` on the ``resource`` (topic, group, …) ``name``, or on all that begin so."""
 
     role: str
     resource: str
@@ -64,6 +65,10 @@ def rules(topics: Topics, apps: Sequence[str]) -> tuple[Rule, ...]:
         Rule("worker", "group", f"{prefix}.worker.", ("Read",), prefixed=True),
         Rule("planner", "group", f"{prefix}.worker.", ("Read",), prefixed=True),
         Rule("sink", "group", topics.sink_group, ("Read",)),
+        Rule("admission", "transactional-id", topics.admission_group, ("Write",), prefixed=True),
+        Rule("router", "transactional-id", f"{prefix}.router.", ("Write",), prefixed=True),
+        Rule("worker", "transactional-id", f"{prefix}.worker.", ("Write",), prefixed=True),
+        *(Rule(role, "cluster", "kafka-cluster", ("IdempotentWrite",)) for role in ("sink", "web")),
         *(Rule(role, "topic", f"{prefix}.", ("Describe",), prefixed=True) for role in ROLES),
     ]
     return tuple(sorted(found, key=lambda rule: (ROLES.index(rule.role), rule.resource, rule.name)))
@@ -74,10 +79,11 @@ def commands(rules: Iterable[Rule], *, user: str, server: str) -> list[str]:
     lines = []
     for rule in rules:
         kind = " --resource-pattern-type prefixed" if rule.prefixed else ""
+        name = "" if rule.resource == "cluster" else f" {rule.name}"
         asked = " ".join(f"--operation {operation}" for operation in rule.operations)
         lines.append(
             f"kafka-acls.sh --bootstrap-server {server} --command-config admin.properties --add "
-            f"--allow-principal User:{user}-{rule.role} {asked} --{rule.resource} {rule.name}{kind}"
+            f"--allow-principal User:{user}-{rule.role} {asked} --{rule.resource}{name}{kind}"
         )
     return lines
 

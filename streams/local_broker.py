@@ -19,6 +19,7 @@ from uuid import uuid4
 
 from domain.errors import ConfigurationError
 from streams.local_jars import KAFKA_VERSION, ensure_jars, find_java
+from streams.local_security import LocalSecurity
 
 Progress = Callable[[str], None]
 
@@ -30,8 +31,8 @@ _FORMAT_TIMEOUT = 120.0
 _PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
-listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
-advertised.listeners=PLAINTEXT://{host}:{port}
+listeners={listener}://{host}:{port},CONTROLLER://{host}:{controller_port}
+advertised.listeners={listener}://{host}:{port}
 controller.listener.names=CONTROLLER
 controller.quorum.bootstrap.servers={host}:{controller_port}
 log.dirs={data}
@@ -73,12 +74,17 @@ class LocalBrokerStatus:
 
 
 class LocalBroker:
-    """The broker of one folder. ``home``: where jars are kept. All calls block, within the bounds they name."""
+    """The broker of one folder. ``home``: where jars are kept. All calls block, within the bounds they name.
 
-    def __init__(self, folder: Path, *, home: Path, heap_mb: int = 512) -> None:
+    ``users``: names; with any, it speaks TLS and SCRAM alone and obeys access rules (``streams.local_security``). They
+    are those of the folder's first start.
+    """
+
+    def __init__(self, folder: Path, *, home: Path, heap_mb: int = 512, users: Sequence[str] = ()) -> None:
         self._folder = folder.absolute()
         self._home = home
         self._heap_mb = heap_mb
+        self.security = LocalSecurity(self._folder, users) if users else None
 
     @property
     def log_file(self) -> Path:
@@ -107,6 +113,8 @@ class LocalBroker:
         java = find_java()
         jars = ensure_jars(self._home, progress)
         self._prepare_folder()
+        if self.security is not None:
+            self.security.prepare()
         state = self._state()
         ports = self._choose_ports(port, state)
         self._configure(*ports)
@@ -216,9 +224,16 @@ class LocalBroker:
 
     def _configure(self, port: int, controller_port: int) -> None:
         text = _PROPERTIES.format(
-            host=_HOST, port=port, controller_port=controller_port, data=_escaped(str(self._folder / "data"))
+            host=_HOST,
+            port=port,
+            controller_port=controller_port,
+            data=_escaped(str(self._folder / "data")),
+            listener="PLAINTEXT" if self.security is None else "SASL_SSL",
         )
-        (self._folder / "server.properties").write_text(text)
+        properties = self._folder / "server.properties"
+        properties.touch(mode=0o600)
+        properties.chmod(0o600)
+        properties.write_text(text + (self.security.properties() if self.security is not None else ""))
 
     def _format(self, java: str, jars: Path) -> None:
         cluster = urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")
@@ -226,6 +241,8 @@ class LocalBroker:
         tool = [java, "-Xmx128m", "-XX:TieredStopAtLevel=1", logging, "-cp", f"{jars}/*", "kafka.tools.StorageTool"]
         properties = str(self._folder / "server.properties")
         command = [*tool, "format", "--standalone", f"--cluster-id={cluster}", "-c", properties]
+        if self.security is not None:
+            command += self.security.format_arguments()
         ran = _run(command, _FORMAT_TIMEOUT)
         if ran.returncode:
             said = (ran.stderr or ran.stdout).strip().splitlines() or ["it said nothing"]

@@ -1,6 +1,6 @@
 """``sluice broker``: an Apache Kafka of one's own on this machine, for those without Docker."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -34,12 +34,27 @@ def start(
     ] = 9092,
     heap_mb: Annotated[int, typer.Option(min=256, max=65536, help="Memory for Java, MiB.")] = 512,
     wait: Annotated[float, typer.Option(min=1, max=600, help="Seconds to wait for it.")] = 60.0,
+    user: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--user", help="TLS and SCRAM with this user, the first of them an administrator; may be given again."
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Start it, fetching Apache Kafka's jars the first time, and wait until it serves."""
     with one_line_errors(), _spinner(quiet=as_json) as progress:
-        status = _of(folder, heap_mb=heap_mb).start(port=port, within=wait, progress=progress)
+        local = _of(folder, heap_mb=heap_mb, users=user or ())
+        status = local.start(port=port, within=wait, progress=progress)
     _show(status, as_json=as_json)
+    if local.security is not None and not as_json:
+        first = local.security.users[0]
+        out.print(
+            f"export SLUICE_KAFKA__PROTOCOL=SASL_SSL SLUICE_KAFKA__CA_FILE={local.security.ca_file} "
+            f"SLUICE_KAFKA__USERNAME={first} SLUICE_KAFKA__PASSWORD_FILE={local.security.password_file(first)}",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 @broker.command()
@@ -68,9 +83,9 @@ def status(folder: DirOption = None, as_json: JsonOption = False) -> None:
         raise typer.Exit(EXIT_FAILED)
 
 
-def _of(folder: Path | None, *, heap_mb: int = 512) -> LocalBroker:
+def _of(folder: Path | None, *, heap_mb: int = 512, users: Sequence[str] = ()) -> LocalBroker:
     home = load().home
-    return LocalBroker(folder or home / "broker", home=home, heap_mb=heap_mb)
+    return LocalBroker(folder or home / "broker", home=home, heap_mb=heap_mb, users=users)
 
 
 def _show(found: LocalBrokerStatus, *, as_json: bool) -> None:
