@@ -1,0 +1,43 @@
+"""Costs of spot capacity and of keeping containers, at the figures that PROTEAN reports."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from planner.procurement import PER_GPU
+from simulator.slices.costs import savings
+from simulator.slices.experiment import run_once
+from simulator.slices.spec import slice_scenario
+
+TWITTER = Path(__file__).parents[2] / "examples" / "scenarios" / "protean-twitter.yaml"
+
+
+def test_spot_saves_seventy_percent_and_spot_only_a_third_more() -> None:
+    saved = savings(PER_GPU["aws"])
+    assert saved[0.0]["hybrid"] == pytest.approx(0.70, abs=0.03)
+    assert sum(s["spot_only"] for s in saved.values()) / 3 == pytest.approx(0.35, abs=0.03)
+    assert saved[0.0]["hybrid"] > saved[0.354]["hybrid"] > saved[0.708]["hybrid"] > 0.0
+
+
+def test_keeping_containers_saves_nearly_all_cold_starts() -> None:
+    document = yaml.safe_load(TWITTER.read_text()) | {
+        "duration_s": 600,
+        "systems": {"kept": {"like": "protean"}, "ended": {"like": "protean", "keep_alive_s": 0}},
+    }
+    cold = {
+        label: run_once(slice_scenario(document), label, 0, lambda: 0.0).figures["cold_starts"]
+        for label in ("kept", "ended")
+    }
+    assert 1 - cold["kept"] / cold["ended"] == pytest.approx(0.98, abs=0.02)
+
+
+def test_spot_only_misses_what_the_hybrid_answers_when_capacity_is_scarce() -> None:
+    document = yaml.safe_load(TWITTER.read_text())
+    document |= {"duration_s": 200, "systems": {"protean": None, "spot-only": None}}
+    document["procurement"] |= {"p_rev": 0.708, "interval_s": 40, "notice_s": 45, "core": 2}
+    found = {
+        label: run_once(slice_scenario(document), label, 0, lambda: 0.0).figures for label in ("protean", "spot-only")
+    }
+    assert found["protean"]["slo_compliance_strict"] > found["spot-only"]["slo_compliance_strict"] + 0.2
+    assert found["protean"]["cost_usd"] > found["spot-only"]["cost_usd"]
