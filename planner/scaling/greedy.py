@@ -5,9 +5,10 @@ Rules, an app, every second.
   of another of the same architecture with more capacity (upgrade; of any, where nothing runs), whichever costs least,
   ``C k (1 + lambda Tload)``, ties to the lower loading time, then by name. Only what keeps the SLO and fits.
 - What nothing alone can hold is filled as far as resources go, largest capacity first, so that (3) always holds.
-- Down: remove an instance, or put a cheaper one in its place, the largest saving first, where what is left holds 1.05
-  times the load; only once that has been possible for ``ceil(Tload)`` consecutive ticks of what would have to be loaded
-  again (or is loaded). So a constant load is never scaled up after it was scaled down.
+- Down: remove an instance, or put one in the place of a dearer one, or of several that cost more together (else a load
+  that grows slowly would leave many small ones), the largest saving first, where what is left holds 1.05 times the
+  load; only once that has been possible for ``ceil(Tload)`` consecutive ticks of what would have to be loaded again (or
+  is loaded). So a constant load is never scaled up after it was scaled down.
 """
 
 from collections.abc import Mapping
@@ -87,30 +88,38 @@ class GreedyScaling:
         if best is None:
             self._possible.pop(app, None)
             return {}
-        removed, added, wait = best
+        removed, count, added, wait = best
         what, ticks = self._possible.get(app, ((removed, added), 0))
         ticks = ticks + 1 if what == (removed, added) else 1
         if ticks < max(1, ceil(wait / self.tick - 1e-9)):
             self._possible[app] = ((removed, added), ticks)
             return {}
         self._possible.pop(app, None)
-        return {removed: -1, added: 1} if added else {removed: -1}
+        return {removed: -count, added: 1} if added else {removed: -count}
 
-    def _saving(self, fleet: Fleet, app: str) -> tuple[str, str, float] | None:
-        """(variant to remove, cheaper one in its place or "", seconds that this must have been possible)."""
+    def _saving(self, fleet: Fleet, app: str) -> tuple[str, int, str, float] | None:
+        """(variant to remove, how many, one in their place or "", seconds that this must have been possible)."""
         wanted = self.slack * fleet.asked[app].load * (1.0 - 1e-9)
         capacity = fleet.capacity(app)
         able = fleet.of_app(app)
-        options: list[tuple[float, str, str, float]] = []
+        options: list[tuple[float, str, int, str, float]] = []
         for v in sorted((v for v in fleet.variants if v.app == app and fleet.count(v.name)), key=lambda v: v.name):
-            rest = capacity - (v.capacity if v in able else 0.0)
-            if rest >= wanted:
-                options.append((-v.cost, v.name, "", v.load))
+            loss = v.capacity if v in able else 0.0
+            if capacity - loss >= wanted:
+                options.append((-v.cost, v.name, 1, "", v.load))
             for w in able:
-                fits = w.resources <= fleet.after({v.name: -1}).free(w.hardware) + 1e-9
-                if w.cost < v.cost and rest + w.capacity >= wanted and fits:
-                    options.append((w.cost - v.cost, v.name, w.name, max(v.load, w.load)))
+                most = _spared(capacity + w.capacity - wanted, loss, fleet.count(v.name)) if w is not v else 0
+                fits = w.resources <= fleet.after({v.name: -most}).free(w.hardware) + 1e-9
+                if most and w.cost < most * v.cost * (1.0 - 1e-9) and fits:
+                    options.append((w.cost - most * v.cost, v.name, most, w.name, max(v.load, w.load)))
         if not options:
             return None
-        _, removed, added, wait = min(options)
-        return removed, added, wait
+        _, removed, count, added, wait = min(options)
+        return removed, count, added, wait
+
+
+def _spared(over: float, each: float, running: int) -> int:
+    """Of ``running`` instances, how many can go where capacity exceeds what is wanted by ``over``."""
+    if over < 0.0:
+        return 0
+    return running if each <= 0.0 else min(running, int(over / each))

@@ -57,9 +57,8 @@ def profile(
 def _keep(settings: Settings, catalogue: Catalogue, folder: Path, measured: list[Profile]) -> Catalogue:
     """Write ``measured`` into the catalogue they belong to."""
     registered = Registered(settings.home)
-    if (
-        folder == registered.folder
-    ):  # what is served from there may be of the demo as well: that has a folder of its own
+    if folder == registered.folder:
+        # What is served from there may also be the demo's, which has a folder of its own.
         return registered.keep_profiles(measured)
     merged = Catalogue.of(
         catalogue.apps.values(), catalogue.variants.values(), [*_kept(catalogue, measured), *measured]
