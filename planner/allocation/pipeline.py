@@ -122,15 +122,19 @@ class AllocationPlanner:
         if program.loaded.any():
             best = self._previous(program, best, steps)
         bound = self._bound(program, relaxed, best)
-        if bound - best.value > self.limits.gap:
+        if bound - best.value > self._enough(program, best):
             best, bound = self._exchange(program, relaxed, best, bound, steps)
         timed_out = False
-        if self.polish and (bound - best.value > self.limits.gap or not _as_served(program, relaxed, best)):
+        if self.polish and (bound - best.value > self._enough(program, best) or not _as_served(program, relaxed, best)):
             best, bound, timed_out = self._polish(program, relaxed, best, bound, steps)
         gap = max(0.0, bound - best.value)
         if self.fill_idle:
             best, gap = self._fill_idle(program, relaxed, best, bound, steps)
         return Counts(best, gap, tuple(steps), timed_out)
+
+    def _enough(self, program: Program, whole: Whole) -> float:
+        """The gap to stop at, in mean accuracy over all demand: what is reported is over what is served."""
+        return self.limits.gap * max(0.05, float(program.weight @ whole.served))
 
     def _fill_idle(
         self, program: Program, relaxed: chain.Outcome, best: Whole, bound: float, steps: list[str]
@@ -199,6 +203,7 @@ class AllocationPlanner:
         self, program: Program, relaxed: chain.Outcome, best: Whole, bound: float, steps: list[str]
     ) -> tuple[Whole, float, bool]:
         limits = self.limits.of_size(min(len(program.serves), restriction.LARGE))
+        limits = replace(limits, gap=self._enough(program, best))
         known = chain.Known(best.as_solved(), relaxed, limits, self.solver)
         part = None
         if relaxed.solved.demand_duals is not None:
