@@ -22,8 +22,8 @@ from domain.variant import Variant
 from planner.allocation.program import Program, Serve
 from planner.geometry.tables import PlacementTable
 from planner.problem import AppDemand, Problem
-from policies.placement.slowdown import Footprint, SlowdownTable
 from profiles.catalogue import Catalogue
+from profiles.slowdown import Footprint, SlowdownTable
 
 _RESERVE = 1.5
 _BUDGET = 0.9

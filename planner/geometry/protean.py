@@ -16,10 +16,21 @@ After PROTEAN (Middleware 2024), Algorithm 2, corrected.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from planner.geometry.tables import Geometry, PlacementTable
-from policies.placement.choice import SliceLoad, choose_best_effort
-from policies.placement.slowdown import SlowdownTable
+from profiles.slowdown import SlowdownTable
+
+
+@dataclass(slots=True)
+class _Part:
+    """A slice being filled in thought."""
+
+    profile: str
+    free_bytes: int
+    fbr: float = 0.0
+    residents: int = 0
+
 
 SMALL: Geometry = ("4g", "2g", "1g")
 LARGE: Geometry = ("4g", "3g")
@@ -124,18 +135,22 @@ def _capacity(table: SlowdownTable, placements: PlacementTable, variant: str) ->
     return _fill(table, slices, variant, 64)
 
 
-def _fill(table: SlowdownTable, slices: list[SliceLoad], variant: str, batches: int) -> int:
+def _fill(table: SlowdownTable, slices: list[_Part], variant: str, batches: int) -> int:
     """Put batches on slices, first fit; how many had room."""
     for placed in range(batches):
-        at = choose_best_effort(table, variant, slices)
-        if at is None:
+        part = next((p for p in slices if _has_room(table, variant, p)), None)
+        if part is None:
             return placed
-        mine = table.of(variant, slices[at].profile)
-        slices[at].free_bytes -= mine.memory_bytes
-        slices[at].fbr += mine.fbr
-        slices[at].residents += 1
+        mine = table.of(variant, part.profile)
+        part.free_bytes -= mine.memory_bytes
+        part.fbr += mine.fbr
+        part.residents += 1
     return batches
 
 
-def _slices(placements: PlacementTable, part: Sequence[str]) -> list[SliceLoad]:
-    return [SliceLoad(p, p, (memory := placements.profile(p).memory_bytes), memory) for p in part]
+def _has_room(table: SlowdownTable, variant: str, part: _Part) -> bool:
+    return table.runs(variant, part.profile) and part.free_bytes >= table.of(variant, part.profile).memory_bytes
+
+
+def _slices(placements: PlacementTable, part: Sequence[str]) -> list[_Part]:
+    return [_Part(p, placements.profile(p).memory_bytes) for p in part]

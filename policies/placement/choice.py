@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from domain.app import QueryClass
-from policies.placement.slowdown import SlowdownTable
+from profiles.slowdown import SlowdownTable
 
 _Item = TypeVar("_Item")
 

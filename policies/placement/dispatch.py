@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from policies.placement.choice import SliceLoad
-from policies.placement.slowdown import SlowdownTable, eta
 from policies.placement.strategies import Waiting
+from profiles.slowdown import SlowdownTable, eta
 
 
 class GpuLoad(Protocol):

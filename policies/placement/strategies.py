@@ -23,7 +23,7 @@ from typing import Protocol
 
 from domain.errors import ConfigurationError
 from policies.placement.choice import SliceLoad, choose_best_effort, choose_strict
-from policies.placement.slowdown import SlowdownTable, eta
+from profiles.slowdown import SlowdownTable, eta
 
 
 @dataclass(frozen=True, slots=True)

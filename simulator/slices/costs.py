@@ -7,8 +7,8 @@ import numpy as np
 from planner.geometry.tables import TABLES
 from planner.procurement import Mode, Prices
 from policies.placement.dispatch import RoundRobin
-from policies.placement.slowdown import SlowdownTable
 from policies.placement.strategies import StrictFirst
+from profiles.slowdown import SlowdownTable
 from simulator.slices.spot import BoughtNodes, SpotMarket
 from simulator.slices.workload import Workload
 from simulator.slices.world import Rules, World

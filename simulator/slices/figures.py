@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from policies.placement.slowdown import SlowdownTable
+from profiles.slowdown import SlowdownTable
 from simulator.slices.workload import Floats
 from simulator.slices.world import Ended
 

@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 
 from planner.geometry.tables import Geometry, PlacementTable
 from policies.placement.choice import SliceLoad
-from policies.placement.slowdown import Footprint
+from profiles.slowdown import Footprint
 
 _TOLERANCE = 1e-9
 

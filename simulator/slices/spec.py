@@ -7,8 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from domain.errors import ConfigurationError
 from planner.geometry.tables import TABLES, parse_geometry
-from policies.placement.slowdown import SlowdownTable, VariantDemand
 from policies.placement.strategies import STRATEGIES
+from profiles.slowdown import SlowdownTable, VariantDemand
 from simulator.arrivals.spec import Positive, TraceSpec
 from simulator.slices.spot import SpotMarket
 

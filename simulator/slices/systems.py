@@ -9,8 +9,8 @@ from domain.errors import ConfigurationError
 from planner.geometry.tables import TABLES, Geometry, parse_geometry
 from planner.procurement import Mode, Prices
 from policies.placement.dispatch import LeastSlowdown, RoundRobin
-from policies.placement.slowdown import SlowdownTable
 from policies.placement.strategies import SlicePlacement, StrictRoom, strategy
+from profiles.slowdown import SlowdownTable
 from simulator.slices.controls import JointControl, ProteanControl
 from simulator.slices.oracle import OracleControl, Way
 from simulator.slices.spec import SliceScenario, SystemSpec

@@ -28,8 +28,8 @@ from planner.geometry.reconfiguration import (
     SlicesIdle,
 )
 from planner.geometry.tables import Geometry, PlacementTable
-from policies.placement.slowdown import Footprint, SlowdownTable
 from policies.placement.strategies import SlicePlacement, Waiting
+from profiles.slowdown import Footprint, SlowdownTable
 from simulator.slices.containers import Containers
 from simulator.slices.gpu import Running, SimSlice, cut
 from simulator.slices.workload import Batch, Workload

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from domain.app import QueryClass
 from policies.placement.bandwidth import Colocation, estimate_fbr
 from policies.placement.choice import SliceLoad, ascending, choose_best_effort, choose_strict, strict_first, tags
-from policies.placement.slowdown import SlowdownTable, VariantDemand
+from profiles.slowdown import SlowdownTable, VariantDemand
 
 PROFILES = {"1g": 5, "2g": 10, "3g": 20, "4g": 20, "7g": 40}
 

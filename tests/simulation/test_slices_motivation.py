@@ -5,8 +5,8 @@ import pytest
 
 from planner.geometry.tables import parse_geometry, table_of
 from policies.placement.dispatch import RoundRobin
-from policies.placement.slowdown import SlowdownTable, VariantDemand
 from policies.placement.strategies import strategy
+from profiles.slowdown import SlowdownTable, VariantDemand
 from simulator.slices.figures import latencies
 from simulator.slices.workload import Batch, Workload
 from simulator.slices.world import Rules, World

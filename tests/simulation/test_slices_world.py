@@ -16,8 +16,8 @@ from domain.errors import ConfigurationError
 from planner.geometry.reconfiguration import Desired
 from planner.geometry.tables import parse_geometry, table_of
 from policies.placement.dispatch import LeastSlowdown
-from policies.placement.slowdown import SlowdownTable, VariantDemand
 from policies.placement.strategies import STRATEGIES, strategy
+from profiles.slowdown import SlowdownTable, VariantDemand
 from simulator.slices.experiment import run_once, together, workload_of
 from simulator.slices.spec import SliceScenario, slice_scenario
 from simulator.slices.systems import SYSTEMS, world_of

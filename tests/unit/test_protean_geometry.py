@@ -12,7 +12,7 @@ from planner.geometry.protean import (
     t_low,
 )
 from planner.geometry.tables import table_of
-from policies.placement.slowdown import SlowdownTable, VariantDemand
+from profiles.slowdown import SlowdownTable, VariantDemand
 
 GB = 1 << 30
 A100 = table_of("a100")

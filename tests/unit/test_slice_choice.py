@@ -6,7 +6,7 @@ from domain.app import QueryClass
 from domain.errors import InvalidInputError
 from policies.placement.choice import SliceLoad, ascending, choose_best_effort, choose_strict, strict_first, tags
 from policies.placement.interference import InterferenceChanged, InterferenceDetector
-from policies.placement.slowdown import SlowdownTable, VariantDemand, eta
+from profiles.slowdown import SlowdownTable, VariantDemand, eta
 
 GB = 1 << 30
 
