@@ -18,17 +18,18 @@ $(VENV)/.demo: $(BIN)/python pyproject.toml requirements.lock
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.demo
-	$(PIP) install -c requirements.lock -e '.[cpu,demo,langid,faust,dev]'
+	$(PIP) install -c requirements.lock -e '.[cpu,demo,langid,faust,otel,dev]'
 	@touch $@
 
 demo: $(VENV)/.demo ## the main job on the embedded broker: build models, replay a trace, report in reports/demo/
 	$(BIN)/sluice demo
 
-check: $(VENV)/.dev ## lint, types, import rules
+check: $(VENV)/.dev ## lint, types, import rules, known weaknesses of dependencies
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/audit.py
 
 test: check ## everything that must hold, in less than 15 minutes
 	$(BIN)/python -m pytest

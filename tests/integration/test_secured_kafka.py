@@ -152,7 +152,7 @@ async def forbidden(broker: LocalBroker) -> None:
     await producer.start()
     topics = Topics(PREFIX)
     for topic in (topics.results("toy"), topics.plan, topics.admitted("toy")):
-        with pytest.raises(Exception, match="(?i)authoriz"):
+        with pytest.raises(Exception, match=r"(?i)authoriz"):
             await (await producer.send(topic, b"forged", key=b"k"))
     await producer.stop()
     await log.close()
