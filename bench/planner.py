@@ -37,9 +37,10 @@ from domain.variant import Variant
 from planner.allocation import chain
 from planner.allocation.assignment import assign
 from planner.allocation.columns import build
-from planner.allocation.linear import Limits, Matrix
+from planner.allocation.linear import Matrix
 from planner.allocation.pipeline import AllocationPlanner
 from planner.allocation.program import PoolKey
+from planner.allocation.solving import Limits
 from planner.allocation.units import group_units
 from planner.baselines.per_device import PerDevicePlanner
 from planner.capacity import throughput

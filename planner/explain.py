@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from domain.plan import Placement
 from planner.allocation import chain
 from planner.allocation.columns import build
-from planner.allocation.linear import Matrix, SolverError
+from planner.allocation.linear import Matrix
 from planner.allocation.program import PoolKey, Program, Unit
+from planner.allocation.solving import SolverError
 from planner.allocation.units import count_loaded, group_units, profile_type
 from planner.capacity import throughput
 from planner.problem import Allocation, Problem

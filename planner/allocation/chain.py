@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.allocation.linear import Goal, Limits, Matrix, MipSolver, Solved, SolverError
+from planner.allocation.linear import Matrix, MipSolver
 from planner.allocation.program import Floats, Ints, Program
+from planner.allocation.solving import Goal, Limits, Solved, SolverError
 
 _EPS = 1e-6
 _SERVICE_GAP = 1e-3

@@ -18,10 +18,11 @@ from planner.allocation.answer import allocation
 from planner.allocation.assignment import assign
 from planner.allocation.columns import build
 from planner.allocation.exchange import improved
-from planner.allocation.linear import Limits, Matrix, MipSolver, SolverError
+from planner.allocation.linear import Matrix, MipSolver
 from planner.allocation.program import Floats, Program
 from planner.allocation.repair import repaired
 from planner.allocation.rounding import Whole, evaluate, prices, round_up
+from planner.allocation.solving import Limits, SolverError
 from planner.allocation.spare import fill
 from planner.allocation.units import count_loaded, group_units
 from planner.greedy import GreedyFill, serve

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.allocation.linear import Solved
 from planner.allocation.program import Floats, Ints, Program
 from planner.allocation.rounding import Whole
+from planner.allocation.solving import Solved
 
 LARGE = 700
 """Ways to serve beyond which the search is given a part of the program."""

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.allocation import chain
-from planner.allocation.linear import Matrix, Solved
+from planner.allocation.linear import Matrix
 from planner.allocation.program import Floats, Ints, Program
+from planner.allocation.solving import Solved
 
 _PATIENT = 3
 _ROUNDS = 6

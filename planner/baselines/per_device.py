@@ -13,9 +13,10 @@ from planner.allocation import chain
 from planner.allocation.answer import allocation
 from planner.allocation.assignment import assign
 from planner.allocation.columns import build
-from planner.allocation.linear import Limits, Matrix, MipSolver, Solved, SolverError
+from planner.allocation.linear import Matrix, MipSolver
 from planner.allocation.program import Program
 from planner.allocation.rounding import evaluate
+from planner.allocation.solving import Limits, Solved, SolverError
 from planner.allocation.units import count_loaded, group_units
 from planner.problem import Allocation, Problem
 from planner.validation import check

@@ -8,7 +8,7 @@ a gap of 0.5, where almost any feasible plan counts as optimal.
 
 from dataclasses import dataclass, replace
 
-from planner.allocation.linear import Limits
+from planner.allocation.solving import Limits
 from planner.baselines.per_device import PerDevicePlanner
 from planner.problem import Allocation, Planner, Problem
 

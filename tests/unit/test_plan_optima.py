@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from domain.device import Device
-from planner.allocation.linear import Limits
 from planner.allocation.pipeline import AllocationPlanner
+from planner.allocation.solving import Limits
 from planner.baselines.per_device import PerDevicePlanner
 from planner.problem import AppDemand, Problem
 from planner.registry import planner

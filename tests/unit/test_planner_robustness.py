@@ -12,8 +12,9 @@ from domain.errors import ConfigurationError, InvalidInputError
 from domain.profile import BatchLatency, Profile
 from domain.variant import Variant
 from planner.allocation import linear
-from planner.allocation.linear import Limits, Matrix, SolverError
+from planner.allocation.linear import Matrix
 from planner.allocation.pipeline import AllocationPlanner
+from planner.allocation.solving import Limits, SolverError
 from planner.fallback import answered
 from planner.problem import Allocation, AppDemand, Problem
 from planner.registry import PLANNERS, planner
