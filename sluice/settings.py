@@ -132,7 +132,11 @@ class TableSettings(_Section):
 
 
 class Settings(BaseSettings):
-    """Everything that can be set. Environment beats file, file beats defaults."""
+    """Everything that can be set. Environment beats file, file beats defaults.
+
+    ``delivery``: "at_least_once" may answer twice what was in flight when a process died; "exactly_once" never does, by
+    transactions (kafka:// only), at some tens of milliseconds a hop. All processes of a system must agree.
+    """
 
     model_config = SettingsConfigDict(env_prefix="SLUICE_", env_nested_delimiter="__", extra="forbid", frozen=True)
 
@@ -143,6 +147,7 @@ class Settings(BaseSettings):
     apps: tuple[str, ...] = ()
     devices: tuple[DeviceSettings, ...] = ()
     partitions: int = Field(default=2, ge=1, le=1024)
+    delivery: Literal["at_least_once", "exactly_once"] = "at_least_once"
     slo_s: dict[str, Seconds] = Field(default_factory=dict)
     slo_classes_s: dict[str, tuple[Seconds, ...]] = Field(default_factory=dict)
     promises: dict[str, PromiseSettings] = Field(default_factory=dict)

@@ -6,7 +6,7 @@ Each role imports what it needs when it is built: a stage in a process of its ow
 import os
 import uuid
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,7 @@ from stages.admission import AdmissionStage, DedupeWindow
 from stages.clock import SystemClock
 from stages.control import Follower
 from stages.eventlog import Recorded
+from stages.exactly_once import ExactlyOnce
 from stages.outbox import Outbox
 from stages.router import RouterStage
 from stages.run import Stage
@@ -93,6 +94,10 @@ class System:
                 f"worker.batching: {rule!r} keeps no promises, and {', '.join(self.promised)} was promised something; "
                 "choose adaptive, greedy or balanced"
             )
+        self._exactly_once: Callable[[str], ExactlyOnce] | None = None
+        if self.settings.delivery == "exactly_once":
+            self.broker.transactions("check")  # a broker without transactions is an error now
+            self._exactly_once = partial(ExactlyOnce, self.broker.transactions)
         self._logs: list[TextIO] = []
         self._libraries: defaultdict[str, TableLibrary] = defaultdict(TableLibrary)
 
@@ -144,6 +149,7 @@ class System:
                 clock=self.clock,
                 policy=policy,
                 activated=activated,
+                exactly_once=self._exactly_once,
                 limits=codec.Limits(
                     max_body_bytes=limits.max_body_bytes,
                     max_skew_s=limits.max_skew_s,
@@ -166,6 +172,7 @@ class System:
                 clock=self.clock,
                 routing=self._recorded(self._routing(name), f"router-{name}"),
                 promised=name in self.promised,
+                exactly_once=self._exactly_once,
                 activation=Activation(name),
                 exclusive=takes(self.settings.worker.batching, "tables"),
                 activated=partial(self._activated, name),
@@ -193,6 +200,7 @@ class System:
             new_incarnation=lambda: uuid.uuid4().hex[:12],
             make_slices=lambda stage: [self._slice(stage, device, part) for part in device.slices],
             promised=self.promised,
+            exactly_once=self._exactly_once,
             options=WorkerOptions(heartbeat=worker.heartbeat_s, max_in_flight=worker.max_in_flight),
             telemetry=self.telemetry,
         )
@@ -249,6 +257,7 @@ class System:
                 planner=planner(settings.name),
                 apps=apps,
                 promised=self.promised,
+                exactly_once=self.settings.delivery == "exactly_once",
                 telemetry=self.telemetry,
                 make_controller=lambda term, previous: Controller(
                     self.catalogue,

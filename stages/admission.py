@@ -28,13 +28,14 @@ from domain.query import Query
 from policies.protocols import AdmissionPolicy
 from policies.routing.activation import Activation
 from stages.control import Follower
+from stages.exactly_once import ExactlyOnce
 from stages.intake import Intake
 from stages.outbox import Outbox
 from stages.telemetry import Telemetry
 from stages.tracing import Tracing
 from stages.wakes import Wakes
 from streams import codec, control
-from streams.ports import Broker, Consumer, Producer, Record
+from streams.ports import Broker, Consumer, Letter, Producer, Record
 from streams.topics import Topics
 
 log = logging.getLogger(__name__)
@@ -78,6 +79,7 @@ class AdmissionStage:
         source: str,
         member: str | None = None,
         max_in_flight: int = 4000,
+        exactly_once: Callable[[str], ExactlyOnce] | None = None,
         activated: Callable[[str, Plan], None] | None = None,
         telemetry: Telemetry | None = None,
     ) -> None:
@@ -93,7 +95,8 @@ class AdmissionStage:
         self._source = source
         self._member = member
         self._outbox = Outbox(producer)
-        self._intake = Intake(self._make_consumer, limit=max_in_flight)
+        once = exactly_once(topics.admission_group) if exactly_once is not None else None
+        self._intake = Intake(self._make_consumer, limit=max_in_flight, exactly_once=once)
         telemetry.of_outbox(self.name, self._outbox)
         telemetry.of_intake(self.name, lambda: self._intake)
         self._counts = dict.fromkeys(apps, 0)
@@ -223,13 +226,8 @@ class AdmissionStage:
         return replace(message, traceparent=tracing.hop("admit", message.traceparent, started, now, told))
 
     def _post(self, topic: str, message: codec.Message, record: Record) -> None:
-        self._outbox.post(
-            topic,
-            message.value,
-            key=message.key,
-            headers=message.headers,
-            done=lambda: self._intake.done(record),
-        )
+        letter = Letter(topic, message.value, message.key, message.headers)
+        self._intake.answer(record, self._outbox, letter)
 
     async def _tell_demand(self) -> None:
         before = self._clock.monotonic()

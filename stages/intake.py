@@ -5,6 +5,9 @@ the record led to is acknowledged. At most ``limit`` records are in flight: beyo
 membership stays. When partitions are revoked, what is in flight of them is waited for (bounded) and committed, then
 forgotten. After ``stop`` nothing more is fetched, what is in flight gets ``drain_s`` to finish, is committed, and the
 consumer leaves.
+
+``answer`` sends what a record led to: through the outbox, to be done once acknowledged; or, exactly once, in a
+transaction with the record's offset.
 """
 
 import asyncio
@@ -12,7 +15,9 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from stages.commits import CommitTracker
-from streams.ports import Consumer, Record, TopicPartition
+from stages.exactly_once import ExactlyOnce
+from stages.outbox import Outbox
+from streams.ports import Consumer, Letter, Record, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +38,9 @@ class Intake:
         commit_every: float = 0.2,
         poll: float = 0.2,
         drain_s: float = 5.0,
+        exactly_once: ExactlyOnce | None = None,
     ) -> None:
+        self._exactly_once = exactly_once
         self._make_consumer = make_consumer
         self._limit = limit
         self._commit_every = commit_every
@@ -63,6 +70,21 @@ class Intake:
         if self._paused and in_flight <= self._limit // 2:
             self._room.set()
 
+    def answer(self, record: Record, outbox: Outbox, letter: Letter) -> None:
+        """``letter`` is all that ``record`` led to."""
+        if self._exactly_once is not None:
+            self._exactly_once.answer(record, letter)
+            return
+        outbox.post(
+            letter.topic,
+            letter.value,
+            key=letter.key,
+            headers=letter.headers,
+            partition=letter.partition,
+            timestamp=letter.timestamp,
+            done=lambda: self.done(record),
+        )
+
     async def run(
         self,
         handle: Handler,
@@ -73,9 +95,13 @@ class Intake:
         """Read until ``stop``, then drain and leave. ``after_start`` may seek."""
         consumer = self._consumer = self._make_consumer(self)
         await consumer.start()
+        once = self._exactly_once
+        if once is not None:
+            await once.begin(consumer.assignment() - once.partitions, consumer)
         if after_start is not None:
             await after_start(consumer)
-        tasks = [asyncio.create_task(work) for work in (self._commit_often(consumer), self._watch_lag(consumer))]
+        committing = self._commit_often(consumer) if once is None else once.run(self.done, self._lost)
+        tasks = [asyncio.create_task(work) for work in (committing, self._watch_lag(consumer))]
         try:
             while not stop.is_set():
                 await self._step(consumer, handle)
@@ -85,23 +111,34 @@ class Intake:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._commit(consumer)
+            if once is not None:
+                await once.end(once.partitions)
             await consumer.stop()
 
     def abandon(self) -> None:
         """Commit nothing more of what was read so far: others have taken it over."""
         if self._consumer is not None:
             self._forget(self._consumer.assignment())
+        if self._exactly_once is not None:
+            self._exactly_once.forget()
 
     async def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
         """Finish and commit what is theirs, within the bound; the rest is read again by its next owner."""
         await self._drain()
         if self._consumer is not None:
             await self._commit(self._consumer)
+        if self._exactly_once is not None:
+            await self._exactly_once.end(partitions)
         self._forget(partitions)
 
     async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
         """Start with nothing in flight."""
         self._forget(partitions)
+        if self._exactly_once is not None and self._consumer is not None:
+            await self._exactly_once.begin(partitions, self._consumer)
+
+    def _lost(self, partition: TopicPartition) -> None:
+        self._forget(frozenset([partition]))
 
     def _forget(self, partitions: frozenset[TopicPartition]) -> None:
         self._tracker.forget(partitions)
@@ -119,6 +156,8 @@ class Intake:
         begin = self._tracker.begin
         for record in records:
             begin(TopicPartition(record.topic, record.partition), record.offset)
+        if self._exactly_once is not None:
+            self._exactly_once.read(records)
         self._empty.clear()
         self.read += len(records)
         await handle(records)
@@ -162,7 +201,7 @@ class Intake:
                 log.debug("lag cannot be looked up (%s)", error)
 
     async def _commit(self, consumer: Consumer) -> None:
-        due = self._tracker.due()
+        due = self._tracker.due() if self._exactly_once is None else {}
         due = {partition: offset for partition, offset in due.items() if partition in consumer.assignment()}
         if not due:
             return

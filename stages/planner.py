@@ -57,6 +57,7 @@ class PlannerStage:
         apps: Sequence[str],
         make_controller: Callable[[int, Plan | None], Controller],
         promised: Collection[str] = (),
+        exactly_once: bool = False,
         make_tables: Callable[[Outbox], TablePublisher] | None = None,
         telemetry: Telemetry | None = None,
         patience: float = 1.0,
@@ -78,6 +79,7 @@ class PlannerStage:
             apps=apps,
             clock=clock,
             promised=promised,
+            exactly_once=exactly_once,
             telemetry=telemetry,
         )
         self._tables = make_tables(self._outbox) if make_tables is not None else None
@@ -215,7 +217,7 @@ class PlannerStage:
                 if device in self._returning:
                     self._returning.discard(device)
                     del self._sweeps[device]
-                    self._reclaimer.returned(device)
+                    await self._reclaimer.returned(device)
                     return
             await asyncio.sleep(_SWEEP_EVERY)
 

@@ -4,21 +4,23 @@ The worker's committed offset is the fence: records below it are answered. What 
 goes back to the admitted topic (or ends as expired), except what the dead worker answered without having committed;
 then the offset is committed for its group. Nothing is lost if this is cut short at any point: it begins again from the
 offset. Where what expires belongs to an app with a promise, safe mode is announced first. While the device is absent
-the sweep is repeated, since a router with an old plan may still write there.
+the sweep is repeated, since a router with an old plan may still write there. With exactly-once delivery the dead
+worker's transactions are fenced first, and records move in transactions with their offsets.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 from domain.actions import Announce
 from domain.clock import Clock
 from domain.errors import InvalidInputError
 from domain.outcome import Outcome, OutcomeKind, Reason
+from stages.exactly_once import transactional_id
 from stages.outbox import Outbox
 from stages.telemetry import Telemetry
 from streams import codec, control
-from streams.ports import Broker, Consumer, Record, TopicPartition
+from streams.ports import Broker, Consumer, Letter, Record, TopicPartition, Transactions
 from streams.topics import Topics
 
 log = logging.getLogger(__name__)
@@ -36,6 +38,7 @@ class Reclaimer:
         apps: Sequence[str],
         clock: Clock,
         promised: Collection[str] = (),
+        exactly_once: bool = False,
         answered_window: float = 30.0,
         telemetry: Telemetry | None = None,
     ) -> None:
@@ -47,81 +50,98 @@ class Reclaimer:
         self._clock = clock
         self._window = answered_window
         self._promised = frozenset(promised)
+        self._exactly_once = exactly_once
+        self._fences: dict[str, Transactions] = {}
         self._announced: set[tuple[str, str]] = set()
 
     async def sweep(self, device: str) -> int:
         """Move what waits on the work topic of ``device``; returns the fence (the offset all below which is done)."""
         work = TopicPartition(self._topics.work(device), 0)
-        consumer = self._broker.consumer(partitions=[work], group=self._topics.worker_group(device))
+        group = self._topics.worker_group(device)
+        transactions = await self._fence(device, work, group) if self._exactly_once else None
+        consumer = self._broker.consumer(partitions=[work], group=group)
         await consumer.start()
         try:
             start = await consumer.position(work)
             end = (await consumer.end_offsets([work]))[work]
             if start >= end:
                 return end
-            answered = await self._answered_by(device)
+            answered = await self._answered_by(device) if transactions is None else frozenset()
             moved = 0
-            acknowledged = asyncio.Event()
-            outstanding = 0
-
-            def done() -> None:
-                nonlocal outstanding
-                outstanding -= 1
-                if not outstanding:
-                    acknowledged.set()
-
             while await consumer.position(work) < end:
-                for record in await consumer.get_many(wait=0.5):
-                    if record.offset >= end:
-                        break
-                    outstanding += 1
-                    moved += 1
-                    acknowledged.clear()
-                    self._move(record, device, answered, done)
-            if outstanding:
-                await acknowledged.wait()
-            await consumer.commit({work: end})
+                records = [r for r in await consumer.get_many(wait=0.5) if r.offset < end]
+                letters = [letter for r in records if (letter := self._moved(r, device, answered)) is not None]
+                moved += len(records)
+                if transactions is None:
+                    await self._post_all(letters)
+                elif records:
+                    await transactions.write(letters, {work: records[-1].offset + 1}, group)
+            if transactions is None:
+                await consumer.commit({work: end})
             log.info("%s: %d records below %d moved to others", device, moved, end)
             return end
         finally:
             await consumer.stop()
 
-    def _move(self, record: Record, device: str, answered: frozenset[str], done: Callable[[], None]) -> None:
+    async def _fence(self, device: str, work: TopicPartition, group: str) -> Transactions:
+        """Take the id under which the dead worker wrote: from here on it writes nothing."""
+        transactions = self._fences.get(device)
+        if transactions is None:
+            transactions = self._broker.transactions(transactional_id(group, work))
+            await transactions.start()
+            self._fences[device] = transactions
+        return transactions
+
+    async def _post_all(self, letters: Sequence[Letter]) -> None:
+        """Write them, and wait until all are acknowledged."""
+        acknowledged = asyncio.Event()
+        outstanding = len(letters)
+
+        def done() -> None:
+            nonlocal outstanding
+            outstanding -= 1
+            if not outstanding:
+                acknowledged.set()
+
+        for letter in letters:
+            self._outbox.post(letter.topic, letter.value, key=letter.key, headers=letter.headers, done=done)
+        if letters:
+            await acknowledged.wait()
+
+    def _moved(self, record: Record, device: str, answered: frozenset[str]) -> Letter | None:
+        """Where a record goes; None for one that was answered."""
         now = self._clock.wall()
         try:
             message = codec.decode_work(record)
         except InvalidInputError as error:
-            letter = codec.dead_letter(record, error, stage="planner", now=now)
-            self._outbox.post(
-                self._topics.dead_letters, letter.value, key=letter.key, headers=letter.headers, done=done
-            )
-            return
+            dead = codec.dead_letter(record, error, stage="planner", now=now)
+            return Letter(self._topics.dead_letters, dead.value, dead.key, dead.headers)
         query = message.query
         if query.id in answered:
-            asyncio.get_running_loop().call_soon(done)
-            return
+            return None
         if query.deadline > now:
             back = codec.encode_admitted(codec.QueryMessage(query, message.tensors, message.traceparent))
-            topic = self._topics.admitted(query.app)
-        else:
-            if query.app in self._promised:
-                self._say(query.app, device, "safe_mode")
-                now = self._clock.wall()
-            outcome = Outcome.of(
-                query,
-                OutcomeKind.EXPIRED,
-                now,
-                reason=Reason.DEVICE_LOST,
-                device=device,
-                queue_s=now - query.arrival,
-            )
-            self._meters.ended("planner", outcome)
-            back = codec.encode_outcome(outcome, (), traceparent=message.traceparent)
-            topic = self._topics.results(query.app)
-        self._outbox.post(topic, back.value, key=back.key, headers=back.headers, done=done)
+            return Letter(self._topics.admitted(query.app), back.value, back.key, back.headers)
+        if query.app in self._promised:
+            self._say(query.app, device, "safe_mode")
+            now = self._clock.wall()
+        outcome = Outcome.of(
+            query,
+            OutcomeKind.EXPIRED,
+            now,
+            reason=Reason.DEVICE_LOST,
+            device=device,
+            queue_s=now - query.arrival,
+        )
+        self._meters.ended("planner", outcome)
+        gone = codec.encode_outcome(outcome, (), traceparent=message.traceparent)
+        return Letter(self._topics.results(query.app), gone.value, gone.key, gone.headers)
 
-    def returned(self, device: str) -> None:
+    async def returned(self, device: str) -> None:
         """``device`` serves again: what was said of promises for its sake is over."""
+        transactions = self._fences.pop(device, None)
+        if transactions is not None:
+            await transactions.stop()
         for app in [app for app, of in self._announced if of == device]:
             self._say(app, device, "promise_kept")
 

@@ -24,13 +24,14 @@ from domain.plan import NO_EPOCH, Plan
 from domain.query import Query
 from policies.protocols import ActivationPolicy, RoutingPolicy
 from stages.control import Follower
+from stages.exactly_once import ExactlyOnce
 from stages.intake import Intake
 from stages.outbox import Outbox
 from stages.telemetry import Telemetry
 from stages.tracing import Tracing
 from stages.wakes import Wakes
 from streams import codec, control
-from streams.ports import Broker, Consumer, Producer, Record
+from streams.ports import Broker, Consumer, Letter, Producer, Record
 from streams.topics import Topics
 
 log = logging.getLogger(__name__)
@@ -59,6 +60,7 @@ class RouterStage:
         promised: bool = False,
         member: str | None = None,
         max_in_flight: int = 4000,
+        exactly_once: Callable[[str], ExactlyOnce] | None = None,
         exclusive: bool = False,
         telemetry: Telemetry | None = None,
     ) -> None:
@@ -76,7 +78,8 @@ class RouterStage:
         self._member = member
         self._exclusive = exclusive
         self._outbox = Outbox(producer)
-        self._intake = Intake(self._make_consumer, limit=max_in_flight)
+        once = exactly_once(topics.router_group(app)) if exactly_once is not None else None
+        self._intake = Intake(self._make_consumer, limit=max_in_flight, exactly_once=once)
         self._epoch = NO_EPOCH
         self._routes = False
         self._held: deque[tuple[codec.QueryMessage, Record]] = deque()
@@ -187,14 +190,8 @@ class RouterStage:
         return replace(message, traceparent=tracing.hop("route", message.traceparent, started, now, told))
 
     def _post(self, topic: str, message: codec.Message, record: Record, *, partition: int | None = None) -> None:
-        self._outbox.post(
-            topic,
-            message.value,
-            key=message.key,
-            headers=message.headers,
-            partition=partition,
-            done=lambda: self._intake.done(record),
-        )
+        letter = Letter(topic, message.value, message.key, message.headers, partition)
+        self._intake.answer(record, self._outbox, letter)
 
     async def _expire_held(self) -> None:
         while True:

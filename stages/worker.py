@@ -29,13 +29,14 @@ from domain.plan import NO_EPOCH, Plan
 from domain.query import Query
 from policies.placement.gathering import Gathering
 from stages.control import Follower
+from stages.exactly_once import ExactlyOnce
 from stages.intake import Intake
 from stages.outbox import Outbox
 from stages.recall import recall
 from stages.slice import Outputs, SliceRunner
 from stages.telemetry import Telemetry
 from streams import codec, control
-from streams.ports import Broker, Consumer, Producer, Record, TopicPartition
+from streams.ports import Broker, Consumer, Letter, Producer, Record, TopicPartition
 from streams.topics import Topics
 
 log = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class WorkerStage:
         new_incarnation: Callable[[], str],
         make_slices: Callable[["WorkerStage"], Sequence[SliceRunner]],
         promised: Mapping[str, App] = MappingProxyType({}),
+        exactly_once: Callable[[str], ExactlyOnce] | None = None,
         options: WorkerOptions | None = None,
         telemetry: Telemetry | None = None,
     ) -> None:
@@ -76,6 +78,7 @@ class WorkerStage:
         self._clock = clock
         self._new_incarnation = new_incarnation
         self._promised = promised
+        self._exactly_once = exactly_once
         self._options = options or WorkerOptions()
         self._outbox = Outbox(producer)
         self._gathering = Gathering(part.name for part in device.slices)
@@ -152,17 +155,12 @@ class WorkerStage:
         self._meters.ended(self.name, outcome)
         traceparent = codec.traceparent_of_hop(record) if self._tracing is None else self._tracing.served(outcome)
         message = codec.encode_outcome(outcome, outputs, traceparent=traceparent)
-        self._outbox.post(
-            self._topics.results(query.app),
-            message.value,
-            key=query.id.encode(),
-            headers=message.headers,
-            done=self._done(record),
-        )
+        self._answer(record, self._topics.results(query.app), message)
 
-    def _done(self, record: Record) -> Callable[[], None]:
-        intake = self._intake
-        return lambda: intake.done(record) if intake is not None else None
+    def _answer(self, record: Record, topic: str, message: codec.Message) -> None:
+        if self._intake is not None:
+            letter = Letter(topic, message.value, message.key, message.headers)
+            self._intake.answer(record, self._outbox, letter)
 
     # -- reading work
 
@@ -184,7 +182,12 @@ class WorkerStage:
             past = await recall(self._broker, self._topics, self._promised)
             for runner in self._slices:
                 runner.recalled(past)
-        self._intake = Intake(self._make_consumer, limit=self._options.max_in_flight, drain_s=self._options.drain_s)
+        self._intake = Intake(
+            self._make_consumer,
+            limit=self._options.max_in_flight,
+            drain_s=self._options.drain_s,
+            exactly_once=self._exactly_once and self._exactly_once(self._topics.worker_group(self.device.name)),
+        )
         await self._intake.run(self._take, self._session, after_start=self._seek_to_fence)
 
     def _make_consumer(self, intake: Intake) -> Consumer:
@@ -210,13 +213,7 @@ class WorkerStage:
             self._meters.add("sluice_dead_letters", self.name, codec.letter_reason(error))
             log.info("dead letter: %s", error, extra={"record": record.place})
             letter = codec.dead_letter(record, error, stage=self.name, now=self._clock.wall())
-            self._outbox.post(
-                self._topics.dead_letters,
-                letter.value,
-                key=letter.key,
-                headers=letter.headers,
-                done=self._done(record),
-            )
+            self._answer(record, self._topics.dead_letters, letter)
             return
         runner = self._by_name.get(message.slice) or self._slices[0]
         query = message.query
@@ -231,13 +228,7 @@ class WorkerStage:
     def _send_back(self, record: Record, message: codec.WorkMessage) -> None:
         self._meters.add("sluice_queries_sent_back", self.device.name)
         back = codec.encode_admitted(codec.QueryMessage(message.query, message.tensors, message.traceparent))
-        self._outbox.post(
-            self._topics.admitted(message.query.app),
-            back.value,
-            key=back.key,
-            headers=back.headers,
-            done=self._done(record),
-        )
+        self._answer(record, self._topics.admitted(message.query.app), back)
 
     # -- plans and incarnations
 

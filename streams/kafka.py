@@ -18,6 +18,7 @@ from domain.errors import ConfigurationError
 from streams.kafka_connection import connection, speak_seldom, unreachable
 from streams.kafka_consumer import KafkaConsumer
 from streams.kafka_producer import KafkaProducer
+from streams.kafka_transactions import KafkaTransactions
 from streams.ports import BrokerError, RebalanceListener, TopicPartition, TopicSpec
 from streams.settings import KafkaSettings
 from streams.topics import check_topic_name
@@ -174,6 +175,10 @@ class KafkaBroker:
         )
         self._consumers.add(consumer)
         return consumer
+
+    def transactions(self, transactional_id: str) -> KafkaTransactions:
+        """A new writer of transactions."""
+        return KafkaTransactions(self._servers, self._settings, transactional_id)
 
     def admin(self) -> KafkaAdmin:
         """Topic administration, one connection for all."""

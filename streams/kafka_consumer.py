@@ -95,6 +95,7 @@ class KafkaConsumer:
             group_id=self._group,
             group_instance_id=self._member if shared else None,
             enable_auto_commit=False,
+            isolation_level="read_committed",
             auto_offset_reset="latest" if self._start_at == "end" else "earliest",
             partition_assignment_strategy=(StickyAssignor(exclusive=self._exclusive),),
             session_timeout_ms=int(1e3 * settings.session_timeout),

@@ -15,7 +15,7 @@ from streams.memory_consumer import MemoryConsumer
 from streams.memory_groups import Group
 from streams.partition_log import PartitionLog, record_bytes
 from streams.partitioner import partition_of
-from streams.ports import Headers, RebalanceListener, TopicPartition, TopicSpec, Written
+from streams.ports import Headers, RebalanceListener, TopicPartition, TopicSpec, Transactions, Written
 from streams.settings import MemorySettings
 from streams.topics import check_topic_name
 
@@ -280,6 +280,11 @@ class MemoryBroker:
         )
         self._consumers.add(consumer)
         return consumer
+
+    def transactions(self, transactional_id: str) -> Transactions:
+        """There are none here."""
+        del transactional_id
+        raise ConfigurationError(f"{self.url} has no transactions: exactly-once delivery needs kafka://")
 
     def admin(self) -> MemoryAdmin:
         """Topic administration."""

@@ -22,6 +22,10 @@ class BrokerError(SluiceError):
     """The broker answered with an error, or not at all: trying again may help."""
 
 
+class FencedError(BrokerError):
+    """Another has taken over: nothing is written here any more."""
+
+
 class DeliveryError(BrokerError):
     """A record was not acknowledged by the broker: it may or may not have been written."""
 
@@ -114,6 +118,37 @@ class Producer(Protocol):
 
     async def stop(self) -> None:
         """Flush and disconnect."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A record to be written. ``partition`` None: the key's hash decides. ``timestamp``: seconds."""
+
+    topic: str
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers = ()
+    partition: int | None = None
+    timestamp: float | None = None
+
+
+class Transactions(Protocol):
+    """Writes records and commits offsets as one, under an id: who starts with the same id ends this one for good."""
+
+    async def start(self) -> None:
+        """Connect, and fence whoever used the id before; what they had begun and not committed is undone."""
+        ...
+
+    async def write(self, letters: Sequence[Letter], offsets: Mapping[TopicPartition, int], group: str) -> None:
+        """All of it, or nothing. Raises FencedError once the id is another's, BrokerError where it may be tried again.
+
+        A letter over the size limit is left out and logged.
+        """
+        ...
+
+    async def stop(self) -> None:
+        """Disconnect."""
         ...
 
 
@@ -239,6 +274,10 @@ class Broker(Protocol):
         member that comes back within the session timeout finds its partitions as it left them. ``exclusive``: one
         member of the group reads everything, the others stand by; all of them must say so.
         """
+        ...
+
+    def transactions(self, transactional_id: str) -> Transactions:
+        """A new writer of transactions. Raises ConfigurationError where the broker has none."""
         ...
 
     def admin(self) -> Admin:

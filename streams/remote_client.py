@@ -21,6 +21,7 @@ from streams.ports import (
     Record,
     TopicPartition,
     TopicSpec,
+    Transactions,
     Written,
 )
 from streams.remote_connection import Connection, error_of
@@ -303,6 +304,11 @@ class RemoteBroker:
         if group is not None or member is not None or listener is not None or exclusive:
             raise ConfigurationError("a memory log has groups only within its own process; name partitions instead")
         return RemoteConsumer(self._connection, topics=topics, partitions=partitions, start_at=start_at)
+
+    def transactions(self, transactional_id: str) -> Transactions:
+        """There are none here."""
+        del transactional_id
+        raise ConfigurationError(f"{self.url} has no transactions: exactly-once delivery needs kafka://")
 
     def admin(self) -> RemoteAdmin:
         """Topic administration."""

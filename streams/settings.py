@@ -42,7 +42,8 @@ class KafkaSettings:
     holds a fetch open, and so how late a resumed partition may be read; ``fetch_bytes``: of one partition at once.
     ``gather``: least time between two reads of a consumer that find something: each costs a request to the broker,
     and what comes close together is cheaper read together. ``stop_timeout``: how long a client may take to flush or
-    leave before it is cut off.
+    leave before it is cut off. ``transaction_timeout``: after which the broker undoes a transaction left open, until
+    when nobody reads past it.
     """
 
     client_id: str = "sluicegate"
@@ -60,6 +61,7 @@ class KafkaSettings:
     replication: int = 1
     security: KafkaSecurity = KafkaSecurity()
     compression: str | None = None
+    transaction_timeout: float = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,18 +25,26 @@ from streams import codec, control
 from streams.ports import TopicPartition
 from tests.chaos.cells import CELLS, Cell
 from tests.chaos.judge import Verdict, judge
-from tests.chaos.stack import DEVICES, SESSION_TIMEOUT, Stack, stack
+from tests.chaos.stack import DEVICES, SESSION_TIMEOUT, Delivery, Stack, stack
 
 IN_FLIGHT = 500
 DEVICE_TIMEOUT = 2.0
 
 
 async def run_cell(
-    cell: Cell, folder: Path, home: Path, *, seeds: int, rate: float, first_seed: int = 0, said: Progress | None = None
+    cell: Cell,
+    folder: Path,
+    home: Path,
+    *,
+    seeds: int,
+    rate: float,
+    first_seed: int = 0,
+    delivery: Delivery = "at_least_once",
+    said: Progress | None = None,
 ) -> Verdict:
     """Start a stack, break it once a seed under load, mend it, let it end in order, and read its topics."""
     task = said.add_task(cell.name, total=seeds) if said is not None else None
-    async with stack(folder, home, record=cell.record) as running:
+    async with stack(folder, home, record=cell.record, delivery=delivery) as running:
         await _start(running, cell)
         stop = asyncio.Event()
         loads = [
@@ -67,7 +75,7 @@ async def run_cell(
         faults,
         acknowledged=sum(running.sent.values()),
         kills=running.kills,
-        in_flight=IN_FLIGHT,
+        in_flight=IN_FLIGHT if delivery == "at_least_once" else 0,
         resume_s_allowed=allowed,
     )
 
@@ -131,16 +139,22 @@ def table(verdicts: Sequence[Verdict]) -> Table:
     return shown
 
 
-def write(out: Path, verdicts: Sequence[Verdict], seconds: float) -> None:
+def write(out: Path, verdicts: Sequence[Verdict], seconds: float, delivery: str) -> None:
     """summary.json for machines, report.md for people."""
     out.mkdir(parents=True, exist_ok=True)
     where = f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, {datetime.now(UTC):%Y-%m-%d}"
-    summary = {"machine": where, "seconds": round(seconds), "cells": {v.cell: v.as_json() for v in verdicts}}
+    summary = {
+        "machine": where,
+        "delivery": delivery,
+        "seconds": round(seconds),
+        "cells": {v.cell: v.as_json() for v in verdicts},
+    }
     (out / "summary.json").write_text(json.dumps(summary, indent=1))
     lines = [
         "# Chaos report",
         "",
-        f"{where}; {seconds / 60:.0f} minutes. One fault a seed, on Apache Kafka, a process a stage, under load.",
+        f"{where}; {seconds / 60:.0f} minutes. One fault a seed, on Apache Kafka, a process a stage, under load, "
+        f"delivery {delivery}.",
         "",
         "| cell | seeds | queries | lost | duplicates (allowed) | late unmarked | resumed in s (allowed) "
         "| promises broken unannounced | on time |",
@@ -176,10 +190,11 @@ async def _run(arguments: argparse.Namespace, console: Console) -> list[Verdict]
                     seeds=arguments.seeds,
                     rate=arguments.rate,
                     first_seed=arguments.first_seed,
+                    delivery=arguments.delivery,
                     said=said,
                 )
                 verdicts.append(verdict)
-                write(arguments.out, verdicts, time.monotonic() - began)
+                write(arguments.out, verdicts, time.monotonic() - began, arguments.delivery)
                 if verdict.faults:
                     console.print(f"[red]{name}: {', '.join(verdict.faults)}; kept in {folder}")
                 else:
@@ -197,6 +212,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=500.0, help="queries per second")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--parallel", type=int, default=1, help="cells at once, each with a broker of its own")
+    parser.add_argument("--delivery", choices=("at_least_once", "exactly_once"), default="at_least_once")
     parser.add_argument("--out", type=Path, default=Path("reports/chaos"))
     parser.add_argument("--home", type=Path, default=Path(os.environ.get("SLUICE_HOME", Path.home() / ".sluicegate")))
     arguments = parser.parse_args()

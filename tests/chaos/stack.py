@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from domain.app import App, Promise, WeaklyHard
 from domain.profile import BatchLatency, Profile
@@ -30,6 +31,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 PIXELS = 4
 SLO = 1.0
 PROMISED = Promise(weakly_hard=(WeaklyHard(10, 20),))
+Delivery = Literal["at_least_once", "exactly_once"]
 DEVICES = ("d0", "d1", "d2", "d3")
 
 
@@ -151,7 +153,9 @@ class Stack:
 
 
 @asynccontextmanager
-async def stack(folder: Path, home: Path, *, record: bool = False) -> AsyncIterator[Stack]:
+async def stack(
+    folder: Path, home: Path, *, record: bool = False, delivery: Delivery = "at_least_once"
+) -> AsyncIterator[Stack]:
     """A broker and settings in ``folder``; stages are started by the caller and ended here."""
     local = LocalBroker(folder / "kafka", home=home)
     url = (await asyncio.to_thread(local.start, within=120.0)).url
@@ -167,6 +171,7 @@ async def stack(folder: Path, home: Path, *, record: bool = False) -> AsyncItera
         worker=WorkerSettings(executor="emulated", batching="adaptive", max_in_flight=500),
         planner=PlannerSettings(period_s=5.0),
         record=record,
+        delivery=delivery,
     )
     (folder / "settings.yaml").write_text(json.dumps(settings.model_dump(mode="json", exclude={"http"})))
     running = Stack(folder, settings, local, connect(url))
@@ -184,4 +189,4 @@ async def stack(folder: Path, home: Path, *, record: bool = False) -> AsyncItera
         await asyncio.to_thread(local.stop)
 
 
-__all__ = ["DEVICES", "PROMISED", "SESSION_TIMEOUT", "SLO", "Child", "Stack", "catalogue", "stack"]
+__all__ = ["DEVICES", "PROMISED", "SESSION_TIMEOUT", "SLO", "Child", "Delivery", "Stack", "catalogue", "stack"]

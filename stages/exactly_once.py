@@ -1,0 +1,143 @@
+"""Exactly-once delivery: what a partition's records led to is written together with their offsets, in transactions.
+
+Rules. Each record leads to one letter. Letters of the contiguous prefix of answered records are written every
+``interval`` seconds with the offset behind them; then their records are done. A partition begins with its transactions'
+id, which fences whoever had it before, and only then with the committed offset. Once it is fenced here, nothing more of
+it is written: its records are another's.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+
+from streams.ports import BrokerError, Consumer, FencedError, Letter, Record, TopicPartition, Transactions
+
+log = logging.getLogger(__name__)
+
+_MOST = 1000
+"""Letters in one transaction."""
+
+
+def transactional_id(group: str, partition: TopicPartition) -> str:
+    """Of whoever writes for the group what the records of ``partition`` led to."""
+    return f"{group}/{partition.topic}/{partition.partition}"
+
+
+class _Lane:
+    """One input partition."""
+
+    __slots__ = ("answers", "order", "transactions")
+
+    def __init__(self, transactions: Transactions) -> None:
+        self.transactions = transactions
+        self.order: deque[int] = deque()
+        self.answers: dict[int, tuple[Record, Letter]] = {}
+
+    def due(self) -> list[tuple[Record, Letter]]:
+        """The prefix that is answered."""
+        found = []
+        for offset in islice(self.order, _MOST):
+            answer = self.answers.get(offset)
+            if answer is None:
+                break
+            found.append(answer)
+        return found
+
+    def written(self, count: int) -> None:
+        """The first ``count`` are."""
+        for _ in range(count):
+            del self.answers[self.order.popleft()]
+
+
+class ExactlyOnce:
+    """The lanes of one intake. ``make``: transactions of an id. ``group``: whose offsets are committed."""
+
+    def __init__(
+        self, make: Callable[[str], Transactions], group: str, *, interval: float = 0.02, retry: float = 0.2
+    ) -> None:
+        self._make = make
+        self._group = group
+        self._interval = interval
+        self._retry = retry
+        self._lanes: dict[TopicPartition, _Lane] = {}
+        self._answered = asyncio.Event()
+
+    @property
+    def partitions(self) -> frozenset[TopicPartition]:
+        """Those that were begun."""
+        return frozenset(self._lanes)
+
+    async def begin(self, partitions: Iterable[TopicPartition], consumer: Consumer) -> None:
+        """These are ours: fence others, then read on from what they had committed."""
+        for partition in sorted(partitions):
+            transactions = self._make(transactional_id(self._group, partition))
+            await transactions.start()
+            self._lanes[partition] = _Lane(transactions)
+            committed = await consumer.committed(partition)
+            if committed is not None:
+                await consumer.seek(partition, committed)
+
+    async def end(self, partitions: Iterable[TopicPartition]) -> None:
+        """These are not ours any more."""
+        lanes = [lane for p in tuple(partitions) if (lane := self._lanes.pop(p, None)) is not None]
+        await asyncio.gather(*(lane.transactions.stop() for lane in lanes))
+
+    def forget(self) -> None:
+        """Write nothing more of what was read so far."""
+        for lane in self._lanes.values():
+            lane.order.clear()
+            lane.answers.clear()
+
+    def read(self, records: Sequence[Record]) -> None:
+        """These were read; ``answer`` follows for each."""
+        for record in records:
+            lane = self._lanes.get(TopicPartition(record.topic, record.partition))
+            if lane is not None:
+                lane.order.append(record.offset)
+
+    def answer(self, record: Record, letter: Letter) -> None:
+        """What ``record`` led to."""
+        lane = self._lanes.get(TopicPartition(record.topic, record.partition))
+        if lane is not None:
+            lane.answers[record.offset] = (record, letter)
+            self._answered.set()
+
+    async def run(self, done: Callable[[Record], None], lost: Callable[[TopicPartition], None]) -> None:
+        """Write what is answered, until cancelled. ``done`` is called for each record written, ``lost`` when fenced."""
+        while True:
+            await self._answered.wait()
+            self._answered.clear()
+            await asyncio.gather(*(self._write(p, lane, done, lost) for p, lane in tuple(self._lanes.items())))
+            await asyncio.sleep(self._interval)
+
+    async def _write(
+        self,
+        partition: TopicPartition,
+        lane: _Lane,
+        done: Callable[[Record], None],
+        lost: Callable[[TopicPartition], None],
+    ) -> None:
+        due = lane.due()
+        if not due:
+            return
+        behind = due[-1][0].offset + 1
+        try:
+            await lane.transactions.write([letter for _, letter in due], {partition: behind}, self._group)
+        except FencedError as error:
+            log.warning("%s/%d is another's now: %s", partition.topic, partition.partition, error)
+            if self._lanes.get(partition) is lane:
+                await self.end([partition])
+                lost(partition)
+        except BrokerError as error:
+            log.warning("%s; trying again", error)
+            await asyncio.sleep(self._retry)
+            self._answered.set()
+        else:
+            if lane.order and lane.order[0] == due[0][0].offset:  # else forgotten meanwhile
+                lane.written(len(due))
+            for record, _ in due:
+                done(record)
+            if lane.answers:
+                self._answered.set()

@@ -1,0 +1,117 @@
+"""Exactly-once writing on Apache Kafka: results of a partition's records and its offsets, in one transaction.
+
+Rules. One transactional producer an input partition, its id always the same (``<group>/<topic>/<partition>``): who
+takes the partition over starts with that id, which fences whoever had it, whatever the group's generation says. After
+any other error the transaction is undone, and the caller tries again, where needed with a new client.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from aiokafka import TopicPartition as KafkaPartition
+from aiokafka.errors import (
+    InvalidProducerEpoch,
+    KafkaConnectionError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    ProducerFenced,
+)
+
+from domain.errors import ConfigurationError
+from streams.kafka_connection import connection, unreachable
+from streams.partitioner import partition_of
+from streams.ports import BrokerError, FencedError, Letter, TopicPartition
+from streams.settings import KafkaSettings
+
+log = logging.getLogger(__name__)
+
+_FENCED = (ProducerFenced, InvalidProducerEpoch)
+
+
+class KafkaTransactions:
+    """Implements ``streams.ports.Transactions``."""
+
+    def __init__(self, servers: str, settings: KafkaSettings, transactional_id: str) -> None:
+        self._servers = servers
+        self._settings = settings
+        self._id = transactional_id
+        self._inner: Any = None
+
+    async def start(self) -> None:
+        """Connect and fence. Raises ConfigurationError where no broker answers."""
+        if self._inner is None:
+            self._inner = await self._connect()
+
+    async def write(self, letters: Sequence[Letter], offsets: Mapping[TopicPartition, int], group: str) -> None:
+        """All of it, or nothing."""
+        inner = self._inner
+        if inner is None:
+            raise ConfigurationError("these transactions are not started (or stopped): await start() first")
+        try:
+            async with inner.transaction():
+                sent = [future for letter in letters if (future := await self._send(inner, letter)) is not None]
+                await asyncio.gather(*sent)
+                moved = {KafkaPartition(*tp): offset for tp, offset in offsets.items()}
+                await inner.send_offsets_to_transaction(moved, group)
+        except _FENCED as error:
+            raise FencedError(f"{self._id}: another has taken over") from error
+        except KafkaError as error:
+            if not error.retriable:
+                await self._renew()
+            raise BrokerError(f"{self._id}: not written ({error})") from error
+
+    async def stop(self) -> None:
+        """Disconnect, within a bound."""
+        inner, self._inner = self._inner, None
+        if inner is not None:
+            await self._stop(inner)
+
+    async def _send(self, inner: Any, letter: Letter) -> Any:
+        partition = letter.partition
+        if partition is None and letter.key is not None:
+            partition = partition_of(letter.key, len(await inner.partitions_for(letter.topic)))
+        milliseconds = None if letter.timestamp is None else round(1e3 * letter.timestamp)
+        try:
+            return await inner.send(
+                letter.topic, letter.value, letter.key, partition, milliseconds, list(letter.headers)
+            )
+        except MessageSizeTooLargeError as error:
+            log.error("a record for %s can never be sent: %s", letter.topic, error)
+            return None
+
+    async def _connect(self) -> Any:
+        settings = self._settings
+        inner = AIOKafkaProducer(
+            **connection(self._servers, settings),
+            transactional_id=self._id,
+            transaction_timeout_ms=int(1e3 * settings.transaction_timeout),
+            acks="all",
+            linger_ms=0,
+            max_batch_size=settings.batch_bytes,
+            max_request_size=settings.max_message_bytes,
+            compression_type=settings.compression,
+        )
+        try:
+            await inner.start()
+        except KafkaConnectionError as error:
+            await self._stop(inner)
+            raise unreachable(self._servers, error) from error
+        except BaseException:
+            await self._stop(inner)
+            raise
+        return inner
+
+    async def _renew(self) -> None:
+        inner, self._inner = self._inner, None
+        await self._stop(inner)
+        self._inner = await self._connect()
+
+    async def _stop(self, inner: Any) -> None:
+        stopping = asyncio.create_task(inner.stop())
+        done, _ = await asyncio.wait([stopping], timeout=self._settings.stop_timeout)
+        if not done:
+            stopping.cancel()
+        await asyncio.gather(stopping, return_exceptions=True)

@@ -1,0 +1,114 @@
+"""Exactly-once delivery on Apache Kafka: transactions of the port, and a system with a zombie."""
+
+import asyncio
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from domain.errors import ConfigurationError
+from sluice.reading import read_results
+from stages.worker import WorkerStage
+from streams import connect
+from streams.ports import Broker, FencedError, Letter, TopicPartition, TopicSpec
+from tests.harness import running, settings_for
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+async def broker(kafka_url: str) -> AsyncIterator[Broker]:
+    broker = connect(kafka_url)
+    yield broker
+    await broker.close()
+
+
+async def topics(broker: Broker) -> tuple[TopicPartition, TopicPartition]:
+    names = [uuid.uuid4().hex for _ in range(2)]
+    await broker.admin().create_topics([TopicSpec(name=name) for name in names])
+    return TopicPartition(names[0], 0), TopicPartition(names[1], 0)
+
+
+async def read(broker: Broker, partition: TopicPartition, count: int) -> list[bytes | None]:
+    """What is on the partition, once that is ``count`` records: the end of a transaction is marked after it is told."""
+    for _ in range(50):
+        found = [record.value async for record in read_results(broker, [partition], follow=False)]
+        if len(found) >= count:
+            break
+        await asyncio.sleep(0.1)
+    await asyncio.sleep(0.3)
+    return [record.value async for record in read_results(broker, [partition], follow=False)]
+
+
+async def test_records_and_offsets_are_written_as_one(broker: Broker) -> None:
+    source, target = await topics(broker)
+    group = uuid.uuid4().hex
+    writer = broker.transactions(f"{group}/a")
+    await writer.start()
+    letters = [Letter(target.topic, f"{i}".encode(), key=b"k", timestamp=1.5e9) for i in range(5)]
+    await writer.write(letters, {source: 7}, group)
+    assert await read(broker, target, 5) == [b"0", b"1", b"2", b"3", b"4"]
+    assert await broker.admin().committed(group, source) == 7
+    await writer.stop()
+
+
+async def test_who_starts_with_the_same_id_ends_the_one_before(broker: Broker) -> None:
+    source, target = await topics(broker)
+    group = uuid.uuid4().hex
+    zombie, heir = (broker.transactions(f"{group}/a") for _ in range(2))
+    await zombie.start()
+    await zombie.write([Letter(target.topic, b"first")], {source: 1}, group)
+    await heir.start()
+    with pytest.raises(FencedError):
+        await zombie.write([Letter(target.topic, b"from the grave")], {source: 2}, group)
+    await heir.write([Letter(target.topic, b"second")], {source: 2}, group)
+    assert await read(broker, target, 2) == [b"first", b"second"]
+    assert await broker.admin().committed(group, source) == 2
+    await zombie.stop()
+    await heir.stop()
+
+
+async def test_a_system_that_delivers_exactly_once(kafka_url: str, tmp_path: Path) -> None:
+    settings = settings_for(kafka_url, tmp_path, delivery="exactly_once")
+    async with running(settings, connect(kafka_url)) as run:
+        await run.planned(within=60.0)
+        await asyncio.gather(*(run.ask(parameters={"latency_ms": 5000}) for _ in range(200)))
+        report = await run.settled(within=30.0)
+        assert report.balanced, report
+        assert report.kinds["answered"] > 150
+
+
+async def test_a_zombie_worker_answers_nothing_after_its_heir_began(
+    kafka_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker is taken for dead while its answers are on their way; it does not learn of it and writes them."""
+    settings = settings_for(kafka_url, tmp_path, delivery="exactly_once", devices=2)
+    async with running(settings, connect(kafka_url)) as run:
+        await run.planned(within=60.0)
+        worker = next(s for s in run.stages if isinstance(s, WorkerStage) and s.device.name == "d0")
+        # Deaf to plans, without heartbeats, and never in doubt of itself: only the broker can stop it.
+        monkeypatch.setattr(worker, "_on_plan", lambda record: None)
+        monkeypatch.setattr(worker._plans, "_handle", lambda record: None)
+        monkeypatch.setattr(worker, "_beat", lambda **_: None)
+        monkeypatch.setattr(worker, "_unless_fenced", lambda write: write())
+        once = worker._intake._exactly_once if worker._intake is not None else None
+        assert once is not None
+        monkeypatch.setattr(once, "_interval", 4.0)  # answers wait for longer than the device timeout
+        for _ in range(80):
+            await run.ask(parameters={"latency_ms": 30_000})
+            await asyncio.sleep(0.05)
+        report = await run.settled(within=40.0)
+        assert report.lost == 0, report
+        assert report.duplicates == 0, report
+        answered = Counter(o.device for o in (await run.outcomes()).values())
+        assert answered["d1"] > 20
+        assert once.partitions == frozenset()  # fenced
+
+
+async def test_the_embedded_broker_has_no_transactions(tmp_path: Path) -> None:
+    settings = settings_for("memory://", tmp_path, delivery="exactly_once")
+    with pytest.raises(ConfigurationError, match="needs kafka"):
+        async with running(settings, connect("memory://")):
+            pass
