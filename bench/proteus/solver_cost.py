@@ -47,9 +47,9 @@ def figure_10(options: Options) -> Result:
     notes = [
         "The paper (Gurobi): 4.2 s on average for its cluster; a minute is reached at 160 devices, or 450 variants,"
         " or 17 query types (dashed line).",
-        f"Per-device program: the same OR-tools solver and one thread, stopped after {options.literal_s:g} s of wall"
-        " time each (dotted line; CPU seconds are plotted, fewer on a busy machine): what the table says was stopped did not"
-        " end. It may take several solves where demand has to be lowered.",
+        "Per-device program: the same OR-tools solver and one thread, stopped after"
+        f" {options.literal_s:g} s of wall time each (dotted line; CPU seconds are plotted, fewer on a busy machine):"
+        " what the table says was stopped did not end. It may take several solves where demand has to be lowered.",
         "Mechanism: identical devices make the per-device program symmetric; a solver visits permutations of the same"
         " plan. Counted by type the program has pools x variants columns whatever the number of devices, its rounding"
         " is nearly optimal by itself, and the search that follows ends at an absolute gap. First plan: pruning, LP"
