@@ -46,7 +46,7 @@ def broken(*_: Any, **__: Any) -> None:
 
 
 def test_a_solver_that_raises_is_replaced_by_the_heuristic(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear.mathopt, "solve", broken)
+    monkeypatch.setattr("planner.allocation.linear.mathopt.solve", broken)
     answer = planner("allocation").allocate(PROBLEM)
     assert min(answer.served.values()) == 1.0
     assert "fell over" in answer.steps[0]
@@ -179,7 +179,7 @@ def test_one_device_and_two_apps_serves_one_or_shares_the_device() -> None:
         ({"min_accuracy": math.nan}, "min_accuracy"),
     ],
 )
-def test_numbers_out_of_range_are_refused_by_name(name: str, change: dict[str, float], field: str) -> None:
+def test_numbers_out_of_range_are_refused_by_name(name: str, change: dict[str, Any], field: str) -> None:
     bad = replace(PROBLEM, demands=(replace(PROBLEM.demands[0], **change), PROBLEM.demands[1]))
     with pytest.raises(InvalidInputError, match=field):
         planner(name).allocate(bad)
