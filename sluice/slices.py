@@ -14,7 +14,7 @@ from rich.table import Table
 
 from domain.errors import ConfigurationError, SluiceError
 from simulator.slices.experiment import SliceRun, run_once, together
-from simulator.slices.spec import KIND, SliceScenario, slice_scenario
+from simulator.slices.spec import SliceScenario, slice_scenario
 from simulator.slices.systems import system_of
 from sluice.console import err, out, print_json
 
@@ -29,11 +29,6 @@ _ROWS = (
     ("reconfigurations", "reconfigurations", 1.0, 1, ""),
     ("cold starts", "cold_starts", 1.0, 0, ""),
 )
-
-
-def is_slices(document: Document) -> bool:
-    """Whether a scenario is one of sliced GPUs."""
-    return document.get("kind") == KIND
 
 
 def compare_slices(

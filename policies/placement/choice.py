@@ -15,6 +15,8 @@ that is left for the next slice is what the free one did not hold.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import compress
+from operator import not_
 from typing import TypeVar
 
 from domain.app import QueryClass
@@ -117,9 +119,6 @@ def choose_best_effort(table: SlowdownTable, variant: str, slices: Sequence[Slic
 
 def strict_first(items: Iterable[_Item], query_class: Callable[[_Item], QueryClass]) -> list[_Item]:
     """Strict ones first, each class in the order given: the order of arrival."""
-    strict: list[_Item] = []
-    others: list[_Item] = []
-    for item in items:
-        (strict if query_class(item) is QueryClass.STRICT else others).append(item)
-    strict.extend(others)
-    return strict
+    listed = list(items)
+    strict = [query_class(item) is QueryClass.STRICT for item in listed]
+    return [*compress(listed, strict), *compress(listed, map(not_, strict))]

@@ -199,6 +199,11 @@ class SliceScenario(Section):
         )
 
 
+def is_slices(document: Mapping[str, Any]) -> bool:
+    """Whether a scenario is one of sliced GPUs."""
+    return document.get("kind") == KIND
+
+
 def slice_scenario(document: Mapping[str, Any], what: str = "scenario") -> SliceScenario:
     """Validate. Raises ConfigurationError that names every wrong field in one line."""
     try:

@@ -17,9 +17,10 @@ from domain.errors import ConfigurationError, SluiceError
 from simulator.experiment import Run, determinism_notes, run_once, systems_of, together
 from simulator.rows import HEADER, row_of
 from simulator.scenario import catalogue_of, scenario_of
+from simulator.slices.spec import is_slices
 from sluice.commands.simulate import SetOption, document_of, save
 from sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, print_json
-from sluice.slices import compare_slices, is_slices
+from sluice.slices import compare_slices
 
 Document = Mapping[str, Any]
 

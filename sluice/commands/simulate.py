@@ -11,6 +11,7 @@ from rich.table import Table
 from domain.errors import ConfigurationError
 from simulator.experiment import Run, determinism_notes, run_once
 from simulator.scenario import Scenario, catalogue_of, read_scenario, scenario_of, with_setting
+from simulator.slices.spec import is_slices
 from sluice.console import JsonOption, one_line_errors, out, print_json
 
 SetOption = Annotated[
@@ -34,6 +35,8 @@ def simulate(
     """Simulate SCENARIO with the live policies and planner, and print its metrics."""
     with one_line_errors():
         document = document_of(scenario, settings)
+        if is_slices(document):
+            raise ConfigurationError(f"scenario {scenario}: is one of sliced GPUs; run it with `sluice compare`")
         validated = scenario_of(document, f"scenario {scenario}")
         chosen = validated.seed if seed is None else seed
         run = run_once(validated, chosen, time.perf_counter, with_series=report is not None)
