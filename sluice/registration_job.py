@@ -20,7 +20,7 @@ from domain.tensor import TensorSpec
 from domain.variant import Variant
 from executors.evaluate import Evaluation, check_batches, evaluate, query_of, specs_of
 from executors.generator import GeneratorLimits, make_variant
-from executors.measure import ProfileOptions, Progress, profile_variants
+from executors.measure import ProfileOptions, Progress, profile_variants, silent
 from executors.onnx import OnnxExecutor
 from executors.prepare import machine
 from executors.runtime import PROVIDERS, Runtime
@@ -111,23 +111,35 @@ class Job:
         self._calibration = rows.take(order[:calibrating])
         self._rows = rows.take(np.sort(order[calibrating:]))
         self._skipped: dict[str, str] = {}
+        self._apps = {request.app: self._app(())}
+        # A model that was never run may ask for all memory there is: its process may not have it.
+        self._evaluator = self._executor(Runtime(address_space_bytes=request.limits.memory_bytes))
 
     async def run(self) -> Record:
         """All steps; the record, not yet kept."""
+        try:
+            candidates, output, app = await self._candidates()
+        finally:
+            await self._evaluator.close()
+        for candidate in candidates:
+            self._score(candidate, candidates[0])
+        for target, runtime in _targets(self._request.threads):
+            await self._profile(target, runtime, candidates, app)
+        return self._record(candidates, output, self._with_slo(app, candidates[0]))
+
+    # -- steps
+
+    async def _candidates(self) -> tuple[list[_Candidate], AnswerOutput, App]:
+        """The registered model and all that could be made of it, each with its answers on the scored rows."""
         original, output, app = await self._original()
+        self._apps[app.name] = app
         candidates = [original]
         for i, recipe in enumerate(r for r in RECIPES if r != ORIGINAL):
             self._progress(f"make {recipe}", 0.1 + 0.4 * i / len(RECIPES))
-            made = await self._candidate(recipe, output, app, {c.variant.digest for c in candidates})
+            made = await self._candidate(recipe, output, {c.variant.digest for c in candidates})
             if made is not None:
                 candidates.append(made)
-        for candidate in candidates:
-            self._score(candidate, original)
-        for target, runtime in _targets(self._request.threads):
-            await self._profile(target, runtime, candidates, app)
-        return self._record(candidates, output, self._with_slo(app, original))
-
-    # -- steps
+        return candidates, output, app
 
     async def _original(self) -> tuple[_Candidate, AnswerOutput, App]:
         variant = self._keep_model(ORIGINAL, self._source)
@@ -153,22 +165,17 @@ class Job:
         return _Candidate(ORIGINAL, variant, answers, True), output, self._app(outputs)
 
     async def _first_run(self, variant: Variant) -> tuple[Evaluation, AnswerOutput]:
-        executor = self._executor(self._app(()))
-        try:
-            await executor.start()
-            found = await self._run_or_blame_the_batch(executor, variant)
-            if not found.finite:
-                raise InvalidInputError("model", "answers NaN or infinity on the validation set; it cannot be served")
-            output = answer_output(found.outputs, self._request.metric)
-            check_truth(output, found.outputs[output.name], self._rows.labels)
-            await check_batches(executor, variant, self._inputs, self._rows, found)
-        finally:
-            await executor.close()
+        found = await self._run_or_blame_the_batch(variant)
+        if not found.finite:
+            raise InvalidInputError("model", "answers NaN or infinity on the validation set; it cannot be served")
+        output = answer_output(found.outputs, self._request.metric)
+        check_truth(output, found.outputs[output.name], self._rows.labels)
+        await check_batches(self._evaluator, variant, self._inputs, self._rows, found)
         return found, output
 
-    async def _run_or_blame_the_batch(self, executor: OnnxExecutor, variant: Variant) -> Evaluation:
+    async def _run_or_blame_the_batch(self, variant: Variant) -> Evaluation:
         try:
-            return await evaluate(executor, variant, self._inputs, self._rows, self._share(0.02, 0.08))
+            return await self._evaluate(variant, self._share(0.02, 0.08))
         except InvalidInputError as error:
             fixed = self._interface.fixed_batch
             if fixed is None:
@@ -176,17 +183,19 @@ class Job:
             problem = f"fixes its batch at {fixed}, and with another {error.problem}; export it with a free batch axis"
             raise InvalidInputError(error.field, problem) from error
 
-    async def _candidate(self, recipe: str, output: AnswerOutput, app: App, digests: set[str]) -> _Candidate | None:
+    async def _candidate(self, recipe: str, output: AnswerOutput, digests: set[str]) -> _Candidate | None:
         """One more, or None with the reason among the skipped ones."""
-        done = self._journal.get(f"recipe-{recipe}") or await self._make(recipe, output, app, digests)
+        done = self._journal.get(f"recipe-{recipe}") or await self._make(recipe, output, digests)
         if done["skipped"]:
             self._skipped[recipe] = done["skipped"]
             return None
         kept = self._journal.arrays(f"answers-{recipe}")
         assert kept is not None  # written before the step's result
-        return _Candidate(recipe, Variant(**done["variant"]), kept[0], done["finite"])
+        # Another version may have been registered since the job began.
+        variant = replace(Variant(**done["variant"]), name=self._name(recipe))
+        return _Candidate(recipe, variant, kept[0], done["finite"])
 
-    async def _make(self, recipe: str, output: AnswerOutput, app: App, digests: set[str]) -> dict[str, Any]:
+    async def _make(self, recipe: str, output: AnswerOutput, digests: set[str]) -> dict[str, Any]:
         path = self._folder / model_path(digest_of(self._source))
         made = await make_variant(path, recipe, self._calibration.inputs, self._request.limits)
         result: dict[str, Any] = {"skipped": made.skipped}
@@ -195,7 +204,7 @@ class Job:
         elif made.model is not None:
             variant = self._keep_model(recipe, made.model)
             try:
-                found = await self._evaluate(variant, app)
+                found = await self._evaluate(variant)
             except InvalidInputError as error:
                 result = {"skipped": error.problem}
             else:
@@ -205,13 +214,9 @@ class Job:
         self._journal.put(f"recipe-{recipe}", result)
         return result
 
-    async def _evaluate(self, variant: Variant, app: App) -> Evaluation:
-        executor = self._executor(app)
-        try:
-            await executor.start()
-            return await evaluate(executor, variant, self._inputs, self._rows)
-        finally:
-            await executor.close()
+    async def _evaluate(self, variant: Variant, progress: Progress = silent) -> Evaluation:
+        await self._evaluator.start()  # again where the one before took its process with it
+        return await evaluate(self._evaluator, variant, self._inputs, self._rows, progress)
 
     def _score(self, candidate: _Candidate, original: _Candidate) -> None:
         metric, truth = self._request.metric, self._rows.labels
@@ -228,7 +233,7 @@ class Job:
         sweep = KeptSweep(
             self._journal.folder / f"samples-{target}.jsonl", names, self._request.batches, self._request.effort
         )
-        executor = self._executor(app, runtime)
+        executor = self._executor(runtime)
         options = ProfileOptions(
             device_type=target, batches=self._request.batches, effort=self._request.effort, seed=self._request.seed
         )
@@ -293,7 +298,7 @@ class Job:
         except OSError as error:
             raise ConfigurationError(f"cannot write in {self._folder}: {error.strerror}; set SLUICE_HOME") from error
         return Variant(
-            name=f"{self._request.app}.v{self._version}.{recipe}",
+            name=self._name(recipe),
             app=self._request.app,
             accuracy=0.0,
             family=self._request.app,
@@ -301,6 +306,9 @@ class Job:
             digest=digest,
             size_bytes=len(model),
         )
+
+    def _name(self, recipe: str) -> str:
+        return f"{self._request.app}.v{self._version}.{recipe}"
 
     def _app(self, outputs: tuple[TensorSpec, ...]) -> App:
         return App(name=self._request.app, slo=self._request.slo or DEFAULT_SLO, inputs=self._inputs, outputs=outputs)
@@ -311,13 +319,9 @@ class Job:
         slowest = max(p.points[0].p95 for p in original.profiles.values())
         return replace(app, slo=max(DEFAULT_SLO, float(f"{5.0 * slowest:.2g}")))
 
-    def _executor(self, app: App, runtime: Runtime | None = None) -> OnnxExecutor:
-        # A model that was never run may ask for all memory there is: its process may not have it.
-        limited = Runtime(address_space_bytes=self._request.limits.memory_bytes)
+    def _executor(self, runtime: Runtime) -> OnnxExecutor:
         timeout = self._request.run_timeout
-        return OnnxExecutor(
-            self._folder, {app.name: app}, runtime or limited, run_timeout=timeout, load_timeout=timeout
-        )
+        return OnnxExecutor(self._folder, self._apps, runtime, run_timeout=timeout, load_timeout=timeout)
 
     def _share(self, start: float, length: float) -> Progress:
         return lambda what, done: self._progress(what, start + length * done)
