@@ -14,7 +14,7 @@ from policies.batching.early_drop import EarlyDrop, LazyDrop
 from policies.batching.spread import BalancedSpread, GreedySpread, GroupedSpread, SpreadBatching, WeaklyHardSpread
 from policies.batching.static import StaticBatching
 from policies.protocols import BatchingPolicy
-from policies.selection.fixed import JellyfishPlus, ModelSwitching
+from policies.selection.fixed import JellyfishPlus, ModelSwitching, PublishedModelSwitching
 from policies.selection.greedy import MostAccurateFit
 from policies.selection.table import TableSelection
 
@@ -36,6 +36,7 @@ BATCHING: MappingProxyType[str, Callable[..., BatchingPolicy]] = MappingProxyTyp
             TableSelection,
             JellyfishPlus,
             ModelSwitching,
+            PublishedModelSwitching,
             MostAccurateFit,
         )
     }

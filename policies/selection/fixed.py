@@ -128,3 +128,15 @@ class ModelSwitching(_FixedChoice):
     def choice(self, qps: float) -> Fixed:
         """By the rule above."""
         return model_switching(self.hosted, self.slo, qps, self.capable)
+
+
+class PublishedModelSwitching(ModelSwitching):
+    """As RAMSIS's artifact has it: the batch limit is that of the variant that Jellyfish+ would take, whatever runs."""
+
+    name = "model-switching-published"
+    __slots__ = ()
+
+    def choice(self, qps: float) -> Fixed:
+        """By the rule above."""
+        plain = jellyfish(self.hosted, self.slo, qps / self.workers)
+        return Fixed(super().choice(qps).hosted, plain.limit)

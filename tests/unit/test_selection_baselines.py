@@ -5,7 +5,7 @@ from domain.events import Arrived, Hosted, HostingChanged, Offered
 from domain.profile import LatencyCurve
 from domain.query import Query
 from policies.protocols import BatchingPolicy
-from policies.selection.fixed import JellyfishPlus, ModelSwitching, jellyfish, model_switching
+from policies.selection.fixed import JellyfishPlus, ModelSwitching, PublishedModelSwitching, jellyfish, model_switching
 from policies.selection.greedy import MostAccurateFit
 
 SLO = 0.1
@@ -47,6 +47,13 @@ def test_fixed_policies_batch_up_to_their_limit() -> None:
     assert (run.variant, run.rows) == ("good", 2)
     run = first_run(ModelSwitching(qps=10.0, capable={"fast": 20.0}), 9, 0.0)
     assert (run.variant, run.rows) == ("fast", 4)
+
+
+def test_model_switching_as_published_takes_the_batch_limit_of_another_variant() -> None:
+    capable = {"fast": 20.0}
+    mended, published = (policy(qps=10.0, capable=capable) for policy in (ModelSwitching, PublishedModelSwitching))
+    assert jellyfish(ALL, SLO, 10.0).limit == 2  # of the good one, which is not what runs
+    assert (first_run(mended, 9, 0.0).rows, first_run(published, 9, 0.0).rows) == (4, 2)
 
 
 def test_the_greedy_rule_spends_all_slack_on_accuracy() -> None:
