@@ -26,7 +26,8 @@ def over_time(runs: Mapping[str, Series], title: str) -> Figure:
     with mpl.rc_context(STYLE):
         figure, axes = _figure(3, 1, 7.4, 7.6)
         first = next(iter(runs.values()))
-        axes[0].fill_between(first.times, first.demand, step="mid", color="#bbbbbb", alpha=0.6, lw=0, label="demand")
+        times, demand = _binned(first.times, first.demand, first.step)
+        axes[0].fill_between(times, demand, step="mid", color="#bbbbbb", alpha=0.6, lw=0, label="demand")
         for i, (name, one) in enumerate(runs.items()):
             style: dict[str, Any] = {"color": COLOURS[i % len(COLOURS)], "lw": 1.9 if i == 0 else 1.0, "label": name}
             style["ls"] = "--" if "mended" in name else "-"
