@@ -1,7 +1,8 @@
 """Reads and transforms models nobody vouches for: ``python -m executors.generating FOLDER PARENT_PID``.
 
-Rules. One task a process: ``task.json`` in FOLDER says what to do, ``answer.json`` what came of it, ``result.onnx`` is
-the model made. A model that crashes a library, takes all memory or never ends takes this process with it and no other;
+Rules. One task a process: ``task.json`` in FOLDER says what to do. Of a check, ``answer.json`` says what came of it and
+``result.onnx`` is the model; of recipes, ``<recipe>.json`` and ``<recipe>.onnx`` appear one after the other, the answer
+last and whole. A model that crashes a library, takes all memory or never ends takes this process with it and no other;
 the parent's death ends it too. Nothing here runs a model but ONNX Runtime and its tools.
 """
 
@@ -34,7 +35,7 @@ def check(task: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def make(task: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Make ``task["recipe"]`` of the checked model at ``task["path"]``."""
+    """Make each of ``task["recipes"]`` of the checked model at ``task["path"]``."""
     import numpy as np
     import onnx
 
@@ -43,11 +44,28 @@ def make(task: dict[str, Any], folder: Path) -> dict[str, Any]:
     with np.load(folder / CALIBRATION, allow_pickle=False) as arrays:
         calibration = {name: arrays[f"arr_{i}"] for i, name in enumerate(task["inputs"])}
     source = recipes.Source(onnx.load(task["path"]), calibration)
-    try:
-        (folder / RESULT).write_bytes(recipes.make(task["recipe"], source))
-    except recipes.NotApplicableError as error:
-        return {"skipped": str(error)}
+    for recipe in task["recipes"]:
+        try:
+            (folder / f"{recipe}.onnx").write_bytes(recipes.make(recipe, source))
+            answer = {"skipped": ""}
+        except recipes.NotApplicableError as error:
+            answer = {"skipped": str(error)}
+        except Exception as error:  # the tools raise what they like; the next recipe may do better
+            answer = {"skipped": f"could not be made: {type(error).__name__}: {one_line(error)}"}
+        write_answer(folder / f"{recipe}.json", answer)
     return {}
+
+
+def one_line(error: BaseException) -> str:
+    """What it says, on one line of bounded length."""
+    return " ".join(str(error).split())[:200]
+
+
+def write_answer(path: Path, answer: dict[str, Any]) -> None:
+    """So that whoever sees the file sees all of it."""
+    unfinished = path.with_suffix(".writing")
+    unfinished.write_text(json.dumps(answer))
+    unfinished.replace(path)
 
 
 def work(folder: Path) -> dict[str, Any]:
@@ -61,18 +79,14 @@ def work(folder: Path) -> dict[str, Any]:
     except MemoryError:
         return {"ok": False, "field": "model", "problem": "needs more memory than it may take; give a smaller one"}
     except Exception as error:  # the tools raise what they like; the parent gets one line of it
-        why = " ".join(str(error).split())[:200]
-        return {"ok": False, "field": task["op"], "problem": f"{type(error).__name__}: {why}"}
+        return {"ok": False, "field": task["op"], "problem": f"{type(error).__name__}: {one_line(error)}"}
 
 
 def main() -> None:
     """Work, write the answer, leave."""
     folder = Path(sys.argv[1])
     die_with_parent(int(sys.argv[2]))
-    answer = json.dumps(work(folder))
-    unfinished = folder / f"{ANSWER}.writing"
-    unfinished.write_text(answer)
-    unfinished.replace(folder / ANSWER)
+    write_answer(folder / ANSWER, work(folder))
     os._exit(0)
 
 

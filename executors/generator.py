@@ -1,7 +1,7 @@
 """Has a child process check a model, or make a variant of it, and gives back what came of it.
 
-Rules. Each task has a process and a folder of its own. A process that dies or outlasts its time is an error of the
-model in one line, never of ours. Cancelling kills it.
+Rules. A check has a process and a folder of its own, the recipes of a model share one. A process that dies or outlasts
+its time is an error of the model in one line, never of ours. Cancelling kills it.
 """
 
 import asyncio
@@ -10,10 +10,11 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -21,6 +22,9 @@ from domain.errors import InvalidInputError
 from executors.arrays import Array
 from executors.generating import ANSWER, CALIBRATION, RESULT, TASK
 from profiles.generation.batch_axis import Interface, Port
+
+_POLL = 0.02
+"""Seconds between looks for an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,24 +54,71 @@ async def check_model(path: Path, limits: GeneratorLimits | None = None) -> tupl
         if not answer["ok"]:
             raise InvalidInputError(answer["field"], answer["problem"])
         ports = [tuple(_port(p) for p in answer[side]) for side in ("inputs", "outputs")]
-        return (folder / RESULT).read_bytes(), Interface(ports[0], ports[1], tuple(answer["notes"]), answer["fixed_batch"])
+        return (folder / RESULT).read_bytes(), Interface(
+            ports[0], ports[1], tuple(answer["notes"]), answer["fixed_batch"]
+        )
 
 
-async def make_variant(
-    path: Path, recipe: str, calibration: Mapping[str, Array], limits: GeneratorLimits | None = None
-) -> Made:
-    """What ``recipe`` makes of the checked model at ``path``: none, with one line of why, where it cannot."""
-    limits = limits or GeneratorLimits()
-    with tempfile.TemporaryDirectory(prefix="sluice-") as name:
-        folder = Path(name)
-        await asyncio.to_thread(_save, folder / CALIBRATION, calibration)
-        task = {"op": "make", "path": str(path), "recipe": recipe, "inputs": list(calibration)}
-        answer = await _run(folder, task, limits)
-        if not answer["ok"]:
-            return Made(None, f"could not be made: {answer['problem']}")
-        if "skipped" in answer:
-            return Made(None, answer["skipped"])
-        return Made((folder / RESULT).read_bytes())
+class VariantMaker:
+    """Makes ``recipes`` of the checked model at ``path``, one after the other in one process, ahead of who asks.
+
+    ``async with VariantMaker(...) as maker: made = await maker.make(recipe)``, in the order of ``recipes``. A recipe
+    that ends the process, or outlasts its time, yields none; the next is made in a new one.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        recipes: Sequence[str],
+        calibration: Mapping[str, Array],
+        limits: GeneratorLimits | None = None,
+    ) -> None:
+        self._path = path
+        self._left = list(recipes)
+        self._calibration = calibration
+        self._limits = limits or GeneratorLimits()
+        self._place: tempfile.TemporaryDirectory[str] | None = None
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def __aenter__(self) -> Self:
+        """Nothing runs before the first recipe is asked for."""
+        self._place = tempfile.TemporaryDirectory(prefix="sluice-")
+        await asyncio.to_thread(_save, Path(self._place.name) / CALIBRATION, self._calibration)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Kill what still runs."""
+        if self._process is not None:
+            await _end(self._process)
+        if self._place is not None:
+            self._place.cleanup()
+
+    async def make(self, recipe: str) -> Made:
+        """What became of ``recipe``; waits for it."""
+        assert self._place is not None  # entered
+        folder = Path(self._place.name)
+        if self._process is None:
+            task = {
+                "op": "make",
+                "path": str(self._path),
+                "recipes": self._left,
+                "inputs": list(self._calibration),
+            }
+            self._process = await _start(folder, task, self._limits)
+        self._left.remove(recipe)
+        answer, end = folder / f"{recipe}.json", time.monotonic() + self._limits.seconds
+        while not answer.exists():
+            code = self._process.returncode
+            if code is not None or time.monotonic() > end:
+                await _end(self._process)
+                self._process = None
+                took = f"it took more than {self._limits.seconds:g} s"
+                return Made(
+                    None, f"could not be made: {took if code is None else f'its process ended with {_how(code)}'}"
+                )
+            await asyncio.sleep(_POLL)
+        skipped: str = json.loads(answer.read_text())["skipped"]
+        return Made(None, skipped) if skipped else Made((folder / f"{recipe}.onnx").read_bytes())
 
 
 def _save(path: Path, arrays: Mapping[str, Array]) -> None:
@@ -81,8 +132,24 @@ def _port(fields: list[Any]) -> Port:
 
 
 async def _run(folder: Path, task: dict[str, Any], limits: GeneratorLimits) -> dict[str, Any]:
+    process = await _start(folder, task, limits)
+    try:
+        async with asyncio.timeout(limits.seconds):
+            code = await process.wait()
+    except TimeoutError:
+        return _failed(task, f"took more than {limits.seconds:g} s; simplify it")
+    finally:
+        await _end(process)
+    try:
+        answer: dict[str, Any] = json.loads((folder / ANSWER).read_text())
+    except OSError:
+        return _failed(task, f"made the process that reads it end with {_how(code)}; it is damaged, or too large")
+    return answer
+
+
+async def _start(folder: Path, task: dict[str, Any], limits: GeneratorLimits) -> asyncio.subprocess.Process:
     (folder / TASK).write_text(json.dumps({**task, "memory_bytes": limits.memory_bytes}))
-    process = await asyncio.create_subprocess_exec(
+    return await asyncio.create_subprocess_exec(
         sys.executable,
         "-P",
         "-m",
@@ -95,21 +162,16 @@ async def _run(folder: Path, task: dict[str, Any], limits: GeneratorLimits) -> d
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
         start_new_session=True,  # Ctrl-C is the parent's to handle: it kills this process when it gives up
     )
-    try:
-        async with asyncio.timeout(limits.seconds):
-            code = await process.wait()
-    except TimeoutError:
-        return _failed(task, f"took more than {limits.seconds:g} s; simplify it")
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    try:
-        answer: dict[str, Any] = json.loads((folder / ANSWER).read_text())
-    except OSError:
-        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        return _failed(task, f"made the process that reads it end with {how}; it is damaged, or too large")
-    return answer
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.kill()
+        await process.wait()
+
+
+def _how(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
 def _failed(task: dict[str, Any], problem: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from domain.profile import Profile
 from domain.tensor import TensorSpec
 from domain.variant import Variant
 from executors.evaluate import Evaluation, check_batches, evaluate, query_of, specs_of
-from executors.generator import GeneratorLimits, make_variant
+from executors.generator import GeneratorLimits, VariantMaker
 from executors.measure import ProfileOptions, Progress, profile_variants, silent
 from executors.onnx import OnnxExecutor
 from executors.prepare import machine
@@ -134,11 +134,15 @@ class Job:
         original, output, app = await self._original()
         self._apps[app.name] = app
         candidates = [original]
-        for i, recipe in enumerate(r for r in RECIPES if r != ORIGINAL):
-            self._progress(f"make {recipe}", 0.1 + 0.4 * i / len(RECIPES))
-            made = await self._candidate(recipe, output, {c.variant.digest for c in candidates})
-            if made is not None:
-                candidates.append(made)
+        recipes = [r for r in RECIPES if r != ORIGINAL]
+        unmade = [r for r in recipes if self._journal.get(f"recipe-{r}") is None]
+        path = self._folder / model_path(digest_of(self._source))
+        async with VariantMaker(path, unmade, self._calibration.inputs, self._request.limits) as maker:
+            for i, recipe in enumerate(recipes):
+                self._progress(f"make {recipe}", 0.1 + 0.4 * i / len(recipes))
+                made = await self._candidate(recipe, output, maker, {c.variant.digest for c in candidates})
+                if made is not None:
+                    candidates.append(made)
         return candidates, output, app
 
     async def _original(self) -> tuple[_Candidate, AnswerOutput, App]:
@@ -183,9 +187,11 @@ class Job:
             problem = f"fixes its batch at {fixed}, and with another {error.problem}; export it with a free batch axis"
             raise InvalidInputError(error.field, problem) from error
 
-    async def _candidate(self, recipe: str, output: AnswerOutput, digests: set[str]) -> _Candidate | None:
+    async def _candidate(
+        self, recipe: str, output: AnswerOutput, maker: VariantMaker, digests: set[str]
+    ) -> _Candidate | None:
         """One more, or None with the reason among the skipped ones."""
-        done = self._journal.get(f"recipe-{recipe}") or await self._make(recipe, output, digests)
+        done = self._journal.get(f"recipe-{recipe}") or await self._make(recipe, output, maker, digests)
         if done["skipped"]:
             self._skipped[recipe] = done["skipped"]
             return None
@@ -195,9 +201,8 @@ class Job:
         variant = replace(Variant(**done["variant"]), name=self._name(recipe))
         return _Candidate(recipe, variant, kept[0], done["finite"])
 
-    async def _make(self, recipe: str, output: AnswerOutput, digests: set[str]) -> dict[str, Any]:
-        path = self._folder / model_path(digest_of(self._source))
-        made = await make_variant(path, recipe, self._calibration.inputs, self._request.limits)
+    async def _make(self, recipe: str, output: AnswerOutput, maker: VariantMaker, digests: set[str]) -> dict[str, Any]:
+        made = await maker.make(recipe)
         result: dict[str, Any] = {"skipped": made.skipped}
         if made.model is not None and digest_of(made.model) in digests:
             result = {"skipped": "it is the same graph as another's"}

@@ -20,6 +20,7 @@ from onnx import helper as h
 
 from domain.errors import ConfigurationError, InvalidInputError
 from domain.profile import BatchLatency, Profile
+from executors.generator import GeneratorLimits, VariantMaker
 from profiles.profiler import BATCH_SIZES, Effort
 from profiles.registered import Registered
 from sluice.registration import Registration, register, register_model
@@ -181,6 +182,22 @@ def test_numbers_are_judged_by_r2(tmp_path: Path) -> None:
     record = register(request_of(write_model(tmp_path, model), rows, metric="r2"), tmp_path / "home").record
     assert 0.9 < record.candidates[0].variant.accuracy < 1.0
     assert record.answer_reading == "number"
+
+
+@pytest.mark.parametrize("limits", [GeneratorLimits(seconds=0.001), GeneratorLimits(memory_bytes=1 << 26)])
+async def test_a_recipe_that_takes_too_long_or_its_process_with_it_yields_none_and_the_next_is_tried(
+    tmp_path: Path, limits: GeneratorLimits
+) -> None:
+    path = write_model(tmp_path, linear())
+    x, _ = labelled_rows()
+    async with VariantMaker(path, ["optimised", "fp16"], {"x": x}, limits) as maker:
+        for recipe in ("optimised", "fp16"):
+            made = await maker.make(recipe)
+            assert made.model is None
+            assert made.skipped.startswith("could not be made: it")
+    async with VariantMaker(path, ["optimised", "fp16"], {"x": x}) as maker:
+        assert (await maker.make("optimised")).model
+        assert (await maker.make("fp16")).model
 
 
 # -- interrupted, repeated, versions
