@@ -22,7 +22,7 @@ class ProteanControl:
     def __init__(
         self, *, period: float, window: float, alpha: float = 0.5, multiplier: float = 3.0, published: bool = False
     ) -> None:
-        self.period = period
+        self.period = self.first = period
         self._window = window
         self._alpha = alpha
         self._multiplier = multiplier
@@ -66,7 +66,7 @@ class JointControl:
     def __init__(
         self, *, period: float, multiplier: float = 3.0, change_weight: float = 0.05, gpu_type: str = "a100"
     ) -> None:
-        self.period = period
+        self.period = self.first = period
         self._multiplier = multiplier
         self._settings = GeometrySettings(change_weight=change_weight, quality=slack_left, shared=True)
         self._gpu_type = gpu_type

@@ -9,6 +9,7 @@ Rules:
   can do what it does.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,8 +17,11 @@ from dataclasses import dataclass
 from planner.geometry.reconfiguration import Desired
 from planner.geometry.tables import Geometry
 from policies.placement.strategies import SlicePlacement
+from simulator.slices.workload import Batch
 from simulator.slices.world import Dispatch, World
 
+_TOLERANCE = 1e-9
+_STEPS = 16
 _AFTER = 1.0
 """Seconds beyond the interval in which its last batches may end."""
 
@@ -43,6 +47,7 @@ class OracleControl:
         self, ways: Mapping[str, Way], *, period: float, multiplier: float, shadows: Mapping[str, World] | None = None
     ) -> None:
         self.period = period
+        self.first = 0.0
         self.chosen: Counter[str] = Counter()
         self._ways = dict(ways)
         self._multiplier = multiplier
@@ -63,15 +68,22 @@ class OracleControl:
         half = len(world.gpus) // 2
         mixed = [_Plan((one,) * n + (two,) * (len(world.gpus) - n), way) for n in {half, 2} for way in self._ways]
         mixed += [_Plan((one,) * len(world.gpus), way) for way in self._ways]
-        scored |= self._scored(world, [p for p in mixed if p not in scored], now)
+        scored |= self._scored(world, [p for p in mixed if p not in scored], now, min(scored.values())[0])
         best = min(scored, key=lambda p: scored[p])
         self._apply(world, best, now)
         self.chosen[f"{best.way} {'+'.join(best.geometries[0])}"] += 1
         self._way = best.way
         return []
 
-    def _scored(self, world: World, plans: list[_Plan], now: float) -> dict[_Plan, tuple[float, float]]:
-        return {plan: self._score(world, plan, now) for plan in dict.fromkeys(plans)}
+    def _scored(
+        self, world: World, plans: list[_Plan], now: float, known: float = math.inf
+    ) -> dict[_Plan, tuple[float, float]]:
+        """Scores of all; a plan is given up as soon as it is worse than the best so far, ``known`` at first."""
+        scored: dict[_Plan, tuple[float, float]] = {}
+        for plan in dict.fromkeys(plans):
+            scored[plan] = self._score(world, plan, now, known)
+            known = min(known, scored[plan][0])
+        return scored
 
     def _best_geometries(self, scored: Mapping[_Plan, tuple[float, float]]) -> tuple[Geometry, Geometry]:
         uniform = {
@@ -80,32 +92,35 @@ class OracleControl:
         ranked = sorted(uniform, key=lambda g: uniform[g])
         return ranked[0], ranked[1]
 
-    def _score(self, world: World, plan: _Plan, now: float) -> tuple[float, float]:
+    def _score(self, world: World, plan: _Plan, now: float, known: float) -> tuple[float, float]:
         """Late strict queries and seconds of best-effort ones in the interval."""
         copy = world.fork()
         copy.control = None
         self._apply(copy, plan, now)
         end = now + self.period + _AFTER
-        copy.run_until(end)
         late, others = 0.0, 0.0
-        done: set[int] = set()
-        for ended in copy.ended:
-            done.add(ended.batch.key)
-            if ended.batch.strict:
-                slo = self._multiplier * world.table.demands[ended.batch.variant].solo
-                late += ended.batch.arrivals.searchsorted(ended.at - slo - 1e-9)
-            else:
-                others += ended.batch.rows * (ended.at - ended.batch.formed)
+        for step in range(1, _STEPS + 1):
+            copy.run_until(now + (end - now) * step / _STEPS)
+            for ended in copy.ended:
+                if ended.batch.strict:
+                    late += self._late(world, ended.batch, ended.at)
+                else:
+                    others += ended.batch.rows * (ended.at - ended.batch.formed)
+            copy.ended.clear()
+            if late > known:
+                return late, math.inf
         for key in copy.unfinished():
             batch = world.workload.batches[key]
-            if key in done:
-                continue
             if batch.strict:
-                slo = self._multiplier * world.table.demands[batch.variant].solo
-                late += batch.arrivals.searchsorted(end - slo)
+                late += self._late(world, batch, end)
             else:
                 others += batch.rows * (end - batch.formed)
         return late, others
+
+    def _late(self, world: World, batch: Batch, at: float) -> float:
+        """Queries of a batch that are late if it ends at ``at``."""
+        slo = self._multiplier * world.table.demands[batch.variant].solo
+        return float(batch.arrivals.searchsorted(at - slo - _TOLERANCE))
 
     def _apply(self, world: World, plan: _Plan, now: float) -> None:
         way = self._ways[plan.way]

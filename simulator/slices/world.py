@@ -98,9 +98,10 @@ class Dispatch(Protocol):
 
 
 class Control(Protocol):
-    """Says, period by period, how GPUs should be cut."""
+    """Says, period by period, how GPUs should be cut; ``first``: when it is asked for the first time."""
 
     period: float
+    first: float
 
     def tick(self, world: "World", now: float) -> list[Desired]:
         """Wishes for this period; one that stands above the rules may act on the world itself."""
@@ -177,7 +178,7 @@ class World:
         self._open: set[int] = set()
         self._arm_arrival()
         if control is not None:
-            self._at(control.period, _TICK, None)
+            self._at(control.first, _TICK, None)
         if nodes is not None:
             nodes.start(self)
 
