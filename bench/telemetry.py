@@ -1,0 +1,100 @@
+"""What counting costs: the memory pipeline with meters, with meters that count nothing, and with traces, in turns.
+
+Run it alone: `python bench/telemetry.py [--rounds 3] [--seconds 4] [--qps 1000]`; writes reports/bench/telemetry.json.
+The generator's own cost is measured once and taken off, as in bench/pipeline.py.
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench import pipeline
+from stages import metrics, telemetry
+
+COUNTING = ("add", "set", "observe", "ended")
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Meters count nothing."""
+    kept = {name: getattr(metrics.Meters, name) for name in COUNTING}
+    for name in COUNTING:
+        setattr(metrics.Meters, name, lambda *_, **__: None)
+    try:
+        yield
+    finally:
+        for name, method in kept.items():
+            setattr(metrics.Meters, name, method)
+
+
+@contextmanager
+def traced() -> Iterator[None]:
+    """Every query is sampled; spans go nowhere."""
+    from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+    from stages.tracing import tracing_with
+
+    class Nowhere(SpanExporter):
+        def export(self, _spans: Any) -> SpanExportResult:
+            return SpanExportResult.SUCCESS
+
+    tracing = tracing_with(Nowhere(), sample=1.0, service="bench")
+    made = telemetry.Telemetry.__init__
+    telemetry.Telemetry.__init__ = lambda self: made(self, tracing=tracing)  # type: ignore[method-assign,misc]
+    try:
+        yield
+    finally:
+        telemetry.Telemetry.__init__ = made  # type: ignore[method-assign]
+        tracing.close()
+
+
+@contextmanager
+def counted() -> Iterator[None]:
+    """As it is."""
+    yield
+
+
+async def main(rounds: int, seconds: float, qps: float) -> dict[str, Any]:
+    """CPU a query of each way, the median of its rounds, and what it is to counting nothing."""
+    ways = {"nothing counted": silent, "counted": counted, "counted and traced": traced}
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    with tempfile.TemporaryDirectory() as folder:
+        await pipeline.measure_generator("memory://", seconds, qps)
+        for _ in range(rounds):
+            for name, way in ways.items():
+                with way():
+                    row = await pipeline.measure(name, "memory://", Path(folder), seconds, qps)
+                found[name].append(row["cpu_us_per_query"])
+                print(f"{name:20} {row['cpu_us_per_query']:6.0f} us, lost {row['lost']}", flush=True)
+    least = {name: min(values) for name, values in found.items()}
+    middle = {name: statistics.median(values) for name, values in found.items()}
+    base = middle["nothing counted"]
+    return {
+        "rounds": found,
+        "least_us": least,
+        "median_us": middle,
+        "ratio_of_medians": {name: value / base for name, value in middle.items()},
+        "ratio_of_least": {name: value / least["nothing counted"] for name, value in least.items()},
+    }
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--qps", type=float, default=1000.0)
+    given = parser.parse_args()
+    result = asyncio.run(main(given.rounds, given.seconds, given.qps))
+    print(json.dumps({name: result[name] for name in result if name != "rounds"}, indent=1))
+    target = Path("reports/bench/telemetry.json")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps(result, indent=2))
