@@ -8,7 +8,7 @@ Runs in a child process (``executors.generating``): ONNX Runtime's tools run the
 
 import logging
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -177,16 +177,8 @@ class _Calibration:
         )
 
     def get_next(self) -> dict[str, Array] | None:
+        """The next batch by input name, None after the last."""
         return next(self._batches, None)
-
-    def __iter__(self) -> Iterator[dict[str, Array]]:
-        return self._batches
-
-    def __next__(self) -> dict[str, Array]:
-        return next(self._batches)
-
-    def set_range(self, start_index: int, end_index: int) -> None:
-        raise NotImplementedError("the rows are read in one go")
 
 
 def _needs_quantisable(model: onnx.ModelProto) -> None:
