@@ -1,9 +1,10 @@
 """What is made and published of selection tables, and when: one question out at a time, the most urgent first.
 
 Rules.
-- A question whose answer changes (its fingerprint) has its tables replaced. First comes the table for the load planned
-  for, then tables for loads that workers ask for, then the library over all loads; the old ones are withdrawn once the
-  library is there, until then workers go by the newest fingerprint.
+- Where there is no table yet, first comes the one for the load planned for. Then come tables for loads that workers ask
+  for, then the library over all loads.
+- A question whose answer changes (its fingerprint) has its tables replaced: the old ones serve on until the library is
+  there, or a load is missed, since workers go by the newest fingerprint; then they are withdrawn.
 - Answers to a question that is not asked any more are kept: a worker that returns brings its question back.
 - Tables that would be violated more than the library tolerates are not published: workers then fall back.
 - What is on the topic already, from an earlier term, is known before the first question.
@@ -147,6 +148,8 @@ class TablePublishing:
                 continue
             self._forget(shelf)
             self._prints[shelf] = asked
+            if self._held.get(shelf):
+                self._first.add(shelf)
             cached = self._cache.get((shelf, asked))
             if cached is not None:
                 self._put_library(shelf, cached, actions)
