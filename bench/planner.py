@@ -249,11 +249,12 @@ def stream(data: Path, steps: int, *, seed: int = 11) -> dict[str, Any]:
     """Plans for ``steps`` changing demands on the published cluster, each from the one before, and what was wrong."""
     rng = np.random.default_rng(seed)
     base = published(data, 40, [90, 100], 1.0)
-    level = np.full(len(base.demands), 1.5)
+    usual = 2.8  # times the published demand: the cluster carries about 3.5 times
+    level = np.full(len(base.demands), usual)
     previous: tuple[Placement, ...] = ()
     times, worse, moved, least, over, short = [], 0, 0, 0, 0, 0
     for _ in range(steps):
-        level = np.clip(level * rng.lognormal(0, 0.3, len(level)), 0.1, 6.0)
+        level = usual**0.2 * level**0.8 * rng.lognormal(0, 0.3, len(level))
         demands = tuple(replace(d, qps=d.qps * float(x)) for d, x in zip(base.demands, level, strict=True))
         problem = replace(base, demands=demands, previous=previous)
         first, took = cpu(lambda p=problem: AllocationPlanner(polish=False).allocate(p))
