@@ -83,7 +83,7 @@ def lines(panels: Sequence[tuple[str, Lines]], x_label: str, *, log: tuple[bool,
                 panel.set_xscale("log")
             if log[1]:
                 panel.set_yscale("log")
-        axes[0].legend(fontsize=6.5)
+        figure.legend(*axes[0].get_legend_handles_labels(), fontsize=7, ncols=5, loc="outside lower center")
         return figure
 
 

@@ -61,6 +61,8 @@ def figure_8(options: Options) -> Result:
         "At 1x the batch budget of some families is below what the processors need for their most accurate variants,"
         " and no more than one or two queries fit a batch: what is left of the violations are arrivals that meet a"
         " busy device, since a second query cannot wait for a batch and then run within the SLO.",
+        "Clipper-HA gets worse at the loosest SLO: still slower variants become feasible there, and the most accurate"
+        " one is what it hosts, whatever it carries.",
         "A looser SLO helps who answers at once: its queues bridge bursts, so that headroom matters less. It helps a"
         " rule that waits to the last moment little, since the wait grows with the SLO and uses the slack up; and"
         " with it the plan packs more on each device, at 5 % headroom, than a burst leaves room for.",
