@@ -2,8 +2,8 @@
 
 Rules.
 - One principal a role (``User:<user>-<role>``); applications and auditors have roles of their own.
-- Everybody may describe the system's topics, to see that they are there. Only the planner may create them: start it
-  first, or create them with ``sluice topics --create`` as its user.
+- Everybody may describe the topics, to see that they are there. Only planner and operator may create them: start
+  the planner first, or run ``sluice topics --create`` as the operator.
 - Nobody but applications and the HTTP front writes queries; nobody but stages writes results; nobody but the planner
   writes plans.
 - Every process has a producer, idempotent as all are: those that write no topic need the right to start one.
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from streams.topics import Topics
 
-ROLES = ("admission", "router", "worker", "planner", "sink", "http", "web", "client", "audit")
-"""``client``: applications that ask; ``audit``: readers of everything."""
+ROLES = ("admission", "router", "worker", "planner", "sink", "http", "web", "client", "operator", "audit")
+"""``client``: applications that ask; ``operator``: registers apps, creates topics; ``audit``: reads everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,9 @@ def rules(topics: Topics, apps: Sequence[str]) -> tuple[Rule, ...]:
         *_on("web", "Read", [topics.dead_letters]),
         *_on("client", "Read", [*results, topics.status]),
         *_on("client", "Write", queries),
+        *_on("operator", "Read", [topics.registry]),
+        *_on("operator", "Write", [topics.registry]),
+        Rule("operator", "topic", f"{prefix}.", ("Create",), prefixed=True),
         Rule("audit", "topic", f"{prefix}.", ("Read",), prefixed=True),
         Rule("admission", "group", topics.admission_group, ("Read",)),
         Rule("router", "group", f"{prefix}.router.", ("Read",), prefixed=True),
@@ -97,8 +100,9 @@ def as_markdown(rules: Iterable[Rule]) -> str:
         "keeps page and rules the same, another runs all stages under these rules, a user each, on a broker with",
         "TLS and SCRAM. `sluice acls --app NAME --shell` prints the commands of `kafka-acls.sh` for your apps.",
         "",
-        "One user a role, `<user>-<role>`. Roles `client` (applications) and `audit` (readers) are no stages. A",
-        "`*` at the end means all names that begin so. The planner creates topics, so start it first.",
+        "One user a role, `<user>-<role>`. Roles `client` (applications), `operator` (registers apps) and `audit`",
+        "(readers) are no stages. A `*` at the end means all names that begin so. The planner creates topics, so",
+        "start it first, or run `sluice topics --create` as the operator.",
         "",
         "| role | may | on | name |",
         "|---|---|---|---|",
