@@ -57,8 +57,9 @@ def figure_6(options: Options) -> Result:
         f"Gamma arrivals of shape {SHAPE:g} come in clumps of about {1 / SHAPE:.0f}: within a clump the rate is many"
         " times the mean, so that headroom decides and rules differ by how well they choose whom to give up. AIMD"
         " gives up nobody before his deadline and runs hopeless heads: its late answers are the price.",
-        "Even streams leave rules nothing to do as long as planned capacity exceeds the load; what remains is"
-        " rounding: batches of half the SLO at a load of 95 % leave no room for the phase between nine streams.",
+        f"The load rises for {RAMP_S} s, in which a plan every 10 s with 5 % to spare lags behind: there rules differ"
+        " by whom they give up, even where arrivals are even. With headroom at its price and a plan every 2 s little"
+        " is left to give up, and the rules come together.",
     ]
     intro = (
         f"{LOAD:g} queries/s in the mean, {seconds:g} s, families' shares as in the traces; same planner for all rules."
