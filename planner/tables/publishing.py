@@ -5,6 +5,7 @@ Rules.
   for, then the library over all loads.
 - A question whose answer changes (its fingerprint) has its tables replaced: the old ones serve on until the library is
   there, or a load is missed, since workers go by the newest fingerprint; then they are withdrawn.
+- Tables of workers that are gone stay for their return; those of SLO classes that are no more are withdrawn.
 - Answers to a question that is not asked any more are kept: a worker that returns brings its question back.
 - Tables that would be violated more than the library tolerates are not published: workers then fall back.
 - What is on the topic already, from an earlier term, is known before the first question.
@@ -137,8 +138,10 @@ class TablePublishing:
 
     def _asked(self, event: Asked, actions: list[PublishingAction]) -> None:
         wanted = {q.shelf: q for q in event.questions}
+        served = {(s.app, s.worker_class) for s in wanted}
         for shelf in [s for s, held in self._held.items() if held and s not in wanted]:
-            self._withdraw(shelf, set(), actions)
+            if (shelf.app, shelf.worker_class) in served:
+                self._withdraw(shelf, set(), actions)
         for shelf in self._wanted.keys() - wanted.keys():
             self._forget(shelf)
         self._wanted = wanted

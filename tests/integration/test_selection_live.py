@@ -29,7 +29,7 @@ from sluice.table_check import counted, published
 from sluice.wiring import System
 from stages.eventlog import replay
 from stages.run import run_stages
-from streams import control
+from streams import connect, control
 from streams.memory import MemoryBroker
 from streams.ports import TopicPartition
 from tests.harness import PIXELS, Running, running, settings_for
@@ -320,3 +320,28 @@ async def test_of_several_routers_one_is_active_and_gives_workers_strict_turns(t
     for start in range(0, len(sent) - 30, 30):
         stretch = Counter(sent[start : start + 30])
         assert max(stretch.values()) - min(stretch.values()) <= 3
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+async def test_tables_reach_workers_over_kafka_and_outlive_the_planner(tmp_path: Path, kafka_url: str) -> None:
+    """Without a table only the fastest variant runs: what else runs went by one."""
+    on_kafka = settings(tmp_path, devices=2).model_copy(update={"broker": kafka_url})
+    async with running(on_kafka, connect(kafka_url), catalogue=catalogue()) as run:
+        await all_serve(run)
+        await tables_there(run)
+        await offer(run, 20.0, 3.0)
+        report = await run.settled(within=40.0)
+        outcomes = (await run.outcomes()).values()
+        left = await in_force(run)
+    assert not report.lost
+    assert {o.variant for o in outcomes if o.on_time} - {"fast", None}
+    assert len(left) >= 2
+    async with running(on_kafka, connect(kafka_url), catalogue=catalogue()) as again:
+        await all_serve(again)
+        for _ in range(20):
+            await again.ask()
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(1.0)
+        later = await again.outcomes()
+    assert {later[name].variant for name in again.ids if name in later and later[name].on_time} - {"fast", None}

@@ -105,11 +105,20 @@ def test_answers_to_questions_that_are_not_asked_any_more_are_not_published() ->
     assert answered(publishing, first) == []
 
 
-def test_tables_of_apps_that_left_are_withdrawn_also_those_of_an_earlier_term() -> None:
+def test_tables_of_classes_that_are_no_more_are_withdrawn_also_those_of_an_earlier_term() -> None:
     publishing = TablePublishing(RULES)
-    old = TableName(Shelf("gone", "cpu", 0.1), 5.0)
+    old = TableName(Shelf("a", "cpu", 0.3), 5.0)
     publishing.handle(TableSeen(old, "f"))
     assert gone(publishing.handle(Asked((question(),)))) == [old]
+
+
+def test_tables_of_workers_that_left_stay_for_their_return() -> None:
+    publishing = filled(question())
+    assert publishing.handle(Asked(())) == []
+    publishing.handle(TableSeen(TableName(Shelf("b", "gpu", 0.1), 5.0), "f"))
+    back = publishing.handle(Asked((question(),)))
+    assert not gone(back)
+    assert not makes(back)
 
 
 def test_a_load_that_workers_miss_is_made_before_the_library_unless_it_is_covered() -> None:
