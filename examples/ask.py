@@ -28,7 +28,7 @@ async def main(app: str, url: str) -> None:
         print("plain      ", shown(await client.infer(app, {"point": point})))
         print("with goals ", shown(await client.infer(app, {"point": point}, latency_ms=50, accuracy=0.5)))
         print("impossible ", shown(await client.infer(app, {"point": point}, accuracy=0.9999)))
-        many = await client.infer_batch(app, [{"point": point + i / 100} for i in range(100)], latency_ms=500)
+        many = await client.infer_batch(app, [{"point": point + i / 100} for i in range(100)], latency_ms=5000)
         print(f"batch       {sum(answer.outcome.on_time for answer in many)} of {len(many)} in time")
 
 

@@ -31,7 +31,7 @@ async def main(servers: str, app: str, name: str, features: int, prefix: str = "
             data = [random.gauss(0.0, 1.0) for _ in range(features)]
             body = {
                 "inputs": [{"name": name, "datatype": "FP32", "shape": [1, features], "data": data}],
-                "parameters": {"latency_ms": 1000},
+                "parameters": {"latency_ms": 5000},
             }
             headers = [("ce_id", query_id.encode()), ("content-type", b"application/json")]
             await producer.send(
@@ -45,7 +45,8 @@ async def main(servers: str, app: str, name: str, features: int, prefix: str = "
                 outcome = json.loads(record.value)
                 if outcome["id"] in waiting:
                     waiting.remove(outcome["id"])
-                    print(outcome["parameters"]["kind"], outcome.get("model_version"), outcome.get("outputs"))
+                    why = outcome["parameters"]["reason"] or ""
+                    print(outcome["parameters"]["kind"], why, outcome.get("model_version"), outcome.get("outputs"))
     finally:
         await producer.stop()
         await consumer.stop()
