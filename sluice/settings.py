@@ -103,13 +103,27 @@ class WorkerSettings(_Section):
 
 
 class PlannerSettings(_Section):
-    """``name``: a planner by name. Periods in seconds."""
+    """``name``: a planner by name. Periods in seconds.
+
+    ``headroom``: factor on demand, the same for all apps (by default each app's own, from its variance).
+    ``variants_per_device``: hosted at most on one device, where several pay. ``switching_weight``: accuracy (0..1) that
+    a second of loading everywhere is worth; ``max_loads``: slices loaded anew a plan. ``money_weight``: accuracy that a
+    unit of price an hour is worth; ``budget_per_hour``: of all devices in use; ``strict_on_demand``: part (0..1) of what
+    is served of strict demand that is kept off spot devices.
+    """
 
     name: str = "allocation"
     period_s: Seconds = 10.0
     device_timeout_s: Seconds = 2.0
     quantile: Literal["median", "p95"] = "p95"
-    demand: Literal["plain", "faust"] = "plain"
+    headroom: float | None = Field(default=None, ge=1.0, allow_inf_nan=False)
+    variants_per_device: int = Field(default=1, ge=1, le=8)
+    switching_weight: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    max_loads: int | None = Field(default=None, ge=0)
+    money_weight: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    budget_per_hour: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    strict_on_demand: float = Field(default=0.0, ge=0, le=1, allow_inf_nan=False)
+    demand: Literal["plain"] = "plain"
 
 
 class TableSettings(_Section):
