@@ -61,7 +61,10 @@ def figure_6(options: Options) -> Result:
         " by whom they give up, even where arrivals are even. With headroom at its price and a plan every 2 s little"
         " is left to give up, and the rules come together.",
     ]
-    intro = f"{LOAD:g} queries/s after a rise of {RAMP_S} s, {seconds:g} s in all, families' shares as in the traces; same planner for all rules."
+    intro = (
+        f"{LOAD:g} queries/s after a rise of {RAMP_S} s, {seconds:g} s in all, families' shares as in the traces; same"
+        " planner for all rules."
+    )
     return Result(6, "batching by arrival process", intro, drawings, tables, notes, rows)
 
 
