@@ -28,8 +28,6 @@ from profiles.slowdown import Footprint, SlowdownTable
 _RESERVE = 1.5
 _BUDGET = 0.9
 """Share of the SLO that service may take: the rest is gathering and hops."""
-_CROWDED = 1.5
-"""Slowdown by neighbours that strict batches must be able to bear on a slice that is meant for them."""
 _FORGOTTEN = 0.03
 _MOST_AT_A_TIME = 16
 
@@ -85,28 +83,24 @@ def slice_problem(
     demands = [AppDemand(app=n, qps=qps, slo=slo[n], headroom=headroom) for n, qps in means.items()]
     # The reserve is a second demand of each app, in the class that is served last. It exceeds what any cut can take, so
     # that what is left over always counts, and keeps the proportions of the load: bursts are of both classes.
-    burst = _RESERVE * len(devices) * _capacity(catalogue, placements, demand.strict)
+    gpus = sum(qps / _capacity(catalogue, placements, n) for n, qps in means.items())
+    times = _RESERVE * len(devices) / max(gpus, 1e-9)
     reserve = [
-        AppDemand(
-            app=n,
-            qps=burst * qps / max(demand.strict_mean, 1e-3 * sum(means.values()), 1e-9),
-            slo=slo[n],
-            headroom=1.0,
-            query_class=QueryClass.BEST_EFFORT,
-        )
+        AppDemand(app=n, qps=times * qps, slo=slo[n], headroom=1.0, query_class=QueryClass.BEST_EFFORT)
         for n, qps in means.items()
         if qps > 0
     ]
     return Problem(demands=(*demands, *reserve), devices=devices, catalogue=catalogue)
 
 
-def _capacity(catalogue: Catalogue, placements: PlacementTable, strict: str) -> float:
-    """Most strict batches/s that one GPU can take, whatever its geometry."""
+def _capacity(catalogue: Catalogue, placements: PlacementTable, variant: str) -> float:
+    """Most batches/s of one variant that a GPU can take, whatever its geometry."""
     best: dict[str, float] = {}
     for (_, kind), profile in catalogue.profiles.items():
-        if profile.variant == strict:
+        if profile.variant == variant:
             best[kind] = max(p.batch / p.median for p in profile.points)
-    return max((sum(best.get(f"{placements.gpu}:{p}", 0.0) for p in g) for g in placements.undominated), default=1.0)
+    most = max(sum(best.get(f"{placements.gpu}:{p}", 0.0) for p in g) for g in placements.undominated)
+    return max(most, 1e-9)
 
 
 def slack_left(program: Program, serve: Serve) -> float:
@@ -123,7 +117,7 @@ def _catalogue(
     profiles = []
     for name in names:
         known = table.demands[name]
-        budget = _BUDGET * multiplier * known.solo / (_CROWDED if name == names[0] else 1.0)
+        budget = _BUDGET * multiplier * known.solo / (_crowding(multiplier) if name == names[0] else 1.0)
         for profile, part in placements.profiles.items():
             if not table.runs(name, profile) or known.memory_bytes > part.memory_bytes:
                 continue
@@ -138,6 +132,14 @@ def _catalogue(
         [Variant(name=n, app=n, accuracy=1.0, nominal=True) for n in names],
         profiles,
     )
+
+
+def _crowding(multiplier: float) -> float:
+    """Slowdown by neighbours that strict batches must be able to bear on a slice that is meant for them.
+
+    A half at the usual multiplier of 3, an eighth at 2: a tight SLO leaves no slice at all otherwise.
+    """
+    return 1.0 + max(0.0, multiplier - 1.0) ** 2 / 8.0
 
 
 def _copies(mine: Footprint, memory_bytes: int) -> list[float]:
