@@ -21,6 +21,7 @@ MAGIC = b"SLT1"
 _SUM = 32
 _HEADER_MAX = 1 << 20
 _CELLS_MAX = 1 << 23
+_POSITIVE = {"share", "slo_class"}
 _REMEDY = "generate the table again"
 
 
@@ -104,6 +105,10 @@ def _check(table: SelectionTable) -> None:
         raise InvalidInputError("table.slacks", f"do not ascend from 0; {_REMEDY}")
     if not (0.0 < table.slo < math.inf and 0.0 <= table.qps < math.inf and table.workers > 0):
         raise InvalidInputError("table", f"slo {table.slo}, qps {table.qps}, workers {table.workers}; {_REMEDY}")
+    for name, value in table.assumptions.items():
+        if name in _POSITIVE or name.startswith("slowdown."):
+            if isinstance(value, str) or not 0.0 < value < math.inf:
+                raise InvalidInputError(f"table.assumptions.{name}", f"is {value!r:.60}, no number above 0; {_REMEDY}")
     for code in set(table.actions):
         if code != DROP and code >= len(table.variants):
             raise InvalidInputError("table.actions", f"name variant {code} of {len(table.variants)}; {_REMEDY}")

@@ -241,6 +241,16 @@ def test_a_malformed_record_changes_nothing(tables: list[SelectionTable], key: b
     assert seen == []
 
 
+@pytest.mark.parametrize("name", ["share", "slo_class", "slowdown.small"])
+@pytest.mark.parametrize("value", [0.0, -1.0, "much"])
+def test_assumptions_that_workers_count_with_must_be_numbers_above_0(
+    tables: list[SelectionTable], name: str, value: float | str
+) -> None:
+    wrong = replace(tables[0], assumptions={**tables[0].assumptions, name: value})
+    with pytest.raises(InvalidInputError, match=name):
+        TableLibrary().handle(record(wrong))
+
+
 def test_names_survive_the_topic() -> None:
     name = TableName(Shelf("app/|x", "1g.10gb", 0.15), 1234.5)
     assert decode_name(encode_name(name)) == name
