@@ -106,9 +106,9 @@ def _check(table: SelectionTable) -> None:
     if not (0.0 < table.slo < math.inf and 0.0 <= table.qps < math.inf and table.workers > 0):
         raise InvalidInputError("table", f"slo {table.slo}, qps {table.qps}, workers {table.workers}; {_REMEDY}")
     for name, value in table.assumptions.items():
-        if name in _POSITIVE or name.startswith("slowdown."):
-            if isinstance(value, str) or not 0.0 < value < math.inf:
-                raise InvalidInputError(f"table.assumptions.{name}", f"is {value!r:.60}, no number above 0; {_REMEDY}")
+        counted = name in _POSITIVE or name.startswith("slowdown.")
+        if counted and (isinstance(value, str) or not 0.0 < value < math.inf):
+            raise InvalidInputError(f"table.assumptions.{name}", f"is {value!r:.60}, no number above 0; {_REMEDY}")
     for code in set(table.actions):
         if code != DROP and code >= len(table.variants):
             raise InvalidInputError("table.actions", f"name variant {code} of {len(table.variants)}; {_REMEDY}")
