@@ -5,7 +5,6 @@ on the same rest. Only the registered model must work; a candidate that fails is
 result is in the journal before the next begins.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import orjson
 
 from domain.app import App
 from domain.errors import ConfigurationError, InvalidInputError
-from domain.profile import Profile
 from domain.tensor import TensorSpec
 from domain.variant import Variant
 from executors.evaluate import Evaluation, check_batches, evaluate, query_of, specs_of
@@ -23,8 +21,8 @@ from executors.generator import GeneratorLimits, VariantMaker
 from executors.measure import ProfileOptions, Progress, profile_variants, silent
 from executors.onnx import OnnxExecutor
 from executors.prepare import machine
-from executors.runtime import PROVIDERS, Runtime
-from profiles.document import MAX_ROW_BYTES, AppDocument, app_to_document, profile_to_document, variant_to_document
+from executors.runtime import Runtime
+from profiles.document import MAX_ROW_BYTES, AppDocument, app_to_document, variant_to_document
 from profiles.folder import digest_of, model_path, save_model
 from profiles.generation import metrics
 from profiles.generation.answers import AnswerOutput, answer_output, answers_of, check_skill, check_truth
@@ -32,15 +30,15 @@ from profiles.generation.batch_axis import Interface
 from profiles.generation.choice import Candidate, verdicts
 from profiles.generation.recipes import ORIGINAL, RECIPES
 from profiles.generation.validation import Array, ValidationSet, row_bytes
-from profiles.profiler import BATCH_SIZES, Effort, Spread
-from profiles.registered import CandidateDocument, Record, Registered
+from profiles.profiler import BATCH_SIZES, Effort
+from profiles.registered import Record, Registered
+from sluice.candidates import Made, document_of, targets
 from sluice.journal import Journal, KeptSweep
 
 _CALIBRATION_ROWS = 128
 _SAMPLES = 64
 """Rows kept to try the app with."""
 DEFAULT_SLO = 0.1
-_UNSCORED = metrics.Score(0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,18 +62,6 @@ class Request:
     chance_allowed: bool = False
     run_timeout: float = 60.0
     seed: int = 0
-
-
-@dataclass(slots=True)
-class _Candidate:
-    recipe: str
-    variant: Variant
-    answers: Array
-    finite: bool
-    score: metrics.Score = _UNSCORED
-    gap: metrics.Score = _UNSCORED
-    profiles: dict[str, Profile] = field(default_factory=dict)
-    spreads: dict[str, dict[int, Spread]] = field(default_factory=dict)
 
 
 class Job:
@@ -123,13 +109,13 @@ class Job:
             await self._evaluator.close()
         for candidate in candidates:
             self._score(candidate, candidates[0])
-        for target, runtime in _targets(self._request.threads):
+        for target, runtime in targets(self._request.threads):
             await self._profile(target, runtime, candidates, app)
         return self._record(candidates, output, self._with_slo(app, candidates[0]))
 
     # -- steps
 
-    async def _candidates(self) -> tuple[list[_Candidate], AnswerOutput, App]:
+    async def _candidates(self) -> tuple[list[Made], AnswerOutput, App]:
         """The registered model and all that could be made of it, each with its answers on the scored rows."""
         original, output, app = await self._original()
         self._apps[app.name] = app
@@ -145,14 +131,14 @@ class Job:
                     candidates.append(made)
         return candidates, output, app
 
-    async def _original(self) -> tuple[_Candidate, AnswerOutput, App]:
+    async def _original(self) -> tuple[Made, AnswerOutput, App]:
         variant = self._keep_model(ORIGINAL, self._source)
         done = self._journal.get("original")
         kept = self._journal.arrays(f"answers-{ORIGINAL}")
         if done is not None and kept is not None:
             outputs = tuple(TensorSpec(n, d, tuple(s)) for n, d, s in done["outputs"])
             output = AnswerOutput(done["answer"][0], done["answer"][1])
-            return _Candidate(ORIGINAL, variant, kept[0], True), output, self._app(outputs)
+            return Made(ORIGINAL, variant, kept[0], True), output, self._app(outputs)
         found, output = await self._first_run(variant)
         answers = answers_of(output, found.outputs[output.name])
         if not self._request.chance_allowed:
@@ -166,7 +152,7 @@ class Job:
                 "answer": [output.name, output.reading],
             },
         )
-        return _Candidate(ORIGINAL, variant, answers, True), output, self._app(outputs)
+        return Made(ORIGINAL, variant, answers, True), output, self._app(outputs)
 
     async def _first_run(self, variant: Variant) -> tuple[Evaluation, AnswerOutput]:
         found = await self._run_or_blame_the_batch(variant)
@@ -189,7 +175,7 @@ class Job:
 
     async def _candidate(
         self, recipe: str, output: AnswerOutput, maker: VariantMaker, digests: set[str]
-    ) -> _Candidate | None:
+    ) -> Made | None:
         """One more, or None with the reason among the skipped ones."""
         done = self._journal.get(f"recipe-{recipe}") or await self._make(recipe, output, maker, digests)
         if done["skipped"]:
@@ -199,7 +185,7 @@ class Job:
         assert kept is not None  # written before the step's result
         # Another version may have been registered since the job began.
         variant = replace(Variant(**done["variant"]), name=self._name(recipe))
-        return _Candidate(recipe, variant, kept[0], done["finite"])
+        return Made(recipe, variant, kept[0], done["finite"])
 
     async def _make(self, recipe: str, output: AnswerOutput, maker: VariantMaker, digests: set[str]) -> dict[str, Any]:
         made = await maker.make(recipe)
@@ -223,7 +209,7 @@ class Job:
         await self._evaluator.start()  # again where the one before took its process with it
         return await evaluate(self._evaluator, variant, self._inputs, self._rows, progress)
 
-    def _score(self, candidate: _Candidate, original: _Candidate) -> None:
+    def _score(self, candidate: Made, original: Made) -> None:
         metric, truth = self._request.metric, self._rows.labels
         candidate.score = metrics.score(metric, candidate.answers, truth)
         candidate.gap = metrics.difference(metric, original.answers, candidate.answers, truth)
@@ -233,7 +219,7 @@ class Job:
             accuracy_se=min(1.0, candidate.score.se),
         )
 
-    async def _profile(self, target: str, runtime: Runtime, candidates: list[_Candidate], app: App) -> None:
+    async def _profile(self, target: str, runtime: Runtime, candidates: list[Made], app: App) -> None:
         names = [c.variant.name for c in candidates]
         sweep = KeptSweep(
             self._journal.folder / f"samples-{target}.jsonl", names, self._request.batches, self._request.effort
@@ -264,7 +250,7 @@ class Job:
             candidate.profiles[target] = profile
             candidate.spreads[target] = sweep.spreads(candidate.variant.name)
 
-    def _record(self, candidates: list[_Candidate], output: AnswerOutput, app: App) -> Record:
+    def _record(self, candidates: list[Made], output: AnswerOutput, app: App) -> Record:
         chance = metrics.chance(self._request.metric, self._rows.labels)
         by_target = {t: self._verdicts(candidates, t, chance) for t in candidates[0].profiles}
         return Record(
@@ -283,11 +269,11 @@ class Job:
             registered_at=_now(),
             machine=machine(),
             notes=self._interface.notes,
-            candidates=tuple(_document(c, by_target) for c in candidates),
+            candidates=tuple(document_of(c, by_target) for c in candidates),
             skipped=self._skipped,
         )
 
-    def _verdicts(self, candidates: list[_Candidate], target: str, chance: float) -> dict[str, str]:
+    def _verdicts(self, candidates: list[Made], target: str, chance: float) -> dict[str, str]:
         measured = [
             Candidate(name=c.variant.name, score=c.score, gap=c.gap, latency=c.spreads[target], finite=c.finite)
             for c in candidates
@@ -318,7 +304,7 @@ class Job:
     def _app(self, outputs: tuple[TensorSpec, ...]) -> App:
         return App(name=self._request.app, slo=self._request.slo or DEFAULT_SLO, inputs=self._inputs, outputs=outputs)
 
-    def _with_slo(self, app: App, original: _Candidate) -> App:
+    def _with_slo(self, app: App, original: Made) -> App:
         if self._request.slo is not None:
             return app
         slowest = max(p.points[0].p95 for p in original.profiles.values())
@@ -335,43 +321,6 @@ class Job:
         """Some scored rows, inputs in the app's order, then their true answers."""
         some = self._rows.take(np.arange(min(_SAMPLES, self._rows.rows)))
         return {**{s.name: some.inputs[s.name] for s in self._inputs}, "": some.labels}
-
-
-def _targets(threads: tuple[int, ...]) -> list[tuple[str, Runtime]]:
-    """Device types to profile for: CPU workers of so many threads, and CUDA where ONNX Runtime has it."""
-    import onnxruntime as ort
-
-    found = [("cpu" if n == 1 else f"cpu{n}", Runtime(threads=n)) for n in sorted(set(threads))]
-    if PROVIDERS["cuda"] in ort.get_available_providers():
-        found.append(("cuda", Runtime(provider="cuda")))
-    return found
-
-
-def _document(candidate: _Candidate, by_target: Mapping[str, Mapping[str, str]]) -> CandidateDocument:
-    name = candidate.variant.name
-    reasons = {target: verdict[name] for target, verdict in by_target.items()}
-    served = any(not why for why in reasons.values())
-    first = next(iter(reasons.values()))
-    document = orjson.dumps(
-        {
-            "variant": variant_to_document(candidate.variant),
-            "recipe": candidate.recipe,
-            "gap": candidate.gap.value,
-            "gap_se": candidate.gap.se,
-            "finite": candidate.finite,
-            "served": served,
-            "reason": "" if served else first,
-            "profiles": [profile_to_document(p) for p in candidate.profiles.values()],
-            "spreads": {
-                target: [
-                    {"batch": b, "median_s": s.middle, "low_s": s.low, "high_s": s.high, "samples": s.samples}
-                    for b, s in sorted(spreads.items())
-                ]
-                for target, spreads in candidate.spreads.items()
-            },
-        }
-    )
-    return CandidateDocument.model_validate_json(document)
 
 
 def _now() -> float:
