@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from domain.errors import InvalidInputError
-from planner.scaling import Autoscaler, Observed, ScaleTo, ScalingSettings, containers_wanted
+from planner.autoscaling import Autoscaler, Observed, ScaleTo, ScalingSettings, containers_wanted
 
 loads = st.lists(st.tuples(st.floats(0.0, 400.0), st.floats(0.0, 500.0)), min_size=1, max_size=40)
 
