@@ -12,6 +12,7 @@ import hmac
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
+from math import ceil
 
 import orjson
 from aiohttp import web
@@ -58,8 +59,8 @@ class RateLimit:
         """Take one request of ``address``: 0 where it may pass, else the seconds until one may."""
         level, since = self._buckets.pop(address, (self._burst, now))
         level = min(self._burst, level + self._rate * (now - since))
-        passes = level >= 1.0
-        self._buckets[address] = (level - 1.0 if passes else level, now)
+        passes = level > 1.0 - 1e-6
+        self._buckets[address] = (max(0.0, level - 1.0) if passes else level, now)
         while len(self._buckets) > _ADDRESSES:
             self._buckets.popitem(last=False)
         return 0.0 if passes else (1.0 - level) / self._rate
@@ -103,7 +104,7 @@ class Guard:
         if self._limit is not None:
             wait = self._limit.wait_for(request.remote or "", self._clock.monotonic())
             if wait > 0.0:
-                return refusal(429, f"too many requests; try again in {wait:.2f} s", {"Retry-After": f"{wait:.0f}"})
+                return refusal(429, f"too many requests; try again in {wait:.2f} s", {"Retry-After": str(ceil(wait))})
         if self._expected is not None and request.path not in self._open:
             given = request.headers.get("Authorization", "").encode()
             if not hmac.compare_digest(given, self._expected):
