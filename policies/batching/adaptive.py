@@ -45,7 +45,9 @@ FREE = 0.95
 RETURN = 2.0
 """Waiting must bring that many times what it costs."""
 RECENT = 32
-"""Batches whose overrun is remembered; all but the worst one are allowed for."""
+"""Batches whose overrun is remembered."""
+OUTLIERS = 2
+"""As many of them, the worst, are not allowed for: with profiles at the 95th percentile as many are to be expected."""
 NEGLIGIBLE = 0.01
 """Overrun, as a share of what was expected, that counts as none."""
 MOST_MARGIN = 0.25
@@ -134,8 +136,8 @@ class AdaptiveBatching(GreedySpread):
             expected = curve.seconds[min(event.rows, curve.max_batch) - 1]
             overrun = now - self._began - expected
             self._overruns.append(overrun if overrun > NEGLIGIBLE * expected else 0.0)
-            worst = sorted(self._overruns)[-2:]
-            self.margin = min(worst[0], MOST_MARGIN * self.slo)
+            if len(self._overruns) > OUTLIERS:
+                self.margin = min(sorted(self._overruns)[-1 - OUTLIERS], MOST_MARGIN * self.slo)
 
     def prune(self, now: float, actions: list[StationAction]) -> None:
         """Give up heads that no variant can save."""

@@ -144,11 +144,11 @@ def test_batches_leave_room_for_what_batches_overran_lately() -> None:
     assert len(offered(loaded(policy, urgent, now), now)[0]) == 8
 
 
-def test_one_outlier_is_not_allowed_for_and_forgotten_overruns_are_not_either() -> None:
+def test_two_outliers_are_not_allowed_for_and_forgotten_overruns_are_not_either() -> None:
     policy = AdaptiveBatching(patience=0.0)
     policy.handle(hosting(0.1, AFFINE), 0.0)
     overrun(policy, 0.0, 5, 0.1)
-    overrun(policy, 0.008, 1, 0.1)
+    overrun(policy, 0.008, 2, 0.1)
     assert policy.margin == 0.0
     overrun(policy, 0.008, 1, 0.1)
     assert policy.margin == pytest.approx(0.008)
