@@ -92,8 +92,9 @@ class DriftWatch:
 class Held:
     """Promises beside what came of them, over all tables by the queries that each served. Ratios 0..1.
 
-    ``standard_error``: of the accuracy, a batch being one observation. ``delayed``: share of queries that came later or
-    ran longer than the tables assume, which no table promised anything for.
+    ``standard_error``: of the accuracy, a batch being one observation; ``violation_error``: of violations at the rate
+    of bound and delays. ``delayed``: share of queries that came later than the tables assume, which none promised
+    anything for.
     """
 
     queries: int
@@ -141,7 +142,7 @@ def held(counted: Iterable[TableObserved], tables: Mapping[tuple[str, float], Se
         standard_error=math.sqrt(max(0.0, squares / on_time - mean**2) / max(batches, 1.0)),
         expected_violation=promised_violation / queries,
         observed_violation=1.0 - on_time / queries,
-        violation_error=math.sqrt(violations_by_chance) / queries,
+        violation_error=math.sqrt(violations_by_chance + delayed) / queries,
         delayed=delayed / queries,
     )
 
