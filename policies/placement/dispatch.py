@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from policies.placement.choice import SliceLoad
-from policies.placement.strategies import Waiting
+from policies.placement.waiting import Waiting
 from profiles.slowdown import SlowdownTable, eta
 
 

@@ -17,185 +17,13 @@ Baselines, as their papers and PROTEAN (Middleware 2024, section 5) describe the
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
 
 from domain.errors import ConfigurationError
-from policies.placement.choice import SliceLoad, choose_best_effort, choose_strict
-from profiles.slowdown import SlowdownTable, eta
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A batch that waits for a slice. ``key``: the caller's name for it."""
-
-    key: int
-    variant: str
-    strict: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Assigned:
-    """``item`` goes to the slice at ``slice``, where it runs as on ``profile``."""
-
-    item: Waiting
-    slice: int
-    profile: str
-
-
-class SlicePlacement(Protocol):
-    """One GPU's queue. ``slices`` is ascending in memory and stays the same list between changes of geometry."""
-
-    name: str
-
-    def arrived(self, item: Waiting, slices: Sequence[SliceLoad]) -> None:
-        """A batch came."""
-        ...
-
-    def next(self, slices: Sequence[SliceLoad]) -> Assigned | None:
-        """Take out a batch that can start now."""
-        ...
-
-    def drain(self) -> list[Waiting]:
-        """Take everything out, in the order of arrival within a class."""
-        ...
-
-    @property
-    def queued(self) -> int:
-        """Batches waiting."""
-        ...
-
-
-class StrictFirst:
-    """PROTEAN's Algorithm 1. ``blocking``: best effort starts nothing while a strict batch waits for room."""
-
-    name = "strict-first"
-
-    def __init__(self, table: SlowdownTable, *, blocking: bool = False) -> None:
-        self._table = table
-        self._blocking = blocking
-        self._strict: dict[str, deque[Waiting]] = {}
-        self._others: dict[str, deque[Waiting]] = {}
-        self._waiting_bytes = 0
-
-    def arrived(self, item: Waiting, slices: Sequence[SliceLoad]) -> None:  # noqa: ARG002
-        """Enqueue by class and variant: the same order as a stable sort by class."""
-        queues = self._strict if item.strict else self._others
-        queues.setdefault(item.variant, deque()).append(item)
-        if not item.strict:
-            self._waiting_bytes += self._table.demands[item.variant].memory_bytes
-
-    def next(self, slices: Sequence[SliceLoad]) -> Assigned | None:
-        """Strict first; a variant that fits nowhere now keeps its place and does not stop others."""
-        pressure = min(self._others.values(), key=_head)[0].variant if self._others else None
-        for queue in sorted(self._strict.values(), key=_head):
-            at = choose_strict(
-                self._table, queue[0].variant, slices, best_effort=pressure, waiting_bytes=self._waiting_bytes
-            )
-            if at is not None:
-                return self._take(self._strict, queue, slices, at)
-        if self._blocking and self._strict:
-            return None
-        for queue in sorted(self._others.values(), key=_head):
-            at = choose_best_effort(self._table, queue[0].variant, slices)
-            if at is not None:
-                self._waiting_bytes -= self._table.demands[queue[0].variant].memory_bytes
-                return self._take(self._others, queue, slices, at)
-        return None
-
-    def drain(self) -> list[Waiting]:
-        """Strict ones first."""
-        found = [*_emptied(self._strict), *_emptied(self._others)]
-        self._waiting_bytes = 0
-        return found
-
-    @property
-    def queued(self) -> int:
-        """Batches waiting."""
-        return sum(map(len, self._strict.values())) + sum(map(len, self._others.values()))
-
-    def _take(
-        self, queues: dict[str, deque[Waiting]], queue: deque[Waiting], slices: Sequence[SliceLoad], at: int
-    ) -> Assigned:
-        item = queue.popleft()
-        if not queue:
-            del queues[item.variant]
-        return Assigned(item, at, slices[at].profile)
-
-
-class StrictRoom(StrictFirst):
-    """Strict first by least eta; best effort by least eta too, but never in the room of strict batches that wait.
-
-    Room is counted in whole strict batches: what a slice holds of them now, and what it would hold if all strict ones
-    on it ended. A best-effort batch that makes neither count smaller is free to start. One that does must wait while a
-    strict batch waits, and while it would leave fewer than ``reserve`` strict batches room on the GPU. ``usable``:
-    slices that slow a strict batch more than this are not kept for it.
-    """
-
-    name = "strict-room"
-
-    def __init__(self, table: SlowdownTable, *, reserve: int = 0, usable: float = 2.5) -> None:
-        super().__init__(table)
-        self._reserve = reserve
-        self._usable = usable
-        self._strict_variant: str | None = None
-
-    def arrived(self, item: Waiting, slices: Sequence[SliceLoad]) -> None:
-        """Enqueue; remember what strict batches look like."""
-        super().arrived(item, slices)
-        if item.strict:
-            self._strict_variant = item.variant
-
-    def next(self, slices: Sequence[SliceLoad]) -> Assigned | None:
-        """Strict first; then best effort where it takes no room that is wanted."""
-        for queue in sorted(self._strict.values(), key=_head):
-            at = choose_strict(self._table, queue[0].variant, slices)
-            if at is not None:
-                return self._take(self._strict, queue, slices, at)
-        for queue in sorted(self._others.values(), key=_head):
-            at = self._choose_other(queue[0].variant, slices)
-            if at is not None:
-                self._waiting_bytes -= self._table.demands[queue[0].variant].memory_bytes
-                return self._take(self._others, queue, slices, at)
-        return None
-
-    def _choose_other(self, variant: str, slices: Sequence[SliceLoad]) -> int | None:
-        best: tuple[float, int] | None = None
-        room = self._room(slices)
-        total = sum(room)
-        for i, part in enumerate(slices):
-            if not _room(self._table, variant, part, shared=True):
-                continue
-            mine = self._table.of(variant, part.profile)
-            if self._takes_room(part, room[i], total, mine.memory_bytes):
-                continue
-            key = (eta(mine.rdf, mine.fbr, part.fbr), i)
-            if best is None or key < best:
-                best = key
-        return None if best is None else best[1]
-
-    def _room(self, slices: Sequence[SliceLoad]) -> list[int]:
-        """Strict batches that have room now, by slice."""
-        strict = self._strict_variant
-        if strict is None:
-            return [0] * len(slices)
-        size = max(1, self._table.demands[strict].memory_bytes)
-        return [s.free_bytes // size if self._kept(strict, s) else 0 for s in slices]
-
-    def _kept(self, strict: str, part: SliceLoad) -> bool:
-        return self._table.runs(strict, part.profile) and self._table.of(strict, part.profile).rdf <= self._usable
-
-    def _takes_room(self, part: SliceLoad, room: int, total: int, memory_bytes: int) -> bool:
-        strict = self._strict_variant
-        if strict is None or not self._kept(strict, part):
-            return False
-        size = max(1, self._table.demands[strict].memory_bytes)
-        later = part.free_bytes + part.strict_bytes
-        if (later - memory_bytes) // size == later // size:
-            return False
-        left = (part.free_bytes - memory_bytes) // size
-        return bool(self._strict) or (left < room and total - room + left < self._reserve)
+from policies.placement.choice import SliceLoad
+from policies.placement.strict import StrictFirst, StrictRoom
+from policies.placement.waiting import Assigned, SlicePlacement, Waiting, has_room, holds
+from profiles.slowdown import SlowdownTable
 
 
 class Fifo:
@@ -219,7 +47,7 @@ class Fifo:
         if not self._queue:
             return None
         for i, part in enumerate(slices):
-            if _room(self._table, self._queue[0].variant, part, self._shared):
+            if has_room(self._table, self._queue[0].variant, part, self._shared):
                 return Assigned(self._queue.popleft(), i, part.profile)
         return None
 
@@ -257,7 +85,7 @@ class Turns:
             self._queues = [deque() for _ in slices]
             self._credit = [0.0] * len(slices)
         weights = [1.0 if self._weight is None else self._weight(s) for s in slices]
-        fitting = [i for i, s in enumerate(slices) if _holds(self._table, item.variant, s)]
+        fitting = [i for i, s in enumerate(slices) if holds(self._table, item.variant, s)]
         if not fitting:
             raise ConfigurationError(f"no slice can hold {item.variant}: choose a geometry with larger ones")
         for i in fitting:
@@ -269,7 +97,7 @@ class Turns:
     def next(self, slices: Sequence[SliceLoad]) -> Assigned | None:
         """The head of the first queue whose slice has room."""
         for i, queue in enumerate(self._queues):
-            if queue and _room(self._table, queue[0].variant, slices[i], self._shared):
+            if queue and has_room(self._table, queue[0].variant, slices[i], self._shared):
                 return Assigned(queue.popleft(), i, slices[i].profile)
         return None
 
@@ -302,7 +130,7 @@ class ClassSlices:
         """Strict before best effort."""
         by_size = sorted(range(len(slices)), key=lambda i: (-_compute(slices[i].profile), i))
         for queue, at in zip(self._queues, (by_size[0], by_size[min(1, len(by_size) - 1)]), strict=True):
-            if queue and _room(self._table, queue[0].variant, slices[at], shared=True):
+            if queue and has_room(self._table, queue[0].variant, slices[at], shared=True):
                 return Assigned(queue.popleft(), at, slices[at].profile)
         return None
 
@@ -339,7 +167,7 @@ class CappedShared:
     def next(self, slices: Sequence[SliceLoad]) -> Assigned | None:
         """Either class while memory lasts, strict before best effort."""
         for strict, queue in self._queues.items():
-            if queue and _room(self._table, queue[0].variant, slices[-1], shared=True):
+            if queue and has_room(self._table, queue[0].variant, slices[-1], shared=True):
                 return Assigned(queue.popleft(), len(slices) - 1, self._as[strict])
         return None
 
@@ -380,26 +208,6 @@ def strategy(name: str, table: SlowdownTable) -> SlicePlacement:
     return found(table)
 
 
-def _head(queue: deque[Waiting]) -> int:
-    return queue[0].key
-
-
-def _emptied(queues: dict[str, deque[Waiting]]) -> Iterable[Waiting]:
-    found = sorted((w for q in queues.values() for w in q), key=lambda w: w.key)
-    queues.clear()
-    return found
-
-
 def _compute(profile: str) -> int:
     digits = profile.rstrip("g")
     return int(digits) if digits.isdigit() else 0
-
-
-def _holds(table: SlowdownTable, variant: str, part: SliceLoad) -> bool:
-    return table.runs(variant, part.profile) and table.of(variant, part.profile).memory_bytes <= part.memory_bytes
-
-
-def _room(table: SlowdownTable, variant: str, part: SliceLoad, shared: bool) -> bool:
-    if part.residents and not shared:
-        return False
-    return table.runs(variant, part.profile) and table.of(variant, part.profile).memory_bytes <= part.free_bytes

@@ -7,11 +7,12 @@ import numpy as np
 from planner.geometry.tables import TABLES
 from planner.procurement import Mode, Prices
 from policies.placement.dispatch import RoundRobin
-from policies.placement.strategies import StrictFirst
+from policies.placement.strict import StrictFirst
 from profiles.slowdown import SlowdownTable
+from simulator.slices.cluster import Rules
 from simulator.slices.spot import BoughtNodes, SpotMarket
 from simulator.slices.workload import Workload
-from simulator.slices.world import Rules, World
+from simulator.slices.world import World
 
 PROBABILITIES = (0.0, 0.354, 0.708)
 """Of a revocation in an interval, from low to high (PROTEAN, section 5)."""

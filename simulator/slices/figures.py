@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from profiles.slowdown import SlowdownTable
+from simulator.slices.cluster import Ended
 from simulator.slices.workload import Floats
-from simulator.slices.world import Ended
 
 _TOLERANCE = 1e-9
 PARTS = ("gathering", "queueing", "cold_start", "least_possible", "deficiency", "interference")

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 
 from planner.geometry.reconfiguration import Desired
 from planner.geometry.tables import Geometry
-from policies.placement.strategies import SlicePlacement
+from policies.placement.waiting import SlicePlacement
+from simulator.slices.cluster import Dispatch
 from simulator.slices.workload import Batch
-from simulator.slices.world import Dispatch, World
+from simulator.slices.world import World
 
 _TOLERANCE = 1e-9
 _STEPS = 16

@@ -9,14 +9,17 @@ from domain.errors import ConfigurationError
 from planner.geometry.tables import TABLES, Geometry, parse_geometry
 from planner.procurement import Mode, Prices
 from policies.placement.dispatch import LeastSlowdown, RoundRobin
-from policies.placement.strategies import SlicePlacement, StrictRoom, strategy
+from policies.placement.strategies import strategy
+from policies.placement.strict import StrictRoom
+from policies.placement.waiting import SlicePlacement
 from profiles.slowdown import SlowdownTable
+from simulator.slices.cluster import Control, Dispatch, Rules
 from simulator.slices.controls import JointControl, ProteanControl
 from simulator.slices.oracle import OracleControl, Way
 from simulator.slices.spec import SliceScenario, SystemSpec
 from simulator.slices.spot import BoughtNodes
 from simulator.slices.workload import Workload
-from simulator.slices.world import Control, Dispatch, Rules, World
+from simulator.slices.world import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,8 @@ Rules:
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Any, Protocol
+from typing import Any
 
 from planner.geometry.reconfiguration import (
     Desired,
@@ -28,110 +27,14 @@ from planner.geometry.reconfiguration import (
     SlicesIdle,
 )
 from planner.geometry.tables import Geometry, PlacementTable
-from policies.placement.strategies import SlicePlacement, Waiting
+from policies.placement.waiting import SlicePlacement, Waiting
 from profiles.slowdown import Footprint, SlowdownTable
+from simulator.slices.cluster import Control, Dispatch, Ended, Nodes, Rules, SimGpu
 from simulator.slices.containers import Containers
-from simulator.slices.gpu import Running, SimSlice, cut
-from simulator.slices.workload import Batch, Workload
+from simulator.slices.gpu import Running, SimSlice
+from simulator.slices.workload import Workload
 
 _ARRIVE, _END, _BEGIN, _TICK, _RESHAPED, _NODE = range(6)
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A batch ended at ``at``. ``rdf``: of the slice it ran on; ``started``: when it began to run, warm."""
-
-    batch: Batch
-    at: float
-    placed: float
-    started: float
-    alone: float
-    gpu: int
-
-
-@dataclass(slots=True)
-class SimGpu:
-    """A GPU: its slices, the queue before them, and whether it takes batches.
-
-    ``parts``: slices by number, those that were cut away under running batches too. ``here``: bought and not lost;
-    ``open``: not draining or being cut.
-    """
-
-    name: str
-    geometry: Geometry
-    slices: list[SimSlice]
-    queue: SlicePlacement
-    parts: dict[int, SimSlice] = field(default_factory=dict)
-    here: bool = True
-    open: bool = True
-    running: int = 0
-    epoch: int = 0
-    received: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def takes(self) -> bool:
-        """Whether new batches may be sent here."""
-        return self.here and self.open
-
-    @property
-    def waiting(self) -> int:
-        """Batches queued before its slices."""
-        return self.queue.queued
-
-    def cut(self, placements: PlacementTable, geometry: Geometry, now: float) -> None:
-        """Take fresh slices. Old ones go once nothing runs on them."""
-        self.geometry = geometry
-        self.slices = cut(placements, geometry, now)
-        kept = {number: part for number, part in self.parts.items() if part.residents}
-        first = max(self.parts, default=-1) + 1
-        for number, part in enumerate(self.slices, start=first):
-            part.number = number
-        self.parts = kept | {part.number: part for part in self.slices}
-
-
-class Dispatch(Protocol):
-    """Chooses the GPU of a batch."""
-
-    def choose(self, item: Waiting, gpus: Sequence[SimGpu]) -> int | None:
-        """Index of a GPU that takes batches; None where there is none."""
-        ...
-
-
-class Control(Protocol):
-    """Says, period by period, how GPUs should be cut; ``first``: when it is asked for the first time."""
-
-    period: float
-    first: float
-
-    def tick(self, world: "World", now: float) -> list[Desired]:
-        """Wishes for this period; one that stands above the rules may act on the world itself."""
-        ...
-
-
-class Nodes(Protocol):
-    """What becomes of bought GPUs: called at the times it asks for; it uses ``lose``, ``regain`` and ``close``."""
-
-    def start(self, world: "World") -> None:
-        """At time 0."""
-        ...
-
-    def handle(self, world: "World", what: Any, now: float) -> None:
-        """Something that it asked for with ``World.at``."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rules:
-    """A system: how it queues and cuts, and what a change of geometry and a container's start take."""
-
-    make_queue: Callable[[], SlicePlacement]
-    geometry: Geometry
-    reshape_s: float = 2.0
-    fraction: float = 0.3
-    patience: int = 3
-    published: bool = False
-    cold_start_s: float = 0.0
-    keep_alive_s: float = 600.0
 
 
 class World:

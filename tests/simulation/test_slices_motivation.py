@@ -7,9 +7,10 @@ from planner.geometry.tables import parse_geometry, table_of
 from policies.placement.dispatch import RoundRobin
 from policies.placement.strategies import strategy
 from profiles.slowdown import SlowdownTable, VariantDemand
+from simulator.slices.cluster import Rules
 from simulator.slices.figures import latencies
 from simulator.slices.workload import Batch, Workload
-from simulator.slices.world import Rules, World
+from simulator.slices.world import World
 
 GB = 1 << 30
 SOLO = 0.1

@@ -18,11 +18,12 @@ from planner.geometry.tables import parse_geometry, table_of
 from policies.placement.dispatch import LeastSlowdown
 from policies.placement.strategies import STRATEGIES, strategy
 from profiles.slowdown import SlowdownTable, VariantDemand
+from simulator.slices.cluster import Rules
 from simulator.slices.experiment import run_once, together, workload_of
 from simulator.slices.spec import SliceScenario, slice_scenario
 from simulator.slices.systems import SYSTEMS, world_of
 from simulator.slices.workload import Batch, Bursts, Workload
-from simulator.slices.world import Rules, World
+from simulator.slices.world import World
 
 GB = 1 << 30
 SCENARIOS = Path(__file__).parents[2] / "examples" / "scenarios"
