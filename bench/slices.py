@@ -64,7 +64,7 @@ def costs() -> dict[str, float]:
     return found
 
 
-def figures(seeds: int = 2) -> dict[str, Any]:
+def figures(seeds: int = 1) -> dict[str, Any]:
     """Systems side by side where the paper has a figure: by figure, then system."""
     systems = ("protean", "joint", "infless", "molecule", "naive", "mig-only", "mps-mig", "smart", "gpulet")
     found: dict[str, Any] = {}
@@ -85,7 +85,7 @@ def figures(seeds: int = 2) -> dict[str, Any]:
 
 
 def compared(one: SliceScenario, systems: tuple[str, ...], seeds: int) -> dict[str, Any]:
-    """Means over seeds, 120 s each."""
+    """Means over seeds, 90 s each."""
     keys = ("slo_compliance_strict", "p99_strict_ms", "p50_best_effort_ms", "p99_best_effort_ms", "strict_qps_per_gpu")
     result: dict[str, Any] = {}
     for label in systems:
@@ -117,8 +117,8 @@ def bill() -> dict[str, Any]:
 
 
 def scenario(name: str, **changes: Any) -> SliceScenario:
-    """A shipped scenario, 120 s of it."""
-    return slice_scenario(document(name, **{"duration_s": 120, **changes}))
+    """A shipped scenario, 90 s of it."""
+    return slice_scenario(document(name, **{"duration_s": 90, **changes}))
 
 
 def cpu(call: Callable[[], Any], times: int) -> float:
