@@ -115,7 +115,7 @@ def machines_board() -> dict[str, Any]:
             ),
             panel("Plan: epochs", "short", ("sluice_plan_number", "{{stage}}")),
             panel("Plan: time to make", "s", ("sluice_plan_solve_seconds", "solve")),
-            panel("Devices", "short", ("sluice_devices_planned", "planned"), ("sum(increase(sluice_devices_lost_total[5m]))", "lost in 5 min")),
+            panel("Devices", "short", ("sluice_devices_planned", "planned"), ("sum(sluice_devices_lost_total - (sluice_devices_lost_total offset 5m or sluice_devices_lost_total * 0))", "lost in 5 min")),
             panel("Lag", "short", ("sluice_lag_records", "{{stage}}")),
             panel("In flight", "short", ("sluice_in_flight_records", "{{stage}}")),
             panel("Sent again", "reqps", ("rate(sluice_records_resent_total[1m])", "{{stage}}")),

@@ -3,6 +3,8 @@
 import importlib.util
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -107,3 +109,22 @@ def test_every_stage_is_scraped() -> None:
     stages = {f"{name}:9464" for name, s in services.items() if s.get("command", [])[:2] == ["sluice", "up"]}
     assert set(scrapes[0]["static_configs"][0]["targets"]) == stages
     assert scrapes[0]["authorization"]["credentials_file"] == "/run/secrets/token"
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        ("check", "config", "--syntax-only", "prometheus.yml"),
+        ("check", "rules", "alerts.yml"),
+        ("test", "rules", "alerts_test.yml"),
+    ],
+    ids=lambda check: " ".join(check[:2]),
+)
+def test_prometheus_own_tool_finds_nothing_wrong(check: tuple[str, ...]) -> None:
+    tool = shutil.which("promtool")
+    if tool is None:
+        pytest.skip("no promtool: install the package prometheus")
+    told = subprocess.run(
+        [tool, *check], cwd=COMPOSE / "prometheus", capture_output=True, text=True, timeout=60, check=False
+    )
+    assert told.returncode == 0, told.stdout + told.stderr
