@@ -64,6 +64,6 @@ def speak_seldom() -> None:
 def unreachable(servers: str, error: Exception) -> ConfigurationError:
     """What to tell when no broker answers."""
     return ConfigurationError(
-        f"no Kafka broker answers at {servers} ({error}); start one with `sluice broker start`, or correct the address, "
-        "or what kafka.protocol, ca_file, username and password say: a broker that refuses them does not answer"
+        f"no Kafka broker answers at {servers} ({error}); start one with `sluice broker start`, or correct the "
+        "address, or what kafka.protocol, ca_file, username and password say: who is refused gets no answer"
     )
