@@ -18,7 +18,6 @@ from domain.events import (
     Arrived,
     DemandCounted,
     DeviceReported,
-    Hosted,
     HostedOn,
     PlanAcknowledged,
     PlanActivated,
@@ -29,6 +28,7 @@ from domain.plan import Placement, Plan
 from domain.profile import Quantile
 from domain.query import Query
 from policies.placement.gathering import Gathering
+from policies.placement.hosting import hosted_on
 from policies.protocols import ActivationPolicy, AdmissionPolicy, RoutingPolicy
 from policies.routing.streams import StreamRouting
 from profiles.catalogue import Catalogue
@@ -311,14 +311,5 @@ class Engine:
         return PlanActivated(plan, tuple(self._hosted_on(p) for p in plan.of_app(app)))
 
     def _hosted_on(self, placement: Placement) -> HostedOn:
-        catalogue, quantile = self._system.catalogue, self._system.quantile
         device = self._devices[placement.device].device
-        profile_of = {part.name: part.profile for part in device.slices}
-        kind = profile_of.get(placement.slice, WHOLE)
-        hosted = []
-        for name in placement.variants:
-            profile = catalogue.profiles.get((name, device.type if kind == WHOLE else kind))
-            profile = profile if profile is not None else catalogue.profiles[name, device.type]
-            curve = profile.curve(quantile, limit=max(1, placement.max_batch))
-            hosted.append(Hosted(name, catalogue.variants[name].accuracy, curve))
-        return HostedOn(placement.device, placement.slice, tuple(hosted))
+        return hosted_on(self._system.catalogue, device, placement, self._system.quantile)

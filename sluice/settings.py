@@ -94,7 +94,7 @@ class WorkerSettings(_Section):
     ``guard_s``: seconds that policies which wait keep back for hops and late timers, unless the options say otherwise.
     """
 
-    batching: str = "eager"
+    batching: str = "adaptive"
     batching_options: dict[str, Any] = Field(default_factory=dict)
     guard_s: float = Field(default=0.005, ge=0, allow_inf_nan=False)
     executor: Literal["onnx", "emulated"] = "onnx"
@@ -105,16 +105,20 @@ class WorkerSettings(_Section):
 class PlannerSettings(_Section):
     """``name``: a planner by name. Periods in seconds.
 
+    ``lease_s``: silence of the leader after which another planner takes over, the same for all planners of a system.
     ``headroom``: factor on demand, the same for all apps (by default each app's own, from its variance).
     ``variants_per_device``: hosted at most on one device, where several pay. ``switching_weight``: accuracy (0..1) that
     a second of loading everywhere is worth; ``max_loads``: slices loaded anew a plan. ``money_weight``: accuracy that a
-    unit of price an hour is worth; ``budget_per_hour``: of all devices in use; ``strict_on_demand``: part (0..1) of what
-    is served of strict demand that is kept off spot devices.
+    unit of price an hour is worth; ``budget_per_hour``: of all devices in use; ``strict_on_demand``: part (0..1) of
+    what is served of strict demand that is kept off spot devices. ``demand``: "plain" takes admission's counts as they
+    come, "faust" the windows that stages ``demand`` make of them (kafka:// only); up to ``demand_partitions`` of these
+    share the work.
     """
 
     name: str = "allocation"
     period_s: Seconds = 10.0
     device_timeout_s: Seconds = 2.0
+    lease_s: float = Field(default=3.0, ge=0.5, le=300, allow_inf_nan=False)
     quantile: Literal["median", "p95"] = "p95"
     headroom: float | None = Field(default=None, ge=1.0, allow_inf_nan=False)
     variants_per_device: int = Field(default=1, ge=1, le=8)
@@ -123,7 +127,14 @@ class PlannerSettings(_Section):
     money_weight: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     budget_per_hour: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     strict_on_demand: float = Field(default=0.0, ge=0, le=1, allow_inf_nan=False)
-    demand: Literal["plain"] = "plain"
+    demand: Literal["plain", "faust"] = "plain"
+    demand_partitions: int = Field(default=1, ge=1, le=64)
+
+
+class FaustSettings(_Section):
+    """Stages ``demand``. ``port``: of their web views, always on loopback."""
+
+    port: int = Field(default=6066, ge=1, le=65535)
 
 
 class TableSettings(_Section):
@@ -169,6 +180,7 @@ class Settings(BaseSettings):
     routing: str = "weighted"
     worker: WorkerSettings = WorkerSettings()
     planner: PlannerSettings = PlannerSettings()
+    faust: FaustSettings = FaustSettings()
     tables: TableSettings = TableSettings()
     http: HttpSettings = HttpSettings()
     web: WebSettings = WebSettings()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from domain.app import App
 from domain.device import WHOLE, Device, Slice
 from domain.errors import ConfigurationError
-from domain.events import Hosted, HostedOn, PlanActivated
+from domain.events import HostedOn, PlanActivated
 from domain.executor import Executor
 from domain.plan import Plan
 from policies.admission.bounds import sustained
@@ -24,6 +24,7 @@ from policies.admission.registry import admission
 from policies.admission.sustainable import SustainableAdmission
 from policies.batching.registry import batching, keeps_promises, takes
 from policies.batching.station import Station
+from policies.placement.hosting import hosted_on
 from policies.placement.staging import Staging
 from policies.protocols import AdmissionPolicy, RoutingPolicy
 from policies.routing.activation import Activation
@@ -56,8 +57,8 @@ if TYPE_CHECKING:
 
 _UNHURRIED = 20.0
 
-ROLES = ("admission", "router", "worker", "planner", "sink", "http", "web")
-"""Process roles, upstream first."""
+ROLES = ("admission", "router", "worker", "demand", "planner", "sink", "http", "web")
+"""Process roles, upstream first. ``demand`` is not part of "all" where the planner counts plainly."""
 
 
 @dataclass
@@ -105,7 +106,9 @@ class System:
         """Create what does not exist."""
         partitions = self.settings.partitions_of([name for name in self.apps if name not in self.promised])
         partitions |= dict.fromkeys(self.promised, 1)
-        specs = self.topics.specs(list(self.apps), [d.name for d in self.devices], partitions=partitions)
+        shared = self.settings.planner.demand_partitions
+        devices = [d.name for d in self.devices]
+        specs = self.topics.specs(list(self.apps), devices, partitions=partitions, demand_partitions=shared)
         await self.broker.admin().create_topics(specs)
 
     def stages(self, roles: Sequence[str], *, apps: Sequence[str] = (), devices: Sequence[str] = ()) -> list[Stage]:
@@ -115,7 +118,7 @@ class System:
             raise ConfigurationError(f"stage {sorted(unknown)[0]!r} is unknown; choose of {', '.join(ROLES)}")
         stages: list[Stage] = []
         for role in ROLES:
-            if not roles or role in roles:
+            if role in roles or (not roles and (role != "demand" or self.settings.planner.demand == "faust")):
                 stages += getattr(self, f"_{role}")(apps or tuple(self.apps), devices)
         if self.settings.metrics.port is not None:
             stages.append(self._metrics(",".join(roles) or "all"))
@@ -241,6 +244,30 @@ class System:
             return EmulatedExecutor(self.catalogue, device.type)
         return OnnxExecutor(self.models, self.catalogue.apps, Runtime(threads=self._threads.get(device.name, 1)))
 
+    def _demand(self, apps: Sequence[str], devices: Sequence[str]) -> list[Stage]:
+        from stages.demand import DemandStage
+
+        del apps, devices
+        return [
+            DemandStage(
+                broker=self.broker,
+                servers=self._kafka_for("stage demand"),
+                kafka=self.settings.kafka.settings(),
+                topics=self.topics,
+                clock=self.clock,
+                port=self.settings.faust.port,
+            )
+        ]
+
+    def _kafka_for(self, what: str) -> str:
+        """Servers of Apache Kafka. Raises ConfigurationError on any other broker."""
+        if not self.broker.url.startswith("kafka://"):
+            raise ConfigurationError(
+                f"{what}: windows of demand are made by Faust, which needs Apache Kafka, not {self.broker.url}; give "
+                "--broker kafka://host:port, or leave planner.demand at plain, which counts the same on any broker"
+            )
+        return self.broker.url.removeprefix("kafka://")
+
     def _planner(self, apps: Sequence[str], devices: Sequence[str]) -> list[Stage]:
         from planner.controller import Controller, ControllerSettings
         from planner.registry import planner
@@ -248,6 +275,8 @@ class System:
 
         del devices
         settings = self.settings.planner
+        if settings.demand == "faust":
+            self._kafka_for("planner.demand: faust")
         return [
             PlannerStage(
                 broker=self.broker,
@@ -277,7 +306,9 @@ class System:
                     devices=self.devices,
                     previous=previous,
                 ),
+                lease=settings.lease_s,
                 make_tables=self._table_publisher if takes(self.settings.worker.batching, "tables") else None,
+                demand_windows=settings.demand == "faust",
                 # No solver can be late there, and a stand-in would load variants only to forget them.
                 patience=_UNHURRIED if settings.name == "co-resident" else 1.0,
             )
@@ -377,23 +408,18 @@ class System:
     def _resized(self, policy: SustainableAdmission, app: str, plan: Plan) -> None:
         """Admission keeps to what ``plan`` sustains from now on."""
         promise = self.apps[app].promise
-        bounds = sustained(self._activated(app, plan).curves, self.apps[app].slo, promise)
+        bounds = sustained(self._hosted(app, plan, burst=True), self.apps[app].slo, promise)
         if bounds is not None:
             policy.resize(app, bounds.bound, bounds.window_s, bounds.degraded)
 
     def _activated(self, app: str, plan: Plan) -> PlanActivated:
         """The event a router gets: the plan, and what its slices can run."""
-        by_device = {d.name: d.type for d in self.devices}
-        curves = []
-        for placement in plan.of_app(app):
-            kind = by_device.get(placement.device)
-            hosted = tuple(
-                Hosted(v, self.catalogue.variants[v].accuracy, profile.curve("p95", limit=max(1, placement.max_batch)))
-                for v in placement.variants
-                if kind is not None and (profile := self.catalogue.profiles.get((v, kind))) is not None
-            )
-            curves.append(HostedOn(placement.device, placement.slice, hosted))
-        return PlanActivated(plan, tuple(curves))
+        return PlanActivated(plan, self._hosted(app, plan))
+
+    def _hosted(self, app: str, plan: Plan, *, burst: bool = False) -> tuple[HostedOn, ...]:
+        devices = {d.name: d for d in self.devices}
+        placed = [p for p in plan.of_app(app) if p.device in devices]
+        return tuple(hosted_on(self.catalogue, devices[p.device], p, "p95", burst=burst) for p in placed)
 
     def _recorded(self, policy: Any, name: str) -> Any:
         """``policy``, its decisions written under the run's folder where the settings ask for it."""

@@ -17,11 +17,12 @@ from dataclasses import replace
 from typing import assert_never
 
 from domain.actions import Acknowledge, Host, Load, Retire, StagingAction, Unload, WakeAt
-from domain.device import WHOLE, Device, Slice
+from domain.device import Device, Slice
 from domain.errors import IllegalEventError
-from domain.events import Hosted, HostingChanged, LoadEnded, PlanPublished, Retired, StagingEvent, Woke
+from domain.events import HostingChanged, LoadEnded, PlanPublished, Retired, StagingEvent, Woke
 from domain.plan import NO_EPOCH, Epoch, Placement, Plan
 from domain.profile import Profile, Quantile
+from policies.placement.hosting import hosted_variant, largest_batch, profile_on
 from profiles.catalogue import Catalogue
 
 Peers = tuple[tuple[str, str], ...]
@@ -163,7 +164,7 @@ class Staging:
             variant, placement = wanted
             actions += self._make_room(variant)
             self._loading = variant
-            most = max(placement.max_batch, self._largest(variant))
+            most = max(placement.max_batch, largest_batch(self._catalogue, self._profile(variant), self._quantile))
             actions.append(Load(variant, min(most, self._profile(variant).max_batch)))
         elif not self._acknowledged:
             self._acknowledged = True
@@ -179,19 +180,16 @@ class Staging:
                     return variant, placement
         return None
 
-    def _largest(self, variant: str) -> int:
-        """Rows that a later plan may allow: whatever is answered within the SLO. Plans change that without a load."""
-        curve = self._profile(variant).curve(self._quantile)
-        app = self._catalogue.apps[self._catalogue.variants[variant].app]
-        return curve.largest_within(max((app.slo, *app.slo_classes)))
-
     def _switch(self, app: str, placement: Placement) -> list[StagingAction]:
         ready = [v for v in placement.variants if v in self._loaded]
         if not ready:
             return []
         ready.sort(key=lambda v: (-self._catalogue.variants[v].accuracy, v))
         slo = placement.slo or self._catalogue.apps[app].slo
-        hosted = tuple(self._hosted_variant(v, placement.max_batch) for v in ready)
+        hosted = tuple(
+            hosted_variant(self._catalogue, self._profile(v), placement.max_batch, self._quantile, burst=True)
+            for v in ready
+        )
         change = HostingChanged(app, hosted, slo, self._catalogue.apps[app].promise, self._peers_of(app))
         actions: list[StagingAction] = []
         if self._hosted.get(app) != change:
@@ -203,16 +201,8 @@ class Staging:
             actions.append(Unload(variant))
         return actions
 
-    def _hosted_variant(self, variant: str, max_batch: int) -> Hosted:
-        profile = self._profile(variant)
-        return Hosted(
-            variant, self._catalogue.variants[variant].accuracy, profile.curve(self._quantile, limit=max(1, max_batch))
-        )
-
     def _profile(self, variant: str) -> Profile:
-        kind = self._device.type if self._slice.profile == WHOLE else self._slice.profile
-        profile = self._catalogue.profiles.get((variant, kind))
-        return profile if profile is not None else self._catalogue.profiles[variant, self._device.type]
+        return profile_on(self._catalogue, self._device, self._slice.name, variant)
 
     def _make_room(self, variant: str) -> list[StagingAction]:
         if not self._memory:

@@ -5,8 +5,8 @@ The options of ``policies.batching`` are then those of the generator and of the 
 - ``loads``: queries/s of the tables of each app (default: a library over all loads), less those of loads that would be
   violated by more than ``max_violation``; ``fixed_load``: queries/s that the
   policy is told instead of estimating them.
-- ``criterion``, ``violation_price``, ``grid``, ``queue``, ``arrival_shape``, ``batching``, ``late``, ``phases``: the model's;
-  ``spacing``, ``max_violation``: the library's; ``window_s``, ``tolerance``: the policy's; ``margin``: of
+- ``criterion``, ``violation_price``, ``grid``, ``queue``, ``arrival_shape``, ``batching``, ``late``, ``phases``: the
+  model's; ``spacing``, ``max_violation``: the library's; ``window_s``, ``tolerance``: the policy's; ``margin``: of
   both, a factor on latencies.
 """
 

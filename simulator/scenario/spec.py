@@ -126,7 +126,7 @@ class PoliciesSpec(Section):
 
     admission: PolicySpec | None = None
     routing: PolicySpec = Field(default_factory=lambda: _PolicyFields(name="weighted"))
-    batching: PolicySpec = Field(default_factory=lambda: _PolicyFields(name="deadline"))
+    batching: PolicySpec = Field(default_factory=lambda: _PolicyFields(name="adaptive"))
 
 
 class PlannerSpec(Section):

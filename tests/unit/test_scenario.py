@@ -19,6 +19,8 @@ from simulator.scenario import (
     source_of,
     with_setting,
 )
+from simulator.slices.spec import is_slices, slice_scenario
+from simulator.slices.systems import system_of
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "scenarios"
 
@@ -205,6 +207,11 @@ def test_confidence_intervals_are_students() -> None:
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda p: p.stem)
 def test_every_example_is_valid_and_its_systems_too(path: Path, sluice_data: Path) -> None:
     document = read_scenario(path, {"SLUICE_DATA": str(sluice_data)})
+    if is_slices(document):
+        slices = slice_scenario(document)
+        assert slices.description
+        assert all(system_of(slices, label) for label in slices.systems)
+        return
     base = scenario_of(document)
     assert base.description
     for one in systems_of(document, None).values():

@@ -1,0 +1,48 @@
+"""What a slice can run of what a plan gives it: each variant with its latency curve there.
+
+Plans count on batches that take at most half the SLO (``Placement.max_batch``): a query that has just missed one is
+answered by the next. A slice loads and hosts for whatever is answered within the SLO, so that a rule may serve a burst
+in larger batches; rules that must not do that keep the limit themselves.
+"""
+
+from domain.device import WHOLE, Device
+from domain.events import Hosted, HostedOn
+from domain.plan import Placement
+from domain.profile import Profile, Quantile
+from profiles.catalogue import Catalogue
+
+
+def profile_on(catalogue: Catalogue, device: Device, part: str, variant: str) -> Profile:
+    """Of ``variant`` on a slice, or on the whole device where its profile says nothing of slices. Raises KeyError."""
+    kind = next((p.profile for p in device.slices if p.name == part), WHOLE)
+    sliced = catalogue.profiles.get((variant, kind)) if kind != WHOLE else None
+    return sliced if sliced is not None else catalogue.profiles[variant, device.type]
+
+
+def largest_batch(catalogue: Catalogue, profile: Profile, quantile: Quantile) -> int:
+    """Rows that are answered within the longest SLO of the variant's app; 0 where none are."""
+    app = catalogue.apps[catalogue.variants[profile.variant].app]
+    return profile.curve(quantile).largest_within(max((app.slo, *app.slo_classes)))
+
+
+def hosted_variant(
+    catalogue: Catalogue, profile: Profile, max_batch: int, quantile: Quantile, *, burst: bool = False
+) -> Hosted:
+    """``profile``'s variant for batches of ``max_batch`` rows; with ``burst`` as large as the SLO bears."""
+    limit = max(max_batch, largest_batch(catalogue, profile, quantile)) if burst else max_batch
+    curve = profile.curve(quantile, limit=max(1, limit))
+    return Hosted(profile.variant, catalogue.variants[profile.variant].accuracy, curve)
+
+
+def hosted_on(
+    catalogue: Catalogue, device: Device, placement: Placement, quantile: Quantile, *, burst: bool = False
+) -> HostedOn:
+    """What ``placement`` can run. Variants without a profile there are left out."""
+    hosted = []
+    for name in placement.variants:
+        try:
+            profile = profile_on(catalogue, device, placement.slice, name)
+        except KeyError:
+            continue
+        hosted.append(hosted_variant(catalogue, profile, placement.max_batch, quantile, burst=burst))
+    return HostedOn(placement.device, placement.slice, tuple(hosted))
