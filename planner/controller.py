@@ -16,6 +16,9 @@ Rules:
   more than ``publish_change``: an epoch that changes nothing costs routers a switch for nothing. Placements on devices
   that died while it was solved are left out.
 - Epochs are (term, number), numbers from 1, strictly increasing.
+- A standby's controller listens: it knows demand, devices, measured latencies and failed loads, and decides nothing.
+  Once it leads, the newest plan goes on at once in the new term, on the devices that are heard, and a new one is asked
+  for.
 - Shortage is announced with the first plan that cannot serve an app, and its end after ``calm_plans`` that can.
 
 A plan's fences are the shell's: it knows offsets.
@@ -159,10 +162,7 @@ class Controller:
         actions: list[ControllerAction | Solve] = []
         match event:
             case DemandCounted():
-                if event.app in self._catalogue.apps:
-                    self._demand.handle(event, now)
-                    for slo, count in event.classes:
-                        self._classes.handle(DemandCounted(_class_name(event.app, slo), count, event.window), now)
+                self._counted(event, now)
             case DeviceSeen():
                 self._device_seen(event, now, actions)
             case PlanAcknowledged():
@@ -177,6 +177,62 @@ class Controller:
                 assert_never(event)
         self._maybe_solve(now, actions)
         return actions
+
+    def _counted(self, event: DemandCounted, now: float) -> None:
+        if event.app in self._catalogue.apps:
+            self._demand.handle(event, now)
+            for slo, count in event.classes:
+                self._classes.handle(replace(event, app=_class_name(event.app, slo), count=count, classes=()), now)
+
+    def listen(self, event: ControllerEvent | Solved, now: float) -> None:
+        """Stand by: take note, decide nothing."""
+        match event:
+            case DemandCounted():
+                self._counted(event, now)
+            case DeviceSeen():
+                self._fleet.seen(event, now)
+            case LatencyMeasured():
+                self._factors.handle(event)
+            case PlanAcknowledged():
+                device_type = self._fleet.type_of(event.device)
+                if device_type is not None:
+                    for variant in event.failed:
+                        self._failed[variant, device_type] = now + self._settings.load_failure_hold
+            case Ticked() | Solved():
+                pass
+            case _:
+                assert_never(event)
+
+    def lead(self, term: int, newest: Plan | None, reason: str, now: float) -> list[ControllerAction | Solve]:
+        """Decide from now on, in ``term``, which may be one that was led before. ``newest``: the plan in force."""
+        if term != self._term:
+            self._term, self._number = term, 0
+        if newest is not None and newest.epoch.term == term:
+            self._number = max(self._number, newest.epoch.number)
+        self._plan = newest
+        named = newest.incarnations if newest is not None else {}
+        heard = self._fleet.incarnations()
+        self._missing = {name: incarnation for name, incarnation in named.items() if name not in heard}
+        self._began = self._pending = self._last_solve = None
+        self._wanted.clear()
+        self._urgent = self._after_burst = False
+        self._devices_changed = True
+        self._shortage = ShortageWatch(self._settings.served_enough, self._settings.calm_plans)
+        actions: list[ControllerAction | Solve] = []
+        before = self._number
+        self._ticked(now, actions)
+        if newest is not None and not self._missing and self._fleet.usable() and self._number == before:
+            self._carry_on(newest, reason, now, actions)
+        # Devices that are not heard yet may be about to be: whoever took over at once has listened to nobody.
+        self._want(reason, now + (self._settings.join_grace if self._missing else 0.0))
+        self._maybe_solve(now, actions)
+        return actions
+
+    def _carry_on(self, newest: Plan, reason: str, now: float, actions: list[ControllerAction | Solve]) -> None:
+        usable = {d.name for d in self._fleet.usable()}
+        kept = tuple(p for p in newest.placements if p.device in usable)
+        served = _served_by(newest, kept)
+        self._publish(replace(newest, placements=kept, served=served, reason=reason, solve_s=0.0), now, actions)
 
     def _device_seen(self, event: DeviceSeen, now: float, actions: list[ControllerAction | Solve]) -> None:
         change = self._fleet.seen(event, now)

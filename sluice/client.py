@@ -160,7 +160,7 @@ class Client:
 
     async def _follow_status(self, callback: Callable[[Announce], None]) -> None:
         def tell(record: Record) -> None:
-            if record.value is not None:
+            if record.value is not None and record.key != control.LEASE_KEY:
                 callback(control.decode_announce(record.value))
 
         try:

@@ -173,6 +173,11 @@ CATALOGUE: tuple[Metric, ...] = (
         "Differs between stages for more than seconds: that stage does not read the plan topic.",
     ),
     _gauge(
+        "sluice_planner_leading", "boolean", (), "planner",
+        "1 while this planner holds the lease, 0 while it stands by.",
+        "Sum over all planners below 1 for longer than planner.lease_s: none is running, or none reaches the broker.",
+    ),
+    _gauge(
         "sluice_plan_number", "number", ("stage",), "router, worker, planner",
         "Number of the newest plan within its term; on routers the one in force.",
         "A router behind the planner for long: a device does not acknowledge; see sluice_variant_loads_total.",

@@ -2,12 +2,18 @@
 
 A shell around the controller: solving runs in a thread, one at a time; where it takes longer than ``patience`` while
 capacity is missing (ten times that otherwise), a heuristic's plan stands in until it ends. Sweeping a dead device's
-work topic runs as a task until a new incarnation of its worker is let in. A starting planner reads the newest plan
-first and goes on in a higher term, so that whatever an older planner still publishes is refused everywhere.
+work topic runs as a task until a new incarnation of its worker is let in.
+
+Any number may run, one leads: who holds the lease on the status topic (``planner.lease``). The others hear what it
+hears and publish nothing. Who takes over reads the newest plan first and goes on in a higher term, so that whatever an
+older leader still publishes is refused everywhere; that one asks its clock before it acts on anything, and stands by
+once it could not renew.
 """
 
 import asyncio
+import contextlib
 import logging
+import uuid
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,6 +25,7 @@ from domain.plan import Plan
 from planner.controller import Controller, Solve, Solved
 from planner.fallback import answered
 from planner.greedy import GreedyFill
+from planner.lease import CaughtUp, Lead, LeaderLease, LeaseEvent, LeaseRead, StepDown, Stopping, TermSeen, Write
 from planner.problem import Planner, Problem
 from stages.control import Follower
 from stages.outbox import Outbox
@@ -26,6 +33,7 @@ from stages.reclaim import Reclaimer
 from stages.table_publishing import TablePublisher
 from stages.telemetry import Telemetry, count_plan
 from streams import control
+from streams.demand_windows import WindowReader, decode_windows
 from streams.ports import Broker, Producer, Record
 from streams.topics import Topics
 
@@ -33,15 +41,22 @@ log = logging.getLogger(__name__)
 
 _TICK = 0.1
 _SWEEP_EVERY = 0.5
+_CATCH_UP = 0.5
+"""Seconds that reading the newest plan may take before the lease is looked at again."""
+_PARTING = 2.0
+"""Seconds that what was said may take to be written before the lease is given back."""
 _CALM = 10
 """Times the patience where a plan is in force and nothing is urgent: a stand-in would only cost loads."""
 
 
 class PlannerStage:
-    """One active planner a system. ``make_controller(term, newest plan or None)`` builds its decisions.
+    """One leads a system. ``make_controller(term, newest plan or None)`` builds its decisions.
 
+    ``lease``: seconds that a leader may be silent before another takes over; ``holder``: its name there, never used
+    again (by default one is made up).
     ``make_tables``: what publishes the selection tables for its plans, where batching goes by them. ``patience``:
-    seconds that an urgent plan may take before a stand-in is published.
+    seconds that an urgent plan may take before a stand-in is published. ``demand_windows``: demand is read from the
+    windows that stages ``demand`` make, not as admission counts it.
     """
 
     name = "planner"
@@ -61,6 +76,9 @@ class PlannerStage:
         make_tables: Callable[[Outbox], TablePublisher] | None = None,
         telemetry: Telemetry | None = None,
         patience: float = 1.0,
+        lease: float = 3.0,
+        holder: str | None = None,
+        demand_windows: bool = False,
     ) -> None:
         self._broker = broker
         self._topics = topics
@@ -68,6 +86,7 @@ class PlannerStage:
         self._planner = planner
         self._make_controller = make_controller
         self._patience = patience
+        self._windows = WindowReader() if demand_windows else None
         self._outbox = Outbox(producer)
         telemetry = telemetry or Telemetry()
         self._meters = telemetry.meters
@@ -81,11 +100,18 @@ class PlannerStage:
             promised=promised,
             exactly_once=exactly_once,
             telemetry=telemetry,
+            may=self._leads,
         )
-        self._tables = make_tables(self._outbox) if make_tables is not None else None
+        self._lease = LeaderLease(holder or uuid.uuid4().hex[:12], lease=lease)
+        self._to_lead: Lead | None = None
+        self._leading = False
+        self._stirred = asyncio.Event()
+        self._make_tables = make_tables
+        self._tables: TablePublisher | None = None
+        self._tables_task: asyncio.Task[None] | None = None
         self._problem: Problem | None = None
         self._newest: Plan | None = None
-        self._controller: Controller | None = None
+        self._controller = make_controller(0, None)
         self._sweeps: dict[str, asyncio.Task[None]] = {}
         self._dead: dict[str, str] = {}  # device -> incarnation declared dead
         self._returning: set[str] = set()
@@ -93,31 +119,111 @@ class PlannerStage:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Plan until ``stop``."""
+        """Plan while this one leads, listen while another does, until ``stop``."""
         await self._outbox.start()
         plans = Follower(self._broker, self._topics.plan, self._on_plan)
+        leases = Follower(self._broker, self._topics.status, self._on_status)
         followers = [
             plans,
-            Follower(self._broker, self._topics.demand, self._on_demand, start_at="end"),
+            leases,
+            Follower(self._broker, self._topics.demand_windows, self._on_windows)
+            if self._windows is not None
+            else Follower(self._broker, self._topics.demand, self._on_demand, start_at="end", every_partition=True),
             Follower(self._broker, self._topics.devices_metrics, self._on_heartbeat, start_at="end"),
             Follower(self._broker, self._topics.acks, self._on_acknowledged, start_at="end"),
         ]
         tasks = [asyncio.create_task(f.run(stop)) for f in followers]
-        if self._tables is not None:
-            tasks.append(asyncio.create_task(self._tables.run(stop)))
         try:
             await plans.ready.wait()
-            term = self._newest.epoch.term + 1 if self._newest else 1
-            self._fences = dict(self._newest.fences) if self._newest else {}
-            self._controller = self._make_controller(term, self._newest)
+            await leases.ready.wait()
+            self._lease_tell(CaughtUp())
             while not stop.is_set():
+                self._lease_tell(Ticked())
+                if self._to_lead is not None:
+                    await self._lead(plans)
                 self._tell(Ticked())
-                await asyncio.sleep(_TICK)
+                await self._pause()
         finally:
-            for task in (*tasks, *self._tasks, *self._sweeps.values()):
+            self._stop_acting()
+            await self._give_back()
+            for task in (*tasks, *self._tasks):
                 task.cancel()
-            await asyncio.gather(*tasks, *self._tasks, *self._sweeps.values(), return_exceptions=True)
+            await asyncio.gather(*tasks, *self._tasks, return_exceptions=True)
             await self._outbox.stop()
+
+    async def _pause(self) -> None:
+        """Until the next tick, or until this one is to lead."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_TICK):
+                await self._stirred.wait()
+        self._stirred.clear()
+
+    # -- who leads
+
+    def _leads(self) -> bool:
+        """Whether it may act now: this process may have stood still since it last looked."""
+        return self._leading and self._lease.leads(self._clock.monotonic())
+
+    def _lease_tell(self, event: LeaseEvent) -> None:
+        for action in self._lease.handle(event, self._clock.monotonic()):
+            match action:
+                case Write(lease):
+                    self._outbox.post(self._topics.status, control.encode_lease(lease), key=control.LEASE_KEY)
+                case Lead():
+                    self._to_lead = action
+                    self._stirred.set()
+                case StepDown(reason):
+                    log.warning("planner: stands by: %s", reason)
+                    self._stop_acting()
+
+    async def _lead(self, plans: Follower) -> None:
+        """Take over, once every plan that was published has been read; tried again at the next tick."""
+        lead = self._to_lead
+        try:
+            async with asyncio.timeout(_CATCH_UP):
+                await plans.catch_up()
+        except TimeoutError:
+            log.warning("planner: the newest plan cannot be read; it cannot lead yet")
+            return
+        if lead is None or lead is not self._to_lead or not self._lease.leads(self._clock.monotonic()):
+            return
+        self._to_lead = None
+        self._leading = True
+        self._meters.set("sluice_planner_leading", 1.0)
+        self._fences = dict(self._newest.fences) if self._newest else {}
+        reason = "first plan"
+        if self._make_tables is not None:
+            self._tables = self._make_tables(self._outbox)
+            self._tables_task = asyncio.create_task(self._tables.run(asyncio.Event()))
+        if lead.before or self._newest is not None:
+            reason = f"term {lead.term} follows {lead.before or 'the one before'}"
+            log.warning("planner: leads: %s", reason)
+            self._do(Announce("planner", "took_over", reason))
+        for action in self._controller.lead(lead.term, self._newest, reason, self._clock.wall()):
+            self._do(action)
+
+    def _stop_acting(self) -> None:
+        """Solving, sweeping and tables are another's from now on."""
+        self._to_lead = None
+        self._leading = False
+        self._meters.set("sluice_planner_leading", 0.0)
+        ended = [*self._sweeps.values(), *([self._tables_task] if self._tables_task is not None else [])]
+        for task in (*ended, *self._tasks):
+            task.cancel()
+        for task in ended:
+            self._tasks.add(task)
+            task.add_done_callback(self._reap)
+        self._tables = self._tables_task = None
+        self._sweeps.clear()
+        self._returning.clear()
+        self._dead.clear()
+
+    async def _give_back(self) -> None:
+        """Let another lead at once: the lease is released behind everything that was said."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PARTING):
+                await self._outbox.flush()
+        self._lease_tell(Stopping())
 
     # -- what is heard
 
@@ -127,10 +233,20 @@ class PlannerStage:
         plan = control.decode_plan(record.value)
         if self._newest is None or plan.epoch > self._newest.epoch:
             self._newest = plan
+            self._lease_tell(TermSeen(plan.epoch.term))
+
+    def _on_status(self, record: Record) -> None:
+        if record.key == control.LEASE_KEY and record.value is not None:
+            self._lease_tell(LeaseRead(control.decode_lease(record.value)))
 
     def _on_demand(self, record: Record) -> None:
         if record.value is not None:
             self._tell(control.decode_demand(record.value))
+
+    def _on_windows(self, record: Record) -> None:
+        if record.value is not None and self._windows is not None:
+            for counted in self._windows.read(decode_windows(record.value), self._clock.wall()):
+                self._tell(counted)
 
     def _on_heartbeat(self, record: Record) -> None:
         if record.value is None:
@@ -155,7 +271,8 @@ class PlannerStage:
     # -- what is decided
 
     def _tell(self, event: ControllerEvent | Solved) -> None:
-        if self._controller is None:
+        if not self._leads():
+            self._controller.listen(event, self._clock.wall())
             return
         for action in self._controller.handle(event, self._clock.wall()):
             self._do(action)
@@ -195,7 +312,7 @@ class PlannerStage:
         finally:
             work.cancel()
         self._tell(Solved(allocation, solve.reason, self._clock.monotonic() - started, solve.number))
-        in_force = self._controller.plan if self._controller is not None else None
+        in_force = self._controller.plan
         if self._tables is not None and in_force is not None:  # latencies may be others even where the plan stays
             demand: dict[str, float] = {}
             for d in solve.problem.demands:

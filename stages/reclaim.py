@@ -10,7 +10,7 @@ worker's transactions are fenced first, and records move in transactions with th
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from domain.actions import Announce
 from domain.clock import Clock
@@ -20,14 +20,17 @@ from stages.exactly_once import transactional_id
 from stages.outbox import Outbox
 from stages.telemetry import Telemetry
 from streams import codec, control
-from streams.ports import Broker, Consumer, Letter, Record, TopicPartition, Transactions
+from streams.ports import Broker, Consumer, FencedError, Letter, Record, TopicPartition, Transactions
 from streams.topics import Topics
 
 log = logging.getLogger(__name__)
 
 
 class Reclaimer:
-    """Sweeps the work topics of dead devices. ``answered_window``: seconds of results searched for answers."""
+    """Sweeps the work topics of dead devices. ``answered_window``: seconds of results searched for answers.
+
+    ``may``: asked before anything is written, whether this planner still leads.
+    """
 
     def __init__(
         self,
@@ -41,7 +44,9 @@ class Reclaimer:
         exactly_once: bool = False,
         answered_window: float = 30.0,
         telemetry: Telemetry | None = None,
+        may: Callable[[], bool] = lambda: True,
     ) -> None:
+        self._may = may
         self._meters = (telemetry or Telemetry()).meters
         self._broker = broker
         self._outbox = outbox
@@ -72,6 +77,8 @@ class Reclaimer:
                 records = [r for r in await consumer.get_many(wait=0.5) if r.offset < end]
                 letters = [letter for r in records if (letter := self._moved(r, device, answered)) is not None]
                 moved += len(records)
+                if not self._may():
+                    raise FencedError(f"{device}: another planner leads; it moves what is left there")
                 if transactions is None:
                     await self._post_all(letters)
                 elif records:

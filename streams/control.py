@@ -13,10 +13,14 @@ from pydantic import TypeAdapter, ValidationError
 from domain.actions import Announce
 from domain.errors import InvalidInputError
 from domain.events import DemandCounted, DeviceSeen, LatencyMeasured, PlanAcknowledged
+from domain.lease import Lease
 from domain.plan import NO_EPOCH, Epoch, Plan
 from domain.table import TableObserved
 
 T = TypeVar("T")
+
+LEASE_KEY = b"lease:planner"
+"""Key and subject of the leader's lease on the status topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +119,35 @@ def encode_announce(announce: Announce) -> bytes:
 def decode_announce(value: bytes) -> Announce:
     """From the status topic."""
     return _decode("status", _announce, value)
+
+
+def encode_lease(lease: Lease) -> bytes:
+    """For the status topic, keyed by ``LEASE_KEY``: an announcement as any other to those who know no leases."""
+    data: dict[str, float | str] = {"term": lease.term, "holder": lease.holder, "renewals": lease.renewals}
+    if lease.claims is not None:
+        data |= {"claims_term": lease.claims[0], "claims_renewals": lease.claims[1]}
+    state = "released" if lease.released else "held" if lease.claims is None else "claimed"
+    said = Announce(LEASE_KEY.decode(), state, f"term {lease.term}, {lease.holder}", data)
+    return encode_announce(said)
+
+
+def decode_lease(value: bytes) -> Lease:
+    """From the status topic."""
+    said = decode_announce(value)
+    data = dict(said.data or {})
+    holder = data.get("holder")
+    if not isinstance(holder, str) or not 0 < len(holder) <= 200 or said.state not in {"held", "claimed", "released"}:
+        raise InvalidInputError("lease", f"{said.state!r:.60} of {holder!r:.60}; give a state and a holder's name")
+    claims = (_count(data, "claims_term"), _count(data, "claims_renewals")) if said.state == "claimed" else None
+    term, renewals = _count(data, "term"), _count(data, "renewals")
+    return Lease(term=term, holder=holder, renewals=renewals, claims=claims, released=said.state == "released")
+
+
+def _count(data: Mapping[str, float | str], name: str) -> int:
+    number = data.get(name)
+    if isinstance(number, str) or number is None or not 0 <= number < 2**53 or number != int(number):
+        raise InvalidInputError(f"lease.{name}", f"{number!r:.60} is no count; give a whole number from 0")
+    return int(number)
 
 
 def encode_state(state: Mapping[str, Any]) -> bytes:
