@@ -168,15 +168,17 @@ StagingEvent = PlanPublished | LoadEnded | Retired | Woke
 
 @dataclass(frozen=True, slots=True)
 class DemandCounted:
-    """``count`` rows of ``app`` arrived (a query of r rows is r) in the ``window`` seconds that end at ``now``.
+    """``count`` rows of ``app`` arrived (a query of r rows is r) in the ``window`` seconds that ended ``age`` ago.
 
-    ``classes``: the same by SLO class (seconds), where the app has classes.
+    ``classes``: the same by SLO class (seconds), where the app has classes. ``age``: seconds before ``now``, below zero
+    while the window is still being counted.
     """
 
     app: str
     count: int
     window: float
     classes: tuple[tuple[float, int], ...] = ()
+    age: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

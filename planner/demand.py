@@ -85,7 +85,7 @@ class DemandEstimator:
     def handle(self, event: DemandCounted, now: float) -> None:
         """Fold one count in."""
         state = self._apps.setdefault(event.app, _AppState())
-        middle = now - event.window / 2
+        middle = now - event.age - event.window / 2
         second = math.floor(middle)
         if state.next_second is None:
             state.next_second = second

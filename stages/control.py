@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from domain.errors import InvalidInputError
 from streams.ports import Broker, Consumer, Record, TopicPartition
@@ -13,15 +13,24 @@ log = logging.getLogger(__name__)
 class Follower:
     """Gives each record of a one-partition topic to ``handle``, from ``start_at``, in order.
 
-    ``ready`` is set once the end that was seen at the start has been reached. Records that ``handle`` cannot
-    understand (InvalidInputError) are logged and skipped.
+    ``every_partition``: of a topic with any number of them, in order within each. ``ready`` is set once the end that
+    was seen at the start has been reached. Records that ``handle`` cannot understand (InvalidInputError) are logged and
+    skipped.
     """
 
     def __init__(
-        self, broker: Broker, topic: str, handle: Callable[[Record], None], *, start_at: str = "beginning"
+        self,
+        broker: Broker,
+        topic: str,
+        handle: Callable[[Record], None],
+        *,
+        start_at: str = "beginning",
+        every_partition: bool = False,
     ) -> None:
         self._broker = broker
-        self._partition = TopicPartition(topic, 0)
+        self._topic = topic
+        self._partitions = [TopicPartition(topic, 0)]
+        self._every_partition = every_partition
         self._handle = handle
         self._start_at = start_at
         self.ready = asyncio.Event()
@@ -29,12 +38,15 @@ class Follower:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Follow until ``stop``."""
-        consumer = self._consumer = self._broker.consumer(partitions=[self._partition], start_at=self._start_at)
+        if self._every_partition:
+            count = (await self._broker.admin().partitions([self._topic])).get(self._topic, 1)
+            self._partitions = [TopicPartition(self._topic, i) for i in range(count)]
+        consumer = self._consumer = self._broker.consumer(partitions=self._partitions, start_at=self._start_at)
         await consumer.start()
         try:
-            end = (await consumer.end_offsets([self._partition]))[self._partition]
+            ends = await consumer.end_offsets(self._partitions)
             while not stop.is_set():
-                if not self.ready.is_set() and await consumer.position(self._partition) >= end:
+                if not self.ready.is_set() and await self._reached(consumer, ends):
                     self.ready.set()
                 for record in await consumer.get_many(wait=0.2 if self.ready.is_set() else 0.02):
                     self._take(record)
@@ -47,9 +59,12 @@ class Follower:
         consumer = self._consumer
         if consumer is None:
             return
-        end = (await consumer.end_offsets([self._partition]))[self._partition]
-        while await consumer.position(self._partition) < end:
+        ends = await consumer.end_offsets(self._partitions)
+        while not await self._reached(consumer, ends):
             await asyncio.sleep(0.01)
+
+    async def _reached(self, consumer: Consumer, ends: Mapping[TopicPartition, int]) -> bool:
+        return all([await consumer.position(partition) >= end for partition, end in ends.items()])
 
     def _take(self, record: Record) -> None:
         try:

@@ -75,7 +75,7 @@ class WebStage:
         followers = [
             Follower(self._broker, topics.plan, self._on_plan),
             Follower(self._broker, topics.status, self._on_status),
-            Follower(self._broker, topics.demand, self._on_demand, start_at="end"),
+            Follower(self._broker, topics.demand, self._on_demand, start_at="end", every_partition=True),
             Follower(self._broker, topics.devices_metrics, self._on_heartbeat, start_at="end"),
             Follower(self._broker, topics.dead_letters, self._on_dead_letter, start_at="end"),
         ]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from streams.topics import Topics
 
-ROLES = ("admission", "router", "worker", "planner", "sink", "http", "web", "client", "operator", "audit")
+ROLES = ("admission", "router", "worker", "planner", "sink", "http", "web", "demand", "client", "operator", "audit")
 """``client``: applications that ask; ``operator``: registers apps, creates topics; ``audit``: reads everything."""
 
 
@@ -47,7 +47,7 @@ def rules(topics: Topics, apps: Sequence[str]) -> tuple[Rule, ...]:
         *_on("worker", "Write", [topics.devices_metrics]),
         Rule("worker", "topic", work, ("Read",), prefixed=True),
         *_on("planner", "Read", [*results, topics.plan, topics.policies, topics.demand, topics.devices_metrics]),
-        *_on("planner", "Read", [topics.acks, topics.registry, topics.devices, topics.instances]),
+        *_on("planner", "Read", [topics.acks, topics.status, topics.registry, topics.devices, topics.instances]),
         *_on("planner", "Write", [*results, *admitted, topics.dead_letters, topics.plan, topics.policies]),
         *_on("planner", "Write", [topics.status, topics.registry, topics.devices, topics.instances]),
         Rule("planner", "topic", work, ("Read",), prefixed=True),
@@ -57,6 +57,11 @@ def rules(topics: Topics, apps: Sequence[str]) -> tuple[Rule, ...]:
         *_on("http", "Write", queries),
         *_on("web", "Read", [*results, topics.plan, topics.status, topics.demand, topics.devices_metrics]),
         *_on("web", "Read", [topics.dead_letters]),
+        *_on("planner", "Read", [topics.demand_windows]),
+        *_on("demand", "Read", [topics.demand, topics.demand_windows, topics.plan]),
+        *_on("demand", "Write", [topics.demand_windows]),
+        Rule("demand", "topic", f"{topics.demand_group}-", ("Create", "Read", "Write"), prefixed=True),
+        Rule("demand", "group", topics.demand_group, ("Read",)),
         *_on("client", "Read", [*results, topics.status]),
         *_on("client", "Write", queries),
         *_on("operator", "Read", [topics.registry]),
@@ -71,7 +76,7 @@ def rules(topics: Topics, apps: Sequence[str]) -> tuple[Rule, ...]:
         Rule("admission", "transactional-id", topics.admission_group, ("Write",), prefixed=True),
         Rule("router", "transactional-id", f"{prefix}.router.", ("Write",), prefixed=True),
         Rule("worker", "transactional-id", f"{prefix}.worker.", ("Write",), prefixed=True),
-        *(Rule(role, "cluster", "kafka-cluster", ("IdempotentWrite",)) for role in ("sink", "web")),
+        *(Rule(role, "cluster", "kafka-cluster", ("IdempotentWrite",)) for role in ("sink", "web", "demand")),
         *(Rule(role, "topic", f"{prefix}.", ("Describe",), prefixed=True) for role in ROLES),
     ]
     return tuple(sorted(found, key=lambda rule: (ROLES.index(rule.role), rule.resource, rule.name)))

@@ -40,6 +40,7 @@ def document(
     operations["send.work"] = {"action": "send", "channel": {"$ref": "#/channels/work"}}
     for name, address, message in (
         ("demand", topics.demand, "demand"),
+        ("demand-windows", topics.demand_windows, "demand-windows"),
         ("devices-metrics", topics.devices_metrics, "heartbeat"),
         ("plan", topics.plan, "plan"),
         ("policies", topics.policies, "state"),
@@ -208,6 +209,7 @@ _SHARED_MESSAGES = {
         "payload": {"type": "string", "format": "binary", "description": "tensors, raw, one after the other"},
     },
     "demand": _json_message("queries counted in a window", "app", "count", "window"),
+    "demand-windows": _json_message("queries counted by half seconds, totals", "app", "halves", "at"),
     "heartbeat": _json_message("state of a device", "seen", "at"),
     "plan": _json_message("an epoch of the plan", "epoch", "created"),
     "state": _json_message("a compacted record"),

@@ -95,7 +95,7 @@ def encode_demand(counted: DemandCounted, *, source: str, at: float) -> bytes:
 def decode_demand(value: bytes) -> DemandCounted:
     """From the demand topic."""
     counted = _decode("demand", _demand, value)
-    if counted.count < 0 or not 0.0 < counted.window < float("inf"):
+    if counted.count < 0 or not 0.0 < counted.window < float("inf") or counted.age != 0.0:
         raise InvalidInputError("demand", f"{counted.count} in {counted.window} s; give a count in a positive time")
     return counted
 

@@ -16,6 +16,7 @@ _CARRIES = {
     "results": ("query id", "Exactly one terminal outcome a query."),
     "work": ("app", "Queries routed to one device; one partition, assigned explicitly."),
     "metrics.demand": ("app", "Rows that came in, twice a second, by SLO class."),
+    "metrics.demand-windows": ("app", "The same by half seconds, the last seconds of each app; made by Faust."),
     "metrics.devices": ("device", "Heartbeats: queue, utilisation, loaded variants, measured latencies."),
     "control.plan": ("`plan`", "The newest plan, with epoch and fences."),
     "control.policies": ("table", "Selection tables."),

@@ -69,6 +69,11 @@ class Topics:
         return f"{self.prefix}.metrics.demand"
 
     @property
+    def demand_windows(self) -> str:
+        """Counts of the last seconds, totals; key: app; compacted."""
+        return f"{self.prefix}.metrics.demand-windows"
+
+    @property
     def devices_metrics(self) -> str:
         """Heartbeats; key: device."""
         return f"{self.prefix}.metrics.devices"
@@ -128,6 +133,11 @@ class Topics:
         """Group of all sinks."""
         return f"{self.prefix}.sink"
 
+    @property
+    def demand_group(self) -> str:
+        """Group of all that count demand by windows, and the beginning of their changelogs' names."""
+        return f"{self.prefix}.demand"
+
     def router_group(self, app: str) -> str:
         """Group of the routers of ``app``."""
         return f"{self.prefix}.router.{check_name('app', app)}"
@@ -159,6 +169,7 @@ class Topics:
         retention_s: float | None = None,
         metrics_retention_s: float = 3600.0,
         max_message_bytes: int = MAX_RECORD_BYTES,
+        demand_partitions: int = 1,
     ) -> tuple[TopicSpec, ...]:
         """Topics to create. ``partitions``: of an app's topics, for all or by app (1 where it is not named).
 
@@ -176,7 +187,11 @@ class Topics:
             TopicSpec(name=self.work(device), retention_s=retention_s, max_message_bytes=max_message_bytes)
             for device in devices
         ]
-        specs += [TopicSpec(name=name, retention_s=metrics_retention_s) for name in (self.demand, self.devices_metrics)]
+        specs += [
+            TopicSpec(name=self.demand, partitions=demand_partitions, retention_s=metrics_retention_s),
+            TopicSpec(name=self.devices_metrics, retention_s=metrics_retention_s),
+            TopicSpec(name=self.demand_windows, compacted=True),
+        ]
         specs += [TopicSpec(name=name, compacted=True, max_message_bytes=max_message_bytes) for name in self.control]
         specs.append(TopicSpec(name=self.dead_letters, retention_s=retention_s, max_message_bytes=max_message_bytes))
         return tuple(specs)

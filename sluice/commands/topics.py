@@ -38,7 +38,9 @@ def topics(
         chosen = load(settings, broker=broker, prefix=prefix)
         names = app_names(chosen, app or ())
         devices = device or [d.name for d in chosen.all_devices()]
-        specs = Topics(chosen.prefix).specs(names, devices, partitions=chosen.partitions_of(names))
+        specs = Topics(chosen.prefix).specs(
+            names, devices, partitions=chosen.partitions_of(names), demand_partitions=chosen.planner.demand_partitions
+        )
         if create:
             asyncio.run(_create(chosen, specs))
         found = listed(Topics(chosen.prefix), names, specs)

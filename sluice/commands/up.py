@@ -21,6 +21,7 @@ _TOLD = {
     "http": "Open Inference Protocol on {}/v2/models/…/infer",
     "web": "what happens, live: {}/",
     "metrics": "metrics on {}/metrics",
+    "demand": "demand by windows on {0}/demand, the plan on {0}/plan",
 }
 
 

@@ -1,0 +1,144 @@
+"""The Faust app that counts demand by windows: reads counts, keeps a windowed table, publishes each app's last seconds.
+
+Rules.
+- Partitions of the demand topic are shared among all workers of the group; the table of each follows its partitions
+  through the changelog, so that a worker that starts or takes over goes on in mid-window.
+- The changelog has as many partitions as the demand topic; Faust creates it when the first worker starts.
+- Web views listen on loopback only.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import faust
+import orjson
+
+from domain.errors import InvalidInputError
+from streams import control
+from streams.demand_windows import HALF, KEPT, STALE, encode_windows, folded, half_of
+from streams.kafka_connection import connection
+from streams.settings import KafkaSettings
+from streams.topics import Topics
+
+_LOOPBACK = "127.0.0.1"
+_SEGMENT_S = 60.0
+
+
+def demand_app(
+    servers: str,
+    kafka: KafkaSettings,
+    topics: Topics,
+    *,
+    partitions: int,
+    port: int,
+    folder: Path,
+    views: Mapping[str, Callable[[], Any]],
+) -> faust.App:
+    """An app to be started in a running loop. ``servers``: host:port, by commas; ``partitions``: of the demand topic.
+
+    ``views``: what each web view shows, as JSON, by its path (``/demand``). ``folder``: Faust's own, for nothing kept.
+    """
+    app = faust.App(
+        topics.demand_group,
+        broker=[f"kafka://{server}" for server in servers.split(",")],
+        broker_credentials=_credentials(servers, kafka),
+        broker_session_timeout=kafka.session_timeout,
+        broker_heartbeat_interval=kafka.heartbeat_interval,
+        broker_commit_interval=1.0,
+        consumer_auto_offset_reset="earliest",
+        consumer_max_fetch_size=kafka.fetch_bytes,
+        producer_linger=kafka.linger,
+        topic_allow_declare=True,
+        topic_disable_leader=True,
+        topic_partitions=partitions,
+        topic_replication_factor=kafka.replication,
+        datadir=str(folder),
+        store="memory://",
+        stream_wait_empty=False,
+        web_enabled=True,
+        web_bind=_LOOPBACK,
+        web_host=_LOOPBACK,
+        web_port=port,
+    )
+    counted = app.topic(topics.demand, key_type=bytes, value_type=bytes)
+    windows = app.Table(
+        "windows",
+        default=dict,
+        partitions=partitions,
+        extra_topic_configs={"segment.ms": str(int(1e3 * _SEGMENT_S))},
+    ).tumbling(1.0, expires=STALE)
+    published = app.topic(topics.demand_windows, key_type=bytes, value_type=bytes)
+    app.agent(counted, name="demand")(_Counting(windows, published).run)
+    for path, view in views.items():
+        _add_view(app, path, view)
+    return app
+
+
+class _Counting:
+    """One agent's work. ``newest``: of each app the newest second, from which the record's seconds go back."""
+
+    def __init__(self, windows: Any, published: Any) -> None:
+        self._windows = windows
+        self._published = published
+        self._newest: dict[str, int] = {}
+
+    async def run(self, stream: Any) -> None:
+        async for event in stream.events():
+            try:
+                app, at, seconds = self._fold(event)
+            except InvalidInputError:
+                continue  # the planner, which reads the topic as well, tells of what is wrong there
+            if seconds:
+                await self._published.send(key=app.encode(), value=encode_windows(app, seconds, at))
+
+    def _fold(self, event: Any) -> tuple[str, float, dict[int, dict[str, Any]]]:
+        value = event.value or b"{}"
+        counted = control.decode_demand(value)
+        at = _end_of(value, event.message.timestamp)
+        if at < time.time() - STALE:
+            return counted.app, at, {}
+        half = half_of(at, counted.window)
+        second = half // round(1 / HALF)
+        held = self._windows[counted.app][self._range(second)]
+        window = folded(held, event.message.offset, half, counted)
+        if window is None:
+            return counted.app, at, {}
+        self._windows[counted.app][self._range(second)] = window
+        newest = self._newest[counted.app] = max(second, self._newest.get(counted.app, second))
+        asked = {second, *range(newest - KEPT + 1, newest + 1)}
+        return counted.app, at, {s: w for s in asked if (w := self._windows[counted.app][self._range(s)])}
+
+    def _range(self, second: int) -> tuple[float, float]:
+        found: tuple[float, float] = self._windows.table.window.current(second + HALF)
+        return found
+
+
+def _end_of(value: bytes, otherwise: float) -> float:
+    """When the count ended: ``at`` of the record, the record's own time where it says nothing sound."""
+    at = orjson.loads(value).get("at")
+    sound = isinstance(at, int | float) and math.isfinite(at) and abs(at - otherwise) < STALE
+    return float(at) if sound else otherwise
+
+
+def _credentials(servers: str, kafka: KafkaSettings) -> Any:
+    options = connection(servers, kafka)
+    context = options.get("ssl_context")
+    if "sasl_mechanism" in options:
+        return faust.SASLCredentials(
+            username=options["sasl_plain_username"],
+            password=options["sasl_plain_password"],
+            mechanism=options["sasl_mechanism"],
+            ssl_context=context,
+        )
+    return faust.SSLCredentials(context) if context is not None else None
+
+
+def _add_view(app: Any, path: str, view: Callable[[], Any]) -> None:
+    async def show(web: Any, request: Any) -> Any:
+        del request
+        return web.json(view())
+
+    app.page(path, name=path.strip("/"))(show)
