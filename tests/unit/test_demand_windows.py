@@ -4,8 +4,6 @@ import random
 
 import pytest
 
-from domain.app import App
-from domain.device import Device
 from domain.errors import InvalidInputError
 from domain.events import DemandCounted
 from planner.demand import DemandEstimator
