@@ -149,6 +149,7 @@ class PlannerStage:
             for task in (*tasks, *self._tasks):
                 task.cancel()
             await asyncio.gather(*tasks, *self._tasks, return_exceptions=True)
+            await self._reclaimer.close()
             await self._outbox.stop()
 
     async def _pause(self) -> None:

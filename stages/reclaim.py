@@ -144,6 +144,11 @@ class Reclaimer:
         gone = codec.encode_outcome(outcome, (), traceparent=message.traceparent)
         return Letter(self._topics.results(query.app), gone.value, gone.key, gone.headers)
 
+    async def close(self) -> None:
+        """Let go of what was fenced: whoever takes over fences anew."""
+        fences, self._fences = self._fences, {}
+        await asyncio.gather(*(transactions.stop() for transactions in fences.values()))
+
     async def returned(self, device: str) -> None:
         """``device`` serves again: what was said of promises for its sake is over."""
         transactions = self._fences.pop(device, None)

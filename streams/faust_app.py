@@ -7,6 +7,7 @@ Rules.
 - Web views listen on loopback only.
 """
 
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -22,6 +23,8 @@ from streams.demand_windows import HALF, KEPT, STALE, encode_windows, folded, ha
 from streams.kafka_connection import connection
 from streams.settings import KafkaSettings
 from streams.topics import Topics
+
+log = logging.getLogger(__name__)
 
 _LOOPBACK = "127.0.0.1"
 _SEGMENT_S = 60.0
@@ -63,14 +66,16 @@ def demand_app(
         web_host=_LOOPBACK,
         web_port=port,
     )
-    counted = app.topic(topics.demand, key_type=bytes, value_type=bytes)
+    counted = app.topic(topics.demand, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw")
     windows = app.Table(
         "windows",
         default=dict,
         partitions=partitions,
         extra_topic_configs={"segment.ms": str(int(1e3 * _SEGMENT_S))},
     ).tumbling(1.0, expires=STALE)
-    published = app.topic(topics.demand_windows, key_type=bytes, value_type=bytes)
+    published = app.topic(
+        topics.demand_windows, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw"
+    )
     app.agent(counted, name="demand")(_Counting(windows, published).run)
     for path, view in views.items():
         _add_view(app, path, view)
@@ -89,8 +94,9 @@ class _Counting:
         async for event in stream.events():
             try:
                 app, at, seconds = self._fold(event)
-            except InvalidInputError:
-                continue  # the planner, which reads the topic as well, tells of what is wrong there
+            except InvalidInputError as error:
+                log.warning("%s offset %d skipped: %s", event.message.topic, event.message.offset, error)
+                continue
             if seconds:
                 await self._published.send(key=app.encode(), value=encode_windows(app, seconds, at))
 

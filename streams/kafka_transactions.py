@@ -50,9 +50,13 @@ class KafkaTransactions:
         inner = self._inner
         if inner is None:
             raise ConfigurationError("these transactions are not started (or stopped): await start() first")
+        sent: list[asyncio.Future[Any]] = []
         try:
             async with inner.transaction():
-                sent = [future for letter in letters if (future := await self._send(inner, letter)) is not None]
+                for letter in letters:
+                    if (future := await self._send(inner, letter)) is not None:
+                        future.add_done_callback(_seen)
+                        sent.append(future)
                 await asyncio.gather(*sent)
                 moved = {KafkaPartition(*tp): offset for tp, offset in offsets.items()}
                 await inner.send_offsets_to_transaction(moved, group)
@@ -115,3 +119,9 @@ class KafkaTransactions:
         if not done:
             stopping.cancel()
         await asyncio.gather(stopping, return_exceptions=True)
+
+
+def _seen(future: "asyncio.Future[Any]") -> None:
+    """What a letter failed of is told once, for the transaction."""
+    if not future.cancelled():
+        future.exception()

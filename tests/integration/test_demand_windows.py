@@ -1,0 +1,132 @@
+"""Demand counted by windows on Faust, on Apache Kafka: exact over a restart and two workers; plans rest on it."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from domain.events import DemandCounted
+from sluice.reading import read_results
+from sluice.settings import PlannerSettings
+from stages.clock import SystemClock
+from stages.demand import DemandStage
+from stages.planner import PlannerStage
+from streams import connect, control
+from streams.demand_windows import decode_windows
+from streams.ports import Broker, TopicPartition
+from streams.settings import KafkaSettings
+from streams.topics import Topics
+from tests.harness import ROLES, running, settings_for
+
+pytest.importorskip("faust", reason="faust-streaming is not installed: pip install 'sluicegate[faust]'")
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+
+
+def counting(broker: Broker, topics: Topics, port: int) -> DemandStage:
+    servers = broker.url.removeprefix("kafka://")
+    return DemandStage(
+        broker=broker, servers=servers, kafka=KafkaSettings(), topics=topics, clock=SystemClock(), port=port
+    )
+
+
+async def rows_by_app(broker: Broker, topics: Topics) -> dict[str, int]:
+    """Rows in all half seconds that were ever published, by their newest totals."""
+    halves: dict[tuple[str, float], int] = {}
+    partitions = [TopicPartition(topics.demand_windows, 0)]
+    async for record in read_results(broker, partitions, follow=False):
+        if record.value is not None:
+            windows = decode_windows(record.value)
+            for half in windows.halves:
+                halves[windows.app, half.start] = half.rows
+    totals: dict[str, int] = {}
+    for (app, _), rows in halves.items():
+        totals[app] = totals.get(app, 0) + rows
+    return totals
+
+
+async def test_a_restart_in_mid_window_loses_and_doubles_no_count(kafka_url: str, tmp_path: Path) -> None:
+    broker = connect(kafka_url)
+    topics = Topics(settings_for(kafka_url, tmp_path).prefix)
+    await broker.admin().create_topics(topics.specs(["a", "b"], ["d0"]))
+    producer = broker.producer()
+    await producer.start()
+    clock = SystemClock()
+    sent = {"a": 0, "b": 0}
+    for round_ in range(2):  # the stage is ended in between, while counts go on
+        stop = asyncio.Event()
+        stage = asyncio.create_task(counting(broker, topics, 18_181 + round_).run(stop))
+        for number in range(12):
+            for app in sent:
+                counted = DemandCounted(app, 3 + number, 0.5)
+                value = control.encode_demand(counted, source="test", at=clock.wall())
+                await (await producer.send(topics.demand, value, key=app.encode()))
+                sent[app] += counted.count
+            await asyncio.sleep(0.3)
+        if round_ == 1:
+            async with asyncio.timeout(60.0):
+                while await rows_by_app(broker, topics) != sent:
+                    await asyncio.sleep(0.5)
+        stop.set()
+        await stage
+    assert await rows_by_app(broker, topics) == sent
+    await producer.stop()
+    await broker.close()
+
+
+async def test_a_planner_estimates_the_demand_that_windows_tell(kafka_url: str, tmp_path: Path) -> None:
+    planner = PlannerSettings(demand="faust", period_s=2.0)
+    settings = settings_for(kafka_url, tmp_path, planner=planner, faust={"port": 18_184})
+    async with running(settings, connect(kafka_url), roles=(*ROLES, "demand")) as run:
+        await run.planned(within=90.0)
+        stage = next(s for s in run.stages if isinstance(s, PlannerStage))
+        assert stage._controller is not None
+        async with asyncio.timeout(60.0):  # a group, its tables and their recovery come first
+            while stage._controller.estimates(SystemClock().wall())["toy"].qps <= 5.0:
+                for _ in range(40):
+                    await run.ask()
+                    await asyncio.sleep(0.025)
+        report = await run.settled(within=30.0)
+        assert report.balanced, report
+
+
+async def test_two_workers_share_the_partitions(kafka_url: str, tmp_path: Path) -> None:
+    settings = settings_for(kafka_url, tmp_path, planner=PlannerSettings(demand_partitions=2))
+    broker = connect(kafka_url)
+    topics = Topics(settings.prefix)
+    specs = topics.specs(["a", "b", "c", "d"], ["d0"], demand_partitions=2)
+    await broker.admin().create_topics(specs)
+    producer = broker.producer()
+    await producer.start()
+    code = (
+        "import asyncio,sys; from stages.demand import DemandStage; from stages.clock import SystemClock;"
+        "from streams import connect; from streams.settings import KafkaSettings; from streams.topics import Topics;"
+        "b=connect(sys.argv[1]);"
+        "s=DemandStage(broker=b,servers=b.url.removeprefix('kafka://'),kafka=KafkaSettings(),topics=Topics(sys.argv[2]),"
+        "clock=SystemClock(),port=int(sys.argv[3]));asyncio.run(s.run(asyncio.Event()))"
+    )
+    log = (tmp_path / "workers.log").open("wb")
+    workers = [
+        await asyncio.create_subprocess_exec(
+            sys.executable, "-c", code, kafka_url, settings.prefix, str(18_186 + i), stdout=log, stderr=log
+        )
+        for i in range(2)
+    ]
+    clock, sent = SystemClock(), dict.fromkeys("abcd", 0)
+    try:
+        for number in range(20):
+            for app in sent:
+                value = control.encode_demand(DemandCounted(app, 1 + number, 0.5), source="test", at=clock.wall())
+                await (await producer.send(topics.demand, value, key=app.encode()))
+                sent[app] += 1 + number
+            await asyncio.sleep(0.4)
+        async with asyncio.timeout(75.0):
+            while await rows_by_app(broker, topics) != sent:
+                await asyncio.sleep(0.5)
+    finally:
+        for worker in workers:
+            worker.kill()
+            await worker.wait()
+        log.close()
+        await producer.stop()
+        await broker.close()
