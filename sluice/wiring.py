@@ -88,6 +88,11 @@ class System:
         every = {name: self._as_set(app) for name, app in self.catalogue.apps.items()}
         self.catalogue = replace(self.catalogue, apps=every)
         self.apps = {name: app for name, app in every.items() if not self.settings.apps or name in self.settings.apps}
+        if len(self.apps) < len(every):  # what is not served here must not be planned for
+            variants = [v for v in self.catalogue.variants.values() if v.app in self.apps]
+            kept = {v.name for v in variants}
+            profiles = [p for p in self.catalogue.profiles.values() if p.variant in kept]
+            self.catalogue = Catalogue.of(list(self.apps.values()), variants, profiles)
         self.promised = {name: app for name, app in self.apps.items() if app.promise.active}
         rule = self.settings.worker.batching
         if self.promised and not keeps_promises(rule):

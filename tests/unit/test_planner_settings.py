@@ -38,3 +38,12 @@ def test_what_makes_no_sense_is_refused_with_the_field(line: str, tmp_path: Path
     file.write_text(f"planner:\n  {line}\n")
     with pytest.raises(ConfigurationError, match=f"planner.{line.split(':')[0]}"):
         load(file)
+
+
+def test_apps_that_are_not_served_are_not_planned_for(tmp_path: Path) -> None:
+    broker = connect("memory://")
+    settings = settings_for("memory://", tmp_path, apps=("toy",))
+    system = System(settings, toy_catalogue(("toy", "other")), tmp_path, broker, broker.producer(), tmp_path)
+    assert set(system.catalogue.apps) == {"toy"}
+    assert {v.app for v in system.catalogue.variants.values()} == {"toy"}
+    assert {p.variant for p in system.catalogue.profiles.values()} == set(system.catalogue.variants)
