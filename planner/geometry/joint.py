@@ -4,7 +4,8 @@ Rules:
 - A GPU can be cut anew if its type has a placement table and all its slices are profiles of it. GPUs of one type (and,
   where money counts, one price) are a fleet. All other devices take part as they are.
 - The relaxed program says how many GPUs of each geometry; whole numbers come from it, and for small fleets from an
-  integer search that starts there. Staying as it is always competes: a change is made only if it is worth its price.
+  integer search that starts there and, where demand is left over, from cutting one GPU otherwise at a time. Staying as
+  it is always competes: a change is made only if it is worth its price.
 - The GPUs that change are those that hold least of what stays wanted; the others keep their slices, with their names.
 - Slices then are pools like any others: the allocation's own pipeline plans what they host, with its bound and gap.
 """
@@ -12,6 +13,7 @@ Rules:
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import permutations
 
 import numpy as np
 
@@ -30,6 +32,8 @@ from planner.problem import Allocation, Problem
 from planner.validation import check
 
 _SMALL_FLEET = 64
+_MOVES = 4
+_TRIALS = 200
 _SAME = 1e-6
 _SLOTS = 1000
 """Units that a slice is counted as where variants share it: a small load then takes no whole slice."""
@@ -87,7 +91,7 @@ def plan_geometry(
     chosen = settings or GeometrySettings()
     check(problem)
     groups = _groups(problem, tables)
-    pools = group_units(problem.devices, problem.previous, by_price=problem.money_weight > 0)
+    pools = group_units(problem.devices, problem.previous, by_price=problem.by_price)
     sizes = {key: len(units) for key, units in pools.items()}
     sizes |= _largest(problem, groups, tables)
     slots = _SLOTS if chosen.shared else 1
@@ -103,6 +107,7 @@ def plan_geometry(
     if sum(f.gpus for f in fleets) <= _SMALL_FLEET and fleets and not chosen.shared:
         for found in _searched(program, fleets, best, chosen, steps):
             best = found if _better(found, best, fleets, chosen) else best
+        best = _improved(program, fleets, best, chosen, steps)
     geometries: dict[str, Geometry] = {}
     for member, gpus in zip(members, best.gpus, strict=True):
         geometries |= _assigned(problem, member, gpus)
@@ -140,7 +145,7 @@ def _groups(problem: Problem, tables: Mapping[str, PlacementTable]) -> list[tupl
         table = tables.get(device.type)
         if table is None or not device.slices or any(s.profile not in table.profiles for s in device.slices):
             continue
-        priced = (device.price, device.spot) if problem.money_weight > 0 else (0.0, False)
+        priced = (device.price, device.spot) if problem.by_price else (0.0, False)
         groups.setdefault((device.type, *priced), []).append(device)
     return [tuple(devices) for _, devices in sorted(groups.items())]
 
@@ -160,7 +165,7 @@ def _largest(
 
 def _key(problem: Problem, device: Device, profile: str, table: PlacementTable) -> PoolKey:
     """The pool of a slice profile: memory as the device's own slices state it where it has such."""
-    price, spot = (device.price, device.spot) if problem.money_weight > 0 else (0.0, False)
+    price, spot = (device.price, device.spot) if problem.by_price else (0.0, False)
     return PoolKey(profile_type(device.type, profile), table.profile(profile).memory_bytes, price, spot)
 
 
@@ -273,6 +278,38 @@ def _searched(
     rounded = _best(program, fleets, [gpus], settings, steps)
     whole = evaluate(_cut(program, fleets, gpus), np.rint(outcome.solved.units).astype(np.int64))
     return [rounded, replace(rounded, counts=replace(rounded.counts, whole=whole))]
+
+
+def _improved(
+    program: Program, fleets: Sequence[Fleet], best: _Choice, settings: GeometrySettings, steps: list[str]
+) -> _Choice:
+    """One GPU cut otherwise at a time, as long as demand is left over and that helps; where those are few trials."""
+    asked = chain.servable(program) > 0
+    for _ in range(_MOVES):
+        if (best.counts.whole.served[asked] >= 1.0 - _SAME).all():
+            return best
+        moves = [gpus for f in range(len(fleets)) for gpus in _moved(fleets, best.gpus, f)]
+        if not moves or len(moves) > _TRIALS:
+            return best
+        found = _best(program, fleets, moves, settings, steps)
+        if not _better(found, best, fleets, settings):
+            return best
+        best = found
+    return best
+
+
+def _moved(fleets: Sequence[Fleet], gpus: Sequence[Ints], which: int) -> list[list[Ints]]:
+    """``gpus`` with one of fleet ``which`` cut otherwise, or two (one back, one anew) where the limit is reached."""
+    fleet, now = fleets[which], _now(fleets[which])
+    found = []
+    for start in (gpus[which], now):
+        for i, j in permutations(range(len(start)), 2):
+            moved = start.copy()
+            moved[i] -= 1
+            moved[j] += 1
+            if moved[i] >= 0 and np.maximum(0, now - moved).sum() <= fleet.max_changes:
+                found.append([moved if f == which else g for f, g in enumerate(gpus)])
+    return found
 
 
 def _price(changes: int, fleets: Sequence[Fleet], settings: GeometrySettings) -> float:

@@ -5,7 +5,7 @@ from itertools import combinations_with_replacement
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from domain.app import App, QueryClass
@@ -76,19 +76,9 @@ def test_a_plan_is_valid_within_its_limit_and_its_bound(seed: int, gpus: int, lo
 
 
 @given(st.integers(0, 10**6), st.floats(0.2, 2.0))
-@settings(max_examples=6, deadline=None, derandomize=True)  # it is not true of all: see the next one
+@example(563, 1.5)  # the integer search ends before it finds the cut that serves all
+@settings(max_examples=6, deadline=None)
 def test_a_plan_is_near_the_best_of_all_cuts_within_the_limit(seed: int, load: float) -> None:
-    _check_near_the_best(seed, load)
-
-
-@pytest.mark.xfail(
-    strict=True, reason="0.75 of a strict demand is served where another cut within the limit serves all"
-)
-def test_a_plan_is_near_the_best_cut_in_a_case_that_is_not_solved() -> None:
-    _check_near_the_best(563, 1.5)
-
-
-def _check_near_the_best(seed: int, load: float) -> None:
     asked = problem(seed, 2, load)
     plan = plan_geometry(asked, GeometrySettings(change_weight=0.0))
     mine = AllocationPlanner().allocate(_cut(asked, tuple(plan.geometries.values())))
