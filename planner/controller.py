@@ -224,9 +224,7 @@ class Controller:
         if newest is not None and not self._missing and self._fleet.usable() and self._number == before:
             self._carry_on(newest, reason, now, actions)
         # Devices that are not heard yet may be about to be: whoever took over at once has listened to nobody.
-        # Nobody heard at all: the first device will ask for a plan, which before that could only be empty.
-        if self._fleet.usable():
-            self._want(reason, now + (self._settings.join_grace if self._missing else 0.0))
+        self._want(reason, now + (self._settings.join_grace if self._missing else 0.0))
         self._maybe_solve(now, actions)
         return actions
 

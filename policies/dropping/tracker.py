@@ -129,11 +129,3 @@ class StreamTracker:
         if missed is not None:
             self._recent.append(missed)
             self.tracker.record(missed)
-
-
-def summarise(trackers: Mapping[str, MissTracker]) -> dict[str, dict[str, int | dict[int, int]]]:
-    """Streams by name, as plain values for reports."""
-    return {
-        name: {"queries": t.count, "misses": t.misses, "mcd": t.mcd, "worst": dict(t.worst)}
-        for name, t in sorted(trackers.items())
-    }

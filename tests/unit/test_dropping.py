@@ -12,7 +12,7 @@ from policies.dropping.limiter import WindowLimiter
 from policies.dropping.rate import max_rate, window_bound
 from policies.dropping.safety import SafeModeSwitch
 from policies.dropping.selection import balanced, blockwise, blockwise_range, greedy, grouped
-from policies.dropping.tracker import MissTracker, StreamTracker, summarise
+from policies.dropping.tracker import MissTracker, StreamTracker
 
 
 def bits(keep: list[bool] | None) -> str:
@@ -174,7 +174,12 @@ def test_a_stream_moves_with_its_state() -> None:
     assert moved.tracker.keeps(promise)
     moved.record(106, True)
     assert not moved.tracker.keeps(promise)
-    assert summarise({"s": moved.tracker})["s"] == {"queries": 5, "misses": 3, "mcd": 3, "worst": {4: 3}}
+    assert (moved.tracker.count, moved.tracker.misses, moved.tracker.mcd, dict(moved.tracker.worst)) == (
+        5,
+        3,
+        3,
+        {4: 3},
+    )
 
 
 def test_safe_mode_is_entered_once_and_left_after_a_calm() -> None:
