@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from domain.app import NO_PROMISE, Promise
-from domain.plan import Epoch, Plan
+from domain.device import Slice
+from domain.plan import NO_EPOCH, Epoch, Plan
 from domain.profile import LatencyCurve
 from domain.query import Query
 from domain.table import TablesChanged
@@ -183,7 +184,12 @@ class DemandCounted:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSeen:
-    """Heartbeat of a device. ``incarnation`` changes when its worker restarts."""
+    """Heartbeat of a device. ``incarnation`` changes when its worker restarts.
+
+    ``slices``: those that it has, stated only by a worker that can cut its device otherwise; (): as configured.
+    ``fault``: why it could not be cut as the plan of ``fault_epoch`` asked, so that the slices it had stand; "" from
+    when another cut begins.
+    """
 
     device: str
     type: str
@@ -192,6 +198,9 @@ class DeviceSeen:
     price: float = 0.0
     spot: bool = False
     leaving: bool = False
+    slices: tuple[Slice, ...] = ()
+    fault: str = ""
+    fault_epoch: Epoch = NO_EPOCH
 
 
 @dataclass(frozen=True, slots=True)

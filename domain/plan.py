@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from domain.device import WHOLE
+from domain.device import WHOLE, Slice
 
 
 class Epoch(NamedTuple):
@@ -43,6 +43,9 @@ class Plan:
     ``fences``: first offset of a device's work topic that its worker may serve.
     ``incarnations``: the start of each device's worker that this plan counts on; a worker of another incarnation was
     declared dead, its queries were moved to others, and it may answer nothing any more.
+    ``geometries``: slices by device, of every GPU whose cut is the planner's to choose. One whose slices are others is
+    to be cut so: it has no placement here, finishes what it has, is cut, and states its new slices in heartbeats, upon
+    which a later plan places on it again. One with placements here has these slices already.
     ``reason``: what triggered it. ``solve_s``: seconds it took to make.
     """
 
@@ -55,6 +58,7 @@ class Plan:
     bound: float = 0.0
     fences: Mapping[str, int] = field(default_factory=dict)
     incarnations: Mapping[str, str] = field(default_factory=dict)
+    geometries: Mapping[str, tuple[Slice, ...]] = field(default_factory=dict)
     reason: str = ""
     solve_s: float = 0.0
     nondeterministic: bool = False

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from domain.actions import Announce
 from domain.app import App, QueryClass
+from domain.device import Slice
 from domain.errors import InvalidInputError
 from domain.events import DemandCounted, DeviceSeen, LatencyMeasured, PlanAcknowledged
 from domain.outcome import Outcome, OutcomeKind, Reason
@@ -282,6 +283,7 @@ def test_damaged_hops_results_and_control_records_are_refused(hop: Record, resul
 placements = st.builds(
     Placement, names, names, st.lists(names, max_size=2).map(tuple), st.floats(0, 1), st.integers(0, 64), names
 )
+slices = st.lists(st.builds(Slice, names, names, st.integers(0, 2**50)), max_size=3, unique_by=lambda s: s.name)
 plans = st.builds(
     Plan,
     epoch=st.builds(Epoch, st.integers(0, 2**40), st.integers(0, 2**40)),
@@ -292,6 +294,7 @@ plans = st.builds(
     objective=st.floats(0, 1),
     bound=st.floats(0, 1),
     fences=st.dictionaries(names, st.integers(0, 2**53), max_size=3),
+    geometries=st.dictionaries(names, slices.map(tuple), max_size=3),
     reason=names,
     solve_s=seconds,
     nondeterministic=st.booleans(),
@@ -299,11 +302,14 @@ plans = st.builds(
 
 
 @settings(max_examples=60, deadline=None)
-@given(plans, names, seconds, st.integers(0, 10**9))
-def test_control_records_decode_to_what_was_encoded(plan: Plan, name: str, at: float, count: int) -> None:
+@given(plans, names, seconds, st.integers(0, 10**9), slices)
+def test_control_records_decode_to_what_was_encoded(
+    plan: Plan, name: str, at: float, count: int, parts: list[Slice]
+) -> None:
     assert control.decode_plan(control.encode_plan(plan)) == plan
+    cut = DeviceSeen(name, "cpu", "i", count, at, True, True, tuple(parts), fault="in use", fault_epoch=plan.epoch)
     beat = control.Heartbeat(
-        seen=DeviceSeen(name, "cpu", "i", count, at, spot=True, leaving=True),
+        seen=cut,
         at=at,
         epoch=plan.epoch,
         queued=count,
