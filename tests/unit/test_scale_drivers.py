@@ -1,6 +1,8 @@
-"""Scaling drivers: real child processes, and the command that compose is given."""
+"""Drivers of workers: real child processes, the command that compose is given, tasks of this process."""
 
 import asyncio
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,61 +10,118 @@ from pathlib import Path
 import pytest
 
 from domain.errors import ConfigurationError, InvalidInputError
-from executors.providers.scale import ComposeScale, LocalProcesses
+from executors.providers.scale import ComposeWorkers, WorkerDriver, WorkerProcesses, WorkerTasks
+
+SLEEPER = (sys.executable, "-c", "import time; time.sleep(60)")
 
 
-async def spawn(app: str, number: int) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(sys.executable, "-c", "import time; time.sleep(60)")
+async def until_dead(driver: WorkerDriver, device: str) -> None:
+    async with asyncio.timeout(20.0):
+        while device in driver.running():
+            await asyncio.sleep(0.01)
 
 
-async def test_processes_are_started_stopped_and_replaced() -> None:
-    workers = LocalProcesses(spawn, grace=5.0)
+async def test_processes_are_started_once_stopped_and_started_anew_where_they_died(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    code = f"import os, time; print(os.getpid(), file=open({str(pids)!r}, 'a'), flush=True); time.sleep(60)"
+    workers = WorkerProcesses(lambda _: (sys.executable, "-c", code), grace=5.0)
     try:
-        await workers.scale_to("digits", 2)
-        assert workers.count("digits") == 2
-        workers._running["digits"][0].kill()
-        await workers._running["digits"][0].wait()
-        assert workers.count("digits") == 1
-        await workers.scale_to("digits", 3)
-        assert workers.count("digits") == 3
-        await workers.scale_to("digits", 1)
-        assert workers.count("digits") == 1
+        await workers.start("cpu1")
+        await workers.start("cpu1")
+        assert workers.running() == {"cpu1"}
+        async with asyncio.timeout(20.0):
+            while not pids.exists() or not pids.read_text().strip():
+                await asyncio.sleep(0.01)
+        os.kill(int(pids.read_text()), signal.SIGKILL)
+        await until_dead(workers, "cpu1")
+        await workers.start("cpu1")
+        assert workers.running() == {"cpu1"}
+        await workers.stop("cpu1")
+        await workers.stop("cpu1")
+        assert not workers.running()
     finally:
         await workers.close()
-    assert workers.count("digits") == 0
 
 
-async def test_a_worker_that_ignores_the_request_is_killed_after_its_grace() -> None:
-    async def stubborn(app: str, number: int) -> asyncio.subprocess.Process:
-        code = (
-            "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
-        )
-        process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
-        assert process.stdout is not None
-        await process.stdout.readline()
-        return process
+async def test_a_worker_that_ignores_the_request_is_killed_after_its_grace(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    code = (
+        "import pathlib, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        f"pathlib.Path({str(ready)!r}).touch(); time.sleep(60)"
+    )
+    workers = WorkerProcesses(lambda _: (sys.executable, "-c", code), grace=0.2)
+    await workers.start("gpu0")
+    async with asyncio.timeout(20.0):
+        while not ready.exists():
+            await asyncio.sleep(0.01)
+    await asyncio.wait_for(workers.close(), 20.0)
+    assert not workers.running()
 
-    workers = LocalProcesses(stubborn, grace=0.2)
-    await workers.scale_to("digits", 1)
-    await asyncio.wait_for(workers.close(), 10.0)
-    assert workers.count("digits") == 0
+
+async def test_a_program_that_is_not_there_is_one_clear_error() -> None:
+    with pytest.raises(ConfigurationError, match="worker of cpu1 cannot be started: /no/such"):
+        await WorkerProcesses(lambda _: ("/no/such",)).start("cpu1")
 
 
-async def test_compose_is_told_the_number() -> None:
+async def test_compose_is_told_to_scale_the_service_of_the_device_alone() -> None:
     said: list[tuple[str, ...]] = []
 
     async def run(command: Sequence[str]) -> int:
         said.append(tuple(command))
-        return 0 if "worker=3" in command else 1
+        return int("worker-bad=1" in command)
 
-    compose = ComposeScale(Path("compose.yml"), {"digits": "worker"}, run)
-    await compose.scale_to("digits", 3)
-    assert said[0][:4] == ("docker", "compose", "-f", "compose.yml")
-    assert said[0][-3:] == ("--scale", "worker=3", "worker")
+    compose = ComposeWorkers(Path("compose.yml"), run=run)
+    await compose.start("cpu2")
+    assert compose.running() == {"cpu2"}
+    await compose.stop("cpu2")
+    up = ("docker", "compose", "-f", "compose.yml", "up", "-d", "--no-recreate", "--no-deps", "--scale")
+    assert said == [(*up, "worker-cpu2=1", "worker-cpu2"), (*up, "worker-cpu2=0", "worker-cpu2")]
     with pytest.raises(ConfigurationError, match="ended with 1"):
-        await compose.scale_to("digits", 4)
-    with pytest.raises(ConfigurationError, match="no compose service"):
-        await compose.scale_to("words", 1)
-    for app, count in (("--evil", 1), ("digits", -1), ("digits", 10**9)):
-        with pytest.raises(InvalidInputError):
-            await compose.scale_to(app, count)
+        await compose.start("bad")
+    assert not compose.running()
+
+
+async def test_no_docker_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ConfigurationError, match="install Docker"):
+        await ComposeWorkers(Path("compose.yml")).start("cpu2")
+
+
+async def test_tasks_end_when_they_are_stopped_and_tell_what_they_failed_with() -> None:
+    ended: list[str] = []
+
+    async def serve(device: str, stop: asyncio.Event) -> None:
+        if device == "broken":
+            raise ConfigurationError("broken")
+        await stop.wait()
+        ended.append(device)
+
+    tasks = WorkerTasks(serve)
+    await tasks.start("cpu1")
+    await tasks.start("cpu2")
+    await tasks.stop("cpu1")
+    assert ended == ["cpu1"] and tasks.running() == {"cpu2"}
+    await tasks.start("broken")
+    await until_dead(tasks, "broken")
+    with pytest.raises(ConfigurationError, match="broken"):
+        await tasks.stop("broken")
+    await tasks.close()
+    assert ended == ["cpu1", "cpu2"] and not tasks.running()
+
+
+@pytest.mark.parametrize("name", ["", "-x", "a b", "../x", "x" * 65, "a=1", "a.b"])
+async def test_hostile_names_reach_no_command(name: str) -> None:
+    async def run(command: Sequence[str]) -> int:
+        raise AssertionError(command)
+
+    async def serve(device: str, stop: asyncio.Event) -> None:
+        raise AssertionError(device)
+
+    drivers: tuple[WorkerDriver, ...] = (
+        WorkerProcesses(lambda _: SLEEPER),
+        ComposeWorkers(Path("x"), run=run),
+        WorkerTasks(serve),
+    )
+    for driver in drivers:
+        with pytest.raises(InvalidInputError, match="device"):
+            await driver.start(name)
