@@ -26,9 +26,12 @@ Inputs = Callable[[Query], Sequence[Tensor] | None]
 """A query's tensors; None for one that was abandoned meanwhile."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ending:
-    """How a query ended, at ``at``; ``run``, ``started`` and ``execution_s`` where a batch was run for it."""
+    """How a query ended, at ``at``; ``run``, ``started`` and ``execution_s`` where a batch was run for it.
+
+    Nobody changes it (not frozen: one is made for each query, which costs).
+    """
 
     query: Query
     kind: OutcomeKind

@@ -52,6 +52,7 @@ class Intake:
         self._empty = asyncio.Event()
         self._empty.set()
         self._consumer: Consumer | None = None
+        self._started = asyncio.Event()
         self.read = 0
         self.lag: int | None = None
         """Records not read yet when it was last looked up, None before."""
@@ -75,15 +76,7 @@ class Intake:
         if self._exactly_once is not None:
             self._exactly_once.answer(record, letter)
             return
-        outbox.post(
-            letter.topic,
-            letter.value,
-            key=letter.key,
-            headers=letter.headers,
-            partition=letter.partition,
-            timestamp=letter.timestamp,
-            done=lambda: self.done(record),
-        )
+        outbox.put(letter, done=lambda: self.done(record))
 
     async def run(
         self,
@@ -95,6 +88,7 @@ class Intake:
         """Read until ``stop``, then drain and leave. ``after_start`` may seek."""
         consumer = self._consumer = self._make_consumer(self)
         await consumer.start()
+        self._started.set()
         once = self._exactly_once
         if once is not None:
             await once.begin(consumer.assignment() - once.partitions, consumer)
@@ -114,6 +108,12 @@ class Intake:
             if once is not None:
                 await once.end(once.partitions)
             await consumer.stop()
+
+    async def subscribe(self, topics: Sequence[str]) -> None:
+        """Read these topics from now on, once it reads at all."""
+        await self._started.wait()
+        if self._consumer is not None:
+            await self._consumer.subscribe(topics)
 
     def abandon(self) -> None:
         """Commit nothing more of what was read so far: others have taken it over."""

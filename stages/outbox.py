@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from domain.errors import InvalidInputError
-from streams.ports import Headers, Producer, Written
+from streams.ports import Headers, Letter, Producer, Written
 
 log = logging.getLogger(__name__)
 
@@ -20,13 +20,8 @@ _LAST_RETRY = 2.0
 
 
 @dataclass(slots=True)
-class _Letter:
-    topic: str
-    value: bytes | None
-    key: bytes | None
-    headers: Headers
-    partition: int | None
-    timestamp: float | None
+class _Posted:
+    letter: Letter
     done: Callable[[], None] | None
     refused: Callable[[InvalidInputError], None] | None
 
@@ -36,7 +31,7 @@ class Outbox:
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
-        self._letters: deque[_Letter] = deque()
+        self._queue: deque[_Posted] = deque()
         self._waiting = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -59,6 +54,16 @@ class Outbox:
         done: Callable[[], None] | None = None,
         refused: Callable[[InvalidInputError], None] | None = None,
     ) -> None:
+        """As ``put``, of a letter with these fields."""
+        self.put(Letter(topic, value, key, headers, partition, timestamp), done=done, refused=refused)
+
+    def put(
+        self,
+        letter: Letter,
+        *,
+        done: Callable[[], None] | None = None,
+        refused: Callable[[InvalidInputError], None] | None = None,
+    ) -> None:
         """Send; ``done`` is called once the broker has acknowledged.
 
         A record that can never be sent (over the broker's size limit) is given to ``refused``; without it, it is
@@ -68,12 +73,12 @@ class Outbox:
             self._idle.clear()
         self.unacknowledged += 1
         self.posted += 1
-        letter = _Letter(topic, value, key, headers, partition, timestamp, done, refused)
-        if not self._letters and self._pump is not None and not self._handing and self._sent_at_once(letter):
+        posted = _Posted(letter, done, refused)
+        if not self._queue and self._pump is not None and not self._handing and self._sent_at_once(posted):
             return
-        if not self._letters:
+        if not self._queue:
             self._waiting.set()
-        self._letters.append(letter)
+        self._queue.append(posted)
 
     async def start(self) -> None:
         """Start the pump."""
@@ -99,17 +104,18 @@ class Outbox:
             self._pump = None
 
     async def _run(self) -> None:
-        letters = self._letters
+        waiting = self._queue
         while True:
             await self._waiting.wait()
             self._waiting.clear()
             self._handing = True
-            while letters:
-                await self._hand_over(letters.popleft())
+            while waiting:
+                await self._hand_over(waiting.popleft())
             self._handing = False
 
-    def _sent_at_once(self, letter: _Letter) -> bool:
+    def _sent_at_once(self, posted: _Posted) -> bool:
         """Whether the producer took it without waiting, as the embedded log does: no task need be woken for it."""
+        letter = posted.letter
         try:
             sent = self._producer.try_send(
                 letter.topic,
@@ -120,21 +126,22 @@ class Outbox:
                 timestamp=letter.timestamp,
             )
         except InvalidInputError as error:
-            self._refuse(letter, error)
+            self._refuse(posted, error)
             return True
         if sent is None:
             return False
-        self._follow(letter, sent)
+        self._follow(posted, sent)
         return True
 
-    def _follow(self, letter: _Letter, sent: "asyncio.Future[Written]") -> None:
+    def _follow(self, posted: _Posted, sent: "asyncio.Future[Written]") -> None:
         if sent.done():
-            self._acknowledged(letter, sent)
+            self._acknowledged(posted, sent)
         else:
-            sent.add_done_callback(lambda future: self._acknowledged(letter, future))
+            sent.add_done_callback(lambda future: self._acknowledged(posted, future))
 
-    async def _hand_over(self, letter: _Letter) -> None:
+    async def _hand_over(self, posted: _Posted) -> None:
         """Give one letter to the producer, trying until it takes it, so that order is kept."""
+        letter = posted.letter
         pause = _FIRST_RETRY
         while True:
             try:
@@ -148,42 +155,44 @@ class Outbox:
                 )
                 break
             except InvalidInputError as error:
-                self._refuse(letter, error)
+                self._refuse(posted, error)
                 return
             except Exception as error:  # a client's own errors are many; each means: not sent, try again
                 log.warning("send to %s failed (%s); again in %.1f s", letter.topic, error, pause)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LAST_RETRY)
-        self._follow(letter, sent)
+        self._follow(posted, sent)
 
-    def _acknowledged(self, letter: _Letter, future: "asyncio.Future[Written]") -> None:
+    def _acknowledged(self, posted: _Posted, future: "asyncio.Future[Written]") -> None:
         error = None if future.cancelled() else future.exception()
         if isinstance(error, InvalidInputError):
-            self._refuse(letter, error)
+            self._refuse(posted, error)
         elif future.cancelled() or error is not None:
-            log.warning("send to %s was not acknowledged (%s); sending again", letter.topic, error or "cancelled")
-            self._post_again(letter)
+            log.warning(
+                "send to %s was not acknowledged (%s); sending again", posted.letter.topic, error or "cancelled"
+            )
+            self._post_again(posted)
         else:
-            self._settle(letter.done)
+            self._settle(posted.done)
 
-    def _post_again(self, letter: _Letter) -> None:
+    def _post_again(self, posted: _Posted) -> None:
         self.resent += 1
         handle: asyncio.TimerHandle
 
         def again() -> None:
             self._again.discard(handle)
-            self._letters.append(letter)
+            self._queue.append(posted)
             self._waiting.set()
 
         handle = asyncio.get_running_loop().call_later(_FIRST_RETRY, again)
         self._again.add(handle)
 
-    def _refuse(self, letter: _Letter, error: InvalidInputError) -> None:
-        if letter.refused is None:
-            log.error("a record for %s can never be sent: %s", letter.topic, error)
-            self._settle(letter.done)
+    def _refuse(self, posted: _Posted, error: InvalidInputError) -> None:
+        if posted.refused is None:
+            log.error("a record for %s can never be sent: %s", posted.letter.topic, error)
+            self._settle(posted.done)
         else:
-            letter.refused(error)
+            posted.refused(error)
             self._settle(None)
 
     def _settle(self, done: Callable[[], None] | None) -> None:

@@ -111,7 +111,7 @@ class Reclaimer:
                 acknowledged.set()
 
         for letter in letters:
-            self._outbox.post(letter.topic, letter.value, key=letter.key, headers=letter.headers, done=done)
+            self._outbox.put(letter, done=done)
         if letters:
             await acknowledged.wait()
 

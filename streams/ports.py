@@ -121,9 +121,12 @@ class Producer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Letter:
-    """A record to be written. ``partition`` None: the key's hash decides. ``timestamp``: seconds."""
+    """A record to be written; nobody changes it (not frozen: one is made for each query of each hop, which costs).
+
+    ``partition`` None: the key's hash decides. ``timestamp``: seconds.
+    """
 
     topic: str
     value: bytes | None
@@ -176,6 +179,13 @@ class Consumer(Protocol):
 
         Other tasks get a turn at least once a call. What a listener raised is raised here. A position below the
         beginning (retention went past it) goes on at the beginning, or at the end with ``start_at`` "end".
+        """
+        ...
+
+    async def subscribe(self, topics: Iterable[str]) -> None:
+        """Read these topics from now on, as the member of its group that it is; the listener is told as ever.
+
+        Raises ConfigurationError for explicit partitions, a topic that does not exist, or before ``start``.
         """
         ...
 
