@@ -140,6 +140,8 @@ class KafkaConsumer:
             raise BrokerError(f"cannot read: {error}") from error
         finally:
             self._raise_failure()
+        if self._group is not None and not self._explicit and not self._settled.is_set():
+            return []  # given up while it was fetched: its next reader has it from the commit on
         now = asyncio.get_running_loop().time()
         stood_still = now - self._last_read - wait > 0.5 * self._settings.session_timeout
         if stood_still and self._group is not None and not self._explicit and not await self._still_member():
@@ -154,6 +156,25 @@ class KafkaConsumer:
             for batch in batches.values()
             for r in batch
         ]
+
+    async def subscribe(self, topics: Iterable[str]) -> None:
+        """Read these topics from now on: a rebalance, where they are others."""
+        wanted = tuple(dict.fromkeys(topics))
+        if self._inner is None or self._group is None or self._explicit:
+            raise ConfigurationError("only a started member of a group changes its topics; name a group and topics")
+        await self._check_topics(wanted)
+        if set(wanted) == set(self._topics):
+            return
+        self._topics = wanted
+        # With the new subscription the client forgets what it held: what is to be committed must be committed before.
+        await self._revoked()
+        self._inner.subscribe(list(wanted), listener=Listener(self._revoked, self._assigned))
+        try:
+            async with asyncio.timeout(self._settings.request_timeout):
+                await self._settled.wait()
+        except TimeoutError as error:
+            raise BrokerError(f"{', '.join(wanted)}: the group gave no partitions in time") from error
+        self._raise_failure()
 
     def assignment(self) -> frozenset[TopicPartition]:
         """Partitions read at present."""
@@ -298,14 +319,19 @@ class KafkaConsumer:
 
     async def _check_exist(self) -> tuple[TopicPartition, ...]:
         """Explicit partitions, once all that was asked for is known to exist; none for a member of a group."""
-        counts = await self._counts.partitions({tp.topic for tp in self._explicit} | set(self._topics))
-        for topic in self._topics:
-            if topic not in counts:
-                raise ConfigurationError(f"topic {topic!r} does not exist; create it before it is read")
+        counts = await self._check_topics((*self._topics, *(tp.topic for tp in self._explicit)))
         _check_partitions(self._explicit, counts)
         if self._topics and self._group is None:
             return tuple(TopicPartition(t, p) for t in sorted(self._topics) for p in range(counts[t]))
         return self._explicit
+
+    async def _check_topics(self, topics: Iterable[str]) -> Mapping[str, int]:
+        wanted = set(topics)
+        counts = await self._counts.partitions(wanted)
+        for topic in sorted(wanted):
+            if topic not in counts:
+                raise ConfigurationError(f"topic {topic!r} does not exist; create it before it is read")
+        return counts
 
     async def _seek_to_start(self) -> None:
         partitions = sorted(self._held)

@@ -73,10 +73,7 @@ class MemoryConsumer:
             self._take(self._explicit)
             self._running = True
             return
-        counts = self._store.partition_counts()
-        for topic in self._topics:
-            if topic not in counts:
-                raise ConfigurationError(f"topic {topic!r} does not exist; create it before it is read")
+        counts = self._check_exist(self._topics)
         if self._group is None:
             self._take([TopicPartition(t, p) for t in sorted(self._topics) for p in range(counts[t])])
             self._running = True
@@ -101,6 +98,17 @@ class MemoryConsumer:
             self._check_running()
             records = self._collect(max_records)
         return records
+
+    async def subscribe(self, topics: Iterable[str]) -> None:
+        """Read these topics from now on: a rebalance, where they are others."""
+        wanted = frozenset(topics)
+        if self._group is None or self._explicit or self._member_id is None:
+            raise ConfigurationError("only a started member of a group changes its topics; name a group and topics")
+        self._check_exist(wanted)
+        if wanted != self._topics:
+            self._topics = wanted
+            await self._store.group(self._group).change(self._member_id, wanted)
+            self._raise_failure()
 
     def assignment(self) -> frozenset[TopicPartition]:
         """Partitions read at present."""
@@ -198,6 +206,13 @@ class MemoryConsumer:
         """Raise ``error`` at the next read."""
         self._failure = error
         self._wake()
+
+    def _check_exist(self, topics: Iterable[str]) -> Mapping[str, int]:
+        counts = self._store.partition_counts()
+        for topic in topics:
+            if topic not in counts:
+                raise ConfigurationError(f"topic {topic!r} does not exist; create it before it is read")
+        return counts
 
     def _take(self, partitions: Iterable[TopicPartition]) -> None:
         for given in partitions:

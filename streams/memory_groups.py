@@ -75,6 +75,11 @@ class Group:
         await self._rebalanced()
         return member_id
 
+    async def change(self, member_id: str, topics: frozenset[str]) -> None:
+        """Read other topics, as the member that one is, and wait for partitions."""
+        self._members[member_id].topics = topics
+        await self._rebalanced()
+
     def leave(self, member_id: str, participant: Participant) -> None:
         """Stop being a member. A static one's partitions wait for its return."""
         member = self._members.get(member_id)

@@ -183,6 +183,11 @@ class RemoteConsumer:
             if records or loop.time() >= until:
                 return records
 
+    async def subscribe(self, topics: Iterable[str]) -> None:
+        """Not from here."""
+        del topics
+        raise ConfigurationError("a memory log has groups only within its own process; name partitions instead")
+
     def assignment(self) -> frozenset[TopicPartition]:
         """Partitions read at present."""
         return frozenset(self._positions)

@@ -364,6 +364,30 @@ async def test_a_rebalance_tells_the_listener_who_may_still_commit(grouping: Bro
     await eventually(whole_again)
 
 
+async def test_a_member_that_changes_its_topics_commits_before_and_goes_on_from_there(grouping: Broker) -> None:
+    old, added = await new_topic(grouping, 2), await new_topic(grouping)
+    producer = await started(grouping)
+    await write(producer, old, [b"x"] * 5, partition=0)
+    told = Told()
+    told.consumer = member = grouping.consumer(topics=[old], group=f"{old}.g", listener=told)
+    await member.start()
+    for record in await read(member, 5):
+        told.commits[TopicPartition(record.topic, record.partition)] = record.offset + 1
+    reading = asyncio.create_task(read(member, 6, within=20.0))  # goes on while the topics change
+    await member.subscribe([old, added])
+    assert member.assignment() == {TopicPartition(old, 0), TopicPartition(old, 1), TopicPartition(added, 0)}
+    await write(producer, added, [b"new"] * 3, partition=0)
+    await write(producer, old, [b"more"] * 3, partition=0)
+    assert sorted(r.value or b"" for r in await reading) == [b"more"] * 3 + [b"new"] * 3
+    assert [what for what, _ in told.log] == ["assigned", "revoked", "assigned"]
+    with pytest.raises(ConfigurationError, match="does not exist"):
+        await member.subscribe([f"{old}.none"])
+    alone = grouping.consumer(partitions=[TopicPartition(old, 0)])
+    await alone.start()
+    with pytest.raises(ConfigurationError, match="member of a group"):
+        await alone.subscribe([old])
+
+
 async def test_what_a_listener_raises_is_raised_by_the_next_read(grouping: Broker) -> None:
     class Faulty(Told):
         async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
