@@ -5,6 +5,11 @@ from dataclasses import dataclass
 WHOLE = "whole"
 
 
+def profile_type(device_type: str, slice_profile: str) -> str:
+    """Device type that profiles of a slice are filed under: the device's own for a whole one, else "type:profile"."""
+    return device_type if slice_profile == WHOLE else f"{device_type}:{slice_profile}"
+
+
 @dataclass(frozen=True, slots=True)
 class Slice:
     """A part of a device with its own memory. ``profile``: "whole" or a MIG profile such as "3g"."""

@@ -9,13 +9,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from domain.device import profile_type
 from domain.plan import Placement
 from planner.allocation import chain
 from planner.allocation.columns import build
 from planner.allocation.linear import Matrix
 from planner.allocation.program import PoolKey, Program, Unit
 from planner.allocation.solving import SolverError
-from planner.allocation.units import count_loaded, group_units, profile_type
+from planner.allocation.units import count_loaded, group_units
 from planner.capacity import throughput
 from planner.problem import Allocation, Problem
 

@@ -18,8 +18,8 @@ Rules:
 import math
 from dataclasses import dataclass, field, replace
 
+from domain.device import profile_type
 from planner.allocation.pipeline import AllocationPlanner
-from planner.allocation.units import profile_type
 from planner.capacity import throughput
 from planner.problem import Allocation, Problem
 from planner.validation import check

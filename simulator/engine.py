@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from numpy.random import Generator
 
-from domain.actions import Accept, Acknowledge, Expire, Reject
+from domain.actions import Accept, Acknowledge, Expire, Reject, Send
 from domain.app import App
-from domain.device import WHOLE, Device, Slice
+from domain.device import Device, Slice, profile_type
 from domain.errors import ConfigurationError
 from domain.events import (
     Arrived,
@@ -196,16 +196,24 @@ class Engine:
     def _reach_router(self, query: Query, now: float) -> None:
         self._by_app[query.app].route(query, now)
 
-    def _send(self, query: Query, device: str, part: str, now: float) -> None:
-        target = self._devices[device]
+    def _send(self, sent: Send, now: float) -> None:
         if self._timing.to_device:
-            self.timeline.at(now + self._timing.to_device, self._reach_device, (target, query, part))
+            self.timeline.at(now + self._timing.to_device, self._reach_device, sent)
         else:
-            target.deliver(query, part, now)
+            self._reach_device(sent, now)
 
-    def _reach_device(self, what: tuple[SimulatedDevice, Query, str], now: float) -> None:
-        target, query, part = what
-        target.deliver(query, part, now)
+    def _reach_device(self, sent: Send, now: float) -> None:
+        self._devices[sent.device].deliver(sent.query, sent.slice, now, sent.turn)
+
+    def _tell_turns(self, told: TurnsTold, now: float) -> None:
+        if self._timing.to_device:
+            self.timeline.at(now + self._timing.to_device, self._turns_reach_devices, told)
+        else:
+            self._turns_reach_devices(told, now)
+
+    def _turns_reach_devices(self, told: TurnsTold, now: float) -> None:
+        for device in self._devices.values():
+            device.turned(told, now)
 
     # -- the control plane's plant
 
@@ -282,7 +290,7 @@ class Engine:
             timeline=self.timeline,
             ledger=self.ledger,
             catalogue=system.catalogue,
-            service=self._service.of(device.type if part.profile == WHOLE else part.profile),
+            service=self._service.of(profile_type(device.type, part.profile)),
             acknowledge=lambda action, now: self._staged(device.name, gathering.staged(part.name, action), now),
             slowdown=system.faults.slowdown_of(device),
             processor=owner.processor,
@@ -304,6 +312,7 @@ class Engine:
             timeline=self.timeline,
             ledger=self.ledger,
             send=self._send,
+            tell_turns=self._tell_turns,
         )
 
     def _activated(self, app: str, plan: Plan) -> PlanActivated:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, assert_never
 
 from domain.actions import Acknowledge, Announce, Drop, Expire, Host, Load, Retire, Run, StagingAction, Unload, WakeAt
-from domain.device import WHOLE, Device, Slice
+from domain.device import Device, Slice, profile_type
 from domain.events import (
     Arrived,
     Finished,
@@ -18,6 +18,7 @@ from domain.events import (
     Retired,
     StagingEvent,
     StationEvent,
+    TurnsTold,
     Woke,
 )
 from domain.outcome import OutcomeKind
@@ -105,7 +106,7 @@ class SimulatedSlice:
         self.station = station
         self.staging = staging
         self._device = device
-        self._kind = device.type if part.profile == WHOLE else part.profile
+        self._kind = profile_type(device.type, part.profile)
         self._policy = policy
         self._timeline = timeline
         self._ledger = ledger
@@ -123,9 +124,13 @@ class SimulatedSlice:
         self._measured: dict[tuple[str, int], tuple[int, float]] = {}
         self._gone = False
 
-    def arrived(self, query: Query, now: float) -> None:
-        """A query came by the work topic."""
-        self._do(self.station.handle(Arrived(query), now), now)
+    def arrived(self, query: Query, now: float, turn: int = -1) -> None:
+        """A query came by the work topic, as number ``turn`` of those that its router sent (-1: not counted)."""
+        self._do(self.station.handle(Arrived(query, turn), now), now)
+
+    def turned(self, told: TurnsTold, now: float) -> None:
+        """The router of an app has given so many turns."""
+        self._tell(told, now)
 
     def plan(self, plan: Plan, now: float) -> None:
         """A plan was published."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from domain.app import App
-from domain.device import WHOLE, Device, Slice
+from domain.device import Device, Slice, profile_type
 from domain.errors import ConfigurationError
 from domain.events import HostedOn, PlanActivated
 from domain.executor import Executor
@@ -31,6 +31,7 @@ from policies.routing.activation import Activation
 from policies.routing.goals import GoalRouting
 from policies.routing.registry import routing
 from policies.routing.streams import StreamRouting
+from policies.routing.weighted import WeightedRouting
 from profiles.catalogue import Catalogue
 from sluice.goals import goal_variants, highest_costs
 from sluice.settings import Settings
@@ -214,6 +215,8 @@ class System:
         )
         if takes(worker.batching, "tables"):
             stage.followers.append(Follower(self.broker, self.topics.policies, self._libraries[device.name].handle))
+            if self._turns_told:
+                stage.followers.append(Follower(self.broker, self.topics.turns, stage.turned, start_at="end"))
         return stage
 
     def _slice(self, stage: WorkerStage, device: Device, part: Slice) -> SliceRunner:
@@ -237,7 +240,7 @@ class System:
             announce=stage.announce,
             telemetry=self.telemetry,
         )
-        self._libraries[device.name].follow(device.type if part.profile == WHOLE else part.profile, runner.swap)
+        self._libraries[device.name].follow(profile_type(device.type, part.profile), runner.swap)
         return runner
 
     def _executor(self, device: Device) -> Executor:
@@ -408,7 +411,15 @@ class System:
     def _routing(self, app: str) -> RoutingPolicy:
         if app in self.promised:
             return StreamRouting(app)
-        return GoalRouting(routing(self.settings.routing)(app), highest_costs(self.catalogue, self.devices))
+        counted = {"turns_s": self.settings.tables.turns_s} if self._turns_told else {}
+        return GoalRouting(routing(self.settings.routing, **counted)(app), highest_costs(self.catalogue, self.devices))
+
+    @property
+    def _turns_told(self) -> bool:
+        """Whether routers count turns for workers whose tables tell phases apart."""
+        settings = self.settings
+        tables = takes(settings.worker.batching, "tables")
+        return tables and settings.tables.phases > 1 and settings.routing == WeightedRouting.name
 
     def _resized(self, policy: SustainableAdmission, app: str, plan: Plan) -> None:
         """Admission keeps to what ``plan`` sustains from now on."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from domain.actions import Run
 from domain.clock import Clock
-from domain.device import WHOLE, Device, Slice
+from domain.device import Device, Slice, profile_type
 from domain.errors import ExecutionError
 from domain.events import LatencyMeasured
 from domain.executor import Executed, Executor
@@ -89,12 +89,16 @@ class Batches:
     @property
     def kind(self) -> str:
         """What profiles call this slice."""
-        return self._device.type if self._slice.profile == WHOLE else self._slice.profile
+        return profile_type(self._device.type, self._slice.profile)
 
     @property
     def busy_for(self) -> float:
         """Seconds until the running batch is expected to end, 0 while idle."""
         return max(0.0, self._ends_at - self._clock.wall()) if self._ends_at is not None else 0.0
+
+    def registered(self) -> None:
+        """Profiles may be others from now on."""
+        self._curves.clear()
 
     def take_measured(self) -> list[LatencyMeasured]:
         """Batch latencies since the last call, one mean a variant and size."""

@@ -2,14 +2,9 @@
 
 from collections.abc import Iterable, Mapping
 
-from domain.device import WHOLE, Device
+from domain.device import WHOLE, Device, profile_type
 from domain.plan import Placement
 from planner.allocation.program import PoolKey, Unit
-
-
-def profile_type(device_type: str, slice_profile: str) -> str:
-    """Device type that profiles of a slice are filed under: the device's own for a whole one, else "type:profile"."""
-    return device_type if slice_profile == WHOLE else f"{device_type}:{slice_profile}"
 
 
 def group_units(

@@ -6,11 +6,10 @@ Each returns a Problem that any planner can answer; names of devices stay, so th
 from collections.abc import Iterable
 from dataclasses import replace
 
-from domain.device import WHOLE, Device
+from domain.device import WHOLE, Device, profile_type
 from domain.plan import Placement
 from domain.profile import Profile
 from domain.variant import Variant
-from planner.allocation.units import profile_type
 from planner.capacity import throughput
 from planner.problem import Problem
 from profiles.catalogue import Catalogue

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
 
-from domain.device import WHOLE
+from domain.device import WHOLE, profile_type
 from domain.plan import Placement
 from domain.table import Expectations
-from planner.allocation.units import profile_type
 from planner.problem import Allocation, Problem
 from planner.selection.generate import candidates, generate
 from planner.selection.headroom import best_rate, tolerable_rate

@@ -11,7 +11,7 @@ Rules.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from domain.device import WHOLE, Device
+from domain.device import Device, profile_type
 from domain.plan import Placement, Plan
 from planner.selection.generate import candidates
 from planner.selection.library import LibraryRules
@@ -58,7 +58,7 @@ def questions(
     rules: TableRules,
 ) -> tuple[Question, ...]:
     """By shelf. Placements on unknown devices are passed over."""
-    kinds = {(d.name, s.name): d.type if s.profile == WHOLE else s.profile for d in devices for s in d.slices}
+    kinds = {(d.name, s.name): profile_type(d.type, s.profile) for d in devices for s in d.slices}
     types = {d.name: d.type for d in devices}
     classes: dict[tuple[str, float], list[tuple[str, str, Placement]]] = {}
     for p in plan.placements:

@@ -5,7 +5,7 @@ answered by the next. A slice loads and hosts for whatever is answered within th
 in larger batches; rules that must not do that keep the limit themselves.
 """
 
-from domain.device import WHOLE, Device
+from domain.device import WHOLE, Device, profile_type
 from domain.events import Hosted, HostedOn
 from domain.plan import Placement
 from domain.profile import Profile, Quantile
@@ -15,7 +15,7 @@ from profiles.catalogue import Catalogue
 def profile_on(catalogue: Catalogue, device: Device, part: str, variant: str) -> Profile:
     """Of ``variant`` on a slice, or on the whole device where its profile says nothing of slices. Raises KeyError."""
     kind = next((p.profile for p in device.slices if p.name == part), WHOLE)
-    sliced = catalogue.profiles.get((variant, kind)) if kind != WHOLE else None
+    sliced = catalogue.profiles.get((variant, profile_type(device.type, kind))) if kind != WHOLE else None
     return sliced if sliced is not None else catalogue.profiles[variant, device.type]
 
 

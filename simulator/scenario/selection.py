@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from domain.device import WHOLE, Device
+from domain.device import Device, profile_type
 from domain.errors import ConfigurationError
 from domain.table import SelectionTable
 from planner.selection.generate import candidates, generate
@@ -71,7 +71,7 @@ def _tables(
 
 def _workers(devices: Sequence[Device]) -> tuple[str, int]:
     """The one kind of worker and how many there are: a table is for equal workers."""
-    kinds = Counter(d.type if s.profile == WHOLE else s.profile for d in devices for s in d.slices)
+    kinds = Counter(profile_type(d.type, s.profile) for d in devices for s in d.slices)
     if len(kinds) != 1:
         raise ConfigurationError(
             f"policies.batching: tables are for workers of one kind; the devices are {', '.join(sorted(kinds))}"
