@@ -1,4 +1,4 @@
-"""Finds the first of many variants that meets two goals, in a time that hardly depends on how many there are.
+"""Finds the first of many variants that meets two goals, or the nearest, in a time that hardly grows with their number.
 
 Rules. Places are ordered by preference, best first. Each node of a binary tree over them keeps the staircase of what is
 present below it: times ascending, and for each the best accuracy reached within it. Whether any place below meets
@@ -6,8 +6,9 @@ present below it: times ascending, and for each the best accuracy reached within
 that comes or goes changes the staircases above it and no others.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from math import inf
 
 import numpy as np
 import numpy.typing as npt
@@ -103,13 +104,49 @@ class FirstFit:
         self._steps[node], self._best[node] = steps, best
 
 
+class Soonest:
+    """Of variants of one kind of hardware, ascending in ``starts``, the first that is present and meets the goals."""
+
+    __slots__ = ("_accuracies", "_costs", "_fits", "_present", "_times", "starts")
+
+    def __init__(
+        self, starts: Sequence[float], accuracies: Sequence[float], times: Sequence[float], costs: Sequence[float]
+    ) -> None:
+        self.starts = starts
+        self._fits = FirstFit(accuracies, times, present=True)
+        self._present = np.ones(len(starts), bool)
+        self._accuracies, self._times, self._costs = (np.array(v, float) for v in (accuracies, times, costs))
+
+    def put(self, place: int, *, present: bool) -> None:
+        """Say whether ``place`` may be found from now on."""
+        self._fits.put(place, present=present)
+        self._present[place] = present
+
+    def first(self, accuracy: float, time: float, cost: float = inf) -> int:
+        """First place with at least ``accuracy`` within ``time`` and ``cost``; -1 where there is none.
+
+        With a cost every variant is looked at (three goals have no staircase), ten microseconds for ten thousand.
+        """
+        found = self._fits.first(accuracy, time)
+        if found < 0 or self._costs[found] <= cost:
+            return found
+        fitting = self._present & (self._costs <= cost)
+        fitting &= self._accuracies >= accuracy
+        fitting &= self._times <= time
+        found = int(fitting.argmax())
+        return found if fitting[found] else -1
+
+
 class Nearest:
     """The variant that misses two goals by least, relative to them: INFaaS' suggestion for an infeasible query.
 
-    Only those on the staircase (no other is as accurate in less time) can be nearest.
+    Only those on the staircase (no other is as accurate in less time) can be nearest. Of the steps within the time the
+    last misses least, of those as accurate as asked the first; what a step between them misses is linear in its time
+    and accuracy, so it is least on a corner of the convex hull of these steps. A binary tree over the staircase keeps
+    the hulls, and the corner is one bisection of its slopes a node: O(log^2 n) comparisons.
     """
 
-    __slots__ = ("_accuracies", "_costs", "_places", "_times")
+    __slots__ = ("_accuracies", "_corners", "_miss", "_places", "_size", "_slopes", "_term", "_times", "_wide")
 
     def __init__(self, accuracies: Sequence[float], times: Sequence[float], costs: Sequence[float]) -> None:
         order = sorted(range(len(times)), key=lambda i: (times[i], -accuracies[i], i))
@@ -118,25 +155,89 @@ class Nearest:
             if not kept or accuracies[place] > accuracies[kept[-1]]:
                 kept.append(place)
         self._places = kept
-        self._accuracies: npt.NDArray[np.float64] = np.array([accuracies[i] for i in kept])
-        self._times: npt.NDArray[np.float64] = np.array([times[i] for i in kept])
-        self._costs = (np.asarray(accuracies, float), np.asarray(times, float), np.asarray(costs, float))
+        self._accuracies = [accuracies[i] for i in kept]
+        self._times = [times[i] for i in kept]
+        self._size = 1
+        while self._size < len(kept):
+            self._size *= 2
+        # By node, the root at 1: steps that are corners of its hull, and seconds per accuracy from each to the next.
+        self._corners: list[list[int]] = [[] for _ in range(2 * self._size)]
+        self._slopes: list[list[float]] = [[] for _ in range(2 * self._size)]
+        for step in range(len(kept)):
+            self._corners[self._size + step] = [step]
+        for node in range(self._size - 1, 0, -1):
+            self._hull(node)
+        # All variants, with room to reckon in: what is allocated once costs no query.
+        self._wide: tuple[npt.NDArray[np.float64], ...] = tuple(np.array(v, float) for v in (accuracies, times, costs))
+        self._miss, self._term = np.empty(len(costs)), np.empty(len(costs))
 
     def find(self, accuracy: float, time: float) -> int:
-        """Place of argmin max(0, (a - acc) / a) + max(0, (t - T) / T); -1 where there is no variant at all."""
+        """Place of argmin max(0, (a - acc) / a) + max(0, (t - T) / T); -1 where there is no variant at all.
+
+        Without a goal of accuracy (0) there is nothing to miss of it; a time of 0 or less is missed by every second.
+        """
         if not self._places:
             return -1
-        # Without a goal of accuracy or time there is nothing to miss of it.
-        short = np.maximum(0.0, accuracy - self._accuracies) / accuracy if accuracy > 0.0 else 0.0
-        late = np.maximum(0.0, self._times / time - 1.0) if time > 0.0 else self._times
-        return self._places[int(np.argmin(short + late))]
+        if accuracy <= 0.0:
+            return self._places[0]
+        scale = time if time > 0.0 else 1.0
+        within = bisect_right(self._times, time) if time > 0.0 else 0
+        enough = bisect_left(self._accuracies, accuracy)
+        if enough < within:
+            return self._places[enough]
+        found = self._best_corner(within, enough, accuracy, scale)
+        if within:
+            found = min(found, (1.0 - self._accuracies[within - 1] / accuracy, within - 1))
+        if enough < len(self._places):
+            found = min(found, (self._times[enough] / scale - 1.0, enough))
+        return self._places[found[1]]
 
     def find_within(self, accuracy: float, time: float, cost: float) -> int:
         """The same with a third term for the cost, over all variants."""
-        accuracies, times, costs = self._costs
+        accuracies, times, costs = self._wide
         if not len(costs):
             return -1
-        short = np.maximum(0.0, accuracy - accuracies) / accuracy if accuracy > 0.0 else 0.0
-        late = np.maximum(0.0, times / time - 1.0) if time > 0.0 else times
-        dear = np.maximum(0.0, costs / cost - 1.0) if cost > 0.0 else costs
-        return int(np.argmin(short + late + dear))
+        miss, term = self._miss, self._term
+        miss.fill(0.0)
+        if accuracy > 0.0:
+            np.multiply(accuracies, -1.0 / accuracy, out=miss)
+            miss += 1.0
+            np.maximum(miss, 0.0, out=miss)
+        for values, goal in ((times, time), (costs, cost)):
+            np.multiply(values, 1.0 / goal if goal > 0.0 else 1.0, out=term)
+            term -= 1.0 if goal > 0.0 else 0.0
+            np.maximum(term, 0.0, out=term)
+            miss += term
+        return int(miss.argmin())
+
+    def _best_corner(self, start: int, end: int, accuracy: float, time: float) -> tuple[float, int]:
+        """Least of t / T - acc / a over steps from ``start`` to before ``end``, and its step; infinite for none."""
+        times, accuracies, corners, slopes = self._times, self._accuracies, self._corners, self._slopes
+        best, found = inf, 0
+        worth = time / accuracy  # seconds that a unit of accuracy is worth
+        left, right = start + self._size, end + self._size
+        while left < right:
+            for node in (left,) * (left & 1) + (right - 1,) * (right & 1):
+                step = corners[node][bisect_left(slopes[node], worth)]
+                miss = times[step] / time - accuracies[step] / accuracy
+                if miss < best:
+                    best, found = miss, step
+            left = (left + 1) >> 1
+            right >>= 1
+        return best, found
+
+    def _hull(self, node: int) -> None:
+        """The hull of a node from those of its children, from the left: slopes ascend."""
+        corners, slopes = list(self._corners[2 * node]), list(self._slopes[2 * node])
+        times, accuracies = self._times, self._accuracies
+        for step in self._corners[2 * node + 1]:
+            while corners:
+                last = corners[-1]
+                slope = (times[step] - times[last]) / (accuracies[step] - accuracies[last])
+                if not slopes or slope > slopes[-1]:
+                    slopes.append(slope)
+                    break
+                corners.pop()
+                slopes.pop()
+            corners.append(step)
+        self._corners[node], self._slopes[node] = corners, slopes

@@ -18,7 +18,7 @@ Decisions take O(log variants) of the app that is asked and nothing of others. W
 they report, not when a query comes; the rate of an instance counts what was sent to it since it last reported.
 """
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import assert_never
@@ -26,7 +26,7 @@ from typing import assert_never
 from domain.errors import InvalidInputError
 from domain.instance import InstanceState
 from domain.query import Goal
-from policies.selection.goal_index import FirstFit, Nearest
+from policies.selection.goal_index import FirstFit, Nearest, Soonest
 
 LEAVES_OVERLOAD, INTERFERES, LEAVES_INTERFERENCE = 0.95, 1.5, 1.25
 IDLE = 0.8
@@ -149,19 +149,20 @@ class AppGoals:
         self._by_cost = sorted(variants, key=lambda v: (v.cost, v.latency, v.name))
         self.by_name = {v.name: v for v in self._by_cost}
         self._places = {v.name: i for i, v in enumerate(self._by_cost)}
-        by_start = sorted(self._by_cost, key=lambda v: (v.load + v.latency, v.name))
-        self._by_start = by_start
-        self._starts = {v.name: i for i, v in enumerate(by_start)}
         accuracies, latencies = [v.accuracy for v in self._by_cost], [v.latency for v in self._by_cost]
         self._active = FirstFit(accuracies, latencies)
-        self._inactive = FirstFit([v.accuracy for v in by_start], [v.latency for v in by_start], present=True)
         self._nearest = Nearest(accuracies, latencies, [v.cost for v in self._by_cost])
         self._all = FirstFit(accuracies, latencies, present=True)
+        self._by_start: dict[str, list[GoalVariant]] = {}
+        for v in sorted(self._by_cost, key=lambda v: (v.load + v.latency, v.name)):
+            self._by_start.setdefault(v.hardware, []).append(v)
+        self._starts = {v.name: i for alike in self._by_start.values() for i, v in enumerate(alike)}
+        self._inactive = {hardware: _soonest(alike) for hardware, alike in self._by_start.items()}
 
     def put(self, name: str, *, active: bool) -> None:
         """Whether the variant has an ACTIVE instance."""
         self._active.put(self._places[name], present=active)
-        self._inactive.put(self._starts[name], present=not active)
+        self._inactive[self.by_name[name].hardware].put(self._starts[name], present=not active)
 
     def active(self, accuracy: float, latency: float, cost: float) -> GoalVariant | None:
         """The cheapest variant with an ACTIVE instance that meets the goals."""
@@ -172,14 +173,17 @@ class AppGoals:
         return found if found.cost <= cost else None  # the first is the cheapest
 
     def inactive(self, accuracy: float, latency: float, cost: float, hardware: Container[str]) -> GoalVariant | None:
-        """The one without that is ready soonest on any of ``hardware``; those that are too dear are passed over."""
-        place = self._inactive.first(accuracy, latency)
-        while place >= 0:
-            found = self._by_start[place]
-            if found.cost <= cost and found.hardware in hardware:
-                return found
-            place = self._inactive.first(accuracy, latency, place + 1)
-        return None
+        """The one without that is ready soonest on any of ``hardware``."""
+        best: GoalVariant | None = None
+        least = inf
+        for kind, waiting in self._inactive.items():
+            place = waiting.first(accuracy, latency, cost) if kind in hardware else -1
+            if place >= 0:
+                found = self._by_start[kind][place]
+                start = waiting.starts[place]
+                if best is None or (start, found.name) < (least, best.name):
+                    best, least = found, start
+        return best
 
     def feasible(self, accuracy: float, latency: float, cost: float) -> GoalVariant | None:
         """The cheapest that meets the goals, loaded or not."""
@@ -194,6 +198,15 @@ class AppGoals:
         else:
             place = self._nearest.find(accuracy, latency)
         return self._by_cost[place] if place >= 0 else None
+
+
+def _soonest(alike: Sequence[GoalVariant]) -> Soonest:
+    return Soonest(
+        [v.load + v.latency for v in alike],
+        [v.accuracy for v in alike],
+        [v.latency for v in alike],
+        [v.cost for v in alike],
+    )
 
 
 @dataclass(slots=True)

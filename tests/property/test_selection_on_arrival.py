@@ -69,8 +69,13 @@ def test_the_suggestion_misses_the_goals_by_least(
 
 
 VARIANTS = st.lists(
-    st.tuples(LEVELS, TIMES, st.sampled_from([1.0, 2.0]), st.sampled_from([0.1, 5.0])), min_size=1, max_size=10
+    st.tuples(
+        LEVELS, TIMES, st.sampled_from([1.0, 2.0]), st.sampled_from([0.1, 5.0]), st.sampled_from(["cpu", "gpu", "tpu"])
+    ),
+    min_size=1,
+    max_size=10,
 )
+"""Accuracy, latency, cost, load and hardware; there is no worker of the third kind."""
 
 
 @settings(max_examples=150, deadline=None)
@@ -91,20 +96,21 @@ VARIANTS = st.lists(
     cost=st.one_of(st.none(), st.sampled_from([0.5, 1.0, 2.0])),
 )
 def test_the_choice_is_that_of_the_rule_read_aloud(
-    drawn: list[tuple[float, float, float, float]],
+    drawn: list[tuple[float, float, float, float, str]],
     reports: list[tuple[int, int, bool, float, float]],
     accuracy: float | None,
     latency: float,
     cost: float | None,
 ) -> None:
     known = [
-        GoalVariant(name=f"v{i}", app="app", accuracy=a, latency=t, cost=c, load=load, peak=10.0)
-        for i, (a, t, c, load) in enumerate(drawn)
+        GoalVariant(name=f"v{i}", app="app", accuracy=a, latency=t, cost=c, load=load, peak=10.0, hardware=hardware)
+        for i, (a, t, c, load, hardware) in enumerate(drawn)
     ]
     selection = GoalSelection()
     selection.handle(VariantsRegistered("app", tuple(known)), 0.0)
     for i in range(3):
         selection.handle(WorkerReported(f"w{i}", "cpu", 0.1 * i), 0.0)
+    selection.handle(WorkerReported("g0", "gpu", 0.5), 0.0)
     states: dict[tuple[str, str], InstanceState] = {}
     rates: dict[tuple[str, str], float] = {}
     for i, w, loaded, qps, slow in reports:
@@ -128,9 +134,9 @@ def test_the_choice_is_that_of_the_rule_read_aloud(
         assert (found.variant, found.load) == (best.name, False)
         mine = {w: rates[n, w] for (n, w), s in states.items() if n == best.name and s is InstanceState.ACTIVE}
         assert mine[found.worker] == min(mine.values())
-    elif fits:
-        soonest = min(fits, key=lambda v: (v.load + v.latency, v.name))
-        assert found == Chosen(soonest.name, "w0", load=True)
+    elif able := [v for v in fits if v.hardware != "tpu"]:
+        soonest = min(able, key=lambda v: (v.load + v.latency, v.name))
+        assert found == Chosen(soonest.name, "w0" if soonest.hardware == "cpu" else "g0", load=True)
     else:
         assert isinstance(found, Infeasible)
         assert found.suggestion in known
