@@ -19,7 +19,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from domain.app import QueryClass
 from planner.geometry.demand import SliceDemand, slack_left, slice_problem
-from planner.geometry.joint import GeometrySettings, plan_geometry, sliced
+from planner.geometry.fleets import sliced
+from planner.geometry.joint import plan_geometry
+from planner.geometry.search import GeometrySettings
 from planner.geometry.tables import GB, parse_geometry, table_of
 from planner.procurement import PER_GPU
 from policies.placement.bandwidth import Colocation, estimate_fbr

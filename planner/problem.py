@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from domain.app import QueryClass
-from domain.device import Device
+from domain.device import Device, Slice
 from domain.plan import Placement
 from profiles.catalogue import Catalogue
 
@@ -29,6 +29,26 @@ class AppDemand:
     query_class: QueryClass = QueryClass.STRICT
 
 
+@dataclass(frozen=True, slots=True)
+class RecutGroup:
+    """GPUs that may be cut otherwise, ``limit`` of them at most. ``free``: not in use yet, so that it costs nothing."""
+
+    devices: frozenset[str]
+    limit: int
+    free: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Recuts:
+    """Which GPUs may be cut otherwise; those in no group keep their slices.
+
+    ``changing``: devices as they will be once they are cut; not among the problem's, since nothing can go there yet.
+    """
+
+    groups: tuple[RecutGroup, ...]
+    changing: tuple[Device, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """Everything that a plan depends on. ``devices``: alive ones. ``previous``: placements in force (loaded).
@@ -37,7 +57,8 @@ class Problem:
     that loading one second on every device is worth. ``max_loads``: slices that serve now and may be loaded anew (empty
     ones may always be). ``money_weight``: accuracy (0..1) that one unit of price an hour is worth. ``budget``: what the
     devices in use may cost an hour in all. ``strict_on_demand``: part (0..1) of what is served of each strict demand
-    that must be served by devices that are not spot, and so stays when spot devices are taken away.
+    that must be served by devices that are not spot, and so stays when spot devices are taken away. ``recuts``: None
+    where devices stay as they are.
     """
 
     demands: tuple[AppDemand, ...]
@@ -53,6 +74,7 @@ class Problem:
     money_weight: float = 0.0
     budget: float | None = None
     strict_on_demand: float = 0.0
+    recuts: Recuts | None = None
 
     @property
     def by_price(self) -> bool:
@@ -76,6 +98,7 @@ class Allocation:
 
     ``served``: fraction of each app's demand. ``loads``: (device, variant) pairs not in ``previous``.
     ``served_by_class``: the same as ``served`` by (app, class). ``headroom``: by app, where the planner chose another.
+    ``geometries``: slices of GPUs that are to be cut otherwise; nothing is placed there meanwhile.
     ``steps``: what was solved, in order, and what came out. Same problem, same allocation, unless ``nondeterministic``.
     """
 
@@ -88,6 +111,7 @@ class Allocation:
     nondeterministic: bool = False
     served_by_class: Mapping[tuple[str, QueryClass], float] = field(default_factory=dict)
     headroom: Mapping[str, float] = field(default_factory=dict)
+    geometries: Mapping[str, tuple[Slice, ...]] = field(default_factory=dict)
 
     @property
     def gap(self) -> float:

@@ -29,6 +29,7 @@ class Fleet:
     """Interchangeable GPUs. ``pools``: index of the program's pool by slice profile; ``now``: GPUs by geometry.
 
     ``options``: geometries to choose from, those of ``now`` included. ``slots``: units that each slice is counted as.
+    ``charged``: whether its changes cost anything. Fleets may share pools.
     """
 
     gpus: int
@@ -37,6 +38,7 @@ class Fleet:
     pools: Mapping[str, int]
     max_changes: int
     slots: int = 1
+    charged: bool = True
 
 
 class GeometryMatrix(Matrix):
@@ -76,7 +78,8 @@ class GeometryMatrix(Matrix):
     def _objective(self, goal: Goal) -> Floats:
         coefficients = super()._objective(goal)
         gpus = max(1, sum(f.gpus for f in self._fleets))
-        coefficients[self._change_first :] -= self._change_weight / gpus
+        charged = np.array([self._fleets[f].charged for f, _ in self._options], dtype=np.float64)
+        coefficients[self._change_first :] -= charged * self._change_weight / gpus
         return coefficients
 
     def _proto(self, objective: Floats, low: Floats, high: Floats, phi_low: Floats) -> Any:
@@ -120,8 +123,10 @@ def whole_gpus(fleet: Fleet, relaxed: Floats) -> Ints:
 def units_of(fleets: Sequence[Fleet], gpus: Sequence[Ints], counts: Sequence[int]) -> tuple[int, ...]:
     """Units by pool once the fleets are cut so; pools of no fleet keep theirs."""
     units = list(counts)
+    for pool in {pool for fleet in fleets for pool in fleet.pools.values()}:
+        units[pool] = 0
     for fleet, chosen in zip(fleets, gpus, strict=True):
         for profile, pool in fleet.pools.items():
             slices = sum(Counter(g)[profile] * int(n) for g, n in zip(fleet.options, chosen, strict=True))
-            units[pool] = fleet.slots * slices
+            units[pool] += fleet.slots * slices
     return tuple(units)

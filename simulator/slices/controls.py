@@ -7,9 +7,11 @@ import math
 from collections import Counter
 
 from planner.geometry.demand import SliceDemand, SliceForecast, slack_left, slice_problem
-from planner.geometry.joint import GeometrySettings, plan_geometry, sliced
+from planner.geometry.fleets import sliced
+from planner.geometry.joint import plan_geometry
 from planner.geometry.protean import BestEffortForecast, desired_geometry, published_geometry
 from planner.geometry.reconfiguration import Desired
+from planner.geometry.search import GeometrySettings
 from simulator.slices.world import World
 
 

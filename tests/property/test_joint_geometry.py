@@ -14,8 +14,10 @@ from domain.errors import InvalidInputError
 from domain.profile import BatchLatency, Profile
 from domain.variant import Variant
 from planner.allocation.pipeline import AllocationPlanner
-from planner.geometry.joint import GeometrySettings, allocate, plan_geometry, sliced
+from planner.geometry.fleets import sliced
+from planner.geometry.joint import allocate, plan_geometry
 from planner.geometry.reconfiguration import change_limit
+from planner.geometry.search import GeometrySettings
 from planner.geometry.tables import Geometry, table_of
 from planner.problem import AppDemand, Problem
 from profiles.catalogue import Catalogue

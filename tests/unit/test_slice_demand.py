@@ -10,7 +10,9 @@ import yaml
 
 from domain.app import QueryClass
 from planner.geometry.demand import SliceDemand, SliceForecast, slack_left, slice_problem
-from planner.geometry.joint import GeometrySettings, plan_geometry, sliced
+from planner.geometry.fleets import sliced
+from planner.geometry.joint import plan_geometry
+from planner.geometry.search import GeometrySettings
 from planner.geometry.tables import parse_geometry, table_of
 from simulator.slices.spec import slice_scenario
 
