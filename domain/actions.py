@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from domain.events import HostingChanged
+from domain.events import HostingChanged, TurnsTold
 from domain.outcome import Reason
 from domain.plan import Epoch, Plan
 from domain.query import Query
@@ -55,14 +55,22 @@ StationAction = Run | Drop | Expire | WakeAt | Announce
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Put ``query`` on the work topic of ``device``."""
+    """Put ``query`` on the work topic of ``device``. ``turn``: how many turns that makes, -1 where not counted."""
 
     query: Query
     device: str
     slice: str
+    turn: int = -1
 
 
-RoutingAction = Send | Drop
+@dataclass(frozen=True, slots=True)
+class TellTurns:
+    """Tell all workers of the app how many turns have been given."""
+
+    told: TurnsTold
+
+
+RoutingAction = Send | Drop | TellTurns
 
 
 @dataclass(frozen=True, slots=True)

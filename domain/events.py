@@ -24,9 +24,23 @@ class Hosted:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A query came to the queue (or to the router)."""
+    """A query came to the queue (or to the router). ``turn``: the router's count of turns then, -1 where not told."""
 
     query: Query
+    turn: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TurnsTold:
+    """The router of ``app`` has given ``count`` turns to the workers of an SLO class by ``at`` (wall clock).
+
+    ``slo``: of the class, seconds; 0 where the app has no classes.
+    """
+
+    app: str
+    slo: float
+    count: int
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +97,7 @@ class StreamResumed:
     recent: tuple[bool, ...]
 
 
-StationEvent = Arrived | Finished | Woke | HostingChanged | StreamResumed | TablesChanged
+StationEvent = Arrived | Finished | Woke | HostingChanged | StreamResumed | TablesChanged | TurnsTold
 BatchingEvent = Arrived | Offered | Finished | Woke | HostingChanged | StreamResumed
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from domain.actions import ActivationAction, AdmissionAction, RoutingAction, StagingAction, StationAction
-from domain.events import ActivationEvent, Arrived, BatchingEvent, RoutingEvent, StagingEvent, StationEvent
+from domain.events import ActivationEvent, Arrived, BatchingEvent, RoutingEvent, StagingEvent, StationEvent, TurnsTold
 from domain.query import Query
 from domain.table import SelectionTable, TableObserved
 
@@ -58,6 +58,10 @@ class FollowsTables(Protocol):
 
     def take_observed(self, now: float) -> tuple[TableObserved, ...]:
         """What became of queries under each table since the last call."""
+        ...
+
+    def turned(self, told: TurnsTold) -> None:
+        """The router has given so many turns."""
         ...
 
 

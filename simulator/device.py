@@ -11,7 +11,7 @@ Rules, those of the live worker.
 from collections.abc import Callable, Mapping
 
 from domain.device import Device
-from domain.events import DeviceSeen
+from domain.events import DeviceSeen, TurnsTold
 from domain.plan import Plan
 from domain.query import Query
 from simulator.sharing import SharedProcessor
@@ -47,7 +47,7 @@ class SimulatedDevice:
         self._starts = 1
         self._named = False
         self._plan: Plan | None = None
-        self._waiting: list[tuple[Query, str]] = []  # came while not named
+        self._waiting: list[tuple[Query, str, int]] = []  # came while not named
         self._stranded: list[Query] = []
         self._swept = False
         self.slices = dict(make_slices(self))
@@ -62,18 +62,25 @@ class SimulatedDevice:
         d = self.device
         return DeviceSeen(d.name, d.type, self.incarnation, d.memory_bytes, d.price, d.spot)
 
-    def deliver(self, query: Query, part: str, now: float) -> None:
-        """A query came by the work topic."""
+    def deliver(self, query: Query, part: str, now: float, turn: int = -1) -> None:
+        """A query came by the work topic, as number ``turn`` of those that its router sent (-1: not counted)."""
         if self._named:
             runner = self.slices[part]
             if runner.staging.wants(query.app) or query.deadline <= now:
-                runner.arrived(query, now)
+                runner.arrived(query, now, turn)
             else:
                 self._timeline.at(now + SEND_BACK_S, self._back, query)
         elif self.alive:
-            self._waiting.append((query, part))
+            self._waiting.append((query, part, turn))
         else:
             self._strand(query, now)
+
+    def turned(self, told: TurnsTold, now: float) -> None:
+        """A router has given so many turns."""
+        if self._named:
+            for runner in self.slices.values():
+                if runner.staging.wants(told.app):
+                    runner.turned(told, now)
 
     def publish(self, plan: Plan, now: float) -> None:
         """A plan was published."""
@@ -93,7 +100,7 @@ class SimulatedDevice:
         for runner in self.slices.values():
             for query in runner.die():
                 self._strand(query, now)
-        for query, _ in self._waiting:
+        for query, *_ in self._waiting:
             self._strand(query, now)
         self._waiting.clear()
 
@@ -122,8 +129,8 @@ class SimulatedDevice:
         for runner in self.slices.values():
             runner.plan(plan, now)
         waiting, self._waiting = self._waiting, []
-        for query, part in waiting:
-            self.deliver(query, part, now)
+        for query, part, turn in waiting:
+            self.deliver(query, part, now, turn)
         if self._stranded and self.alive:
             self.reclaim(None, now)
 

@@ -21,6 +21,7 @@ from domain.events import (
     HostedOn,
     PlanAcknowledged,
     PlanActivated,
+    TurnsTold,
 )
 from domain.fold import Summary
 from domain.outcome import OutcomeKind

@@ -7,9 +7,9 @@ their deadline; a query past its deadline ends here.
 from collections.abc import Callable
 from typing import Any, assert_never
 
-from domain.actions import Activate, Send, WakeAt
+from domain.actions import Activate, Drop, Send, WakeAt
 from domain.app import App
-from domain.events import ActivationEvent, Arrived, DeviceReported, PlanActivated, PlanPublished, Woke
+from domain.events import ActivationEvent, Arrived, DeviceReported, PlanActivated, PlanPublished, TurnsTold, Woke
 from domain.outcome import OutcomeKind
 from domain.plan import Plan
 from domain.query import Query
@@ -21,9 +21,20 @@ _WOKE = Woke()
 
 
 class SimulatedRouter:
-    """``send`` takes a query, its device and slice, and the time; ``activated`` tells what a plan hosts where."""
+    """``send`` takes what to send where, and the time; ``tell`` a count of turns; ``activated``: who hosts what."""
 
-    __slots__ = ("_activated", "_activation", "_held", "_ledger", "_routing", "_send", "_timeline", "app", "routes")
+    __slots__ = (
+        "_activated",
+        "_activation",
+        "_held",
+        "_ledger",
+        "_routing",
+        "_send",
+        "_tell_turns",
+        "_timeline",
+        "app",
+        "routes",
+    )
 
     def __init__(
         self,
@@ -34,7 +45,8 @@ class SimulatedRouter:
         activated: Callable[[Plan], PlanActivated],
         timeline: Timeline,
         ledger: Ledger,
-        send: Callable[[Query, str, str, float], None],
+        send: Callable[[Send, float], None],
+        tell_turns: Callable[[TurnsTold, float], None],
     ) -> None:
         self.app = app
         self.routes = False
@@ -44,6 +56,7 @@ class SimulatedRouter:
         self._timeline = timeline
         self._ledger = ledger
         self._send = send
+        self._tell_turns = tell_turns
         self._held: dict[Query, None] = {}
 
     def route(self, query: Query, now: float) -> None:
@@ -57,9 +70,11 @@ class SimulatedRouter:
             return
         for action in self._routing.handle(Arrived(query), now):
             if isinstance(action, Send):
-                self._send(action.query, action.device, action.slice, now)
-            else:
+                self._send(action, now)
+            elif isinstance(action, Drop):
                 self._ledger.ended(action.query, OutcomeKind.DROPPED, now, action.reason)
+            else:
+                self._tell_turns(action.told, now)
 
     def published(self, plan: Plan, now: float) -> None:
         """A plan is on the control topic."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from domain.actions import Run, StationAction, WakeAt
-from domain.events import Arrived, Finished, Hosted, HostingChanged, Offered, Woke
+from domain.events import Arrived, Finished, Hosted, HostingChanged, Offered, TurnsTold, Woke
 from domain.query import Query
 from policies.protocols import BatchingPolicy
 from policies.selection.table import TableSelection
@@ -55,8 +55,8 @@ def serve_by_workers(
 ) -> Tally:
     """Serve ``arrivals`` (ascending seconds), each by the next worker, or by ``random_dispatch`` (one a query).
 
-    ``service``: seconds of (variant, queries). ``phase_delay``: policies are told how many queries went to others since
-    their last, as of that many seconds ago; None: they are not.
+    ``service``: seconds of (variant, queries). ``phase_delay``: queries bring their turn, and policies are told at each
+    decision how many turns had been given that many seconds before; None: they are not.
     """
     tally = Tally()
     for worker in range(workers):
@@ -83,18 +83,21 @@ class _Worker:
         self._wake = inf
         self._central: NDArray[np.float64] | None = None
         self._delay = 0.0
-        self._last = -inf
 
     def watch(self, central: NDArray[np.float64], delay: float) -> None:
-        """Tell the policy of what goes to others."""
+        """Tell the policy of turns, each of the ``central`` arrivals being one."""
         self._central, self._delay = central, delay
+
+    def _turns(self, at: float) -> int:
+        """Given by ``at``; -1 where they are not watched."""
+        return -1 if self._central is None else int(np.searchsorted(self._central, at, side="right"))
 
     def serve(self, arrivals: Sequence[float], slo: float) -> None:
         """All of ``arrivals``, to the end of the last."""
         for number, at in enumerate(arrivals):
             self._until(at)
-            self._last = at
-            self._act(self._policy.handle(Arrived(Query(str(number), "app", at, at + slo)), at), at)
+            query = Query(str(number), "app", at, at + slo)
+            self._act(self._policy.handle(Arrived(query, self._turns(at)), at), at)
             self._offer(at)
         self._until(inf)
         self._tally.queries += len(arrivals)
@@ -125,9 +128,8 @@ class _Worker:
     def _offer(self, at: float) -> None:
         if self._running is None and self._policy.queued:
             if self._central is not None and isinstance(self._policy, TableSelection):
-                known = max(self._last, at - self._delay)
-                within = np.searchsorted(self._central, (self._last, known), side="right")
-                self._policy.dispatched(int(within[1] - within[0]))
+                known = at - self._delay
+                self._policy.turned(TurnsTold("app", 0.0, self._turns(known), known))
             self._act(self._policy.handle(_OFFERED, at), at)
 
     def _act(self, actions: Sequence[StationAction], at: float) -> None:

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from domain.actions import Announce
 from domain.errors import InvalidInputError
-from domain.events import DemandCounted, DeviceSeen, LatencyMeasured, PlanAcknowledged
+from domain.events import DemandCounted, DeviceSeen, LatencyMeasured, PlanAcknowledged, TurnsTold
 from domain.lease import Lease
 from domain.plan import NO_EPOCH, Epoch, Plan
 from domain.table import TableObserved
@@ -51,11 +51,28 @@ class Heartbeat:
     observed: tuple[TableObserved, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceNote:
+    """What a stage has to say of a device, beside its heartbeats. ``by``: the stage; its newest note counts.
+
+    ``withdrawn``: plans leave the device out, though its worker lives and finishes what it has. ``price``: money an
+    hour that it costs now (None: what its heartbeats say).
+    """
+
+    device: str
+    by: str
+    withdrawn: bool
+    reason: str = ""
+    price: float | None = None
+
+
 _plan = TypeAdapter(Plan)
 _heartbeat = TypeAdapter(Heartbeat)
 _demand = TypeAdapter(DemandCounted)
 _acknowledged = TypeAdapter(PlanAcknowledged)
 _announce = TypeAdapter(Announce)
+_note = TypeAdapter(DeviceNote)
+_turns = TypeAdapter(TurnsTold)
 
 
 def encode_plan(plan: Plan) -> bytes:
@@ -100,6 +117,19 @@ def decode_demand(value: bytes) -> DemandCounted:
     return counted
 
 
+def encode_turns(told: TurnsTold) -> bytes:
+    """For the topic of turns, keyed by app."""
+    return orjson.dumps(told)
+
+
+def decode_turns(value: bytes) -> TurnsTold:
+    """From the topic of turns."""
+    told = _decode("turns", _turns, value)
+    if told.count < 0 or not 0.0 <= told.slo < float("inf") or not 0.0 <= told.at < float("inf"):
+        raise InvalidInputError("turns", f"{told}; give a count, an SLO in seconds and a time")
+    return told
+
+
 def encode_acknowledged(acknowledged: PlanAcknowledged) -> bytes:
     """For the acknowledgement topic, keyed by device."""
     return _acknowledged.dump_json(acknowledged)
@@ -108,6 +138,24 @@ def encode_acknowledged(acknowledged: PlanAcknowledged) -> bytes:
 def decode_acknowledged(value: bytes) -> PlanAcknowledged:
     """From the acknowledgement topic."""
     return _decode("acknowledgement", _acknowledged, value)
+
+
+def note_key(device: str, by: str) -> bytes:
+    """Key of a note on the devices topic: a stage's newest word on a device replaces its last."""
+    return f"{device}@{by}".encode()
+
+
+def encode_note(note: DeviceNote) -> bytes:
+    """For the devices topic, keyed by ``note_key``."""
+    return _note.dump_json(note)
+
+
+def decode_note(value: bytes) -> DeviceNote:
+    """From the devices topic."""
+    note = _decode("device", _note, value)
+    if note.price is not None and not 0.0 <= note.price < float("inf"):
+        raise InvalidInputError("device.price", f"{note.price} is no price; give a number from 0")
+    return note
 
 
 def encode_announce(announce: Announce) -> bytes:

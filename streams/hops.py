@@ -1,9 +1,10 @@
 """Between stages: admitted and routed queries. What admission has validated is not parsed again.
 
 A hop record has the tensors' raw bytes as its value, one after the other, and one header, ``sluice``: a JSON array of
-[1, id, app, arrival, deadline, rows, class, stream, sequence, priority, goal, tensors, epoch, slice], with goal null or
-[accuracy, cost, model], tensors [[name, datatype, shape], …] and epoch null or [term, number]. CloudEvents attributes
-come with it for those who look from outside. A query with one tensor passes its value on without a copy.
+[1, id, app, arrival, deadline, rows, class, stream, sequence, priority, goal, tensors, epoch, slice, turn], with goal
+null or [accuracy, cost, model], tensors [[name, datatype, shape], …], epoch null or [term, number], and turn only where
+the router counts turns. CloudEvents attributes come with it for those who look from outside. A query with one tensor
+passes its value on without a copy.
 """
 
 from functools import lru_cache
@@ -35,20 +36,20 @@ def encode_admitted(message: QueryMessage) -> Message:
 
 def decode_admitted(record: Record) -> QueryMessage:
     """Raises InvalidInputError for what admission did not write."""
-    query, tensors, _, _ = _decode(record)
+    query, tensors, _, _, _ = _decode(record)
     return QueryMessage(query, tensors, traceparent_of_hop(record))
 
 
-def encode_work(message: QueryMessage, *, epoch: Epoch, slice: str) -> Message:  # noqa: A002
-    """A record for a work topic, keyed by app: routed by ``epoch`` to ``slice``."""
-    headers = _headers(message.query, message.tensors, _WORK, epoch, slice, message.traceparent)
+def encode_work(message: QueryMessage, *, epoch: Epoch, slice: str, turn: int = -1) -> Message:  # noqa: A002
+    """A record for a work topic, keyed by app: routed by ``epoch`` to ``slice``, as number ``turn`` where counted."""
+    headers = _headers(message.query, message.tensors, _WORK, epoch, slice, message.traceparent, turn)
     return Message(_value(message.tensors), message.query.app.encode(), headers)
 
 
 def decode_work(record: Record) -> WorkMessage:
     """Raises InvalidInputError for what a router did not write."""
-    query, tensors, epoch, part = _decode(record)
-    return WorkMessage(query, tensors, epoch, part, traceparent_of_hop(record))
+    query, tensors, epoch, part, turn = _decode(record)
+    return WorkMessage(query, tensors, epoch, part, traceparent_of_hop(record), turn)
 
 
 @lru_cache(maxsize=1024)
@@ -63,6 +64,7 @@ def _headers(
     epoch: Epoch | None,
     part: str | None,
     traceparent: str | None,
+    turn: int = -1,
 ) -> Headers:
     goal = query.goal
     packed = orjson.dumps(
@@ -71,7 +73,7 @@ def _headers(
             query.stream, query.sequence, query.priority,
             None if goal is None else (goal.accuracy, goal.cost, goal.model),
             [(t.name, t.datatype, t.shape) for t in tensors],
-            None if epoch is None else tuple(epoch), part,
+            None if epoch is None else tuple(epoch), part, *(() if turn < 0 else (turn,)),
         )
     )  # fmt: skip
     headers = (
@@ -98,14 +100,14 @@ def traceparent_of_hop(record: Record) -> str | None:
     return held.decode("ascii", errors="replace") if name == "traceparent" else None
 
 
-def _decode(record: Record) -> tuple[Query, tuple[Tensor, ...], Epoch, str]:
+def _decode(record: Record) -> tuple[Query, tuple[Tensor, ...], Epoch, str, int]:
     packed = next((held for name, held in record.headers if name == _NAME), None)
     if packed is None:
         raise InvalidInputError(_NAME, "this header is missing; only stages write here, producers write query topics")
     try:
         (
             version, query_id, app, arrival, deadline, rows, query_class, stream, sequence, priority, goal, tensors,
-            epoch, part,
+            epoch, part, *counted,
         ) = orjson.loads(packed)  # fmt: skip
         if version != _VERSION:
             raise ValueError(f"version {version!r}")
@@ -118,6 +120,7 @@ def _decode(record: Record) -> tuple[Query, tuple[Tensor, ...], Epoch, str]:
             _tensors(tensors, record.value or b""),
             NO_EPOCH if epoch is None else Epoch(_integer(epoch[0]), _integer(epoch[1])),
             "" if part is None else _text(part),
+            _count(*counted) if counted else -1,
         )
     except (ValueError, TypeError, KeyError, IndexError) as error:
         raise InvalidInputError(_NAME, f"{packed[:80]!r} is no header of ours ({error!s:.80})") from error

@@ -46,13 +46,17 @@ class QueryMessage:
 
 @dataclass(slots=True)
 class WorkMessage:
-    """A routed query: by which epoch, to which slice. Treat as frozen."""
+    """A routed query: by which epoch, to which slice, as which of the router's turns (-1: not counted).
+
+    Treat as frozen.
+    """
 
     query: Query
     tensors: tuple[Tensor, ...]
     epoch: Epoch = NO_EPOCH
     slice: str = ""
     traceparent: str | None = None
+    turn: int = -1
 
 
 class UnattributableError(InvalidInputError):

@@ -18,6 +18,7 @@ _CARRIES = {
     "metrics.demand": ("app", "Rows that came in, twice a second, by SLO class."),
     "metrics.demand-windows": ("app", "The same by half seconds, the last seconds of each app; made by Faust."),
     "metrics.devices": ("device", "Heartbeats: queue, utilisation, loaded variants, measured latencies."),
+    "metrics.turns": ("app", "Turns given to workers so far, where selection tables tell phases apart."),
     "control.plan": ("`plan`", "The newest plan, with epoch and fences."),
     "control.policies": ("table", "Selection tables."),
     "control.registry": ("name", "Apps, variants, profiles."),

@@ -79,6 +79,11 @@ class Topics:
         return f"{self.prefix}.metrics.devices"
 
     @property
+    def turns(self) -> str:
+        """Turns that routers have given; key: app."""
+        return f"{self.prefix}.metrics.turns"
+
+    @property
     def plan(self) -> str:
         """Plan epochs; compacted."""
         return f"{self.prefix}.control.plan"
@@ -190,6 +195,7 @@ class Topics:
         specs += [
             TopicSpec(name=self.demand, partitions=demand_partitions, retention_s=metrics_retention_s),
             TopicSpec(name=self.devices_metrics, retention_s=metrics_retention_s),
+            TopicSpec(name=self.turns, retention_s=metrics_retention_s),
             TopicSpec(name=self.demand_windows, compacted=True),
         ]
         specs += [TopicSpec(name=name, compacted=True, max_message_bytes=max_message_bytes) for name in self.control]

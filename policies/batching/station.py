@@ -23,7 +23,17 @@ from typing import assert_never
 from domain.actions import Run, StationAction, WakeAt
 from domain.app import NO_PROMISE, QueryClass
 from domain.errors import IllegalEventError
-from domain.events import Arrived, Finished, Hosted, HostingChanged, Offered, StationEvent, StreamResumed, Woke
+from domain.events import (
+    Arrived,
+    Finished,
+    Hosted,
+    HostingChanged,
+    Offered,
+    StationEvent,
+    StreamResumed,
+    TurnsTold,
+    Woke,
+)
 from domain.query import Query
 from domain.table import TablesChanged
 from policies.protocols import BatchingPolicy, FollowsTables
@@ -121,6 +131,11 @@ class Station:
                 self._tables[event.app] = event
                 for lane in self._lanes:
                     _tell_tables(lane, event)
+            case TurnsTold():
+                for lane in self._lanes:
+                    if lane.app == event.app and isinstance(lane.policy, FollowsTables):
+                        lane.policy.turned(event)
+                return actions  # hundreds a second, and nothing to decide
             case _:
                 assert_never(event)
         self._story.append((now, event))

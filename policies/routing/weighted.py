@@ -5,20 +5,24 @@ routed in all. Slot n goes, among the placements whose turn has begun (``k_i / w
 ends first (``(k_i + 1) / w_i``): earliest deadline first, which is optimal on one resource, hence
 ``|count_i - w_i n| < 1`` at every n for any shares (Tijdeman's chairman assignment; Baruah's proportionate fairness).
 Two heaps make it O(log placements) a query.
+
+Where workers are to know how far their turn is, turns are counted: each query carries the count, and the count is told
+to all at most every ``turns_s`` seconds.
 """
 
 from collections import deque
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
-from math import ceil, floor, isfinite
+from math import ceil, floor, inf, isfinite
 from typing import assert_never
 
-from domain.actions import Drop, RoutingAction, Send
+from domain.actions import Drop, RoutingAction, Send, TellTurns
 from domain.app import slo_class
-from domain.errors import IllegalEventError
-from domain.events import Arrived, DeviceReported, PlanActivated, RoutingEvent
+from domain.errors import ConfigurationError, IllegalEventError
+from domain.events import Arrived, DeviceReported, PlanActivated, RoutingEvent, TurnsTold
 from domain.outcome import Reason
 from domain.plan import Placement, Plan
+from domain.query import Query
 
 _RESTART = 1 << 24
 """Slots after which the counts start again, so that quotients keep their precision."""
@@ -78,14 +82,22 @@ class WeightedRouting:
     """Routes ``app`` by the shares of the plan in force, each SLO class among the placements that serve it.
 
     A query is dropped (NO_CAPACITY) only where that plan hosts nothing for the app. A query before the first plan is
-    an error of the shell, which holds arrivals back until then.
+    an error of the shell, which holds arrivals back until then. ``turns_s``: turns are counted, and told that often;
+    None: they are not.
     """
 
     name = "weighted"
-    __slots__ = ("_classes", "_sequence", "_story", "_targets", "app")
+    __slots__ = ("_classes", "_sequence", "_story", "_targets", "_told_at", "_turns", "_turns_s", "app")
 
-    def __init__(self, app: str) -> None:
+    def __init__(self, app: str, *, turns_s: float | None = None) -> None:
+        if turns_s is not None and not 0.0 <= turns_s < inf:
+            raise ConfigurationError(
+                f"weighted routing: turns_s {turns_s}; give seconds of at least 0, or leave it out"
+            )
         self.app = app
+        self._turns_s = turns_s
+        self._turns: dict[float, int] = {}
+        self._told_at: dict[float, float] = {}
         self._targets: tuple[Placement, ...] = ()
         self._sequence: ProportionalSequence | None = None
         self._classes: dict[float, tuple[tuple[Placement, ...], ProportionalSequence]] = {}
@@ -99,12 +111,15 @@ class WeightedRouting:
                     raise IllegalEventError(f"query {event.query.id} at {now} before any plan", tuple(self._story))
                 if not self._targets:
                     return [Drop(event.query, Reason.NO_CAPACITY)]
+                asked = 0.0
                 if self._classes:
                     asked = slo_class(tuple(self._classes), event.query.deadline - event.query.arrival)
                     targets, sequence = self._classes[asked]
                     target = targets[sequence.next()]
                 else:
                     target = self._targets[self._sequence.next()]
+                if self._turns_s is not None:
+                    return self._counted(event.query, target, asked, self._turns_s, now)
                 return [Send(event.query, target.device, target.slice)]
             case PlanActivated():
                 self._follow(event.plan, now)
@@ -113,6 +128,15 @@ class WeightedRouting:
             case _:
                 assert_never(event)
         return []
+
+    def _counted(self, query: Query, target: Placement, slo: float, every: float, now: float) -> list[RoutingAction]:
+        """The query with its turn, and a word to all workers where one is due."""
+        count = self._turns[slo] = self._turns.get(slo, 0) + 1
+        actions: list[RoutingAction] = [Send(query, target.device, target.slice, count)]
+        if now - self._told_at.get(slo, -inf) >= every:
+            self._told_at[slo] = now
+            actions.append(TellTurns(TurnsTold(self.app, slo, count, now)))
+        return actions
 
     @property
     def shares(self) -> dict[tuple[str, str], float]:

@@ -11,6 +11,7 @@ Rules.
 - Where that is not so, and where no table covers the load, the fastest variant serves first come, first served, and
   drops early what would be late, so that batches stay large. A load above all tables is announced, so that one can be
   made for it, and so is its end.
+- Where the table tells phases apart, the phase is what the router's count of turns says, and load and time since.
 - What became of queries while a table was in force is counted, so that whoever made it can see whether it holds.
 """
 
@@ -21,13 +22,14 @@ from math import inf, isclose
 
 from domain.actions import Announce, Run, StationAction
 from domain.errors import ConfigurationError
-from domain.events import BatchingEvent, Finished, Hosted
+from domain.events import Arrived, BatchingEvent, Finished, Hosted, TurnsTold
 from domain.outcome import Reason
 from domain.query import Query
 from domain.table import DROP, SelectionTable, TableObserved, TablesChanged
 from policies.batching.early_drop import EarlyDrop
 from policies.selection.load import LoadWindow
 from policies.selection.observing import Observing
+from policies.selection.turns import Turns
 
 _AGAIN = 5.0
 """Seconds between two words on a load that is missing."""
@@ -50,14 +52,13 @@ class TableSelection(EarlyDrop):
         "_asked_for",
         "_by_load",
         "_codes",
-        "_elsewhere",
-        "_last",
         "_load",
         "_loads",
         "_observing",
         "_qps",
         "_share",
         "_tables",
+        "_turns",
         "asked",
         "fastest",
         "guard",
@@ -94,8 +95,7 @@ class TableSelection(EarlyDrop):
         self.missing: float | None = None
         self.asked: float | None = None
         self._asked_for = 0.0
-        self._last = 0.0
-        self._elsewhere: int | None = None
+        self._turns = Turns()
         self._codes: tuple[Hosted | None, ...] = ()
         self._by_load: tuple[SelectionTable, ...] = ()
         self.use(tables)
@@ -105,6 +105,8 @@ class TableSelection(EarlyDrop):
         if isinstance(event, TablesChanged):
             self.use(event.tables)
             return []
+        if isinstance(event, Arrived):
+            self._turns.arrived(event.turn, now)
         return super().handle(event, now)
 
     @property
@@ -122,7 +124,7 @@ class TableSelection(EarlyDrop):
             return
         while self.queue.items:
             head = self.queue.items[0]
-            phase = table.phase_of(self._since(now)) if table.phases > 1 else 0
+            phase = table.phase_of(self._turns.elsewhere(self._rate(now), now)) if table.phases > 1 else 0
             code, batch = table.lookup(self.queue.rows, head.deadline - now - self.guard, phase)
             if code == DROP:
                 self.drop_head(Reason.HOPELESS, actions)
@@ -135,16 +137,14 @@ class TableSelection(EarlyDrop):
                 self._save(batch, now, actions)
             return
 
-    def dispatched(self, elsewhere: int) -> None:
-        """The dispatcher says: ``elsewhere`` queries went to others since this worker's last one."""
-        self._elsewhere = elsewhere
+    def turned(self, told: TurnsTold) -> None:
+        """The router has given so many turns; those of other SLO classes are not ours."""
+        if told.slo == 0.0 or isclose(told.slo, self.slo):
+            self._turns.told(told.count, told.at)
 
-    def _since(self, now: float) -> int:
-        """Queries that went to others since this one's last: as told, or by the load and the time that has passed."""
-        if self._elsewhere is not None:
-            return self._elsewhere
-        load = self._qps if self._qps is not None else self._load.rate(now) / self._share
-        return int(load * (now - self._last))
+    def _rate(self, now: float) -> float:
+        """Queries a second of the whole app."""
+        return self._qps if self._qps is not None else self._load.rate(now) / self._share
 
     def _in_time(self, chosen: Hosted, rows: int, now: float, head: Query) -> bool:
         return now + chosen.curve.seconds[rows - 1] * self.margin + self.guard <= head.deadline
@@ -171,9 +171,6 @@ class TableSelection(EarlyDrop):
     def arrived(self, query: Query, now: float, actions: list[StationAction]) -> None:
         """Count it."""
         super().arrived(query, now, actions)
-        self._last = now
-        if self._elsewhere is not None:
-            self._elsewhere = 0
         self._load.add(now, query.rows)
         self._observing.arrived(query, now)
 
@@ -231,7 +228,7 @@ class TableSelection(EarlyDrop):
 
     def _choose(self, now: float, actions: list[StationAction]) -> None:
         """The table for the load as it is now; a load that none covers is asked for once, and again when it grows."""
-        load = self._qps if self._qps is not None else self._load.rate(now) / self._share
+        load = self._rate(now)
         at = bisect_left(self._loads, load / (1.0 + self.tolerance))
         found = self._by_load[at] if at < len(self._by_load) else None
         if found is not None:

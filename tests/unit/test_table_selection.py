@@ -4,7 +4,7 @@ import pytest
 
 from domain.actions import Announce, Drop, Run, StationAction
 from domain.errors import ConfigurationError
-from domain.events import Arrived, Finished, Hosted, HostingChanged, Offered
+from domain.events import Arrived, Finished, Hosted, HostingChanged, Offered, TurnsTold
 from domain.outcome import Reason
 from domain.profile import LatencyCurve
 from domain.query import Query
@@ -182,18 +182,48 @@ def test_phases_begin_where_the_generator_lets_them_begin(phases: int, turns: in
     assert phased(phases, turns).phase_of(10 * turns) == phases - 1
 
 
-def test_the_phase_is_what_the_dispatcher_says_or_else_what_the_load_and_the_time_passed_say() -> None:
+def test_the_phase_is_what_load_and_time_say_where_turns_are_not_told() -> None:
     chosen = policy(phased(2, 4), qps=100.0)
     arrive(chosen, "q1", 0.0)
     assert ran(chosen.handle(Offered(), 0.0)) == [("small", 1)]
     chosen.handle(Finished("a", "small", 1, 0.01), 0.01)
     arrive(chosen, "q2", 0.01)
-    assert ran(chosen.handle(Offered(), 0.035)) == [("large", 1)]  # 2.5 of 4 turns at 100 queries/s
-    chosen.handle(Finished("a", "large", 1, 0.05), 0.085)
-    arrive(chosen, "q3", 0.085)
-    chosen.dispatched(1)
-    assert ran(chosen.handle(Offered(), 0.115)) == [("small", 1)]
-    chosen.handle(Finished("a", "small", 1, 0.01), 0.125)
-    arrive(chosen, "q4", 0.125)
-    chosen.dispatched(3)
-    assert ran(chosen.handle(Offered(), 0.126)) == [("large", 1)]
+    chosen.turned(TurnsTold("a", 0.0, 7, 0.01))  # of no use where the query's own turn is not known
+    assert ran(chosen.handle(Offered(), 0.025)) == [("small", 1)]
+    chosen.handle(Finished("a", "small", 1, 0.01), 0.035)
+    arrive(chosen, "q3", 0.035)
+    assert ran(chosen.handle(Offered(), 0.06)) == [("large", 1)]  # 2.5 of 4 turns at 100 queries/s
+
+
+@pytest.mark.parametrize(
+    ("told", "now", "expected"),
+    [
+        ((), 0.01, "small"),
+        ((TurnsTold("a", 0.0, 13, 0.001),), 0.002, "large"),
+        ((TurnsTold("a", SLO, 13, 0.001),), 0.002, "large"),
+        ((TurnsTold("a", 2 * SLO, 13, 0.001),), 0.002, "small"),  # another SLO class
+        ((TurnsTold("a", 0.0, 12, 0.015),), 0.026, "large"),  # one turn, and one more by load and time
+        ((TurnsTold("a", 0.0, 12, 0.015),), 0.022, "small"),
+        ((TurnsTold("a", 0.0, 13, 0.001), TurnsTold("a", 0.0, 12, 0.0015)), 0.002, "large"),  # came out of order
+        ((TurnsTold("a", 0.0, 9, 0.001),), 0.002, "small"),  # from before our query
+        ((TurnsTold("a", 0.0, 90, 0.001),), 0.002, "large"),  # a query for us is on its way
+    ],
+)
+def test_the_phase_is_what_the_router_has_counted_and_load_and_time_since(
+    told: tuple[TurnsTold, ...], now: float, expected: str
+) -> None:
+    chosen = policy(phased(2, 4), qps=100.0)
+    chosen.handle(Arrived(Query("q", "a", 0.0, SLO), turn=11), 0.0)
+    for word in told:
+        chosen.turned(word)
+    assert ran(chosen.handle(Offered(), now)) == [(expected, 1)]
+
+
+def test_a_router_that_starts_anew_is_believed_from_the_next_query_on() -> None:
+    chosen = policy(phased(2, 4), qps=100.0)
+    chosen.handle(Arrived(Query("old", "a", 0.0, SLO), turn=5000), 0.0)
+    chosen.turned(TurnsTold("a", 0.0, 5003, 0.001))
+    assert ran(chosen.handle(Offered(), 0.002)) == [("large", 1)]
+    chosen.handle(Finished("a", "large", 1, 0.05), 0.05)
+    chosen.handle(Arrived(Query("new", "a", 0.05, 0.05 + SLO), turn=3), 0.05)
+    assert ran(chosen.handle(Offered(), 0.051)) == [("small", 1)]
