@@ -184,6 +184,10 @@ class Controller:
             for slo, count in event.classes:
                 self._classes.handle(replace(event, app=_class_name(event.app, slo), count=count, classes=()), now)
 
+    def excuse(self, now: float) -> None:
+        """The log was silent until now: no device is to be missed for that."""
+        self._fleet.excuse(now)
+
     def listen(self, event: ControllerEvent | Solved, now: float) -> None:
         """Stand by: take note, decide nothing."""
         match event:

@@ -3,6 +3,7 @@
 Rules:
 - A device is alive from a heartbeat until ``timeout`` seconds without one. It rejoins by any later heartbeat, whatever
   its incarnation. One that says it is leaving is alive but not usable.
+- Where nothing could be heard of anyone, nobody was silent: all of them get the whole timeout anew.
 - Nothing is decided here but that; the controller turns changes into plans.
 """
 
@@ -86,6 +87,11 @@ class Fleet:
             change = Change.RESTARTED
         state.device, state.incarnation, state.seen, state.leaving = device, event.incarnation, now, event.leaving
         return change
+
+    def excuse(self, now: float) -> None:
+        """Nothing could be heard until now."""
+        for state in self._states.values():
+            state.seen = max(state.seen, now)
 
     def bury(self, now: float) -> list[DeviceState]:
         """Declare dead what has been silent for too long; those that died now, by name."""

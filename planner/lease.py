@@ -27,7 +27,9 @@ from domain.lease import Lease
 BELIEVED = 0.9
 """Part of the lease that its holder counts on; the rest is for clocks that run at other rates."""
 
-_RENEWALS = 3
+RENEWALS = 3
+"""Of a lease that its holder writes."""
+
 _VACANT = (0, 0)
 
 
@@ -170,7 +172,7 @@ class LeaderLease:
         if self._stopping or not self._caught_up:
             return actions
         if self._holds:
-            if now - self._wrote >= self._lease / _RENEWALS:
+            if now - self._wrote >= self._lease / RENEWALS:
                 self._count += 1
                 actions.append(self._write(self._own(self._count), now))
         elif self._free(now) and (self._claim is None or now - self._wrote >= self._lease):

@@ -25,7 +25,19 @@ from domain.plan import Plan
 from planner.controller import Controller, Solve, Solved
 from planner.fallback import answered
 from planner.greedy import GreedyFill
-from planner.lease import CaughtUp, Lead, LeaderLease, LeaseEvent, LeaseRead, StepDown, Stopping, TermSeen, Write
+from planner.hearing import Hearing
+from planner.lease import (
+    RENEWALS,
+    CaughtUp,
+    Lead,
+    LeaderLease,
+    LeaseEvent,
+    LeaseRead,
+    StepDown,
+    Stopping,
+    TermSeen,
+    Write,
+)
 from planner.problem import Planner, Problem
 from stages.control import Follower
 from stages.outbox import Outbox
@@ -45,6 +57,8 @@ _CATCH_UP = 0.5
 """Seconds that reading the newest plan may take before the lease is looked at again."""
 _PARTING = 2.0
 """Seconds that what was said may take to be written before the lease is given back."""
+_HEARING_MARGIN = 0.25
+"""Seconds by which a renewal of the lease may be read late."""
 _CALM = 10
 """Times the patience where a plan is in force and nothing is urgent: a stand-in would only cost loads."""
 
@@ -103,6 +117,7 @@ class PlannerStage:
             may=self._leads,
         )
         self._lease = LeaderLease(holder or uuid.uuid4().hex[:12], lease=lease)
+        self._hearing = Hearing(lease / RENEWALS + _HEARING_MARGIN)
         self._to_lead: Lead | None = None
         self._leading = False
         self._stirred = asyncio.Event()
@@ -141,7 +156,8 @@ class PlannerStage:
                 self._lease_tell(Ticked())
                 if self._to_lead is not None:
                     await self._lead(plans)
-                self._tell(Ticked())
+                if not self._hearing.deaf(self._clock.monotonic()):
+                    self._tell(Ticked())
                 await self._pause()
         finally:
             self._stop_acting()
@@ -228,6 +244,12 @@ class PlannerStage:
 
     # -- what is heard
 
+    def _hear(self) -> None:
+        """Something was read of what comes at least twice a second, or with each renewal of the lease."""
+        if self._hearing.heard(self._clock.monotonic()):
+            log.warning("planner: the log was silent; devices are given time to be heard again")
+            self._controller.excuse(self._clock.wall())
+
     def _on_plan(self, record: Record) -> None:
         if record.value is None:
             return
@@ -237,19 +259,23 @@ class PlannerStage:
             self._lease_tell(TermSeen(plan.epoch.term))
 
     def _on_status(self, record: Record) -> None:
+        self._hear()
         if record.key == control.LEASE_KEY and record.value is not None:
             self._lease_tell(LeaseRead(control.decode_lease(record.value)))
 
     def _on_demand(self, record: Record) -> None:
+        self._hear()
         if record.value is not None:
             self._tell(control.decode_demand(record.value))
 
     def _on_windows(self, record: Record) -> None:
+        self._hear()
         if record.value is not None and self._windows is not None:
             for counted in self._windows.read(decode_windows(record.value), self._clock.wall()):
                 self._tell(counted)
 
     def _on_heartbeat(self, record: Record) -> None:
+        self._hear()
         if record.value is None:
             return
         beat = control.decode_heartbeat(record.value)
