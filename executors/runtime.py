@@ -5,11 +5,15 @@ the process starts. A model that would silently run on the CPU where a GPU was a
 allowed. On a CPU: one thread an operator, no spinning, one process a core.
 """
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from executors.devices.cuda import CPU, CUDA, cuda_providers
+
 Provider = Literal["cpu", "cuda"]
-PROVIDERS: dict[Provider, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+ConvolutionSearch = Literal["HEURISTIC", "EXHAUSTIVE", "DEFAULT"]
+PROVIDERS: dict[Provider, str] = {"cpu": CPU, "cuda": CUDA}
 """Name here -> name in ONNX Runtime."""
 
 
@@ -17,18 +21,20 @@ PROVIDERS: dict[Provider, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAEx
 class Runtime:
     """``threads``: inside an operator. ``core``: pin the process to this core.
 
-    ``visible_device``: UUID of a GPU or MIG instance. ``memory_limit_bytes``: of the GPU arena (0: none).
-    ``compute_share``: per cent of the GPU's threads under MPS (0: all). ``cpu_fallback``: whether the CPU may stand in
-    where the provider asked for is missing. ``address_space_bytes``: of the process, for models that nobody has vouched
-    for yet (0: no limit; none can be set with CUDA, which maps more than it uses).
+    ``visible``: variables that show the process its GPU, MIG instance or MPS daemon. ``memory_limit_bytes``: of the GPU
+    arena (0: none). ``convolution_search``: how cuDNN's algorithms are chosen, at each new batch size.
+    ``warm_every_size``: run every batch size once at loading, so that nothing is searched for while serving.
+    ``cpu_fallback``: whether the CPU may stand in where the provider asked for is missing. ``address_space_bytes``: of
+    the process, for models that nobody has vouched for yet (0: no limit; CUDA maps more than it uses: none for it).
     """
 
     provider: Provider = "cpu"
     threads: int = 1
     core: int | None = None
-    visible_device: str = ""
+    visible: Mapping[str, str] = field(default_factory=dict)
     memory_limit_bytes: int = 0
-    compute_share: int = 0
+    convolution_search: ConvolutionSearch = "HEURISTIC"
+    warm_every_size: bool = False
     cpu_fallback: bool = False
     address_space_bytes: int = 0
 
@@ -39,31 +45,11 @@ class Runtime:
     def environment(self) -> dict[str, str]:
         """Variables that must stand before the process starts."""
         variables = {"OMP_NUM_THREADS": str(self.threads), "OPENBLAS_NUM_THREADS": "1"}
-        if self.provider == "cuda":
-            if self.visible_device:
-                variables["CUDA_VISIBLE_DEVICES"] = self.visible_device
-            if self.compute_share:
-                variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(self.compute_share)
-        else:
-            variables["CUDA_VISIBLE_DEVICES"] = ""
-        return variables
+        return {**variables, **(self.visible if self.provider == "cuda" else {"CUDA_VISIBLE_DEVICES": ""})}
 
-    def providers(self) -> list[str | tuple[str, dict[str, str]]]:
+    def providers(self) -> list[Any]:
         """What ``InferenceSession(providers=...)`` takes, the one asked for first."""
         if self.provider == "cpu":
-            return [PROVIDERS["cpu"]]
-        options = {
-            # The process sees one device, so it is always number 0.
-            "device_id": "0",
-            # Grow by what is asked for, not by doubling: slices are small and their memory is budgeted.
-            "arena_extend_strategy": "kSameAsRequested",
-            # An exhaustive search would run on every new batch size, in the middle of serving.
-            "cudnn_conv_algo_search": "HEURISTIC",
-        }
-        if self.memory_limit_bytes:
-            options["gpu_mem_limit"] = str(self.memory_limit_bytes)
-        return [(PROVIDERS["cuda"], options), PROVIDERS["cpu"]]
-
-    def accepts(self, actual: str) -> bool:
-        """Whether a session whose first provider is ``actual`` runs where it was meant to."""
-        return actual == PROVIDERS[self.provider] or (self.cpu_fallback and actual == PROVIDERS["cpu"])
+            return [CPU]
+        search = self.convolution_search
+        return cuda_providers(self.memory_limit_bytes, fallback=self.cpu_fallback, search=search)

@@ -5,6 +5,7 @@ the one asked for is refused. What ONNX Runtime raises becomes one line.
 """
 
 import hashlib
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import onnxruntime as ort
 from domain.errors import ExecutionError, LoadError
 from domain.tensor import TensorSpec
 from executors.arrays import NUMPY_TYPES, Array
+from executors.devices.cuda import refuse_fallback, warm_sizes
 from executors.runtime import PROVIDERS, Runtime
 
 _ONNX_TYPES: Mapping[str, str] = {
@@ -67,7 +69,10 @@ class Sessions:
             inference = self._create(path, digest)
             inputs = _check_inputs(inference, specs)
             names = _check_outputs(inference, outputs)
-            _warm(inference, inputs, names, max_batch)
+            if self._runtime.warm_every_size:
+                _warm(inference, inputs, names, warm_sizes(max_batch))
+            else:
+                _warm(inference, inputs, names, _doubling(max_batch), within=WARM_SECONDS)
         except LoadError:
             raise
         except Exception as error:  # ONNX Runtime raises its own classes, OSError, ValueError, ...
@@ -112,9 +117,8 @@ class Sessions:
             raise LoadError(f"{path.name}: its content does not have the recorded SHA-256; register the model again")
         # From bytes, so that what was hashed is what runs, and a graph cannot name other files beside it.
         inference = ort.InferenceSession(model, _options(self._runtime), providers=self._runtime.providers())
-        actual = inference.get_providers()[0]
-        if not self._runtime.accepts(actual):
-            raise LoadError(f"{path.name}: runs on {actual} instead of {PROVIDERS[self._runtime.provider]}")
+        if self._runtime.provider == "cuda":
+            refuse_fallback(inference.get_providers(), fallback=self._runtime.cpu_fallback)
         return inference
 
 
@@ -170,16 +174,25 @@ def _check_outputs(inference: ort.InferenceSession, outputs: Sequence[str]) -> t
     return tuple(outputs or available)
 
 
+def _doubling(max_batch: int) -> list[int]:
+    """1, 2, 4, ... and ``max_batch``: memory is then in place."""
+    return [*(1 << i for i in range(max_batch.bit_length()) if 1 << i < max_batch), max_batch]
+
+
 def _warm(
-    inference: ort.InferenceSession, inputs: Sequence[TensorSpec], outputs: Sequence[str], max_batch: int
+    inference: ort.InferenceSession,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[str],
+    sizes: Sequence[int],
+    *,
+    within: float = math.inf,
 ) -> None:
-    """Run zeros at 1, 2, 4, ... and ``max_batch`` rows, as far as WARM_SECONDS goes: memory is then in place."""
+    """Run zeros at each of ``sizes``, ascending, as far as ``within`` seconds go."""
     begun = time.perf_counter()
-    sizes = [1 << i for i in range(max_batch.bit_length()) if 1 << i < max_batch]
-    for batch in [*sizes, max_batch]:
+    for batch in sizes:
         zeros = {s.name: np.zeros((batch, *s.row_shape), NUMPY_TYPES[s.datatype]) for s in inputs}
         inference.run(outputs, zeros)
-        if time.perf_counter() - begun > WARM_SECONDS:
+        if time.perf_counter() - begun > within:
             return
 
 

@@ -14,12 +14,12 @@ from domain.errors import ConfigurationError
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 
 
-def cuda_providers(memory_bytes: int = 0, *, fallback: bool = False) -> list[Any]:
+def cuda_providers(memory_bytes: int = 0, *, fallback: bool = False, search: str = "HEURISTIC") -> list[Any]:
     """The ``providers`` argument of a session. ``memory_bytes``: of the arena, 0 for no limit."""
     options: dict[str, Any] = {
         "device_id": 0,  # a child process sees one slice
         "arena_extend_strategy": "kSameAsRequested",
-        "cudnn_conv_algo_search": "HEURISTIC",
+        "cudnn_conv_algo_search": search,
         "do_copy_in_default_stream": True,
     }
     if memory_bytes > 0:

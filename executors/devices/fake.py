@@ -4,10 +4,13 @@ Rules:
 - Placements, counts and compute are checked against the GPU type's table, overlap included.
 - A compute instance can be destroyed only while no process runs on it, a GPU instance only without compute instances.
 - UUIDs change with every instance created. MIG mode can be switched only while there are no instances.
+- Creating or destroying an instance takes ``step_s`` seconds, in the thread that asks for it.
 - Without ``privileged`` everything that changes something fails as it does for a user who is not root.
 """
 
 import re
+import threading
+import time
 from collections import Counter
 
 from domain.errors import ConfigurationError
@@ -37,7 +40,9 @@ class _FakeGpu:
 class FakeLibrary:
     """Implements DeviceLibrary. ``busy``: (gpu, instance) pairs on which a process runs."""
 
-    def __init__(self, kind: str, count: int, *, mig: bool = True, privileged: bool = True) -> None:
+    def __init__(
+        self, kind: str, count: int, *, mig: bool = True, privileged: bool = True, step_s: float = 0.0
+    ) -> None:
         table = table_of(kind)
         self.busy: set[tuple[int, int]] = set()
         self.log: list[str] = []
@@ -45,6 +50,8 @@ class FakeLibrary:
         self._privileged = privileged
         self._gpus = [_FakeGpu(i, table, mig) for i in range(count)]
         self._created = 0
+        self._step_s = step_s
+        self._lock = threading.Lock()
 
     def count(self) -> int:
         """GPUs there are."""
@@ -90,9 +97,10 @@ class FakeLibrary:
         if profile not in one.table.profiles or not one.table.fits(tuple(one.instances.values()), wanted):
             held = Counter(i.profile for i in one.instances.values())
             raise DeviceError(Fault.NO_ROOM, f"GPU {gpu} has no room for {profile} at slot {start} beside {dict(held)}")
-        self._created += 1
-        one.instances[self._created] = wanted
-        return self._created
+        time.sleep(self._step_s)
+        number = self._number()
+        one.instances[number] = wanted
+        return number
 
     def create_compute(self, gpu: int, instance: int) -> int:
         """One for each instance."""
@@ -100,10 +108,10 @@ class FakeLibrary:
         self._instance(one, instance)
         if instance in one.compute:
             raise DeviceError(Fault.NO_ROOM, f"instance {instance} of GPU {gpu} has a compute instance already")
-        self._created += 1
-        one.compute[instance] = self._created
-        one.uuids[instance] = f"MIG-fake-{gpu:04d}-{self._created:06d}"
-        return self._created
+        number = self._number()
+        one.compute[instance] = number
+        one.uuids[instance] = f"MIG-fake-{gpu:04d}-{number:06d}"
+        return number
 
     def destroy_compute(self, gpu: int, instance: int, compute: int) -> None:
         """Raises DeviceError(IN_USE) while a process runs there."""
@@ -121,7 +129,13 @@ class FakeLibrary:
         self._instance(one, instance)
         if instance in one.compute:
             raise DeviceError(Fault.IN_USE, f"instance {instance} of GPU {gpu} still has a compute instance")
+        time.sleep(self._step_s)
         del one.instances[instance]
+
+    def _number(self) -> int:
+        with self._lock:  # workers of several GPUs ask at once, each in a thread
+            self._created += 1
+            return self._created
 
     def _gpu(self, gpu: int) -> _FakeGpu:
         if not 0 <= gpu < len(self._gpus):
@@ -146,9 +160,15 @@ class FakeLibrary:
             raise DeviceError(Fault.NOT_FOUND, f"GPU {one.index} has no instance {instance}")
 
 
-def fake_library(text: str) -> FakeLibrary:
+def fake_library(text: str, *, step_s: float = 0.0) -> FakeLibrary:
     """``a100x8``: eight A100. Raises ConfigurationError for anything else."""
+    kind, count = fake_gpus(text)
+    return FakeLibrary(kind, count, step_s=step_s)
+
+
+def fake_gpus(text: str) -> tuple[str, int]:
+    """Type and number of the GPUs that ``text`` asks for. Raises ConfigurationError."""
     match = re.fullmatch(r"([a-z0-9-]+?)(?:x(\d{1,4}))?", text)
     if match is None or match.group(1) not in TABLES or not 1 <= int(match.group(2) or 1) <= MAX_GPUS:
         raise ConfigurationError(f"--fake-gpu {text!r}: give a type and a count, such as a100x8; {', '.join(TABLES)}")
-    return FakeLibrary(match.group(1), int(match.group(2) or 1))
+    return match.group(1), int(match.group(2) or 1)

@@ -68,10 +68,14 @@ class FoundGpu:
         if self.table is None or not self.instances:
             return Device(name=name, type=kind, memory_bytes=self.info.memory_bytes)
         parts = tuple(
-            Slice(i.uuid or f"{i.profile}.{i.start}", i.profile, self.table.profile(i.profile).memory_bytes)
-            for i in self.instances
+            Slice(slice_name(i), i.profile, self.table.profile(i.profile).memory_bytes) for i in self.instances
         )
         return Device(name=name, type=kind, memory_bytes=self.info.memory_bytes, slices=parts)
+
+
+def slice_name(instance: InstanceInfo) -> str:
+    """Profile and first memory slot: the same for whatever instance comes to lie there."""
+    return f"{instance.profile}.{instance.start}"
 
 
 def discover(library: DeviceLibrary) -> tuple[FoundGpu, ...]:

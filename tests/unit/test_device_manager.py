@@ -88,7 +88,7 @@ def test_found_gpus_become_devices_with_a_slice_an_instance() -> None:
     apply(library, 0, ("4g", "3g"))
     device = discover(library)[0].device("gpu0", "a100")
     assert [(s.profile, s.memory_bytes >> 30) for s in device.slices] == [("4g", 20), ("3g", 20)]
-    assert all(s.name.startswith("MIG-") for s in device.slices)
+    assert [s.name for s in device.slices] == ["4g.0", "3g.4"]
     whole = discover(FakeLibrary("a100", 1, mig=False))[0].device("gpu0", "a100")
     assert [s.profile for s in whole.slices] == ["whole"]
 
