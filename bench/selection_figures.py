@@ -1,12 +1,14 @@
 """The figures of RAMSIS (EuroSys 2024) again, by number: one command and one page each, with its numbers.
 
     python bench/selection_figures.py 5 --out runs/figures
+    python bench/selection_figures.py 5 --speed 3 --png docs/figures
     python bench/selection_figures.py all --quick
 
 5 trace, 6 constant load, 7 expected and simulated, 8 sixty variants, 10 slack grid, 11 batching, 12 three variants.
 
 Arrivals are Poisson at the trace's or a constant rate, the same for all systems; executions are drawn around the
-profile's median (5, 6, 8) or take its p95 (7, 10-12). Needs the papers' data: set SLUICE_DATA.
+profile's median (5, 6, 8) or take its p95 (7, 10-12). ``--speed`` plays the trace that many times as fast: every load
+is seen, for a shorter time. Needs the papers' data: set SLUICE_DATA.
 """
 
 import argparse
@@ -24,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
+from bench.selection_pictures import Line, picture
 from domain.profile import BatchLatency, Profile
 from domain.variant import Variant
 from planner.selection.generate import generate
@@ -70,6 +73,7 @@ class Job:
     workers: int
     qps: float = 0.0
     seconds: int = 300
+    speed: int = 1
     service: Literal["p95", "sampled"] = "sampled"
     variants: tuple[str, ...] = ()
     many: int = 0
@@ -113,18 +117,21 @@ def interpolated(w: World, count: int) -> Catalogue:
     return Catalogue.of(w.catalogue.apps.values(), variants, profiles)
 
 
-def trace_rates(seconds: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Queries a second, second by second: the trace's points joined by lines, from its start again after 261 s."""
+def trace_rates(seconds: int, speed: int = 1) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Queries a second, second by second: the trace's points joined by lines, from its start again after 261 s.
+
+    ``seconds`` of the trace, played ``speed`` times as fast.
+    """
     points = np.loadtxt(data() / "twitter_04_25_norm.txt")
     once = np.interp(np.arange(261), points[:, 0], points[:, 1])
-    return np.resize(once, seconds)
+    return np.resize(once, seconds)[::speed]
 
 
 def compute(job: Job) -> list[Point]:
     """All systems on the same arrivals."""
     w = world(job)
     rng = np.random.default_rng([job.workers, int(job.qps), job.slo_ms])
-    rates = trace_rates(job.seconds) if job.kind == "trace" else np.full(job.seconds, job.qps)
+    rates = trace_rates(job.seconds, job.speed) if job.kind == "trace" else np.full(job.seconds, job.qps)
     arrivals = poisson(rates, 1.0, rng)
     panel = f"{job.task}, {job.slo_ms} ms"
     system = job.label
@@ -191,7 +198,7 @@ def good(p: Point) -> bool:
     return p.violation <= PLOTTED
 
 
-def figures(quick: bool) -> dict[str, tuple[str, str, list[Job]]]:
+def figures(quick: bool, speed: int = 1) -> dict[str, tuple[str, str, list[Job]]]:
     """Number -> title, label of x, jobs."""
     trace_s = 60 if quick else 300
     load_s = 10 if quick else 30
@@ -202,7 +209,7 @@ def figures(quick: bool) -> dict[str, tuple[str, str, list[Job]]]:
     image = Job("table", "image", 150, 60, seconds=load_s, service="p95")
     return {
         "5": ("Twitter trace: accuracy by workers", "workers",
-              [Job("trace", t, s, k, seconds=trace_s) for t, s in each for k in ks]),
+              [Job("trace", t, s, k, seconds=trace_s, speed=speed) for t, s in each for k in ks]),
         "6": ("Constant load: accuracy by load", "queries/s",
               [Job("constant", t, s, CONSTANT_WORKERS[t], float(q), load_s) for t, s in each for q in loads]),
         "7": ("Expected and simulated", "queries/s",
@@ -250,6 +257,15 @@ def draw(title: str, x_label: str, points: list[Point], file: Path) -> None:
     )
 
 
+def curves(points: list[Point]) -> list[Line]:
+    """One a panel and system, of what the paper would plot."""
+    lines: dict[tuple[str, str], Line] = {}
+    for p in sorted(filter(good, points), key=lambda p: (p.panel, p.x)):
+        line = lines.setdefault((p.panel, p.system), Line(p.panel, p.system))
+        line.add(p.x, (p.accuracy, p.violation), (p.expected_accuracy, p.expected_violation))
+    return list(lines.values())
+
+
 def gains(points: list[Point]) -> list[str]:
     """By task: accuracy over each rule where both are within 5 % violations, in points, and workers saved."""
     said = []
@@ -280,11 +296,13 @@ def main() -> None:
     parser.add_argument("figure", choices=["5", "6", "7", "8", "10", "11", "12", "all"])
     parser.add_argument("--out", type=Path, default=Path("runs/figures"))
     parser.add_argument("--quick", action="store_true", help="fewer places, shorter runs")
+    parser.add_argument("--speed", type=int, default=1, metavar="X", help="of the trace, for figure 5")
+    parser.add_argument("--png", type=Path, metavar="FOLDER", help="write a picture of each figure there too")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
     data()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    chosen = figures(arguments.quick)
+    chosen = figures(arguments.quick, max(1, arguments.speed))
     for number in chosen if arguments.figure == "all" else [arguments.figure]:
         title, x_label, jobs = chosen[number]
         points = [p for found in _each(compute, jobs, arguments.processes) for p in found]
@@ -292,6 +310,9 @@ def main() -> None:
         file = arguments.out / f"figure-{number}.html"
         draw(f"Figure {number}. {title}", x_label, points, file)
         print(f"figure {number}: {file}")
+        if arguments.png:
+            file = arguments.png / f"selection-{number}.png"
+            picture(f"Figure {number}. {title}", x_label, curves(points), file)
         for line in gains(points):
             print(f"  {line}")
 

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 DROP = 255
 """The action code that gives the head of the queue up."""
 
+CLOCK = 1e-6
+"""Seconds that slacks, differences of times of day as floats, are off: a head that just came has all its slack."""
+
 
 @dataclass(frozen=True, slots=True)
 class Spread:
@@ -98,7 +101,7 @@ class SelectionTable:
     def lookup(self, queued: int, slack: float, phase: int = 0) -> tuple[int, int]:
         """(index of the variant or DROP, queries to run) for at least one query queued."""
         n = min(queued, self.longest)
-        j = max(bisect_right(self.slacks, slack) - 1, 0)
+        j = max(bisect_right(self.slacks, slack + CLOCK) - 1, 0)
         at = ((n - 1) * self.phases + phase) * len(self.slacks) + j
         return self.actions[at], self.batches[at] if self.batches else n
 

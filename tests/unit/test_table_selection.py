@@ -227,3 +227,13 @@ def test_a_router_that_starts_anew_is_believed_from_the_next_query_on() -> None:
     chosen.handle(Finished("a", "large", 1, 0.05), 0.05)
     chosen.handle(Arrived(Query("new", "a", 0.05, 0.05 + SLO), turn=3), 0.05)
     assert ran(chosen.handle(Offered(), 0.051)) == [("small", 1)]
+
+
+def test_a_head_that_has_just_come_has_all_its_slack_at_any_time_of_day() -> None:
+    """``at + SLO - at`` is rarely SLO: times of day as floats are good to a quarter of a microsecond."""
+    careful = table(10.0, [[0, 0, 1], [0, 0, 0]])
+    for i in range(50):
+        at = 1.7e9 + 0.1237 * i
+        chosen = policy(careful)
+        arrive(chosen, "q", at)
+        assert ran(chosen.handle(Offered(), at)) == [("large", 1)]
