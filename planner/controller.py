@@ -11,7 +11,7 @@ Rules:
   that comes after ``solve_timeout`` is ignored.
 - A plan is asked for: when the first device is seen; ``join_grace`` after further ones (they come in flocks); at once
   when one left or died; every ``plan_period``; on a burst, at most every ``burst_interval``, and ``burst_period`` after
-  it; when measured latency contradicts a profile; when a variant failed to load.
+  it; when measured latency contradicts a profile; when a variant failed to load; when the registry says otherwise.
 - An answer is published if devices changed since the plan in force, if it holds other variants, or if a share moved by
   more than ``publish_change``: an epoch that changes nothing costs routers a switch for nothing. Placements on devices
   that died while it was solved are left out.
@@ -19,55 +19,34 @@ Rules:
 - A standby's controller listens: it knows demand, devices, measured latencies and failed loads, and decides nothing.
   Once it leads, the newest plan goes on at once in the new term, on the devices that are heard, and a new one is asked
   for.
+- A GPU that is to be cut otherwise hosts nothing from the plan that says so until its worker states other slices or a
+  fault; which GPUs, and when that is thought about, is ``planner.geometry.changes``. An urgent question is asked
+  without it. Where a device states slices unasked, an epoch without what was placed on those that are gone is published
+  at once.
 - Shortage is announced with the first plan that cannot serve an app, and its end after ``calm_plans`` that can.
 
 A plan's fences are the shell's: it knows offsets.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from domain.actions import Announce, ControllerAction, Publish, Reclaim
 from domain.device import Device
 from domain.events import ControllerEvent, DemandCounted, DeviceSeen, LatencyMeasured, PlanAcknowledged, Ticked
-from domain.plan import Epoch, Placement, Plan
-from domain.profile import Quantile
-from planner.demand import DemandEstimator, DemandSettings, Estimate
+from domain.plan import Epoch, Plan
+from planner.controller_settings import ControllerSettings as ControllerSettings
+from planner.demand import Estimate
 from planner.fleet import Change, Fleet
-from planner.latency import LatencyFactors, LatencySettings
-from planner.problem import Allocation, AppDemand, Capacity, Problem
+from planner.geometry.changes import CutNews, GeometryChanges
+from planner.outlook import Outlook
+from planner.problem import Allocation, Problem
 from planner.shortage import ShortageWatch
+from planner.standing import differs, reduced
 from profiles.catalogue import Catalogue
 
 _BURST = "burst of"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerSettings:
-    """Seconds unless said otherwise. ``headroom``: a uniform one instead of each app's own."""
-
-    plan_period: float = 10.0
-    burst_interval: float = 1.0
-    burst_period: float = 3.0
-    device_timeout: float = 2.0
-    join_grace: float = 0.25
-    solve_timeout: float = 60.0
-    load_failure_hold: float = 60.0
-    publish_change: float = 0.01
-    served_enough: float = 0.999
-    calm_plans: int = 2
-    headroom: float | None = None
-    capacity: Capacity = "best-batch"
-    quantile: Quantile = "median"
-    variants_per_device: int = 1
-    switching_weight: float = 0.0
-    max_loads: int | None = None
-    money_weight: float = 0.0
-    budget: float | None = None
-    strict_on_demand: float = 0.0
-    demand: DemandSettings = field(default_factory=DemandSettings)
-    latency: LatencySettings = field(default_factory=LatencySettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +100,13 @@ class Controller:
         assume_alive: bool = False,
         previous: Plan | None = None,
     ) -> None:
-        self._catalogue = catalogue
         self._settings = settings or ControllerSettings()
         self._term = term
         self._number = 0
         self._fleet = Fleet(devices, self._settings.device_timeout)
         self._assume_alive = assume_alive
-        self._demand = DemandEstimator(self._settings.demand)
-        self._classes = DemandEstimator(self._settings.demand)
-        self._factors = LatencyFactors(catalogue, self._settings.quantile, self._settings.latency)
-        self._failed: dict[tuple[str, str], float] = {}
+        self._changes = GeometryChanges(self._settings.changes, enabled=self._settings.geometry != "off")
+        self._outlook = Outlook(catalogue, self._settings)
         self._plan = previous
         self._missing = dict(previous.incarnations) if previous is not None else {}
         self._began: float | None = None
@@ -155,14 +131,14 @@ class Controller:
 
     def estimates(self, now: float) -> Mapping[str, Estimate]:
         """Demand of each app in the catalogue as it would be planned for now."""
-        return {app: self._demand.estimate(app, now) for app in sorted(self._catalogue.apps)}
+        return self._outlook.estimates(now)
 
     def handle(self, event: ControllerEvent | Solved, now: float) -> list[ControllerAction | Solve]:
         """Decide. Unknown apps, devices and epochs are ignored."""
         actions: list[ControllerAction | Solve] = []
         match event:
             case DemandCounted():
-                self._counted(event, now)
+                self._outlook.counted(event, now)
             case DeviceSeen():
                 self._device_seen(event, now, actions)
             case PlanAcknowledged():
@@ -178,11 +154,15 @@ class Controller:
         self._maybe_solve(now, actions)
         return actions
 
-    def _counted(self, event: DemandCounted, now: float) -> None:
-        if event.app in self._catalogue.apps:
-            self._demand.handle(event, now)
-            for slo, count in event.classes:
-                self._classes.handle(replace(event, app=_class_name(event.app, slo), count=count, classes=()), now)
+    def registered(self, catalogue: Catalogue, now: float, *, leads: bool) -> list[ControllerAction | Solve]:
+        """Other apps or variants are served from now on. Who stands by only takes note."""
+        changed = self._outlook.registered(catalogue)
+        actions: list[ControllerAction | Solve] = []
+        if leads and changed:
+            self._pending = None  # its answer would be about what is served no more
+            self._want(f"registry: {', '.join(changed)}", now)
+            self._maybe_solve(now, actions)
+        return actions
 
     def excuse(self, now: float) -> None:
         """The log was silent until now: no device is to be missed for that."""
@@ -192,16 +172,17 @@ class Controller:
         """Stand by: take note, decide nothing."""
         match event:
             case DemandCounted():
-                self._counted(event, now)
+                self._outlook.counted(event, now)
             case DeviceSeen():
                 self._fleet.seen(event, now)
+                self._changes.seen(event, now)
             case LatencyMeasured():
-                self._factors.handle(event)
+                self._outlook.measured(event)
             case PlanAcknowledged():
                 device_type = self._fleet.type_of(event.device)
                 if device_type is not None:
                     for variant in event.failed:
-                        self._failed[variant, device_type] = now + self._settings.load_failure_hold
+                        self._outlook.failed(variant, device_type, now)
             case Ticked() | Solved():
                 pass
             case _:
@@ -214,6 +195,7 @@ class Controller:
         if newest is not None and newest.epoch.term == term:
             self._number = max(self._number, newest.epoch.number)
         self._plan = newest
+        self._changes.take_over(newest, now)
         named = newest.incarnations if newest is not None else {}
         heard = self._fleet.incarnations()
         self._missing = {name: incarnation for name, incarnation in named.items() if name not in heard}
@@ -233,14 +215,13 @@ class Controller:
         return actions
 
     def _carry_on(self, newest: Plan, reason: str, now: float, actions: list[ControllerAction | Solve]) -> None:
-        usable = {d.name for d in self._fleet.usable()}
-        kept = tuple(p for p in newest.placements if p.device in usable)
-        served = _served_by(newest, kept)
-        self._publish(replace(newest, placements=kept, served=served, reason=reason, solve_s=0.0), now, actions)
+        left = reduced(newest, self._hosts(), reason) or replace(newest, reason=reason, solve_s=0.0)
+        self._publish(left, now, actions)
 
     def _device_seen(self, event: DeviceSeen, now: float, actions: list[ControllerAction | Solve]) -> None:
         change = self._fleet.seen(event, now)
         self._missing.pop(event.device, None)
+        self._recut([news] if (news := self._changes.seen(event, now)) else [], now, actions)
         if change is Change.NONE:
             return
         subject = f"device:{event.device}"
@@ -253,12 +234,14 @@ class Controller:
                     self._publish(replace(self._plan, reason=reason, solve_s=0.0), now, actions)
                 return
             case Change.LEAVING:
+                self._changes.left(event.device)
                 self._without(reason, now, actions)
             case Change.JOINED | Change.RETURNED:
                 first = len(self._fleet.usable()) == 1
                 self._want(reason, now if first else now + self._settings.join_grace)
             case Change.STAYS | Change.CHANGED:
                 self._want(reason, now)
+                self._reduce(reason, now, actions)
         self._devices_changed = True
 
     def _ticked(self, now: float, actions: list[ControllerAction | Solve]) -> None:
@@ -269,6 +252,8 @@ class Controller:
             return
         self._reclaim_missing(now, actions)
         dead = self._fleet.bury(now)
+        for state in dead:
+            self._changes.left(state.device.name)
         if any(not state.leaving for state in dead):
             names = ", ".join(state.device.name for state in dead)
             self._without(f"device {names} lost", now, actions)
@@ -276,6 +261,7 @@ class Controller:
             silence = f"no heartbeat for {now - state.seen:.1f} s"
             actions.append(Announce(f"device:{state.device.name}", "left" if state.leaving else "lost", silence))
             actions.append(Reclaim(state.device.name, state.incarnation))
+        self._recut(self._changes.overdue(now), now, actions)
 
     def _reclaim_missing(self, now: float, actions: list[ControllerAction | Solve]) -> None:
         """Devices of the plan before this term that have not been heard of since it began."""
@@ -293,20 +279,29 @@ class Controller:
         self._devices_changed = True
         self._want(reason, now)
         self._urgent = True
-        if self._plan is None:
-            return
-        usable = {d.name for d in self._fleet.usable()}
-        kept = tuple(p for p in self._plan.placements if p.device in usable)
-        if len(kept) == len(self._plan.placements):
-            return
-        self._publish(
-            replace(self._plan, placements=kept, served=_served_by(self._plan, kept), reason=reason, solve_s=0.0),
-            now,
-            actions,
-        )
+        self._reduce(reason, now, actions)
+
+    def _reduce(self, reason: str, now: float, actions: list[ControllerAction | Solve]) -> None:
+        """Publish the plan in force without what is placed on devices or slices that are gone, where anything is."""
+        left = reduced(self._plan, self._hosts(), reason) if self._plan is not None else None
+        if left is not None:
+            self._urgent = True
+            self._publish(left, now, actions)
+
+    def _recut(self, news: Iterable[CutNews], now: float, actions: list[ControllerAction | Solve]) -> None:
+        """GPUs have other slices, or have to do with those they had: either way they can host again."""
+        for one in news:
+            actions.append(Announce(f"device:{one.device}", one.state, one.detail))
+            self._want(f"{one.device} {one.state}", now)
+            self._devices_changed = True
+
+    def _hosts(self) -> list[Device]:
+        """Devices that something may be placed on."""
+        changing = self._changes.changing
+        return [d for d in self._fleet.usable() if d.name not in changing]
 
     def _measured(self, event: LatencyMeasured, now: float, actions: list[ControllerAction | Solve]) -> None:
-        factor = self._factors.handle(event)
+        factor = self._outlook.measured(event)
         if factor is None:
             return
         name = f"{event.variant}@{event.device_type}"
@@ -325,24 +320,9 @@ class Controller:
         if device_type is None or event.epoch.term != self._term:
             return
         for variant in event.failed:
-            key = (variant, device_type)
-            fresh = self._failed.get(key, -1.0) < now
-            self._failed[key] = now + self._settings.load_failure_hold
-            if fresh:
+            if self._outlook.failed(variant, device_type, now):
                 actions.append(Announce(f"device:{event.device}", "load_failed", f"{variant} could not be loaded"))
                 self._want(f"{variant} failed to load on {event.device}", now)
-
-    def _usable_catalogue(self, now: float) -> Catalogue:
-        """Without what failed to load a short while ago, unless the app has nothing else."""
-        barred = {key for key, until in self._failed.items() if until > now}
-        if not barred:
-            return self._catalogue
-        profiles = {key: p for key, p in self._catalogue.profiles.items() if key not in barred}
-        left = {self._catalogue.variants[variant].app for variant, _ in profiles}
-        for key in sorted(barred):
-            if key in self._catalogue.profiles and self._catalogue.variants[key[0]].app not in left:
-                profiles[key] = self._catalogue.profiles[key]
-        return Catalogue(self._catalogue.apps, self._catalogue.variants, dict(sorted(profiles.items())))
 
     def _want(self, reason: str, at: float) -> None:
         self._wanted.setdefault(reason, at)
@@ -359,14 +339,19 @@ class Controller:
             if since >= (min(s.burst_period, s.plan_period) if self._after_burst else s.plan_period):
                 self._want("period", now)
             if since >= s.burst_interval:
-                for app in self._demand.bursting(now):
+                for app in self._outlook.bursting(now):
                     self._want(f"{_BURST} {app}", now)
                     self._urgent = True
+        if self._changes.due(now):
+            self._want("demand or devices have moved", now)
         due = [reason for reason, at in self._wanted.items() if at <= now]
-        if not due or self._pending is not None or not self._fleet.usable():
+        if not due or self._pending is not None or not self._hosts():
             return
         reasons = sorted(self._wanted)
         problem = self.problem(now)
+        if not self._urgent:
+            recuts = self._changes.question(self._fleet.usable(), problem.demands, now)
+            problem = replace(problem, recuts=recuts)
         self._solves += 1
         self._pending = _Pending(self._solves, now, problem, self._devices_changed)
         self._after_burst = any(reason.startswith(_BURST) for reason in reasons)
@@ -377,46 +362,7 @@ class Controller:
 
     def problem(self, now: float) -> Problem:
         """What would be asked of the planner now."""
-        s = self._settings
-        demands = []
-        for app, estimate in self.estimates(now).items():
-            goal = self._catalogue.apps[app]
-            headroom = estimate.headroom if s.headroom is None else s.headroom
-            demands += [
-                AppDemand(
-                    app=app,
-                    qps=estimate.qps * part,
-                    slo=slo,
-                    headroom=headroom,
-                    spread=estimate.spread if s.headroom is None else 0.0,
-                    min_accuracy=goal.min_accuracy,
-                    query_class=goal.query_class,
-                )
-                for slo, part in self._slo_parts(app, now)
-            ]
-        return Problem(
-            demands=tuple(demands),
-            devices=tuple(self._fleet.usable()),
-            catalogue=self._usable_catalogue(now),
-            previous=self._plan.placements if self._plan else (),
-            capacity=s.capacity,
-            quantile=s.quantile,
-            latency_factor=self._factors.factors,
-            variants_per_device=s.variants_per_device,
-            switching_weight=s.switching_weight,
-            max_loads=s.max_loads,
-            money_weight=s.money_weight,
-            budget=s.budget,
-            strict_on_demand=s.strict_on_demand,
-        )
-
-    def _slo_parts(self, app: str, now: float) -> list[tuple[float, float]]:
-        """(SLO, part of the demand) of each SLO class, as counted; an app without classes is one."""
-        goal = self._catalogue.apps[app]
-        if not goal.slo_classes:
-            return [(goal.slo, 1.0)]
-        counted = [self._classes.estimate(_class_name(app, slo), now).qps for slo in goal.slo_classes]
-        return [(slo, qps / sum(counted)) for slo, qps in zip(goal.slo_classes, counted, strict=True)]
+        return self._outlook.problem(self._hosts(), self._plan.placements if self._plan else (), now)
 
     def _solved(self, event: Solved, now: float, actions: list[ControllerAction | Solve]) -> None:
         pending = self._pending
@@ -424,20 +370,16 @@ class Controller:
             return
         if not event.provisional:
             self._pending = None
-        allocation = event.allocation
-        usable = {d.name for d in self._fleet.usable()}
-        placements = tuple(p for p in allocation.placements if p.device in usable)
-        if not usable:
+        if not self._fleet.usable():
             return
-        demand: dict[str, float] = {}
-        for d in pending.problem.demands:
-            demand[d.app] = demand.get(d.app, 0.0) + d.qps
-            self._demand.cover(d.app, demand[d.app] * allocation.headroom.get(d.app, d.headroom))
+        allocation = event.allocation
+        recut = self._changes.answered(pending.problem, allocation.geometries, self._next, now)
+        actions.extend(Announce(f"device:{one.device}", one.state, one.detail) for one in recut)
         plan = Plan(
-            epoch=Epoch(self._term, self._number),
+            epoch=self._next,
             created=now,
-            placements=placements,
-            demand=demand,
+            placements=allocation.placements,
+            demand=self._outlook.planned(pending.problem, allocation),
             served=dict(allocation.served),
             objective=allocation.objective,
             bound=allocation.bound,
@@ -445,46 +387,25 @@ class Controller:
             solve_s=event.solve_s,
             nondeterministic=allocation.nondeterministic,
         )
-        if len(placements) < len(allocation.placements):
-            plan = replace(plan, served=_served_by(plan, placements))
+        left = reduced(plan, self._hosts(), event.reason)
+        plan = plan if left is None else replace(left, solve_s=event.solve_s)
         actions.extend(self._shortage.observe(plan))
-        if pending.devices_changed or self._plan is None or self._differs(plan.placements):
+        if pending.devices_changed or recut or self._plan is None or self._worth(self._plan, plan):
             self._publish(plan, now, actions)
 
+    @property
+    def _next(self) -> Epoch:
+        return Epoch(self._term, self._number + 1)
+
+    def _worth(self, old: Plan, new: Plan) -> bool:
+        """Whether ``new`` is worth an epoch: it places otherwise, or GPUs are cut otherwise than ``old`` says."""
+        changed = old.geometries != self._changes.geometries(self._fleet.usable())
+        return changed or differs(old.placements, new.placements, self._settings.publish_change)
+
     def _publish(self, plan: Plan, now: float, actions: list[ControllerAction | Solve]) -> None:
-        self._number += 1
+        epoch = self._next
+        self._number = epoch.number
         named = self._fleet.incarnations()
-        self._plan = replace(plan, epoch=Epoch(self._term, self._number), created=now, incarnations=named)
+        geometries = self._changes.geometries(self._fleet.usable())
+        self._plan = replace(plan, epoch=epoch, created=now, incarnations=named, geometries=geometries)
         actions.append(Publish(self._plan))
-
-    def _differs(self, placements: Iterable[Placement]) -> bool:
-        assert self._plan is not None
-        old = {(p.device, p.slice, p.app): p for p in self._plan.placements}
-        new = {(p.device, p.slice, p.app): p for p in placements}
-        if old.keys() != new.keys():
-            return True
-        return any(
-            p.variants != old[key].variants
-            or p.slo != old[key].slo
-            or p.max_batch != old[key].max_batch
-            or abs(p.share - old[key].share) > self._settings.publish_change
-            for key, p in new.items()
-        )
-
-
-def _class_name(app: str, slo: float) -> str:
-    return f"{app} {slo!r}"
-
-
-def _served_by(plan: Plan, kept: Sequence[Placement]) -> dict[str, float]:
-    """Served fractions of what is left of a plan."""
-    before: dict[str, float] = {}
-    after: dict[str, float] = {}
-    for p in plan.placements:
-        before[p.app] = before.get(p.app, 0.0) + p.share
-    for p in kept:
-        after[p.app] = after.get(p.app, 0.0) + p.share
-    return {
-        app: fraction * (after.get(app, 0.0) / before[app] if before.get(app) else 1.0)
-        for app, fraction in plan.served.items()
-    }

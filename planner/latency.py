@@ -64,6 +64,12 @@ class LatencyFactors:
         seen.acted = factor if abs(factor - 1.0) > s.threshold else 1.0
         return seen.acted
 
+    def registered(self, catalogue: Catalogue) -> None:
+        """Other variants are served from now on; what was measured of those that stay unchanged counts."""
+        kept = {k for k, p in catalogue.profiles.items() if self._catalogue.profiles.get(k) == p}
+        self._evidence = {key: e for key, e in self._evidence.items() if key in kept}
+        self._catalogue = catalogue
+
     @property
     def factors(self) -> Mapping[tuple[str, str], float]:
         """Factors acted on, other than 1."""

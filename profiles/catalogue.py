@@ -1,6 +1,6 @@
 """The catalogue: apps, variants and profiles, as one immutable value that planner, policies and reports read."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -49,3 +49,41 @@ class Catalogue:
     def best_accuracy(self, app: str) -> float:
         """Accuracy of the app's best variant; 1.0 where it has none."""
         return max((v.accuracy for v in self.variants.values() if v.app == app), default=1.0)
+
+    def only(self, apps: Collection[str]) -> "Catalogue":
+        """What it says of ``apps``."""
+        variants = {name: v for name, v in self.variants.items() if v.app in apps}
+        return Catalogue(
+            {name: a for name, a in self.apps.items() if name in apps},
+            variants,
+            {pair: p for pair, p in self.profiles.items() if pair[0] in variants},
+        )
+
+    def replacing(self, app: str, part: "Catalogue | None") -> "Catalogue":
+        """With ``part``, a catalogue of ``app`` alone, in the place of what was said of it; None: without it."""
+        rest = self.only(self.apps.keys() - {app})
+        if part is None:
+            return rest
+        return Catalogue.of(
+            [*rest.apps.values(), *part.apps.values()],
+            [*rest.variants.values(), *part.variants.values()],
+            [*rest.profiles.values(), *part.profiles.values()],
+        )
+
+
+class KnownCatalogue(Catalogue):
+    """Everything that was ever served by this process: it grows, and forgets nothing that may still run.
+
+    For those who look single variants up: a worker answers with a variant for a while after it was retired. What is
+    served at present is a ``Catalogue`` of its own. Grows within one event loop.
+    """
+
+    def __init__(self, first: Catalogue) -> None:
+        super().__init__(dict(first.apps), dict(first.variants), dict(first.profiles))
+
+    def add(self, more: Catalogue) -> None:
+        """Know this too; what has the same name is replaced."""
+        for mine, theirs in ((self.apps, more.apps), (self.variants, more.variants), (self.profiles, more.profiles)):
+            assert isinstance(mine, dict)
+            mine.update(theirs)
+        self.__dict__.pop("device_types", None)

@@ -10,11 +10,11 @@ from typing import Any
 
 import orjson
 
-from domain.errors import InvalidInputError
 from profiles.catalogue import Catalogue
-from profiles.document import app_to_document, decode, from_document, profile_to_document, variant_to_document
+from profiles.document import app_to_document, profile_to_document, variant_to_document
 from profiles.registered import merged
 from sluice.reading import read_results
+from stages.registry import part_of
 from streams.ports import Broker, Producer, TopicPartition, Written
 from streams.topics import Topics
 
@@ -55,13 +55,7 @@ async def publish_catalogue(
 async def read_catalogue(broker: Broker, topics: Topics) -> Catalogue:
     """What the topic says, rebuilt. Raises InvalidInputError for a record that is no catalogue of one app."""
     there, _ = await _records(broker, topics)
-    parts = []
-    for app, data in sorted(there.items()):
-        part = from_document(decode(data, f"registry.{app[:80]}"))
-        if tuple(part.apps) != (app,):
-            raise InvalidInputError(f"registry.{app[:80]}", "is about another app than its key says; register it again")
-        parts.append(part)
-    return merged(parts)
+    return merged([part_of(app, data) for app, data in sorted(there.items())])
 
 
 async def _records(broker: Broker, topics: Topics) -> tuple[Mapping[str, bytes], int]:

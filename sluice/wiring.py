@@ -6,7 +6,7 @@ Each role imports what it needs when it is built: a stage in a process of its ow
 import os
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -32,8 +32,11 @@ from policies.routing.goals import GoalRouting
 from policies.routing.registry import routing
 from policies.routing.streams import StreamRouting
 from policies.routing.weighted import WeightedRouting
-from profiles.catalogue import Catalogue
+from profiles.catalogue import Catalogue, KnownCatalogue
+from profiles.registered import Registered
+from sluice.capacity import driven, procurement, scaler
 from sluice.goals import goal_variants, highest_costs
+from sluice.live_registry import LiveRegistry
 from sluice.settings import Settings
 from stages.admission import AdmissionStage, DedupeWindow
 from stages.clock import SystemClock
@@ -41,6 +44,7 @@ from stages.control import Follower
 from stages.eventlog import Recorded
 from stages.exactly_once import ExactlyOnce
 from stages.outbox import Outbox
+from stages.registry import RegistryStage
 from stages.router import RouterStage
 from stages.run import Stage
 from stages.sink import OutcomeStore, SinkStage
@@ -58,8 +62,8 @@ if TYPE_CHECKING:
 
 _UNHURRIED = 20.0
 
-ROLES = ("admission", "router", "worker", "demand", "planner", "sink", "http", "web")
-"""Process roles, upstream first. ``demand`` is not part of "all" where the planner counts plainly."""
+ROLES = ("admission", "router", "worker", "demand", "planner", "scaler", "procurement", "sink", "http", "web")
+"""Process roles, upstream first. Those that the settings do not ask for are not part of "all"."""
 
 
 @dataclass
@@ -78,6 +82,7 @@ class System:
         self.topics = Topics(self.settings.prefix)
         self.clock = SystemClock()
         self.devices = self.settings.all_devices()
+        self._driven = frozenset(driven(self.settings.scaling, self.settings.procurement, self.devices))
         self._threads = {d.name: d.threads for d in self.settings.devices}
         named = {*self.settings.apps, *self.settings.slo_s, *self.settings.slo_classes_s, *self.settings.promises}
         unknown = named - set(self.catalogue.apps)
@@ -86,14 +91,11 @@ class System:
             raise ConfigurationError(f"apps: {', '.join(sorted(unknown))} not in the catalogue; it has {known}")
         if self.settings.slo_classes_s and self.settings.planner.name != "co-resident":
             raise ConfigurationError("slo_classes_s: only planner.name co-resident gives classes workers of their own")
-        every = {name: self._as_set(app) for name, app in self.catalogue.apps.items()}
+        every = {name: self.as_set(app) for name, app in self.catalogue.apps.items()}
         self.catalogue = replace(self.catalogue, apps=every)
         self.apps = {name: app for name, app in every.items() if not self.settings.apps or name in self.settings.apps}
         if len(self.apps) < len(every):  # what is not served here must not be planned for
-            variants = [v for v in self.catalogue.variants.values() if v.app in self.apps]
-            kept = {v.name for v in variants}
-            profiles = [p for p in self.catalogue.profiles.values() if p.variant in kept]
-            self.catalogue = Catalogue.of(list(self.apps.values()), variants, profiles)
+            self.catalogue = self.catalogue.only(self.apps)
         self.promised = {name: app for name, app in self.apps.items() if app.promise.active}
         rule = self.settings.worker.batching
         if self.promised and not keeps_promises(rule):
@@ -101,6 +103,10 @@ class System:
                 f"worker.batching: {rule!r} keeps no promises, and {', '.join(self.promised)} was promised something; "
                 "choose adaptive, greedy or balanced"
             )
+        self.known = KnownCatalogue(self.catalogue)
+        self._costs = highest_costs(self.catalogue, self.devices)
+        self._goals: list[GoalAdmission] = []
+        self._registry: RegistryStage | None = None
         self._exactly_once: Callable[[str], ExactlyOnce] | None = None
         if self.settings.delivery == "exactly_once":
             self.broker.transactions("check")  # a broker without transactions is an error now
@@ -108,27 +114,52 @@ class System:
         self._logs: list[TextIO] = []
         self._libraries: defaultdict[str, TableLibrary] = defaultdict(TableLibrary)
 
-    async def create_topics(self) -> None:
-        """Create what does not exist."""
-        partitions = self.settings.partitions_of([name for name in self.apps if name not in self.promised])
+    async def create_topics(self, apps: Collection[str] | None = None) -> None:
+        """Create what does not exist, of all that is served where ``apps`` are not named."""
+        apps = self.apps if apps is None else apps
+        partitions = self.settings.partitions_of([name for name in apps if name not in self.promised])
         partitions |= dict.fromkeys(self.promised, 1)
         shared = self.settings.planner.demand_partitions
         devices = [d.name for d in self.devices]
-        specs = self.topics.specs(list(self.apps), devices, partitions=partitions, demand_partitions=shared)
+        specs = self.topics.specs(list(apps), devices, partitions=partitions, demand_partitions=shared)
         await self.broker.admin().create_topics(specs)
+
+    def serve(self, catalogue: Catalogue) -> None:
+        """Serve these apps, and no others, from now on. What was served before stays known to who still runs it."""
+        self.catalogue = catalogue
+        self.apps = dict(catalogue.apps)
+        self.known.add(catalogue)
+        self._costs.update(highest_costs(catalogue, self.devices))
+        for policy in self._goals:
+            policy.registered(goal_variants(catalogue, self.devices))
 
     def stages(self, roles: Sequence[str], *, apps: Sequence[str] = (), devices: Sequence[str] = ()) -> list[Stage]:
         """Stages of ``roles`` (all where empty), of some apps and devices only where named."""
         unknown = set(roles) - set(ROLES)
         if unknown:
             raise ConfigurationError(f"stage {sorted(unknown)[0]!r} is unknown; choose of {', '.join(ROLES)}")
+        windows = self.settings.planner.demand == "faust"
+        chosen = [role for role in ROLES if role in roles or (not roles and (role != "demand" or windows))]
+        live = LiveRegistry(self, roles=chosen, only=apps)
         stages: list[Stage] = []
         for role in ROLES:
-            if role in roles or (not roles and (role != "demand" or self.settings.planner.demand == "faust")):
+            if role in chosen:
                 stages += getattr(self, f"_{role}")(apps or tuple(self.apps), devices)
+            if role == "router" and live.needed:  # stopped with the routers that it started: before the workers
+                self._registry = live.stage()
+                stages.append(self._registry)
+        live.tell(stages)
         if self.settings.metrics.port is not None:
             stages.append(self._metrics(",".join(roles) or "all"))
         return stages
+
+    def _asked_for(self, role: str) -> bool:
+        asked = {
+            "demand": self.settings.planner.demand == "faust",
+            "scaler": self.settings.scaling is not None,
+            "procurement": self.settings.procurement is not None,
+        }
+        return asked.get(role, True)
 
     def close(self) -> None:
         """Close decision logs."""
@@ -148,7 +179,8 @@ class System:
             activated = partial(self._resized, sustainable)
         else:
             policy = admission(limits.policy, max_horizon_s=horizon)()
-        policy = GoalAdmission(policy, goal_variants(self.catalogue, self.devices), self.promised)
+        goals = GoalAdmission(policy, goal_variants(self.catalogue, self.devices), self.promised)
+        self._goals.append(goals)
         return [
             AdmissionStage(
                 {name: self.apps[name] for name in apps},
@@ -156,7 +188,7 @@ class System:
                 producer=self.producer,
                 topics=self.topics,
                 clock=self.clock,
-                policy=policy,
+                policy=goals,
                 activated=activated,
                 exactly_once=self._exactly_once,
                 limits=codec.Limits(
@@ -172,23 +204,24 @@ class System:
 
     def _router(self, apps: Sequence[str], devices: Sequence[str]) -> list[Stage]:
         del devices
-        return [
-            RouterStage(
-                name,
-                broker=self.broker,
-                producer=self.producer,
-                topics=self.topics,
-                clock=self.clock,
-                routing=self._recorded(self._routing(name), f"router-{name}"),
-                promised=name in self.promised,
-                exactly_once=self._exactly_once,
-                activation=Activation(name),
-                exclusive=takes(self.settings.worker.batching, "tables"),
-                activated=partial(self._activated, name),
-                telemetry=self.telemetry,
-            )
-            for name in apps
-        ]
+        return [self.router(name) for name in apps]
+
+    def router(self, name: str) -> RouterStage:
+        """The router of one app."""
+        return RouterStage(
+            name,
+            broker=self.broker,
+            producer=self.producer,
+            topics=self.topics,
+            clock=self.clock,
+            routing=self._recorded(self._routing(name), f"router-{name}"),
+            promised=name in self.promised,
+            exactly_once=self._exactly_once,
+            activation=Activation(name),
+            exclusive=takes(self.settings.worker.batching, "tables"),
+            activated=partial(self._activated, name),
+            telemetry=self.telemetry,
+        )
 
     def _worker(self, apps: Sequence[str], devices: Sequence[str]) -> list[Stage]:
         del apps
@@ -196,7 +229,12 @@ class System:
         for name in devices:
             if name not in named:
                 raise ConfigurationError(f"device {name!r} is not among the settings' devices: {', '.join(named)}")
-        return [self._worker_of(named[name]) for name in (devices or named)]
+        driven = self._driven if not devices else frozenset()
+        return [self.worker(name) for name in (devices or named) if name not in driven]
+
+    def worker(self, name: str) -> WorkerStage:
+        """The worker of a device."""
+        return self._worker_of(next(d for d in self.devices if d.name == name))
 
     def _worker_of(self, device: Device) -> WorkerStage:
         worker = self.settings.worker
@@ -208,6 +246,7 @@ class System:
             clock=self.clock,
             new_incarnation=lambda: uuid.uuid4().hex[:12],
             make_slices=lambda stage: [self._slice(stage, device, part) for part in device.slices],
+            variants=self.known.variants,
             promised=self.promised,
             exactly_once=self._exactly_once,
             options=WorkerOptions(heartbeat=worker.heartbeat_s, max_in_flight=worker.max_in_flight),
@@ -230,10 +269,10 @@ class System:
             device=device,
             part=part,
             station=self._recorded(station, f"worker-{device.name}-{part.name}"),
-            staging=Staging(device, part, self.catalogue),
+            staging=Staging(device, part, self.known),
             policy=name,
             executor=self._executor(device),
-            catalogue=self.catalogue,
+            catalogue=self.known,
             clock=self.clock,
             ends=stage.ends,
             acknowledge=stage.acknowledge,
@@ -249,8 +288,9 @@ class System:
         from executors.runtime import Runtime
 
         if self.settings.worker.executor == "emulated":
-            return EmulatedExecutor(self.catalogue, device.type)
-        return OnnxExecutor(self.models, self.catalogue.apps, Runtime(threads=self._threads.get(device.name, 1)))
+            return EmulatedExecutor(self.known, device.type)
+        folders = (self.models, Registered(self.settings.home).folder)
+        return OnnxExecutor(folders, self.known.apps, Runtime(threads=self._threads.get(device.name, 1)))
 
     def _demand(self, apps: Sequence[str], devices: Sequence[str]) -> list[Stage]:
         from stages.demand import DemandStage
@@ -344,10 +384,18 @@ class System:
             broker=self.broker,
             topics=self.topics,
             clock=self.clock,
-            catalogue=self.catalogue,
+            catalogue=self.known,
             rules=rules,
             outbox=outbox,
         )
+
+    def _scaler(self, apps: Sequence[str], devices: Sequence[str]) -> list[Stage]:
+        del apps, devices
+        return [scaler(self)]
+
+    def _procurement(self, apps: Sequence[str], devices: Sequence[str]) -> list[Stage]:
+        del apps, devices
+        return [procurement(self)]
 
     def _sink(self, apps: Sequence[str], devices: Sequence[str]) -> list[Stage]:
         del devices
@@ -367,6 +415,7 @@ class System:
                 topics=self.topics,
                 clock=self.clock,
                 access=self.settings.http.access("http"),
+                registry=self._registry.catch_up if self._registry is not None else None,
                 versions={name: [v.name for v in self.catalogue.of_app(name)] for name in apps},
                 routes=routes(self.broker) if isinstance(self.broker, MemoryBroker) else (),
                 max_body_bytes=self.settings.admission.max_body_bytes,
@@ -398,7 +447,7 @@ class System:
 
     # -- what they are made of
 
-    def _as_set(self, app: App) -> App:
+    def as_set(self, app: App) -> App:
         """``app`` as the settings change it."""
         promised = self.settings.promises.get(app.name)
         return replace(
@@ -423,8 +472,8 @@ class System:
 
     def _resized(self, policy: SustainableAdmission, app: str, plan: Plan) -> None:
         """Admission keeps to what ``plan`` sustains from now on."""
-        promise = self.apps[app].promise
-        bounds = sustained(self._hosted(app, plan, burst=True), self.apps[app].slo, promise)
+        known = self.known.apps[app]
+        bounds = sustained(self._hosted(app, plan, burst=True), known.slo, known.promise)
         if bounds is not None:
             policy.resize(app, bounds.bound, bounds.window_s, bounds.degraded)
 
@@ -435,7 +484,7 @@ class System:
     def _hosted(self, app: str, plan: Plan, *, burst: bool = False) -> tuple[HostedOn, ...]:
         devices = {d.name: d for d in self.devices}
         placed = [p for p in plan.of_app(app) if p.device in devices]
-        return tuple(hosted_on(self.catalogue, devices[p.device], p, "p95", burst=burst) for p in placed)
+        return tuple(hosted_on(self.known, devices[p.device], p, "p95", burst=burst) for p in placed)
 
     def _recorded(self, policy: Any, name: str) -> Any:
         """``policy``, its decisions written under the run's folder where the settings ask for it."""

@@ -5,6 +5,7 @@ Rules.
   letter. An id seen within the dedupe window gets a dead letter ``duplicate_id`` and no second outcome.
 - A query that expired on its way here ends here; one of an app with a promise goes on to the worker, where the misses
   of its stream are counted.
+- Apps come and go while it runs (``registered``); of a retired one every query is refused, none is left without an end.
 - ``activated`` is told of each plan whose capacity is ready, for policies that depend on what is hosted.
 - Demand is counted here in rows, the unit of batches and capacity, whatever becomes of the query later, and told twice
   a second.
@@ -22,11 +23,12 @@ from domain.app import App, slo_class
 from domain.clock import Clock
 from domain.errors import InvalidInputError
 from domain.events import ActivationEvent, Arrived, DemandCounted, PlanPublished, Woke
-from domain.outcome import Outcome, OutcomeKind
+from domain.outcome import Outcome, OutcomeKind, Reason
 from domain.plan import Plan
 from domain.query import Query
 from policies.protocols import AdmissionPolicy
 from policies.routing.activation import Activation
+from profiles.catalogue import Catalogue
 from stages.control import Follower
 from stages.exactly_once import ExactlyOnce
 from stages.intake import Intake
@@ -96,6 +98,7 @@ class AdmissionStage:
         self._member = member
         self._outbox = Outbox(producer)
         once = exactly_once(topics.admission_group) if exactly_once is not None else None
+        self._retired: frozenset[str] = frozenset()
         self._intake = Intake(self._make_consumer, limit=max_in_flight, exactly_once=once)
         telemetry.of_outbox(self.name, self._outbox)
         telemetry.of_intake(self.name, lambda: self._intake)
@@ -132,6 +135,17 @@ class AdmissionStage:
             topics=sorted(self._apps), group=self._topics.admission_group, member=self._member, listener=intake
         )
 
+    async def registered(self, served: Catalogue) -> None:
+        """These apps, and no others, are served from now on. Queries of one that was retired are refused."""
+        for name, app in served.apps.items():
+            self._apps[self._topics.queries(name)] = app
+            self._counts.setdefault(name, 0)
+            self._classes.setdefault(name, Counter())
+            if self._activated is not None:
+                self._activations.setdefault(name, Activation(name))
+        self._retired = frozenset(app.name for app in self._apps.values() if app.name not in served.apps)
+        await self._intake.subscribe(sorted(self._apps))
+
     async def _take(self, records: Sequence[Record]) -> None:
         for record in records:
             try:
@@ -153,9 +167,16 @@ class AdmissionStage:
             if self._new(record, error.query_id, now):
                 self._write_outcome(record, error.outcome(now))
             return
-        query = message.query
-        if not self._new(record, query.id, now):
+        if not self._new(record, message.query.id, now):
             return
+        if app.name in self._retired:
+            told = f"{app.name} is served no more; register it again"
+            self._end(record, message.query, OutcomeKind.REJECTED, now, Reason.UNKNOWN_APP, told)
+            return
+        self._judge(record, app, message, now)
+
+    def _judge(self, record: Record, app: App, message: codec.QueryMessage, now: float) -> None:
+        query = message.query
         self._count(app, query)
         if self._tracing is not None:
             message = self._traced(self._tracing, message, now)

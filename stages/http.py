@@ -7,8 +7,9 @@ failed, 503 dropped or too many waiting, 504 expired.
 """
 
 import asyncio
+import logging
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -16,16 +17,20 @@ from aiohttp import web
 
 from domain.app import App
 from domain.clock import Clock
-from domain.errors import InvalidInputError
+from domain.errors import InvalidInputError, SluiceError
 from domain.outcome import Outcome, OutcomeKind
 from domain.tensor import TensorSpec
+from profiles.catalogue import Catalogue
 from stages.guard import Access, Guard, bind
 from stages.http_bodies import Asked, read_request, respond, with_model
 from stages.outbox import Outbox
+from stages.results import ResultsReader
 from stages.telemetry import Telemetry
 from streams import codec
-from streams.ports import Broker, Producer, TopicPartition
+from streams.ports import Broker, Producer, Record
 from streams.topics import Topics
+
+log = logging.getLogger(__name__)
 
 _STATUS = {
     OutcomeKind.ANSWERED: 200,
@@ -34,6 +39,8 @@ _STATUS = {
     OutcomeKind.DROPPED: 503,
     OutcomeKind.EXPIRED: 504,
 }
+_LOOK = 5.0
+"""Seconds that looking an unknown app up in the registry may take."""
 _GRACE = 5.0
 """Seconds after its longest deadline that a request waits for its outcome."""
 
@@ -41,7 +48,8 @@ _GRACE = 5.0
 class HttpStage:
     """Serves ``apps``, where and for whom ``access`` says. ``routes`` adds the control endpoint's.
 
-    ``versions``: app -> names of its variants.
+    ``versions``: app -> names of its variants. ``registry``: waits until everything that is registered by now is known
+    here; asked before an app or version is said to be unknown, so that whoever registered it reads its own write.
     """
 
     name = "http"
@@ -57,24 +65,27 @@ class HttpStage:
         access: Access,
         routes: Iterable[web.AbstractRouteDef] = (),
         versions: Mapping[str, Sequence[str]] | None = None,
+        registry: Callable[[], Awaitable[None]] | None = None,
         max_body_bytes: int = 1_000_000,
         max_waiting: int = 4096,
         max_latency: float = 600.0,
         telemetry: Telemetry | None = None,
     ) -> None:
-        self._apps = apps
+        self._apps = dict(apps)
         self._broker = broker
         self._topics = topics
         self._clock = clock
         self._access = access
         self._routes = tuple(routes)
-        self._versions = versions or {}
+        self._versions = dict(versions or {})
+        self._registry = registry
+        self._results = ResultsReader(broker, topics, self._on_result)
         self._max_body = max_body_bytes
         self._max_waiting = max_waiting
         self._max_latency = max_latency
         self._outbox = Outbox(producer)
         self._waiting: dict[str, asyncio.Future[codec.OutcomeMessage]] = {}
-        self._ready = False
+        self._looking: asyncio.Task[None] | None = None
         telemetry = telemetry or Telemetry()
         meters = telemetry.meters
         self._guard = Guard(
@@ -88,7 +99,7 @@ class HttpStage:
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop``; requests that wait get 503 then."""
         await self._outbox.start()
-        reader = asyncio.create_task(self._read_results(stop))
+        reader = asyncio.create_task(self._results.add(self._apps))
         runner = web.AppRunner(self._application(), access_log=None, handle_signals=False)
         await runner.setup()
         try:
@@ -99,9 +110,15 @@ class HttpStage:
             for waiting in self._waiting.values():
                 waiting.cancel()
             await runner.cleanup()
-            reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
+            await asyncio.gather(reader, *([self._looking] if self._looking else []), return_exceptions=True)
+            await self._results.close()
             await self._outbox.stop()
+
+    async def registered(self, served: Catalogue) -> None:
+        """These apps, and no others, are served from now on."""
+        await self._results.add(served.apps)
+        self._versions = {name: [v.name for v in served.of_app(name)] for name in served.apps}
+        self._apps = dict(served.apps)
 
     def _application(self) -> web.Application:
         application = web.Application(
@@ -136,16 +153,16 @@ class HttpStage:
 
     async def _is_ready(self, request: web.Request) -> web.Response:
         del request
-        return _json({"ready": self._ready}, 200 if self._ready else 503)
+        return _json({"ready": self._results.ready}, 200 if self._results.ready else 503)
 
     async def _app_ready(self, request: web.Request) -> web.Response:
-        app = self._app_of(request)
+        app = await self._app_of(request)
         if app is None:
             return self._unknown(request)
-        return _json({"name": app.name, "ready": self._ready}, 200 if self._ready else 503)
+        return _json({"name": app.name, "ready": self._results.ready}, 200 if self._results.ready else 503)
 
     async def _metadata(self, request: web.Request) -> web.Response:
-        app = self._app_of(request)
+        app = await self._app_of(request)
         if app is None:
             return self._unknown(request)
         return _json(
@@ -158,8 +175,25 @@ class HttpStage:
             }
         )
 
-    def _app_of(self, request: web.Request) -> App | None:
+    async def _app_of(self, request: web.Request) -> App | None:
         """The app that a request is about, None where it, or the version named, is not served here."""
+        found = self._known(request)
+        if found is None and self._registry is not None:
+            # Many strangers' questions are one look at the registry.
+            if self._looking is None or self._looking.done():
+                self._looking = asyncio.create_task(self._look(self._registry))
+            await asyncio.shield(self._looking)
+            found = self._known(request)
+        return found
+
+    async def _look(self, registry: Callable[[], Awaitable[None]]) -> None:
+        try:
+            async with asyncio.timeout(_LOOK):
+                await registry()
+        except (TimeoutError, SluiceError) as error:
+            log.warning("the registry cannot be read (%s)", str(error) or "timed out")
+
+    def _known(self, request: web.Request) -> App | None:
         name, version = request.match_info["app"], request.match_info.get("version")
         if version is not None and version not in self._versions.get(name, ()):
             return None
@@ -176,7 +210,7 @@ class HttpStage:
     # -- inference
 
     async def _infer(self, request: web.Request) -> web.Response:
-        app = self._app_of(request)
+        app = await self._app_of(request)
         if app is None:
             return self._unknown(request)
         if request.content_length is not None and request.content_length > self._max_body:
@@ -245,20 +279,10 @@ class HttpStage:
             why += f": {outcome.detail}"
         return _error(status, why)
 
-    async def _read_results(self, stop: asyncio.Event) -> None:
-        counts = await self._broker.admin().partitions([self._topics.results(app) for app in self._apps])
-        partitions = [TopicPartition(topic, i) for topic, count in sorted(counts.items()) for i in range(count)]
-        consumer = self._broker.consumer(partitions=partitions, start_at="end")
-        await consumer.start()
-        self._ready = True
-        try:
-            while not stop.is_set():
-                for record in await consumer.get_many(wait=0.2):
-                    waiting = self._waiting.get(codec.query_id_of(record) or "") if self._waiting else None
-                    if waiting is not None and not waiting.done():
-                        waiting.set_result(codec.decode_outcome(record))
-        finally:
-            await consumer.stop()
+    def _on_result(self, record: Record) -> None:
+        waiting = self._waiting.get(codec.query_id_of(record) or "") if self._waiting else None
+        if waiting is not None and not waiting.done():
+            waiting.set_result(codec.decode_outcome(record))
 
 
 def _json(value: Any, status: int = 200) -> web.Response:
@@ -270,4 +294,5 @@ def _error(status: int, why: str) -> web.Response:
 
 
 def _spec(spec: TensorSpec) -> dict[str, Any]:
-    return {"name": spec.name, "datatype": spec.datatype, "shape": [-1, *spec.row_shape]}
+    shape = (-1, *spec.row_shape[1:]) if spec.varying else spec.row_shape
+    return {"name": spec.name, "datatype": spec.datatype, "shape": [-1, *shape]}

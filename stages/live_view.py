@@ -75,6 +75,11 @@ class LiveView:
 
     # -- what is heard
 
+    def registered(self, apps: Mapping[str, App], accuracies: Mapping[str, float]) -> None:
+        """These are served from now on; what was answered before by others stays in the picture."""
+        self._apps = apps
+        self._accuracies = {**self._accuracies, **accuracies}
+
     def ended(self, end: End) -> None:
         """An outcome was read."""
         second = self._second(end.at)

@@ -39,7 +39,9 @@ from planner.lease import (
     Write,
 )
 from planner.problem import Planner, Problem
+from profiles.catalogue import Catalogue
 from stages.control import Follower
+from stages.inventory import Inventory
 from stages.outbox import Outbox
 from stages.reclaim import Reclaimer
 from stages.table_publishing import TablePublisher
@@ -131,6 +133,7 @@ class PlannerStage:
         self._dead: dict[str, str] = {}  # device -> incarnation declared dead
         self._returning: set[str] = set()
         self._fences: dict[str, int] = {}
+        self._inventory = Inventory()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -146,6 +149,7 @@ class PlannerStage:
             else Follower(self._broker, self._topics.demand, self._on_demand, start_at="end", every_partition=True),
             Follower(self._broker, self._topics.devices_metrics, self._on_heartbeat, start_at="end"),
             Follower(self._broker, self._topics.acks, self._on_acknowledged, start_at="end"),
+            Follower(self._broker, self._topics.devices, self._inventory.handle),
         ]
         tasks = [asyncio.create_task(f.run(stop)) for f in followers]
         try:
@@ -167,6 +171,14 @@ class PlannerStage:
             await asyncio.gather(*tasks, *self._tasks, return_exceptions=True)
             await self._reclaimer.close()
             await self._outbox.stop()
+
+    async def registered(self, served: Catalogue) -> None:
+        """Other apps or variants are served from now on."""
+        self._reclaimer.registered(served.apps)
+        if self._tables is not None:
+            self._tables.registered()
+        for action in self._controller.registered(served, self._clock.wall(), leads=self._leads()):
+            self._do(action)
 
     async def _pause(self) -> None:
         """Until the next tick, or until this one is to lead."""
@@ -279,7 +291,7 @@ class PlannerStage:
         if record.value is None:
             return
         beat = control.decode_heartbeat(record.value)
-        seen = beat.seen
+        seen = self._inventory.noted(beat.seen)
         if self._dead.get(seen.device) == seen.incarnation:
             return  # declared dead: it learns that from the plan and comes back under another incarnation
         if seen.device in self._sweeps:

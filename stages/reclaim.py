@@ -10,7 +10,7 @@ worker's transactions are fenced first, and records move in transactions with th
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from domain.actions import Announce
 from domain.clock import Clock
@@ -58,6 +58,10 @@ class Reclaimer:
         self._exactly_once = exactly_once
         self._fences: dict[str, Transactions] = {}
         self._announced: set[tuple[str, str]] = set()
+
+    def registered(self, apps: Iterable[str]) -> None:
+        """Answers of these apps are looked up too; those of retired ones go on being."""
+        self._apps = tuple(sorted({*self._apps, *apps}))
 
     async def sweep(self, device: str) -> int:
         """Move what waits on the work topic of ``device``; returns the fence (the offset all below which is done)."""

@@ -2,8 +2,8 @@
 
 Rules.
 - Routes by the newest plan whose capacity is ready (Activation decides that, the routing policy the device).
-- Until the first plan is active, queries are held, and expire by a timer; what is held counts as in flight, so that no
-  more is read than the limit.
+- Until a plan that speaks of the app is active (it may have been registered just now), queries are held, and expire by
+  a timer; what is held counts as in flight, so that no more is read than the limit.
 - A query past its deadline gets its outcome here. Not so one of an app with a promise: it goes on to the worker, where
   its stream's misses are counted; what must be missed here all the same (no capacity, no plan) is announced first.
 """
@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from domain.actions import Activate, Announce, Drop, Send, WakeAt
+from domain.actions import Activate, Announce, Drop, Send, TellTurns, WakeAt
 from domain.app import QueryClass
 from domain.clock import Clock
 from domain.errors import InvalidInputError
@@ -23,6 +23,7 @@ from domain.outcome import Outcome, OutcomeKind, Reason
 from domain.plan import NO_EPOCH, Plan
 from domain.query import Query
 from policies.protocols import ActivationPolicy, RoutingPolicy
+from profiles.catalogue import Catalogue
 from stages.control import Follower
 from stages.exactly_once import ExactlyOnce
 from stages.intake import Intake
@@ -81,6 +82,7 @@ class RouterStage:
         once = exactly_once(topics.router_group(app)) if exactly_once is not None else None
         self._intake = Intake(self._make_consumer, limit=max_in_flight, exactly_once=once)
         self._epoch = NO_EPOCH
+        self._plan: Plan | None = None
         self._routes = False
         self._held: deque[tuple[codec.QueryMessage, Record]] = deque()
         self._wakes = Wakes(clock)
@@ -92,6 +94,11 @@ class RouterStage:
     def name(self) -> str:
         """Of the stage, for logs."""
         return f"router {self.app}"
+
+    async def registered(self, served: Catalogue) -> None:
+        """The registry changed: what the plan in force hosts may be known by now."""
+        if self._plan is not None and self.app in served.apps and not self._promised:
+            self._tell_routing(self._activated(self._plan))
 
     async def run(self, stop: asyncio.Event) -> None:
         """Route until ``stop``, then drain."""
@@ -146,13 +153,15 @@ class RouterStage:
             return
         for action in self._routing.handle(Arrived(query), now):
             match action:
-                case Send(_, device, part):
+                case Send(_, device, part, turn):
                     if self._tracing is not None:
                         message = self._traced(self._tracing, message, record, device, now)
-                    work = codec.encode_work(message, epoch=self._epoch, slice=part)
+                    work = codec.encode_work(message, epoch=self._epoch, slice=part, turn=turn)
                     self._post(self._topics.work(device), work, record, partition=0)
                 case Drop(_, reason):
                     self._end(query, record, OutcomeKind.DROPPED, now, reason)
+                case TellTurns(told):
+                    self._outbox.post(self._topics.turns, control.encode_turns(told), key=self.app.encode())
 
     def _end(self, query: Query, record: Record, kind: OutcomeKind, now: float, reason: Reason | None = None) -> None:
         if self._promised and query.query_class is QueryClass.STRICT:
@@ -228,11 +237,13 @@ class RouterStage:
         for action in self._activation.handle(event, self._clock.wall()):
             match action:
                 case Activate(plan):
-                    self._epoch = plan.epoch
+                    self._epoch, self._plan = plan.epoch, plan
                     self._meters.set("sluice_plan_term", plan.epoch.term, self.name)
                     self._meters.set("sluice_plan_number", plan.epoch.number, self.name)
                     self._tell_routing(self._activated(plan))
-                    self._routes = True
+                    self._routes = self.app in plan.demand or bool(plan.of_app(self.app))
+                    if not self._routes:
+                        continue
                     self._say("promise_kept", "capacity is ready")
                     while self._held:
                         self._route(*self._held.popleft())

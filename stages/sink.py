@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from domain.errors import ConfigurationError
+from profiles.catalogue import Catalogue
 from stages.intake import Intake
 from stages.telemetry import Telemetry
 from streams import codec
@@ -91,6 +92,11 @@ class SinkStage:
             await self._intake.run(self._take, stop)
         finally:
             self._store.close()
+
+    async def registered(self, served: Catalogue) -> None:
+        """The results of these apps are stored too; those of retired ones go on being."""
+        self._names = sorted({*self._names, *(self._topics.results(app) for app in served.apps)})
+        await self._intake.subscribe(self._names)
 
     def _make_consumer(self, intake: Intake) -> Consumer:
         return self._broker.consumer(

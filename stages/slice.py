@@ -6,7 +6,7 @@ loop, so ``handle`` is never entered twice; batches and loads run as tasks.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, assert_never
 
@@ -17,12 +17,14 @@ from domain.errors import ExecutionError, LoadError
 from domain.events import (
     Arrived,
     Finished,
+    HostingChanged,
     LatencyMeasured,
     LoadEnded,
     PlanPublished,
     Retired,
     StagingEvent,
     StationEvent,
+    TurnsTold,
     Woke,
 )
 from domain.executor import Executor
@@ -49,6 +51,22 @@ class Ends(Protocol):
 
     def __call__(self, query: Query, outcome: Outcome, outputs: Outputs) -> None:
         """The query has ended."""
+        ...
+
+
+class Watch(Protocol):
+    """Hears what becomes of a slice, to choose among several."""
+
+    def hosted(self, part: str, change: HostingChanged) -> None:
+        """It hosts other variants of an app."""
+        ...
+
+    def started(self, part: str, queries: tuple[Query, ...]) -> None:
+        """It runs a batch."""
+        ...
+
+    def ended(self, part: str) -> None:
+        """The batch has ended."""
         ...
 
 
@@ -80,7 +98,6 @@ class SliceRunner:
     ) -> None:
         telemetry = telemetry or Telemetry()
         self._meters, self._tracing = telemetry.meters, telemetry.tracing
-        telemetry.of_slice(device.name, part.name, self)
         self._device = device
         self._slice = part
         self._station = station
@@ -92,6 +109,7 @@ class SliceRunner:
         self._ends = ends
         self._acknowledge = acknowledge
         self._announce = announce
+        self.watch: Watch | None = None
         self._waiting: dict[Query, _Waiting] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._wakes = Wakes(clock)
@@ -124,6 +142,11 @@ class SliceRunner:
         """Variants ready."""
         return tuple(self._staging.loaded)
 
+    @property
+    def hosts(self) -> bool:
+        """Whether anything is hosted."""
+        return bool(self._staging.hosted_apps)
+
     def serves(self, app: str) -> bool:
         """Whether queries of ``app`` can be answered here."""
         return bool(self._staging.wants(app))
@@ -141,17 +164,22 @@ class SliceRunner:
         """Seconds the executor ran since the last call."""
         return self._batches.take_busy()
 
+    def registered(self, served: Catalogue) -> None:
+        """Other apps or variants are served from now on; the catalogue handed at the start knows them already."""
+        self._best |= {app: served.best_accuracy(app) for app in served.apps}
+        self._batches.registered()
+
     async def start(self) -> None:
         """Start the executor."""
         await self._executor.start()
 
-    def arrived(self, query: Query, tensors: Sequence[Tensor], epoch: Epoch) -> None:
-        """A query came by the work topic."""
+    def arrived(self, query: Query, tensors: Sequence[Tensor], epoch: Epoch, turn: int = -1) -> None:
+        """A query came by the work topic, as number ``turn`` of those that the router sent (-1: not counted)."""
         now = self._clock.wall()
         self._waiting[query] = _Waiting(tensors, now, epoch)
         if not self._book.empty and (resumed := self._book.arrived(query)) is not None:
             self._tell_station(resumed)
-        self._tell_station(Arrived(query))
+        self._tell_station(Arrived(query, turn))
 
     def recalled(self, recall: Recall) -> None:
         """What the results topics tell of streams that were promised something, before the first query comes."""
@@ -160,6 +188,11 @@ class SliceRunner:
     def swap(self, tables: TablesChanged) -> None:
         """Other selection tables are in force."""
         self._tell_station(tables)
+
+    def turned(self, told: TurnsTold) -> None:
+        """The router of an app has given so many turns."""
+        if self.serves(told.app):
+            self._tell_station(told)
 
     def take_observed(self) -> tuple[TableObserved, ...]:
         """What became of queries under selection tables since the last call."""
@@ -179,6 +212,15 @@ class SliceRunner:
             self._station.drain(app)
         return gone
 
+    def take_waiting(self, but: Collection[str]) -> list[tuple[Query, tuple[Tensor, ...], Epoch]]:
+        """Take out what waits, for another device; not of the apps ``but``, and not what runs."""
+        taken = []
+        for query in [q for app in self._catalogue.apps if app not in but for q in self._station.drain(app)]:
+            waiting = self._waiting.pop(query, None)
+            if waiting is not None:
+                taken.append((query, tuple(waiting.tensors), waiting.epoch))
+        return taken
+
     async def close(self) -> None:
         """Stop timers, tasks and the executor."""
         self._wakes.cancel()
@@ -197,6 +239,8 @@ class SliceRunner:
                     self._running_app = action.queries[0].app
                     self._running_variant = action.variant
                     self._idle.clear()
+                    if self.watch is not None:
+                        self.watch.started(self._slice.name, action.queries)
                     self._spawn(self._run(action))
                 case Drop(query, reason):
                     self._end(Ending(query, OutcomeKind.DROPPED, self._clock.wall(), reason))
@@ -241,6 +285,8 @@ class SliceRunner:
     def _finished(self, event: Finished, now: float) -> None:
         self._running_app = self._running_variant = None
         self._idle.set()
+        if self.watch is not None:
+            self.watch.ended(self._slice.name)
         self._tell_station(event, now)
 
     async def _restart(self) -> None:
@@ -296,6 +342,8 @@ class SliceRunner:
                 case Host(change):
                     self._book.hosting(change)
                     self._tell_station(change)
+                    if self.watch is not None:
+                        self.watch.hosted(self._slice.name, change)
                 case Acknowledge():
                     self._acknowledge(self._slice.name, action)
                 case Retire(app):

@@ -134,6 +134,11 @@ class TablePublisher:
         if self._known.ready.is_set():
             self._ask()
 
+    def registered(self) -> None:
+        """Profiles may be others from now on: what the plan in force asks for is asked anew."""
+        if self._known.ready.is_set():
+            self._ask()
+
     def counted(self, observed: Sequence[TableObserved]) -> None:
         """What a worker counted."""
         for said in self._watch.handle(observed, self._clock.wall()):

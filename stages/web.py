@@ -16,12 +16,14 @@ from aiohttp import web
 
 from domain.app import App
 from domain.clock import Clock
+from profiles.catalogue import Catalogue
 from stages.control import Follower
 from stages.guard import Access, Guard, bind
 from stages.live_view import End, LiveView
+from stages.results import ResultsReader
 from stages.telemetry import Telemetry
 from streams import codec, control
-from streams.ports import Broker, Record, TopicPartition
+from streams.ports import Broker, Record
 from streams.topics import Topics
 
 _FILES = {
@@ -64,6 +66,7 @@ class WebStage:
         self._access = access
         self._meters = (telemetry or Telemetry()).meters
         self.view = LiveView(apps, accuracies)
+        self._results = ResultsReader(broker, topics, self._on_result, gather=0.05)
         self._picture = b""
         self._made = float("-inf")
         self.bound = asyncio.Event()
@@ -80,7 +83,7 @@ class WebStage:
             Follower(self._broker, topics.dead_letters, self._on_dead_letter, start_at="end"),
         ]
         tasks = [asyncio.create_task(f.run(stop)) for f in followers]
-        tasks.append(asyncio.create_task(self._read_results(stop)))
+        tasks.append(asyncio.create_task(self._results.add(self._apps)))
         runner = web.AppRunner(self._application(), access_log=None, handle_signals=False)
         await runner.setup()
         try:
@@ -92,6 +95,12 @@ class WebStage:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await self._results.close()
+
+    async def registered(self, served: Catalogue) -> None:
+        """These apps, and no others, are shown from now on."""
+        await self._results.add(served.apps)
+        self.view.registered(served.apps, {name: v.accuracy for name, v in served.variants.items()})
 
     def _application(self) -> web.Application:
         guard = Guard(
@@ -142,20 +151,10 @@ class WebStage:
         del record
         self.view.dead_letters += 1
 
-    async def _read_results(self, stop: asyncio.Event) -> None:
-        counts = await self._broker.admin().partitions([self._topics.results(app) for app in self._apps])
-        partitions = [TopicPartition(topic, i) for topic, count in sorted(counts.items()) for i in range(count)]
-        consumer = self._broker.consumer(partitions=partitions, start_at="end")
-        await consumer.start()
-        try:
-            while not stop.is_set():
-                for record in await consumer.get_many(wait=0.2):
-                    end = end_of(record)
-                    if end is not None:
-                        self.view.ended(end)
-                await asyncio.sleep(0.05)  # what comes close together is cheaper read together
-        finally:
-            await consumer.stop()
+    def _on_result(self, record: Record) -> None:
+        end = end_of(record)
+        if end is not None:
+            self.view.ended(end)
 
 
 def end_of(record: Record) -> End | None:

@@ -6,6 +6,7 @@ Rules.
 - A plan that names another incarnation, or none, after ours was named says that the planner has declared us dead and
   moved our queries to others: everything waiting is abandoned, and the worker joins again under a new incarnation.
 - A worker that finds it was stopped for longer than ``self_fence`` reads the newest plan before it answers anything.
+- A plan that names variants which the registry, as read here, does not have yet is followed once it has.
 - A query of an app that is not served here (any more) goes back to the admitted topic.
 - Before it reads work, the results topics of apps with a promise are read for the last outcomes of their streams.
 - Stopping: no more fetching, what is queued is finished within ``drain_s`` and committed, and the last heartbeat says
@@ -14,7 +15,7 @@ Rules.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -28,6 +29,7 @@ from domain.outcome import Outcome
 from domain.plan import NO_EPOCH, Plan
 from domain.query import Query
 from policies.placement.gathering import Gathering
+from profiles.catalogue import Catalogue
 from stages.control import Follower
 from stages.exactly_once import ExactlyOnce
 from stages.intake import Intake
@@ -53,7 +55,10 @@ class WorkerOptions:
 
 
 class WorkerStage:
-    """One device. ``make_slices`` builds its slice runners, one a slice, with this stage's callbacks."""
+    """One device. ``make_slices`` builds its slice runners, one a slice, with this stage's callbacks.
+
+    ``variants``: names of those that are known; it may grow.
+    """
 
     def __init__(
         self,
@@ -65,6 +70,7 @@ class WorkerStage:
         clock: Clock,
         new_incarnation: Callable[[], str],
         make_slices: Callable[["WorkerStage"], Sequence[SliceRunner]],
+        variants: Container[str],
         promised: Mapping[str, App] = MappingProxyType({}),
         exactly_once: Callable[[str], ExactlyOnce] | None = None,
         options: WorkerOptions | None = None,
@@ -87,7 +93,9 @@ class WorkerStage:
         self._slices = tuple(make_slices(self))
         self._by_name = {part.name: runner for part, runner in zip(device.slices, self._slices, strict=True)}
         self._origins: dict[Query, Record] = {}
+        self._variants = variants
         self._plan: Plan | None = None
+        self._unknown: Plan | None = None
         self._plans = Follower(broker, topics.plan, self._on_plan)
         self._incarnation = new_incarnation()
         self._named = False
@@ -103,6 +111,14 @@ class WorkerStage:
     def name(self) -> str:
         """Of the stage, for logs."""
         return f"worker {self.device.name}"
+
+    async def registered(self, served: Catalogue) -> None:
+        """The registry changed: a plan that was held because of it can be followed now."""
+        for runner in self._slices:
+            runner.registered(served)
+        held, self._unknown = self._unknown, None
+        if held is not None:
+            self._follow(held)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop``, then drain."""
@@ -125,6 +141,13 @@ class WorkerStage:
             await asyncio.gather(waiter, *helpers, return_exceptions=True)
             for runner in self._slices:
                 await runner.close()
+
+    def turned(self, record: Record) -> None:
+        """The topic of turns: what the router of an app has counted."""
+        if record.value is not None:
+            told = control.decode_turns(record.value)
+            for runner in self._slices:
+                runner.turned(told)
 
     # -- callbacks of the slices
 
@@ -223,7 +246,7 @@ class WorkerStage:
         self._origins[query] = record
         if self._tracing is not None:
             self._tracing.arrived(query.id, message.traceparent)
-        runner.arrived(query, message.tensors, message.epoch)
+        runner.arrived(query, message.tensors, message.epoch, message.turn)
 
     def _send_back(self, record: Record, message: codec.WorkMessage) -> None:
         self._meters.add("sluice_queries_sent_back", self.device.name)
@@ -235,9 +258,16 @@ class WorkerStage:
     def _on_plan(self, record: Record) -> None:
         if record.value is None:
             return
-        plan = control.decode_plan(record.value)
+        self._follow(control.decode_plan(record.value))
+
+    def _follow(self, plan: Plan) -> None:
         if self._plan is not None and plan.epoch <= self._plan.epoch:
             return
+        if not all(v in self._variants for p in plan.of_device(self.device.name) for v in p.variants):
+            log.info("%s: plan %s is ahead of the registry; it waits", self.device.name, plan.epoch)
+            self._unknown = plan
+            return
+        self._unknown = None
         self._plan = plan
         self._meters.set("sluice_plan_term", plan.epoch.term, self.name)
         self._meters.set("sluice_plan_number", plan.epoch.number, self.name)

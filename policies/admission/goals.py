@@ -28,9 +28,13 @@ class GoalAdmission:
     ) -> None:
         self.name = behind.name
         self._behind = behind
+        self.registered(apps)
+        self._promised = frozenset(promised)
+
+    def registered(self, apps: Mapping[str, tuple[GoalVariant, ...]]) -> None:
+        """These are, from now on, all variants of all apps."""
         self._apps = {app: AppGoals(variants) for app, variants in apps.items() if variants}
         self._fastest = {app: min(v.latency for v in variants) for app, variants in apps.items() if variants}
-        self._promised = frozenset(promised)
 
     def handle(self, event: Arrived, now: float) -> list[AdmissionAction]:
         """Decide."""

@@ -37,7 +37,7 @@ class _Slice:
 
 
 class GoalRouting:
-    """Before ``behind``. ``costs``: variant -> cost, in the unit that queries name theirs in."""
+    """Before ``behind``. ``costs``: variant -> cost, in the unit that queries name theirs in; it may grow."""
 
     __slots__ = ("_behind", "_costs", "_places", "_slices", "name")
 

@@ -24,7 +24,7 @@ def test_money_and_loads_are_the_controllers(tmp_path: Path) -> None:
         broker.producer(),
         tmp_path,
     )
-    (stage,) = system.stages(["planner"])
+    stage = next(s for s in system.stages(["planner"]) if s.name == "planner")
     settings = stage._make_controller(1, None)._settings  # type: ignore[attr-defined]
     assert (settings.headroom, settings.variants_per_device, settings.max_loads) == (1.5, 2, 3)
     assert (settings.money_weight, settings.budget, settings.strict_on_demand) == (0.1, 4.0, 0.5)

@@ -1,0 +1,55 @@
+"""Reading the results of apps from now on, of more apps as they are registered: for those who wait or watch."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from streams.ports import Broker, Consumer, Record, TopicPartition
+from streams.topics import Topics
+
+
+class ResultsReader:
+    """``handle`` gets each outcome record that is written after its app was added.
+
+    ``gather``: seconds between reads; what comes close together is cheaper read together. ``ready``: whether the first
+    apps are read.
+    """
+
+    def __init__(
+        self, broker: Broker, topics: Topics, handle: Callable[[Record], None], *, gather: float = 0.0
+    ) -> None:
+        self._broker = broker
+        self._topics = topics
+        self._handle = handle
+        self._gather = gather
+        self._apps: set[str] = set()
+        self._adding = asyncio.Lock()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.ready = False
+
+    async def add(self, apps: Iterable[str]) -> None:
+        """Read these as well. What is written once this has returned is read."""
+        async with self._adding:
+            new = sorted(set(apps) - self._apps)
+            counts = await self._broker.admin().partitions([self._topics.results(app) for app in new])
+            partitions = [TopicPartition(topic, i) for topic, count in sorted(counts.items()) for i in range(count)]
+            if partitions:
+                consumer = self._broker.consumer(partitions=partitions, start_at="end")
+                await consumer.start()
+                self._tasks.append(asyncio.create_task(self._read(consumer)))
+            self._apps.update(new)
+            self.ready = True
+
+    async def close(self) -> None:
+        """Read no more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _read(self, consumer: Consumer) -> None:
+        try:
+            while True:
+                for record in await consumer.get_many(wait=0.2):
+                    self._handle(record)
+                await asyncio.sleep(self._gather)
+        finally:
+            await consumer.stop()
