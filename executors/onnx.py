@@ -22,14 +22,14 @@ from executors.runtime import Runtime
 
 
 class OnnxExecutor:
-    """``folder``: the catalogue's, where models lie. ``apps``: by name, read at every load (it may grow).
+    """``folders``: where models lie, by their digests: the first that has one. ``apps``: by name; it may grow.
 
     ``run_timeout``, ``load_timeout``, ``start_timeout``, ``close_timeout``: seconds.
     """
 
     def __init__(
         self,
-        folder: Path,
+        folders: Path | Sequence[Path],
         apps: Mapping[str, App],
         runtime: Runtime | None = None,
         *,
@@ -38,7 +38,7 @@ class OnnxExecutor:
         start_timeout: float = 60.0,
         close_timeout: float = 2.0,
     ) -> None:
-        self._folder = folder
+        self._folders = (folders,) if isinstance(folders, Path) else tuple(folders)
         self._apps = apps
         self._runtime = runtime or Runtime()
         self._run_timeout = run_timeout
@@ -84,7 +84,7 @@ class OnnxExecutor:
         header: Header = {
             "op": "load",
             "variant": variant.name,
-            "path": str((self._folder / variant.model).resolve()),
+            "path": str(self._path(variant)),
             "digest": variant.digest,
             "inputs": [[s.name, s.datatype, s.row_shape] for s in app.inputs] if app else [],
             "outputs": [s.name for s in app.outputs] if app else [],
@@ -97,6 +97,10 @@ class OnnxExecutor:
         specs = tuple(TensorSpec(name, datatype, tuple(shape)) for name, datatype, shape in answer["inputs"])
         self._inputs[variant.name] = specs
         return Loaded(variant.name, answer["load_s"], answer["memory_bytes"])
+
+    def _path(self, variant: Variant) -> Path:
+        found = (folder / variant.model for folder in self._folders)
+        return next((path for path in found if path.exists()), self._folders[0] / variant.model).resolve()
 
     async def unload(self, variant: str) -> None:
         """Forget it; unknown names and a child that is gone are ignored."""
