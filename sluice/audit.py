@@ -2,15 +2,16 @@
 
 records on the query topics = outcomes on the result topics + dead letters about query records. A record whose id was
 seen before has a dead letter, not a second outcome. Promises are recounted (sluice.promises). Nothing here trusts a
-counter of the system.
+counter of the system. Where windows are asked for, what went wrong is told of each of them (sluice.fault_windows).
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from domain.fold import OutcomeFold, Summary
 from domain.outcome import Outcome, OutcomeKind
+from sluice.fault_windows import DevicesMissed, FaultWindow, WindowReport, report_by_window
 from sluice.promises import PromiseAudit, StreamReport
 from streams import codec, control
 from streams.ports import Broker, Record, TopicPartition
@@ -36,6 +37,7 @@ class AuditReport:
     examples: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     summary: Summary | None = None
     promises: tuple[StreamReport, ...] = ()
+    windows: tuple[WindowReport, ...] = ()
 
     @property
     def promises_broken(self) -> int:
@@ -49,9 +51,15 @@ class AuditReport:
 
 
 class Audit:
-    """Pure fold over records of query, result and dead-letter topics, in any order across topics."""
+    """Pure fold over records of query, result and dead-letter topics, in any order across topics.
 
-    def __init__(self) -> None:
+    ``timed``: keep when each query was asked, for windows.
+    """
+
+    def __init__(self, *, timed: bool = False) -> None:
+        self._when: dict[str, float] | None = {} if timed else None
+        self._newest = 0.0
+        self._missed = DevicesMissed()
         self._asked: dict[tuple[str, int, int], str] = {}
         self._dead: dict[tuple[str, int, int], str] = {}
         self._outcomes: Counter[str] = Counter()
@@ -62,7 +70,11 @@ class Audit:
 
     def add_query(self, record: Record) -> None:
         """A record of a query topic."""
-        self._asked[record.topic, record.partition, record.offset] = codec.query_id_of(record) or ""
+        query_id = codec.query_id_of(record) or ""
+        self._asked[record.topic, record.partition, record.offset] = query_id
+        if self._when is not None:
+            self._when.setdefault(query_id, record.timestamp)
+            self._newest = max(self._newest, record.timestamp)
 
     def add_dead_letter(self, record: Record) -> None:
         """A record of the dead-letter topic."""
@@ -86,15 +98,21 @@ class Audit:
         """A record of the status topic."""
         if record.value is not None:
             said = control.decode_announce(record.value)
+            self._missed.add(said, record.timestamp)
             self._promises.add_status((record.key or b"").decode(errors="replace"), said, record.timestamp)
 
-    def report(self) -> AuditReport:
-        """Reconcile what was read."""
+    def devices_missed(self) -> tuple[FaultWindow, ...]:
+        """Windows as the system itself told them on the status topic."""
+        return self._missed.windows(self._newest)
+
+    def report(self, windows: Sequence[FaultWindow] = ()) -> AuditReport:
+        """Reconcile what was read. ``windows``: only of a timed audit."""
         expected = {query_id for place, query_id in self._asked.items() if place not in self._dead}
         lost = sorted(expected - self._outcomes.keys())
         copies = {query_id: n for query_id, n in self._outcomes.items() if n > 1}
         unknown = sorted(self._outcomes.keys() - set(self._asked.values()))
         dead = {place: reason for place, reason in self._dead.items() if place in self._asked}
+        promises = self._promises.report()
         return AuditReport(
             queries=len(self._asked),
             outcomes=sum(self._outcomes.values()),
@@ -113,13 +131,21 @@ class Audit:
                 "late_unmarked": tuple(self._late_unmarked[:_EXAMPLES]),
             },
             summary=self._fold.summary(),
-            promises=self._promises.report(),
+            promises=promises,
+            windows=report_by_window(
+                windows,
+                self._when or {},
+                lost=lost,
+                duplicates={query_id: n - 1 for query_id, n in copies.items()},
+                late_unmarked=self._late_unmarked,
+                broken_at=[at for stream in promises for at in stream.unannounced_at],
+            ),
         )
 
 
-async def read_topics(broker: Broker, topics: Topics) -> Audit:
+async def read_topics(broker: Broker, topics: Topics, *, timed: bool = False) -> Audit:
     """Read every query, result and dead-letter topic of the prefix from its beginning to its present end."""
-    audit = Audit()
+    audit = Audit(timed=timed)
     names = await broker.admin().topics()
     await _read_all(broker, {n for n in names if topics.is_queries(n)}, audit.add_query)
     await _read_all(broker, {n for n in names if topics.is_results(n)}, audit.add_result)

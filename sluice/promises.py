@@ -28,7 +28,8 @@ _TICK_S = 0.001
 class StreamReport:
     """One stream, recounted. ``rejected`` queries are outside; ``broken``: windows beyond the promise.
 
-    ``example``: ids of the misses that broke the first unannounced one.
+    ``example``: ids of the misses that broke the first unannounced one; ``unannounced_at``: when the last miss of each
+    was written.
     """
 
     app: str
@@ -43,6 +44,7 @@ class StreamReport:
     unannounced: int
     agrees: bool
     example: tuple[str, ...] = ()
+    unannounced_at: tuple[float, ...] = ()
 
 
 @dataclass(slots=True)
@@ -125,6 +127,7 @@ class PromiseAudit:
             unannounced=len(silent),
             agrees=_agrees(counted, stream, promise),
             example=tuple(o.query_id for o in silent[0]) if silent else (),
+            unannounced_at=tuple(_spell(misses)[1] for misses in silent),
         )
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -10,10 +11,13 @@ from rich.table import Table
 
 from sluice.audit import AuditReport, read_topics
 from sluice.console import EXIT_FAILED, JsonOption, one_line_errors, out, print_json
+from sluice.fault_windows import read_windows
 from sluice.places import open_broker
 from sluice.settings import load
 from streams.ports import Broker
 from streams.topics import Topics
+
+STATUS = "status"
 
 
 def register(app: typer.Typer) -> None:
@@ -28,6 +32,12 @@ def audit(
     broker: Annotated[str | None, typer.Option(help="Broker to audit instead of a finished run.")] = None,
     prefix: Annotated[str | None, typer.Option(help="Topic prefix.")] = None,
     settings: Annotated[Path | None, typer.Option(help="Settings file (YAML).")] = None,
+    windows: Annotated[
+        str | None,
+        typer.Option(
+            help='Tell lost, duplicated … of each fault window too: a JSON file, or "status" (devices missed).'
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Reconcile query, result and dead-letter topics: lost, duplicated, unknown, late unmarked, promises broken without
@@ -35,20 +45,24 @@ def audit(
     """
     with one_line_errors():
         chosen = load(settings, prefix=prefix)
-        report = asyncio.run(_audit(open_broker(chosen, run, broker), Topics(chosen.prefix)))
+        report = asyncio.run(_audit(open_broker(chosen, run, broker), Topics(chosen.prefix), windows))
     if as_json:
         print_json({**asdict(report), "balanced": report.balanced, "promises_broken": report.promises_broken})
     else:
         out.print(table(report))
         if report.promises:
             out.print(promises_table(report))
+        if windows is not None:
+            out.print(windows_table(report))
     if not report.balanced or report.promises_broken:
         raise typer.Exit(EXIT_FAILED)
 
 
-async def _audit(broker: Broker, topics: Topics) -> AuditReport:
+async def _audit(broker: Broker, topics: Topics, windows: str | None) -> AuditReport:
     try:
-        return (await read_topics(broker, topics)).report()
+        given = () if windows in {None, STATUS} else read_windows(Path(str(windows)))
+        audit = await read_topics(broker, topics, timed=windows is not None)
+        return audit.report(audit.devices_missed() if windows == STATUS else given)
     finally:
         await broker.close()
 
@@ -104,4 +118,21 @@ def promises_table(report: AuditReport) -> Table:
         )
     if len(worst_first) > _STREAMS_SHOWN:
         shown.caption = f"and {len(worst_first) - _STREAMS_SHOWN} more"
+    return shown
+
+
+def windows_table(report: AuditReport) -> Table:
+    """One fault window a row."""
+    shown = Table(title="Fault windows" if report.windows else "Fault windows: none")
+    for name in ("window", "began", "seconds", "queries", "lost", "duplicates", "late unmarked", "promises broken"):
+        shown.add_column(name, justify="left" if name in {"window", "began"} else "right")
+    for w in report.windows:
+        counts = (w.lost, w.duplicates, w.late_unmarked, w.promises_broken)
+        shown.add_row(
+            w.name,
+            datetime.fromtimestamp(w.began, UTC).isoformat(sep=" ", timespec="seconds"),
+            f"{w.ended - w.began:.1f}",
+            *map(str, (w.queries, *counts)),
+            style="red" if any(counts) else "",
+        )
     return shown
