@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from domain.errors import InvalidInputError
+from domain.profile import Quantile
+from profiles.catalogue import Catalogue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,3 +93,67 @@ def containers_wanted(batches: Mapping[str, int], queries: Mapping[str, float]) 
             raise InvalidInputError(f"queries.{variant}", f"{number} is not a number of queries")
         total += math.ceil(number / max(1, batches.get(variant, 1)) - 1e-9)
     return total
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What one worker does for an app at a time: ``batch`` queries of ``variant`` in ``seconds``. ``slo``: seconds."""
+
+    variant: str
+    batch: int
+    seconds: float
+    slo: float
+
+    def on_hand(self, qps: float, backlog: float = 0.0) -> float:
+        """Queries in service at a time where ``qps`` come and ``backlog`` is to be gone within the SLO."""
+        return (qps + backlog / self.slo) * self.seconds
+
+
+def units(catalogue: Catalogue, device_type: str, quantile: Quantile = "p95") -> dict[str, Unit]:
+    """By app: the most accurate variant that has a batch within half the SLO on the device type, at its best batch.
+
+    Fewer workers could serve less accurate variants, and do while others start: the planner sees to that. Apps for
+    which nothing is fast enough are left out: no number of workers helps them.
+    """
+    found: dict[str, Unit] = {}
+    for app in catalogue.apps.values():
+        for variant in sorted(catalogue.of_app(app.name), key=lambda v: (-v.accuracy, v.name)):
+            profile = catalogue.profiles.get((variant.name, device_type))
+            if profile is None:
+                continue
+            points = [(p.batch, p.median if quantile == "median" else p.p95) for p in profile.points]
+            fit = [(batch / seconds, batch, seconds) for batch, seconds in points if seconds <= app.slo / 2.0]
+            if fit:
+                _, batch, seconds = max(fit)
+                found[app.name] = Unit(variant.name, batch, seconds, app.slo)
+                break
+    return found
+
+
+class Trend:
+    """Level and slope of a rate by double exponential smoothing (Holt), for the time that a worker takes to start.
+
+    ``alpha``, ``beta``: weights of the newest sample and of the newest slope.
+    """
+
+    def __init__(self, *, alpha: float = 0.5, beta: float = 0.3) -> None:
+        self._alpha = alpha
+        self._beta = beta
+        self._level: float | None = None
+        self._slope = 0.0
+        self._at = 0.0
+
+    def update(self, rate: float, now: float) -> None:
+        """A sample; times must ascend."""
+        if self._level is None:
+            self._level, self._at = rate, now
+            return
+        passed = max(now - self._at, 1e-6)
+        before = self._level
+        self._level = self._alpha * rate + (1.0 - self._alpha) * (before + self._slope * passed)
+        self._slope += self._beta * ((self._level - before) / passed - self._slope)
+        self._at = now
+
+    def ahead(self, seconds: float) -> float:
+        """The rate expected then, never below 0."""
+        return max(0.0, (self._level or 0.0) + self._slope * seconds)

@@ -47,8 +47,8 @@ class Fleet:
         self._states: dict[str, DeviceState] = {}
 
     def incarnations(self) -> dict[str, str]:
-        """Incarnation of each device that plans may use."""
-        return {name: s.incarnation for name, s in sorted(self._states.items()) if s.alive and not s.leaving}
+        """Incarnation of each device that lives: one that is leaving may still finish what it has."""
+        return {name: s.incarnation for name, s in sorted(self._states.items()) if s.alive}
 
     def usable(self) -> list[Device]:
         """Devices that plans may use, by name."""
@@ -106,7 +106,7 @@ class Fleet:
             name=event.device,
             type=event.type,
             memory_bytes=event.memory_bytes or known.memory_bytes,
-            slices=known.slices,
+            slices=event.slices or known.slices,
             price=event.price or known.price,
             spot=event.spot or known.spot,
         )

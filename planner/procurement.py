@@ -13,8 +13,10 @@ Rules:
 After PROTEAN (Middleware 2024), section 4.5.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Literal, assert_never
 
 from domain.errors import IllegalEventError, InvalidInputError
@@ -236,12 +238,17 @@ PER_GPU: dict[str, Prices] = {
 
 
 class CostMeter:
-    """What instances cost: each is paid from its start to its end, by the second."""
+    """What instances cost: each is paid from its start to its end, by the second. ``by_node``: other prices of some."""
 
-    def __init__(self, prices: Prices) -> None:
+    def __init__(self, prices: Prices, by_node: Mapping[str, Prices] = MappingProxyType({})) -> None:
         self._prices = prices
+        self._by_node = dict(by_node)
         self._running: dict[tuple[str, Kind], float] = {}
         self._paid: dict[Kind, float] = dict.fromkeys(Kind, 0.0)
+
+    def price(self, node: str, kind: Kind) -> float:
+        """Money an hour for an instance of ``kind``."""
+        return self._by_node.get(node, self._prices).of(kind)
 
     def start(self, node: str, kind: Kind, now: float) -> None:
         """An instance is paid from now on. A second one of the same kind follows the first without a gap."""
@@ -251,9 +258,15 @@ class CostMeter:
         """It is paid no longer; unknown ones cost nothing."""
         since = self._running.pop((node, kind), None)
         if since is not None:
-            self._paid[kind] += (now - since) / 3600.0 * self._prices.of(kind)
+            self._paid[kind] += (now - since) / 3600.0 * self.price(node, kind)
+
+    def by_kind(self, now: float) -> dict[Kind, float]:
+        """Money so far, by kind of instance."""
+        found = dict(self._paid)
+        for (node, kind), since in self._running.items():
+            found[kind] += (now - since) / 3600.0 * self.price(node, kind)
+        return found
 
     def total(self, now: float) -> float:
         """Money so far."""
-        running = sum((now - since) / 3600.0 * self._prices.of(kind) for (_, kind), since in self._running.items())
-        return sum(self._paid.values()) + running
+        return sum(self.by_kind(now).values())

@@ -21,6 +21,7 @@ from sluice.access import (
     WebSettings,
     refuse_secrets,
 )
+from sluice.capacity import DriverSettings, ProcurementSettings, ScalingSettings
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -184,6 +185,9 @@ class Settings(BaseSettings):
     planner: PlannerSettings = PlannerSettings()
     faust: FaustSettings = FaustSettings()
     tables: TableSettings = TableSettings()
+    drivers: DriverSettings = DriverSettings()
+    scaling: ScalingSettings | None = None
+    procurement: ProcurementSettings | None = None
     http: HttpSettings = HttpSettings()
     web: WebSettings = WebSettings()
     metrics: MetricsSettings = MetricsSettings()

@@ -213,6 +213,37 @@ CATALOGUE: tuple[Metric, ...] = (
         "Far from the rate of sluice_demand_rows_total for long: the planner hears no demand.",
     ),
     _gauge(
+        "sluice_predicted_misses", "rows/s", ("app",), "planner",
+        "Rows a second that the newest plan cannot serve in time, whatever the variants: to scale workers by.",
+        "Above 0: too few devices for the demand, even with the fastest variants; the lag shows it only later.",
+    ),
+    # -- capacity
+    _gauge(
+        "sluice_workers_wanted", "workers", ("app",), "scaler",
+        "Workers that an app should have, by its load, by the forecast, and by what was wanted within the keep-alive.",
+        "Above the number that serve for long: no spare device is left, or workers cannot be started (its log).",
+    ),
+    _gauge(
+        "sluice_devices_serving", "devices", (), "scaler",
+        "Devices that serve or are about to, spare ones included.",
+        "Moves up and down all the time: a longer scaling.keep_alive_s.",
+    ),
+    _counter(
+        "sluice_worker_changes", "workers", ("device", "change"), "scaler",
+        "Workers of spare devices that were started, ended, or could not be (failed).",
+        "failed: the driver's error is in the log.",
+    ),
+    _counter(
+        "sluice_spot_notices", "notices", ("device",), "procurement",
+        "Notices that a spot instance will be taken back.",
+        "Many: another region or instance type, or procurement.mode on-demand.",
+    ),
+    _gauge(
+        "sluice_cost_money", "money", ("kind",), "procurement",
+        "What instances have cost since the start, by kind (spot, on_demand), at the prices of the settings.",
+        "on_demand grows while devices are set as spot: spot is refused.",
+    ),
+    _gauge(
         "sluice_plan_share", "ratio", ("app", "device", "slice", "variants"), "planner",
         "Share of an app's demand that the newest plan gives to a slice, and the variants there.",
         "One device has it all while others idle: their heartbeats are not heard.",

@@ -34,12 +34,13 @@ def count_plan(meters: Meters, plan: Plan) -> None:
     meters.set("sluice_plan_objective", plan.objective)
     meters.set("sluice_plan_bound", plan.bound)
     meters.set("sluice_devices_planned", len({p.device for p in plan.placements}))
-    for name in ("sluice_plan_served", "sluice_plan_demand_rows", "sluice_plan_share"):
+    for name in ("sluice_plan_served", "sluice_plan_demand_rows", "sluice_plan_share", "sluice_predicted_misses"):
         meters.clear(name)
     for app, share in plan.served.items():
         meters.set("sluice_plan_served", share, app)
     for app, rows in plan.demand.items():
         meters.set("sluice_plan_demand_rows", rows, app)
+        meters.set("sluice_predicted_misses", rows * (1.0 - min(1.0, plan.served.get(app, 0.0))), app)
     for placed in plan.placements:
         variants = " ".join(placed.variants)
         meters.set("sluice_plan_share", placed.share, placed.app, placed.device, placed.slice, variants)

@@ -14,7 +14,10 @@ from dataclasses import dataclass
 
 from streams.topics import Topics
 
-ROLES = ("admission", "router", "worker", "planner", "sink", "http", "web", "demand", "client", "operator", "audit")
+ROLES = (
+    *("admission", "router", "worker", "planner", "scaler", "procurement", "sink", "http", "web", "demand"),
+    *("client", "operator", "audit"),
+)
 """``client``: applications that ask; ``operator``: registers apps, creates topics; ``audit``: reads everything."""
 
 
@@ -52,6 +55,10 @@ def rules(topics: Topics, apps: Sequence[str]) -> tuple[Rule, ...]:
         *_on("planner", "Write", [topics.status, topics.registry, topics.devices, topics.instances]),
         Rule("planner", "topic", work, ("Read",), prefixed=True),
         Rule("planner", "topic", f"{prefix}.", ("Create",), prefixed=True),
+        *_on("scaler", "Read", [topics.demand, topics.devices_metrics]),
+        *_on("scaler", "Write", [topics.devices]),
+        *_on("procurement", "Read", [topics.devices_metrics]),
+        *_on("procurement", "Write", [topics.devices, topics.status]),
         *_on("sink", "Read", results),
         *_on("http", "Read", results),
         *_on("http", "Write", queries),

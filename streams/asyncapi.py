@@ -46,7 +46,7 @@ def document(
         ("plan", topics.plan, "plan"),
         ("policies", topics.policies, "state"),
         ("registry", topics.registry, "state"),
-        ("devices", topics.devices, "state"),
+        ("devices", topics.devices, "device-note"),
         ("instances", topics.instances, "state"),
         ("acks", topics.acks, "acknowledgement"),
         ("status", topics.status, "announcement"),
@@ -215,6 +215,7 @@ _SHARED_MESSAGES = {
     "turns": _json_message("turns that a router has given to the workers of an SLO class", "app", "slo", "count", "at"),
     "plan": _json_message("an epoch of the plan", "epoch", "created"),
     "state": _json_message("a compacted record"),
+    "device-note": _json_message("a stage's note on a device", "device", "by", "withdrawn"),
     "acknowledgement": _json_message("what a device has staged for an epoch", "device", "epoch", "variants"),
     "announcement": _json_message("state of an app or device", "subject", "state", "detail"),
     "dead-letter": {

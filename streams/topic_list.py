@@ -22,7 +22,7 @@ _CARRIES = {
     "control.plan": ("`plan`", "The newest plan, with epoch and fences."),
     "control.policies": ("table", "Selection tables."),
     "control.registry": ("name", "Apps, variants, profiles."),
-    "control.devices": ("device", "Inventory."),
+    "control.devices": ("device@stage", "What stages note of devices: leave it out, what it costs now."),
     "control.instances": ("instance", "Variant instances."),
     "control.acks": ("device", "Which epoch each device has staged."),
     "control.status": ("subject", "Safe mode, shortage, wrong profiles, who said so."),

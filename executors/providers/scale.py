@@ -9,12 +9,15 @@ Rules:
 
 import asyncio
 import contextlib
+import logging
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from domain.errors import ConfigurationError, InvalidInputError
+
+log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 Command = Callable[[str], Sequence[str]]
@@ -170,6 +173,12 @@ class WorkerTasks:
             stop.set()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.gather(*(task for _, task in started.values()), return_exceptions=True)
+
+
+async def note_command(command: Sequence[str]) -> int:
+    """A dry run: what would be run is logged, and goes well."""
+    log.warning("dry run: %s", " ".join(command))
+    return 0
 
 
 async def run_command(command: Sequence[str]) -> int:
