@@ -221,8 +221,9 @@ class Controller:
     def _device_seen(self, event: DeviceSeen, now: float, actions: list[ControllerAction | Solve]) -> None:
         change = self._fleet.seen(event, now)
         self._missing.pop(event.device, None)
-        self._recut([news] if (news := self._changes.seen(event, now)) else [], now, actions)
-        if change is Change.NONE:
+        news = self._changes.seen(event, now)
+        self._recut([news] if news else [], now, actions)
+        if change is Change.NONE or (news and change is Change.CHANGED):
             return
         subject = f"device:{event.device}"
         actions.append(Announce(subject, str(change), f"{event.type}, incarnation {event.incarnation}"))

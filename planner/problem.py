@@ -98,7 +98,8 @@ class Allocation:
 
     ``served``: fraction of each app's demand. ``loads``: (device, variant) pairs not in ``previous``.
     ``served_by_class``: the same as ``served`` by (app, class). ``headroom``: by app, where the planner chose another.
-    ``geometries``: slices of GPUs that are to be cut otherwise; nothing is placed there meanwhile.
+    ``geometries``: slices of GPUs that are to be cut otherwise, where nothing is placed meanwhile; None where that was
+    not thought about.
     ``steps``: what was solved, in order, and what came out. Same problem, same allocation, unless ``nondeterministic``.
     """
 
@@ -111,7 +112,7 @@ class Allocation:
     nondeterministic: bool = False
     served_by_class: Mapping[tuple[str, QueryClass], float] = field(default_factory=dict)
     headroom: Mapping[str, float] = field(default_factory=dict)
-    geometries: Mapping[str, tuple[Slice, ...]] = field(default_factory=dict)
+    geometries: Mapping[str, tuple[Slice, ...]] | None = None
 
     @property
     def gap(self) -> float:

@@ -12,10 +12,13 @@ Rules:
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from domain.app import QueryClass
 from domain.device import Device
 from planner.allocation.columns import build
 from planner.allocation.pipeline import AllocationPlanner, Counts
-from planner.allocation.program import Program
+from planner.allocation.program import Floats, Program
 from planner.allocation.units import count_loaded, group_units
 from planner.geometry.fleets import assigned, by_the_table, fleet_of, grouped, largest_pools, recut
 from planner.geometry.search import SLOTS, GeometrySettings, Quality, Search
@@ -28,7 +31,8 @@ from planner.validation import check
 class GeometryPlan:
     """``geometries``: by name of every GPU that can be cut; ``changes``: those that differ from now.
 
-    ``devices``: all devices as they will be. ``before``: what they could host as they are, with ``counts`` to compare.
+    ``devices``: all devices as they will be. ``before``: what they could host as they are, to compare with ``counts``;
+    ``gained``: by class, the share of its demand that is served beyond that.
     ``objective``: accuracy over all demand less the price of the changes, and ``bound`` on it by the relaxed joint
     program (where all demand is served).
     """
@@ -38,7 +42,7 @@ class GeometryPlan:
     devices: tuple[Device, ...]
     counts: Counts
     before: Counts
-    gained: float
+    gained: Mapping[QueryClass, float]
     objective: float
     bound: float
     steps: tuple[str, ...]
@@ -74,7 +78,7 @@ def plan_geometry(
         devices=tuple(recut(d, changes[d.name], tables[d.type]) if d.name in changes else d for d in problem.devices),
         counts=best,
         before=stay,
-        gained=float(program.weight @ (best.whole.served - stay.whole.served)),
+        gained=_gained(program, best.whole.served - stay.whole.served),
         objective=best.whole.value - search.price(found.best.changes),
         bound=found.bound,
         steps=(*search.steps, f"{len(changes)} of {len(geometries)} GPUs change", *best.steps),
@@ -86,6 +90,15 @@ def allocate(problem: Problem, plan: GeometryPlan, planner: Planner | None = Non
     there = {(d.name, s.name) for d in plan.devices for s in d.slices}
     kept = tuple(p for p in problem.previous if (p.device, p.slice) in there and p.device not in plan.changes)
     return (planner or AllocationPlanner()).allocate(replace(problem, devices=plan.devices, previous=kept))
+
+
+def _gained(program: Program, served: Floats) -> dict[QueryClass, float]:
+    gained = {}
+    for query_class in QueryClass:
+        weight = program.weight * np.array([d.query_class is query_class for d in program.demands], dtype=np.float64)
+        total = float(weight.sum())
+        gained[query_class] = float(weight @ served) / total if total > 0.0 else 0.0
+    return gained
 
 
 def _valued(program: Program, quality: Quality | None, slots: int) -> Program:
