@@ -63,7 +63,7 @@ def report_by_window(
 ) -> tuple[WindowReport, ...]:
     """``asked``: query id -> time of its record; ``duplicates``: query id -> outcomes beyond the first."""
     times = sorted(asked.values())
-    lost_at = [asked[query_id] for query_id in lost]
+    lost_at = [asked[query_id] for query_id in lost if query_id in asked]
     late_at = [asked[query_id] for query_id in late_unmarked if query_id in asked]
     copies_at = [(asked[query_id], n) for query_id, n in duplicates.items() if query_id in asked]
     broken = list(broken_at)
