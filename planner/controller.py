@@ -36,7 +36,7 @@ from domain.actions import Announce, ControllerAction, Publish, Reclaim
 from domain.device import Device
 from domain.events import ControllerEvent, DemandCounted, DeviceSeen, LatencyMeasured, PlanAcknowledged, Ticked
 from domain.plan import Epoch, Plan
-from planner.controller_settings import ControllerSettings as ControllerSettings
+from planner.controller_settings import ControllerSettings
 from planner.demand import Estimate
 from planner.fleet import Change, Fleet
 from planner.geometry.changes import CutNews, GeometryChanges

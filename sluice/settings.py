@@ -113,7 +113,7 @@ class PlannerSettings(_Section):
     unit of price an hour is worth; ``budget_per_hour``: of all devices in use; ``strict_on_demand``: part (0..1) of
     what is served of strict demand that is kept off spot devices. ``demand``: "plain" takes admission's counts as they
     come, "faust" the windows that stages ``demand`` make of them (kafka:// only); up to ``demand_partitions`` of these
-    share the work.
+    share the work. ``geometry``: "joint" cuts GPUs otherwise as demand moves, where their workers can do that.
     """
 
     name: str = "allocation"
@@ -130,6 +130,7 @@ class PlannerSettings(_Section):
     strict_on_demand: float = Field(default=0.0, ge=0, le=1, allow_inf_nan=False)
     demand: Literal["plain", "faust"] = "plain"
     demand_partitions: int = Field(default=1, ge=1, le=64)
+    geometry: Literal["off", "joint"] = "off"
 
 
 class FaustSettings(_Section):

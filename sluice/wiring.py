@@ -317,7 +317,9 @@ class System:
         return self.broker.url.removeprefix("kafka://")
 
     def _planner(self, apps: Sequence[str], devices: Sequence[str]) -> list[Stage]:
-        from planner.controller import Controller, ControllerSettings
+        from planner.controller import Controller
+        from planner.controller_settings import ControllerSettings
+        from planner.geometry.planning import JointGeometry
         from planner.registry import planner
         from stages.planner import PlannerStage
 
@@ -325,13 +327,14 @@ class System:
         settings = self.settings.planner
         if settings.demand == "faust":
             self._kafka_for("planner.demand: faust")
+        chosen = planner(settings.name)
         return [
             PlannerStage(
                 broker=self.broker,
                 producer=self.producer,
                 topics=self.topics,
                 clock=self.clock,
-                planner=planner(settings.name),
+                planner=JointGeometry(chosen) if settings.geometry == "joint" else chosen,
                 apps=apps,
                 promised=self.promised,
                 exactly_once=self.settings.delivery == "exactly_once",
@@ -349,6 +352,7 @@ class System:
                         money_weight=settings.money_weight,
                         budget=settings.budget_per_hour,
                         strict_on_demand=settings.strict_on_demand,
+                        geometry=settings.geometry,
                     ),
                     term=term,
                     devices=self.devices,
@@ -482,7 +486,7 @@ class System:
         return PlanActivated(plan, self._hosted(app, plan))
 
     def _hosted(self, app: str, plan: Plan, *, burst: bool = False) -> tuple[HostedOn, ...]:
-        devices = {d.name: d for d in self.devices}
+        devices = {d.name: replace(d, slices=plan.geometries.get(d.name, d.slices)) for d in self.devices}
         placed = [p for p in plan.of_app(app) if p.device in devices]
         return tuple(hosted_on(self.known, devices[p.device], p, "p95", burst=burst) for p in placed)
 

@@ -13,9 +13,10 @@ from numpy.random import Generator
 from domain.app import NO_PROMISE, App, Promise, QueryClass, WeaklyHard
 from domain.device import Device, Slice
 from domain.errors import ConfigurationError
-from domain.profile import BatchLatency, Profile
+from domain.profile import BatchLatency, LengthPoints, Profile
 from domain.variant import Variant
-from planner.controller import Controller, ControllerSettings
+from planner.controller import Controller
+from planner.controller_settings import ControllerSettings
 from planner.demand import DemandSettings
 from planner.registry import planner
 from policies.admission.registry import admission
@@ -38,6 +39,7 @@ from simulator.scenario.spec import (
     AppSpec,
     CatalogueSpec,
     InlineVariant,
+    Latencies,
     PlannerSpec,
     PromiseSpec,
     Scenario,
@@ -70,6 +72,9 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
         make_routing=routing(policies.routing.name, **policies.routing.options),
         make_activation=Activation,
         make_admission=make_admission,
+        lengths={
+            name: spec.lengths for name, spec in (scenario.apps or {}).items() if spec is not None and spec.lengths
+        },
         batching=policies.batching.name,
         quantile=scenario.planner.quantile,
         service=simulation.service,
@@ -167,12 +172,14 @@ def _inline(variants: tuple[InlineVariant, ...], apps: Mapping[str, AppSpec | No
     profiles = []
     for variant in variants:
         for kind, latencies in variant.latency_ms.items():
-            points = tuple(_point(batch, latencies[batch]) for batch in sorted(latencies))
+            shorter = {n: by_kind[kind] for n, by_kind in variant.shorter_latency_ms.items() if kind in by_kind}
             profiles.append(
                 Profile(
                     variant=variant.name,
                     device_type=kind,
-                    points=points,
+                    points=_points(latencies),
+                    length=variant.length,
+                    shorter=tuple(LengthPoints(n, _points(shorter[n])) for n in sorted(shorter)),
                     memory_bytes=int(variant.memory_mb * MB),
                     load=variant.load_s,
                 )
@@ -182,6 +189,10 @@ def _inline(variants: tuple[InlineVariant, ...], apps: Mapping[str, AppSpec | No
         [Variant(name=v.name, app=v.app, accuracy=v.accuracy, nominal=True) for v in variants],
         profiles,
     )
+
+
+def _points(latencies: Latencies) -> tuple[BatchLatency, ...]:
+    return tuple(_point(batch, latencies[batch]) for batch in sorted(latencies))
 
 
 def _point(batch: int, latency: float | tuple[float, float]) -> BatchLatency:
