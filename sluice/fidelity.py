@@ -21,6 +21,7 @@ from domain.device import Device, Slice
 from domain.errors import ConfigurationError
 from domain.executor import Executor
 from domain.tensor import TensorSpec
+from executors.devices.gpu import Gpu
 from executors.emulated import EmulatedExecutor
 from planner.controller import Controller
 from planner.registry import planner
@@ -64,7 +65,8 @@ class EmulatedSystem(System):
         self._spec = self.scenario
         self.devices = devices_of(self._spec)
 
-    def _slice(self, stage: WorkerStage, device: Device, part: Slice) -> SliceRunner:
+    def _slice(self, stage: WorkerStage, device: Device, part: Slice, gpu: Gpu | None = None) -> SliceRunner:
+        del gpu  # what is emulated here is no GPU of this machine
         policy = self._spec.policies.batching
         return SliceRunner(
             device=device,

@@ -12,6 +12,8 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from domain.app import Promise, WeaklyHard
 from domain.device import Device
 from domain.errors import ConfigurationError
+from executors.devices.fake import fake_gpus
+from planner.geometry.tables import TABLES
 from sluice.access import (
     HttpSettings,
     KafkaSection,
@@ -22,6 +24,7 @@ from sluice.access import (
     refuse_secrets,
 )
 from sluice.capacity import DriverSettings, ProcurementSettings, ScalingSettings
+from sluice.gpu_settings import CudaSettings, SliceSettings, readable_fake
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -33,7 +36,8 @@ class _Section(BaseModel):
 class DeviceSettings(_Section):
     """A device that this deployment has. ``type`` names its pool and must be profiled in the catalogue.
 
-    ``threads``: of a CPU worker, as its type was profiled with (``cpu2``: 2). ``price``: money an hour.
+    ``threads``: of a CPU worker, as its type was profiled with (``cpu2``: 2). ``price``: money an hour. ``gpu``: which
+    GPU of its worker's machine it is, as ``sluice devices list`` numbers them.
     """
 
     name: str
@@ -42,6 +46,7 @@ class DeviceSettings(_Section):
     price: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     spot: bool = False
     threads: int = Field(default=1, ge=1, le=256)
+    gpu: int | None = Field(default=None, ge=0, le=1023)
 
     def device(self) -> Device:
         """The domain's noun."""
@@ -93,6 +98,7 @@ class WorkerSettings(_Section):
     """``batching``: a policy by name, with its options. ``executor``: what runs the variants.
 
     ``guard_s``: seconds that policies which wait keep back for hops and late timers, unless the options say otherwise.
+    ``cuda``, ``slices``: of devices that are GPUs.
     """
 
     batching: str = "adaptive"
@@ -101,6 +107,8 @@ class WorkerSettings(_Section):
     executor: Literal["onnx", "emulated"] = "onnx"
     heartbeat_s: Seconds = 0.5
     max_in_flight: int = Field(default=4000, gt=0)
+    cuda: CudaSettings = CudaSettings()
+    slices: SliceSettings = SliceSettings()
 
 
 class PlannerSettings(_Section):
@@ -175,6 +183,7 @@ class Settings(BaseSettings):
     catalogue: Path | None = None
     apps: tuple[str, ...] = ()
     devices: tuple[DeviceSettings, ...] = ()
+    fake_gpu: str | None = None
     partitions: int = Field(default=2, ge=1, le=1024)
     delivery: Literal["at_least_once", "exactly_once"] = "at_least_once"
     slo_s: dict[str, Seconds] = Field(default_factory=dict)
@@ -205,6 +214,11 @@ class Settings(BaseSettings):
             raise ValueError("must start with memory://, kafka://, memory+http:// or file://")
         return value
 
+    @field_validator("fake_gpu")
+    @classmethod
+    def _known_gpu(cls, value: str | None) -> str | None:
+        return readable_fake(value)
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -224,7 +238,13 @@ class Settings(BaseSettings):
         return {name: 1 if name in promised else self.partitions for name in apps}
 
     def all_devices(self) -> tuple[Device, ...]:
-        """Devices as set; by default one CPU device a core, two at least."""
+        """Devices as set, or the fake GPUs; by default one CPU device a core, two at least."""
+        if self.fake_gpu is not None:
+            if self.devices:
+                raise ConfigurationError("fake_gpu: its GPUs are the devices; leave out devices in the settings")
+            kind, count = fake_gpus(self.fake_gpu)
+            memory = TABLES[kind].largest_bytes
+            return tuple(Device(name=f"gpu{i}", type=kind, memory_bytes=memory) for i in range(count))
         if self.devices:
             return tuple(d.device() for d in self.devices)
         count = max(2, len(os.sched_getaffinity(0)))

@@ -18,6 +18,7 @@ from domain.errors import ConfigurationError
 from domain.events import HostedOn, PlanActivated
 from domain.executor import Executor
 from domain.plan import Plan
+from planner.geometry.tables import parse_geometry
 from policies.admission.bounds import sustained
 from policies.admission.goals import GoalAdmission
 from policies.admission.registry import admission
@@ -36,6 +37,7 @@ from profiles.catalogue import Catalogue, KnownCatalogue
 from profiles.registered import Registered
 from sluice.capacity import driven, procurement, scaler
 from sluice.goals import goal_variants, highest_costs
+from sluice.gpus import Gpus
 from sluice.live_registry import LiveRegistry
 from sluice.settings import Settings
 from stages.admission import AdmissionStage, DedupeWindow
@@ -43,6 +45,7 @@ from stages.clock import SystemClock
 from stages.control import Follower
 from stages.eventlog import Recorded
 from stages.exactly_once import ExactlyOnce
+from stages.holding import HoldingOptions
 from stages.outbox import Outbox
 from stages.registry import RegistryStage
 from stages.router import RouterStage
@@ -58,6 +61,7 @@ from streams.ports import Broker, Producer
 from streams.topics import Topics
 
 if TYPE_CHECKING:
+    from executors.devices.gpu import Gpu
     from stages.table_publishing import TablePublisher
 
 _UNHURRIED = 20.0
@@ -82,6 +86,7 @@ class System:
         self.topics = Topics(self.settings.prefix)
         self.clock = SystemClock()
         self.devices = self.settings.all_devices()
+        self._gpus = Gpus(self.settings)
         self._driven = frozenset(driven(self.settings.scaling, self.settings.procurement, self.devices))
         self._threads = {d.name: d.threads for d in self.settings.devices}
         named = {*self.settings.apps, *self.settings.slo_s, *self.settings.slo_classes_s, *self.settings.promises}
@@ -96,6 +101,7 @@ class System:
         self.apps = {name: app for name, app in every.items() if not self.settings.apps or name in self.settings.apps}
         if len(self.apps) < len(every):  # what is not served here must not be planned for
             self.catalogue = self.catalogue.only(self.apps)
+        self.catalogue = self._gpus.profiled(self.catalogue)
         self.promised = {name: app for name, app in self.apps.items() if app.promise.active}
         rule = self.settings.worker.batching
         if self.promised and not keeps_promises(rule):
@@ -126,7 +132,7 @@ class System:
 
     def serve(self, catalogue: Catalogue) -> None:
         """Serve these apps, and no others, from now on. What was served before stays known to who still runs it."""
-        self.catalogue = catalogue
+        catalogue = self.catalogue = self._gpus.profiled(catalogue)
         self.apps = dict(catalogue.apps)
         self.known.add(catalogue)
         self._costs.update(highest_costs(catalogue, self.devices))
@@ -220,6 +226,7 @@ class System:
             activation=Activation(name),
             exclusive=takes(self.settings.worker.batching, "tables"),
             activated=partial(self._activated, name),
+            recut=self._recut,
             telemetry=self.telemetry,
         )
 
@@ -238,6 +245,13 @@ class System:
 
     def _worker_of(self, device: Device) -> WorkerStage:
         worker = self.settings.worker
+        gpu = self._gpus.gpu(device)
+        tables = self._libraries[device.name]
+
+        def make_slices(stage: WorkerStage, device: Device) -> list[SliceRunner]:
+            tables.leave()
+            return [self._slice(stage, device, part, gpu) for part in device.slices]
+
         stage = WorkerStage(
             device,
             broker=self.broker,
@@ -245,20 +259,27 @@ class System:
             topics=self.topics,
             clock=self.clock,
             new_incarnation=lambda: uuid.uuid4().hex[:12],
-            make_slices=lambda stage: [self._slice(stage, device, part) for part in device.slices],
+            make_slices=make_slices,
             variants=self.known.variants,
             promised=self.promised,
             exactly_once=self._exactly_once,
             options=WorkerOptions(heartbeat=worker.heartbeat_s, max_in_flight=worker.max_in_flight),
             telemetry=self.telemetry,
+            gpu=gpu,
+            holding=HoldingOptions(
+                patience=worker.slices.drain_s,
+                first=parse_geometry(worker.slices.geometry),
+                bound={*self.promised, *self.settings.slo_classes_s},
+                make_sharing=self._gpus.sharing,
+            ),
         )
         if takes(worker.batching, "tables"):
-            stage.followers.append(Follower(self.broker, self.topics.policies, self._libraries[device.name].handle))
+            stage.followers.append(Follower(self.broker, self.topics.policies, tables.handle))
             if self._turns_told:
                 stage.followers.append(Follower(self.broker, self.topics.turns, stage.turned, start_at="end"))
         return stage
 
-    def _slice(self, stage: WorkerStage, device: Device, part: Slice) -> SliceRunner:
+    def _slice(self, stage: WorkerStage, device: Device, part: Slice, gpu: "Gpu | None" = None) -> SliceRunner:
         worker = self.settings.worker
         name = worker.batching
         guard = {"guard_s": worker.guard_s} if takes(name, "guard_s") else {}
@@ -271,7 +292,9 @@ class System:
             station=self._recorded(station, f"worker-{device.name}-{part.name}"),
             staging=Staging(device, part, self.known),
             policy=name,
-            executor=self._executor(device),
+            executor=self._executor(device)
+            if gpu is None
+            else self._gpus.executor(gpu, device, part, self.known, self._folders),
             catalogue=self.known,
             clock=self.clock,
             ends=stage.ends,
@@ -289,8 +312,12 @@ class System:
 
         if self.settings.worker.executor == "emulated":
             return EmulatedExecutor(self.known, device.type)
-        folders = (self.models, Registered(self.settings.home).folder)
-        return OnnxExecutor(folders, self.known.apps, Runtime(threads=self._threads.get(device.name, 1)))
+        return OnnxExecutor(self._folders, self.known.apps, Runtime(threads=self._threads.get(device.name, 1)))
+
+    @property
+    def _folders(self) -> tuple[Path, Path]:
+        """Where models lie."""
+        return self.models, Registered(self.settings.home).folder
 
     def _demand(self, apps: Sequence[str], devices: Sequence[str]) -> list[Stage]:
         from stages.demand import DemandStage
@@ -490,12 +517,16 @@ class System:
         placed = [p for p in plan.of_app(app) if p.device in devices]
         return tuple(hosted_on(self.known, devices[p.device], p, "p95", burst=burst) for p in placed)
 
+    def _recut(self, device: str, slices: tuple[Slice, ...]) -> None:
+        """A worker states the slices of its device."""
+        self.devices = tuple(replace(d, slices=slices) if d.name == device else d for d in self.devices)
+
     def _recorded(self, policy: Any, name: str) -> Any:
         """``policy``, its decisions written under the run's folder where the settings ask for it."""
         if not self.settings.record:
             return policy
         folder = self.run_folder / "decisions"
         folder.mkdir(parents=True, exist_ok=True)
-        log = (folder / f"{name}.jsonl").open("w", encoding="utf-8")
+        log = (folder / f"{name}.jsonl").open("a", encoding="utf-8")  # a slice may come back
         self._logs.append(log)
         return Recorded(policy, log)

@@ -166,6 +166,32 @@ CATALOGUE: tuple[Metric, ...] = (
         "Queries of apps that are not served here any more, given back to the routers.",
         "A few at each plan change are right. Steady: router and worker follow different plans.",
     ),
+    # -- GPUs
+    _gauge(
+        "sluice_gpu_utilisation", "ratio", ("device",), "worker",
+        "Share of time that kernels ran on the GPU, as it measures it (0..1); a GPU in MIG mode does not say.",
+        "Low beside a high rate of sluice_device_busy_seconds_total: batches are small, or wait for the CPU.",
+    ),
+    _gauge(
+        "sluice_gpu_memory_bytes", "bytes", ("device",), "worker",
+        "Memory in use on the GPU, all slices together.",
+        "Near its size: host fewer variants, or set worker.cuda.memory_limit_mb.",
+    ),
+    _gauge(
+        "sluice_gpu_temperature_celsius", "degrees", ("device",), "worker",
+        "Temperature of the GPU.",
+        "Above 85: clocks fall and latencies with them exceed their profiles; look at its cooling.",
+    ),
+    _gauge(
+        "sluice_gpu_ecc_errors", "errors", ("device",), "worker",
+        "Uncorrected memory errors since the driver was loaded.",
+        "Any: take the GPU out and have it tested.",
+    ),
+    _counter(
+        "sluice_gpu_cuts", "cuts", ("device", "ok"), "worker",
+        "Times that a GPU was cut into other slices, and cuts that failed (ok=no), after which it kept what it had.",
+        "Failures: the status topic and the worker's log say why; rights and processes of others are the usual causes.",
+    ),
     # -- plans
     _gauge(
         "sluice_plan_term", "term", ("stage",), "router, worker, planner",

@@ -17,6 +17,7 @@ from dataclasses import replace
 from domain.actions import Activate, Announce, Drop, Send, TellTurns, WakeAt
 from domain.app import QueryClass
 from domain.clock import Clock
+from domain.device import Slice
 from domain.errors import InvalidInputError
 from domain.events import ActivationEvent, Arrived, DeviceReported, PlanActivated, PlanPublished, RoutingEvent, Woke
 from domain.outcome import Outcome, OutcomeKind, Reason
@@ -44,6 +45,7 @@ _SWEEP = 0.05
 class RouterStage:
     """Routers of an app scale out as members of one group; of ``exclusive`` ones all but one stand by.
 
+    ``recut`` is told what slices a worker states, before the plan in force is looked at anew.
     Strict turns over workers, which selection tables count on, are kept by one router alone.
     """
 
@@ -64,8 +66,11 @@ class RouterStage:
         exactly_once: Callable[[str], ExactlyOnce] | None = None,
         exclusive: bool = False,
         telemetry: Telemetry | None = None,
+        recut: Callable[[str, tuple[Slice, ...]], None] = lambda _device, _slices: None,
     ) -> None:
         self.app = app
+        self._recut = recut
+        self._cuts: dict[str, tuple[Slice, ...]] = {}
         telemetry = telemetry or Telemetry()
         self._meters, self._tracing = telemetry.meters, telemetry.tracing
         self._promised = promised
@@ -227,6 +232,12 @@ class RouterStage:
         if record.value is None:
             return
         beat = control.decode_heartbeat(record.value)
+        seen = beat.seen
+        if seen.slices and seen.slices != self._cuts.get(seen.device):
+            self._cuts[seen.device] = seen.slices
+            self._recut(seen.device, seen.slices)
+            if self._plan is not None and not self._promised:
+                self._tell_routing(self._activated(self._plan))
         for part in beat.slices:
             self._tell_routing(DeviceReported(beat.seen.device, part.slice, part.queued, part.busy_for))
 

@@ -219,6 +219,7 @@ class SliceRunner:
             waiting = self._waiting.pop(query, None)
             if waiting is not None:
                 taken.append((query, tuple(waiting.tensors), waiting.epoch))
+        self._try_to_retire()
         return taken
 
     async def close(self) -> None:

@@ -24,8 +24,14 @@ class TableLibrary:
         self._slices: list[tuple[str, Swap]] = []
 
     def follow(self, kind: str, swap: Swap) -> None:
-        """Call ``swap`` whenever the tables of an app for ``kind`` change."""
+        """Call ``swap`` with what is in force for ``kind``, and whenever the tables of an app change."""
         self._slices.append((kind, swap))
+        for app in sorted({name.shelf.app for name in self._tables if name.shelf.worker_class == kind}):
+            swap(TablesChanged(app, self._in_force(app, kind)))
+
+    def leave(self) -> None:
+        """The slices are gone: nobody is told any more."""
+        self._slices.clear()
 
     def handle(self, record: Record) -> None:
         """Take a table or a tombstone. Raises InvalidInputError, nothing changed."""

@@ -1,6 +1,6 @@
 """What every stage is handed to be watched by: meters, and traces where they are asked for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -75,7 +75,8 @@ class Telemetry:
         self.meters.read("sluice_in_flight_records", reading(lambda now: now.in_flight))
         self.meters.read("sluice_lag_records", reading(lambda now: now.lag))
 
-    def of_slice(self, device: str, part: str, runner: Slice) -> None:
-        """What a slice knows of itself is read when metrics are told."""
-        self.meters.read("sluice_queue_queries", lambda: [((device, part), float(runner.queued))])
-        self.meters.read("sluice_variant_loaded", lambda: [((device, part, v), 1.0) for v in runner.loaded])
+    def of_slices(self, device: str, slices: Callable[[], Iterable[tuple[str, Slice]]]) -> None:
+        """What the slices that a device has just then know of themselves is read when metrics are told."""
+        read = self.meters.read
+        read("sluice_queue_queries", lambda: [((device, part), float(one.queued)) for part, one in slices()])
+        read("sluice_variant_loaded", lambda: [((device, part, v), 1.0) for part, one in slices() for v in one.loaded])

@@ -8,6 +8,8 @@ Rules.
 - A worker that finds it was stopped for longer than ``self_fence`` reads the newest plan before it answers anything.
 - A plan that names variants which the registry, as read here, does not have yet is followed once it has.
 - A query of an app that is not served here (any more) goes back to the admitted topic.
+- A GPU is cut otherwise as plans ask (``stages.recut``): what is here is finished first, what comes while it is cut
+  goes back to the admitted topic, and heartbeats state the slices that there are.
 - Before it reads work, the results topics of apps with a promise are read for the last outcomes of their streams.
 - Stopping: no more fetching, what is queued is finished within ``drain_s`` and committed, and the last heartbeat says
   ``leaving``, upon which the planner moves what is left.
@@ -16,7 +18,7 @@ Rules.
 import asyncio
 import logging
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from domain.actions import Acknowledge, Announce
@@ -26,14 +28,16 @@ from domain.device import Device
 from domain.errors import InvalidInputError
 from domain.events import DeviceSeen, PlanAcknowledged
 from domain.outcome import Outcome
-from domain.plan import NO_EPOCH, Plan
+from domain.plan import NO_EPOCH, Epoch, Plan
 from domain.query import Query
-from policies.placement.gathering import Gathering
+from executors.devices.gpu import Gpu
 from profiles.catalogue import Catalogue
 from stages.control import Follower
 from stages.exactly_once import ExactlyOnce
+from stages.holding import Holding, HoldingOptions
 from stages.intake import Intake
 from stages.outbox import Outbox
+from stages.parts import Parts
 from stages.recall import recall
 from stages.slice import Outputs, SliceRunner
 from stages.telemetry import Telemetry
@@ -57,6 +61,7 @@ class WorkerOptions:
 class WorkerStage:
     """One device. ``make_slices`` builds its slice runners, one a slice, with this stage's callbacks.
 
+    ``gpu``: what cuts the device and watches it, where it is a GPU of this machine; ``holding``: how.
     ``variants``: names of those that are known; it may grow.
     """
 
@@ -69,12 +74,14 @@ class WorkerStage:
         topics: Topics,
         clock: Clock,
         new_incarnation: Callable[[], str],
-        make_slices: Callable[["WorkerStage"], Sequence[SliceRunner]],
+        make_slices: Callable[["WorkerStage", Device], Sequence[SliceRunner]],
         variants: Container[str],
         promised: Mapping[str, App] = MappingProxyType({}),
         exactly_once: Callable[[str], ExactlyOnce] | None = None,
         options: WorkerOptions | None = None,
         telemetry: Telemetry | None = None,
+        gpu: Gpu | None = None,
+        holding: HoldingOptions | None = None,
     ) -> None:
         self.device = device
         telemetry = telemetry or Telemetry()
@@ -87,11 +94,20 @@ class WorkerStage:
         self._exactly_once = exactly_once
         self._options = options or WorkerOptions()
         self._outbox = Outbox(producer)
-        self._gathering = Gathering(part.name for part in device.slices)
         telemetry.of_outbox(self.name, self._outbox)
         telemetry.of_intake(self.name, lambda: self._intake)
-        self._slices = tuple(make_slices(self))
-        self._by_name = {part.name: runner for part, runner in zip(device.slices, self._slices, strict=True)}
+        telemetry.of_slices(device.name, lambda: self._slices.named())
+        self._holding = Holding(
+            device,
+            owner=self,
+            clock=clock,
+            meters=telemetry.meters,
+            make_slices=lambda device: make_slices(self, device),
+            opened=self._opened,
+            say=self._say,
+            gpu=gpu,
+            options=holding,
+        )
         self._origins: dict[Query, Record] = {}
         self._variants = variants
         self._plan: Plan | None = None
@@ -123,13 +139,12 @@ class WorkerStage:
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop``, then drain."""
         await self._outbox.start()
-        for runner in self._slices:
-            await runner.start()
+        await self._holding.begin(self._on_broken)
         helpers = [asyncio.create_task(self._plans.run(stop)), asyncio.create_task(self._beat_often())]
         helpers += [asyncio.create_task(follower.run(stop)) for follower in self.followers]
         waiter = asyncio.create_task(self._end_session_on(stop))
         try:
-            while not stop.is_set():
+            while not stop.is_set() and not self._holding.broken:
                 await self._serve_while_named(stop)
             self._named = False  # what the planner does about us from now on is for the others
             self._beat(leaving=True)
@@ -139,8 +154,7 @@ class WorkerStage:
             for task in helpers:
                 task.cancel()
             await asyncio.gather(waiter, *helpers, return_exceptions=True)
-            for runner in self._slices:
-                await runner.close()
+            await self._holding.end()
 
     def turned(self, record: Record) -> None:
         """The topic of turns: what the router of an app has counted."""
@@ -149,18 +163,55 @@ class WorkerStage:
             for runner in self._slices:
                 runner.turned(told)
 
+    # -- the slices
+
+    @property
+    def _slices(self) -> Parts:
+        return self._holding.parts
+
+    async def _opened(self, parts: Parts) -> None:
+        """These slices are ready."""
+        if self._named and self._promised:
+            past = await recall(self._broker, self._topics, self._promised)
+            for runner in parts:
+                runner.recalled(past)
+        if self._named and self._plan is not None:
+            for runner in parts:
+                runner.plan(self._plan)
+
+    def _on_broken(self) -> None:
+        """Let ``run`` see it."""
+        self._naming.set()
+        self._session.set()
+
+    def give_back(self, message: codec.WorkMessage) -> None:
+        """A query that waited here is for another device."""
+        record = self._origins.pop(message.query, None)
+        if record is not None:
+            self._send_back(record, replace(message, traceparent=codec.traceparent_of_hop(record)))
+
+    def _say(self, state: str, detail: str) -> None:
+        said = Announce(f"device:{self.device.name}", state, detail)
+        self._meters.add("sluice_announcements", self.name, state)
+        key = f"{said.subject}@worker".encode()
+        self._outbox.post(self._topics.status, control.encode_announce(said), key=key)
+        self._beat()
+
     # -- callbacks of the slices
 
     def ends(self, query: Query, outcome: Outcome, outputs: Outputs) -> None:
         """Write a query's outcome; its record is done once that is acknowledged."""
+        self._slices.left(query)
         self._unless_fenced(lambda: self._write(query, outcome, outputs))
 
     def acknowledge(self, part: str, report: Acknowledge) -> None:
         """A slice has staged an epoch; once all have, tell planner and routers."""
-        staged = self._gathering.staged(part, report)
-        if staged is None:
-            return
-        message = PlanAcknowledged(self.device.name, staged.epoch, staged.variants, staged.failed)
+        staged = self._slices.staged(part, report)
+        if staged is not None:
+            self._post_staged(staged.epoch, staged.variants, staged.failed)
+
+    def _post_staged(self, epoch: Epoch, variants: tuple[str, ...] = (), failed: tuple[str, ...] = ()) -> None:
+        message = PlanAcknowledged(self.device.name, epoch, variants, failed)
         key = self.device.name.encode()
         self._outbox.post(self._topics.acks, control.encode_acknowledged(message), key=key)
 
@@ -238,15 +289,15 @@ class WorkerStage:
             letter = codec.dead_letter(record, error, stage=self.name, now=self._clock.wall())
             self._answer(record, self._topics.dead_letters, letter)
             return
-        runner = self._by_name.get(message.slice) or self._slices[0]
+        runner = self._slices.runner_of(message)
         query = message.query
-        if not runner.serves(query.app) and self._clock.wall() < query.deadline:
+        if runner is None or (not runner.serves(query.app) and self._clock.wall() < query.deadline):
             self._send_back(record, message)
             return
         self._origins[query] = record
         if self._tracing is not None:
             self._tracing.arrived(query.id, message.traceparent)
-        runner.arrived(query, message.tensors, message.epoch, message.turn)
+        self._slices.arrived(message, runner)
 
     def _send_back(self, record: Record, message: codec.WorkMessage) -> None:
         self._meters.add("sluice_queries_sent_back", self.device.name)
@@ -279,8 +330,9 @@ class WorkerStage:
             if not self._named:
                 self._named = True
                 self._naming.set()
-            for runner in self._slices:
-                runner.plan(plan)
+            self._holding.plan(plan)
+            if not self._slices:  # while it is cut nothing can be staged, and routers need not wait for it
+                self._post_staged(plan.epoch)
 
     def _abandon(self) -> None:
         """The planner took us for dead: our queries are others' now."""
@@ -290,8 +342,7 @@ class WorkerStage:
             self._tracing.abandon()
         if self._intake is not None:
             self._intake.abandon()
-        for runner in self._slices:
-            runner.abandon()
+        self._slices.abandon()
         self._origins.clear()
         if self._held is not None:
             self._held.clear()
@@ -340,14 +391,14 @@ class WorkerStage:
             device.name, device.type, self._incarnation, device.memory_bytes, device.price, device.spot, leaving
         )
         beat = control.Heartbeat(
-            seen=seen,
+            seen=self._holding.seen(seen),
             at=self._clock.wall(),
             epoch=self._plan.epoch if self._plan else NO_EPOCH,
-            queued=sum(r.queued for r in self._slices),
+            queued=self._slices.queued,
             utilisation=min(1.0, sum(r.take_busy() for r in self._slices) / self._options.heartbeat),
             variants=tuple(v for r in self._slices for v in r.loaded),
             measured=tuple(m for r in self._slices for m in r.take_measured()),
             observed=tuple(o for r in self._slices for o in r.take_observed()),
-            slices=tuple(control.SliceState(n, r.queued, r.busy_for) for n, r in self._by_name.items()),
+            slices=tuple(control.SliceState(n, r.queued, r.busy_for) for n, r in self._slices.named()),
         )
         self._outbox.post(self._topics.devices_metrics, control.encode_heartbeat(beat), key=device.name.encode())

@@ -51,6 +51,11 @@ class Gpu:
         return self._found.device(self._name, self._kind)
 
     @property
+    def cuttable(self) -> bool:
+        """Whether it is in MIG mode."""
+        return bool(self._found.info.mig)
+
+    @property
     def uncut(self) -> bool:
         """Whether it is in MIG mode and has no instances: nothing can run there."""
         return bool(self._found.info.mig) and not self._found.instances

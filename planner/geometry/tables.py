@@ -51,6 +51,11 @@ class PlacementTable:
     compute_slices: int
     profiles: Mapping[str, MigProfile]
 
+    @property
+    def largest_bytes(self) -> int:
+        """Memory of the largest slice, which is nearly the whole GPU's."""
+        return max(p.memory_bytes for p in self.profiles.values())
+
     def profile(self, name: str) -> MigProfile:
         """Raises InvalidInputError for a name that the GPU does not have."""
         found = self.profiles.get(name)

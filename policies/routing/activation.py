@@ -10,7 +10,8 @@ Rules.
   router goes on waiting. Devices that acknowledge later join then.
 - A plan that changes nothing in what is hosted for the app is activated at once.
 - A device of the active plan that a newer plan does not mention at all is taken for dead: the router stops using it at
-  once, or turns to the new plan where it would be left with nothing.
+  once, or turns to the new plan where it would be left with nothing. A GPU that is to be cut is mentioned by its
+  slices: it is used until what takes its place is ready.
 
 Illegal: nothing. Messages of the control topics may come in any order and more than once.
 """
@@ -76,7 +77,7 @@ class Activation:
         self._pending = plan
         self._since = now
         wanted = hosting(plan, self.app)
-        alive = {p.device for p in plan.placements}
+        alive = {p.device for p in plan.placements} | set(plan.geometries)
         self._acks = {d: a for d, a in self._acks.items() if d in alive or a.epoch > plan.epoch}
         if not wanted or (self._active is not None and _places(wanted) == _places(self._routed)):
             return self._activate(plan, wanted, complete=True)
