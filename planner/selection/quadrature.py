@@ -17,7 +17,7 @@ from scipy.sparse import bsr_array
 from planner.selection.model import Array
 
 PANEL_NODES = 12
-CELL_NODES = 6
+CELL_NODES = 8
 _PANEL_WIDTH = 0.75
 _CELL_WIDTH = 1.0
 _GRADED = 24

@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from domain.app import App
+from domain.events import TurnsTold
 from domain.profile import BatchLatency, Profile
 from domain.table import SelectionTable
 from domain.tensor import TensorSpec
@@ -27,9 +29,9 @@ from sluice.commands import policy
 from sluice.reading import read_results
 from sluice.table_check import counted, published
 from sluice.wiring import System
-from stages.eventlog import replay
+from stages.eventlog import read_steps, replay
 from stages.run import run_stages
-from streams import connect, control
+from streams import codec, connect, control
 from streams.memory import MemoryBroker
 from streams.ports import TopicPartition
 from tests.harness import PIXELS, Running, running, settings_for
@@ -345,3 +347,37 @@ async def test_tables_reach_workers_over_kafka_and_outlive_the_planner(tmp_path:
         await asyncio.sleep(1.0)
         later = await again.outcomes()
     assert {later[name].variant for name in again.ids if name in later and later[name].on_time} - {"fast", None}
+
+
+@pytest.mark.slow
+async def test_workers_are_told_how_far_their_turn_is_where_tables_tell_phases_apart(tmp_path: Path) -> None:
+    phased = settings(tmp_path, record=True, tables={"phases": 3, "turns_s": 0.0})
+    async with running(phased, MemoryBroker(), catalogue=catalogue()) as run:
+        await all_serve(run)
+        tables = await tables_there(run)
+        await offer(run, 80.0, 3.0)
+        report = await run.settled()
+        sent: dict[str, list[codec.WorkMessage]] = {}
+        for device in run.system.devices:
+            partition = TopicPartition(run.topics.work(device.name), 0)
+            records = [r async for r in read_results(run.broker, [partition], follow=False)]
+            sent[device.name] = [codec.decode_work(record) for record in records]
+        turns = TopicPartition(run.topics.turns, 0)
+        told = [control.decode_turns(r.value or b"") async for r in read_results(run.broker, [turns], follow=False)]
+        folder = run.system.run_folder / "decisions"
+    assert not report.lost
+    assert {t.phases for t in tables.values()} == {3}
+    count = sum(len(messages) for messages in sent.values())
+    assert sorted(m.turn for messages in sent.values() for m in messages) == list(range(1, count + 1))
+    newest = max(m.epoch for messages in sent.values() for m in messages)
+    for messages in sent.values():
+        mine = [m.turn for m in messages if m.epoch == newest]
+        assert len(mine) > 30
+        assert {b - a for a, b in pairwise(mine)} == {3}
+    assert [t.count for t in told] == list(range(1, count + 1))
+    made = batching("table", guard_s=0.005, margin=1.03)
+    for device in sent:
+        log = folder / f"worker-{device}-whole.jsonl"
+        heard = [event for event, _, _ in read_steps(log) if isinstance(event, TurnsTold)]
+        assert len(heard) > 0.9 * len([t for t in told if t.count >= heard[0].count])
+        assert replay(log, lambda: Station(made)) == []

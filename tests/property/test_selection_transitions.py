@@ -48,7 +48,7 @@ def test_rows_equal_the_formulas_of_the_paper(workers: int, qps: float, bins: in
             for j in (0, 1, bins // 2, bins - 1, bins):
                 if level and j == bins:
                     continue  # two queries cannot have come at the same instant
-                assert np.abs(found[j] - oracle.row(level + 1, j, tau)).max() < 1e-7, (level, option, j)
+                assert np.abs(found[j] - oracle.row(level + 1, j, tau)).max() < 1e-8, (level, option, j)
 
 
 questions = st.builds(
