@@ -16,16 +16,16 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from domain.app import QueryClass
-from domain.device import Device
+from domain.device import WHOLE, Device
 from domain.errors import ConfigurationError, InvalidInputError
 from domain.plan import Placement
 from planner.problem import AppDemand, Problem
 from profiles.catalogue import Catalogue
 from profiles.folder import load_catalogue
 from profiles.proteus_csv import DEVICE_TYPES, load_proteus
+from sluice.problem_pools import FREE, PoolEntry, pool_devices, pool_label, pool_recuts
 
 MAX_FILE_BYTES = 8 << 20
-MAX_DEVICES = 2_000_000
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -47,16 +47,6 @@ class AppEntry(_Part):
     query_class: QueryClass = Field(default=QueryClass.STRICT, alias="class")
 
 
-class PoolEntry(_Part):
-    """``count`` identical devices. ``price``: money an hour for each; ``spot``: they may be taken away."""
-
-    type: str
-    count: int = Field(ge=0, le=MAX_DEVICES)
-    memory_bytes: int = Field(default=0, ge=0)
-    price: NonNegative = 0.0
-    spot: bool = False
-
-
 class ProfilesEntry(_Part):
     """Where profiles are. ``proteus-csv``: that data set's folder; ``catalogue``: one of ours.
 
@@ -70,11 +60,12 @@ class ProfilesEntry(_Part):
 
 
 class HeldEntry(_Part):
-    """``count`` devices of a pool that hold ``variant`` now."""
+    """``count`` devices of a pool, or slices of one ``slice`` profile of it, that hold ``variant`` now."""
 
     pool: str
     variant: str
     count: int = Field(ge=0)
+    slice: str = WHOLE
 
 
 class ProblemFile(_Part):
@@ -98,11 +89,15 @@ class ProblemFile(_Part):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A problem, the planner asked for, and the pool of each device as the file names it."""
+    """A problem, the planner asked for, and the pool of each device as the file names it.
+
+    ``uncut``: pools whose GPUs have no geometry yet.
+    """
 
     problem: Problem
     planner: str
     pool_of: Mapping[str, str]
+    uncut: frozenset[str] = frozenset()
 
 
 def read_question(path: Path, sets: Iterable[str] = (), what_ifs: Iterable[str] = ()) -> Question:
@@ -202,7 +197,7 @@ def _question(file: ProblemFile, folder: Path) -> Question:
         if entry.name not in catalogue.apps:
             known = ", ".join(catalogue.apps)
             raise InvalidInputError("apps.name", f"{entry.name!r} is not in the profiles; there are {known}")
-    devices, pool_of = _devices(file, catalogue, aliases)
+    devices, pool_of = pool_devices(file.pools, catalogue, aliases)
     demands = tuple(
         AppDemand(
             app=a.name,
@@ -227,8 +222,10 @@ def _question(file: ProblemFile, folder: Path) -> Question:
         money_weight=file.money_weight,
         budget=file.budget,
         strict_on_demand=file.strict_on_demand,
+        recuts=pool_recuts(file.pools, pool_of),
     )
-    return Question(problem, file.planner, pool_of)
+    uncut = frozenset(pool_label(file.pools, p) for p, pool in enumerate(file.pools) if pool.geometry == FREE)
+    return Question(problem, file.planner, pool_of, uncut)
 
 
 def _catalogue(file: ProblemFile, folder: Path) -> Catalogue:
@@ -240,43 +237,21 @@ def _catalogue(file: ProblemFile, folder: Path) -> Catalogue:
     return load_catalogue(path, verify=False)
 
 
-def _devices(
-    file: ProblemFile, catalogue: Catalogue, aliases: Mapping[str, str]
-) -> tuple[list[Device], dict[str, str]]:
-    """Devices named by pool and number, and the pool of each as the file calls it."""
-    devices: list[Device] = []
-    pool_of: dict[str, str] = {}
-    for p, pool in enumerate(file.pools):
-        kind = aliases.get(pool.type, pool.type)
-        if kind not in catalogue.device_types:
-            names = ", ".join(sorted({*aliases, *catalogue.device_types}))
-            raise InvalidInputError("pools.type", f"{pool.type!r} is not profiled; there are {names}")
-        twin = sum(other.type == pool.type for other in file.pools) > 1
-        label = f"{pool.type}#{p}" if twin else pool.type
-        width = len(str(max(0, pool.count - 1)))
-        for i in range(pool.count):
-            name = f"{label}-{i:0{width}d}"
-            devices.append(
-                Device(name=name, type=kind, memory_bytes=pool.memory_bytes, price=pool.price, spot=pool.spot)
-            )
-            pool_of[name] = label
-    return devices, pool_of
-
-
 def _previous(
     file: ProblemFile, devices: list[Device], pool_of: Mapping[str, str], catalogue: Catalogue
 ) -> Iterable[Placement]:
-    free: dict[str, list[str]] = {}
+    free: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for device in devices:
-        free.setdefault(pool_of[device.name], []).append(device.name)
+        for part in device.slices:
+            free.setdefault((pool_of[device.name], part.profile), []).append((device.name, part.name))
     for held in file.previous:
         if held.variant not in catalogue.variants:
             raise InvalidInputError("previous.variant", f"{held.variant!r} is not in the profiles")
-        names = free.get(held.pool, [])
-        if held.count > len(names):
-            raise InvalidInputError(
-                "previous.count", f"{held.count} of pool {held.pool!r}, which has {len(names)} left"
-            )
-        for name in names[: held.count]:
-            yield Placement(name, catalogue.variants[held.variant].app, (held.variant,), 0.0, 1)
-        free[held.pool] = names[held.count :]
+        units = free.get((held.pool, held.slice), [])
+        if held.count > len(units):
+            what = f"pool {held.pool!r}" if held.slice == WHOLE else f"slices {held.slice} of pool {held.pool!r}"
+            raise InvalidInputError("previous.count", f"{held.count} of {what}, which has {len(units)} left")
+        for device_name, part_name in units[: held.count]:
+            app = catalogue.variants[held.variant].app
+            yield Placement(device_name, app, (held.variant,), 0.0, 1, part_name)
+        free[held.pool, held.slice] = units[held.count :]

@@ -85,11 +85,16 @@ def plan_geometry(
     )
 
 
-def allocate(problem: Problem, plan: GeometryPlan, planner: Planner | None = None) -> Allocation:
-    """What the slices host once the plan's geometry stands. Slices that go take what they held with them."""
+def as_cut(problem: Problem, plan: GeometryPlan) -> Problem:
+    """The problem once the plan's geometry stands. Slices that go take what they held with them."""
     there = {(d.name, s.name) for d in plan.devices for s in d.slices}
     kept = tuple(p for p in problem.previous if (p.device, p.slice) in there and p.device not in plan.changes)
-    return (planner or AllocationPlanner()).allocate(replace(problem, devices=plan.devices, previous=kept))
+    return replace(problem, devices=plan.devices, previous=kept, recuts=None)
+
+
+def allocate(problem: Problem, plan: GeometryPlan, planner: Planner | None = None) -> Allocation:
+    """What the slices host once the plan's geometry stands."""
+    return (planner or AllocationPlanner()).allocate(as_cut(problem, plan))
 
 
 def _gained(program: Program, served: Floats) -> dict[QueryClass, float]:

@@ -227,6 +227,67 @@ def test_the_shipped_example_is_planned_within_its_budget_and_core() -> None:
     assert found["explain"]["binding"]
 
 
+CUT = str(EXAMPLES / "gpu-slices.yaml")
+
+
+def test_gpus_are_cut_otherwise_within_their_limit_for_what_that_brings() -> None:
+    found = answer("--problem", CUT)
+    changed = {(g["before"], g["after"]): g["count"] for g in found["geometries"] if g["before"] != g["after"]}
+    assert sum(changed.values()) == found["changes"] == 2
+    assert sum(g["count"] for g in found["geometries"]) == 8
+    assert found["served_fraction"]["words"] > found["without_changes"]["served_fraction"]["words"] + 0.05
+    assert {p["slice"] for p in found["placements"]} >= {"4g", "3g", "1g"}
+    shown = run("--problem", CUT, "--explain")
+    assert "cutting 2 GPUs otherwise brings: words" in shown
+    assert "how GPUs are cut" in shown
+
+
+def test_gpus_keep_their_slices_where_none_may_change() -> None:
+    found = answer("--problem", CUT, "--set", "pools.a100.change_limit=0")
+    assert found["geometries"] == [{"pool": "a100", "count": 8, "before": "4g+3g", "after": "4g+3g"}]
+    assert found["served_fraction"] == found["without_changes"]["served_fraction"]
+
+
+def test_pools_of_one_type_change_each_within_its_own_limit() -> None:
+    pools = "pools=[{type: a100, count: 4, geometry: 4g+3g, change_limit: 0}, {type: a100, count: 4, geometry: 4g+3g}]"
+    found = answer("--problem", CUT, "--set", pools)
+    changed = {g["pool"]: g["count"] for g in found["geometries"] if g["before"] != g["after"]}
+    assert changed == {"a100#1": 1}
+
+
+def test_gpus_that_are_not_cut_yet_are_cut_in_any_way_at_no_cost() -> None:
+    found = answer("--problem", CUT, "--set", "pools.a100.geometry=free")
+    assert {g["before"] for g in found["geometries"]} == {None}
+    assert found["changes"] == 0 and "without_changes" not in found
+    assert found["served_fraction"] == {"chat": 1.0, "images": 1.0, "words": 1.0}
+
+
+def test_what_slices_hold_is_known() -> None:
+    held = "previous=[{pool: a100, slice: 4g, variant: images-small, count: 8}]"
+    fixed = ("--set", "pools.a100.change_limit=0")
+    known = answer("--problem", CUT, *fixed, "--set", held, "--set", "switching_weight=0.1")
+    assert known["loads"] < answer("--problem", CUT, *fixed)["loads"]
+
+
+@pytest.mark.parametrize(
+    ("pool", "said"),
+    [
+        ("{type: a100, count: 2, geometry: 4g+4g}", "'4g+4g' fits on no a100"),
+        ("{type: a100, count: 2, geometry: 5g}", "1g, 2g, 3g"),
+        ("{type: a100, count: 2, geometry: x}", "x"),
+        ("{type: a100, count: 2, change_limit: 1}", "has no geometry"),
+        ("{type: a100, count: 2, geometry: 7g, change_limit: -1}", "change_limit"),
+        ("{type: a100, count: 2, geometry: 7g, memory_bytes: 5}", "memory of their own"),
+        ("{type: cpu, count: 2, geometry: 7g}", "cannot be cut"),
+        ("{type: h100, count: 2, geometry: 7g}", "is not profiled"),
+    ],
+)
+def test_a_pool_that_cannot_be_cut_so_is_refused_in_one_line(pool: str, said: str) -> None:
+    shown = run("--problem", CUT, "--set", f"pools=[{pool}]", code=2)
+    assert said in shown
+    assert len(shown.strip().splitlines()) == 1
+
+
 def test_the_published_cluster_is_planned_as_its_optimum_is_known(
     sluice_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
