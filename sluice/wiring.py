@@ -144,8 +144,7 @@ class System:
         unknown = set(roles) - set(ROLES)
         if unknown:
             raise ConfigurationError(f"stage {sorted(unknown)[0]!r} is unknown; choose of {', '.join(ROLES)}")
-        windows = self.settings.planner.demand == "faust"
-        chosen = [role for role in ROLES if role in roles or (not roles and (role != "demand" or windows))]
+        chosen = [role for role in ROLES if role in roles or (not roles and self._asked_for(role))]
         live = LiveRegistry(self, roles=chosen, only=apps)
         stages: list[Stage] = []
         for role in ROLES:
