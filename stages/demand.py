@@ -78,6 +78,7 @@ class DemandStage:
                 f"stage demand: {error.name} is not installed; pip install 'sluicegate[faust]'"
             ) from error
         return demand_app(
+            self._broker,
             self._servers,
             self._kafka,
             self._topics,

@@ -3,6 +3,8 @@
 Rules.
 - Partitions of the demand topic are shared among all workers of the group; the table of each follows its partitions
   through the changelog, so that a worker that starts or takes over goes on in mid-window.
+- Faust can pass records over while it recovers (its open issue 596). So each partition's offsets are watched, from the
+  group's committed one when the partition was assigned on: what was passed over is read apart and counted first.
 - The changelog has as many partitions as the demand topic; Faust creates it when the first worker starts.
 - Web views listen on loopback only.
 """
@@ -20,7 +22,9 @@ import orjson
 from domain.errors import InvalidInputError
 from streams import control
 from streams.demand_windows import HALF, KEPT, STALE, encode_windows, folded, half_of
+from streams.gaps import Gaps
 from streams.kafka_connection import connection
+from streams.ports import Broker
 from streams.settings import KafkaSettings
 from streams.topics import Topics
 
@@ -31,6 +35,7 @@ _SEGMENT_S = 60.0
 
 
 def demand_app(
+    broker: Broker,
     servers: str,
     kafka: KafkaSettings,
     topics: Topics,
@@ -41,6 +46,8 @@ def demand_app(
     views: Mapping[str, Callable[[], Any]],
 ) -> faust.App:
     """An app to be started in a running loop. ``servers``: host:port, by commas; ``partitions``: of the demand topic.
+
+    ``broker``: the same Kafka, for what Faust passes over.
 
     ``views``: what each web view shows, as JSON, by its path (``/demand``). ``folder``: Faust's own, for nothing kept.
     """
@@ -76,7 +83,9 @@ def demand_app(
     published = app.topic(
         topics.demand_windows, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw"
     )
-    app.agent(counted, name="demand")(_Counting(windows, published).run)
+    counting = _Counting(windows, published, Gaps(broker, topics.demand, topics.demand_group))
+    app.agent(counted, name="demand")(counting.run)
+    app.on_partitions_assigned.connect(counting.assigned, weak=False)
     for path, view in views.items():
         _add_view(app, path, view)
     return app
@@ -85,31 +94,42 @@ def demand_app(
 class _Counting:
     """One agent's work. ``newest``: of each app the newest second, from which the record's seconds go back."""
 
-    def __init__(self, windows: Any, published: Any) -> None:
+    def __init__(self, windows: Any, published: Any, gaps: Gaps) -> None:
         self._windows = windows
         self._published = published
+        self._gaps = gaps
         self._newest: dict[str, int] = {}
+
+    async def assigned(self, sender: Any, assigned: Any, **more: Any) -> None:
+        """Faust's signal: before tables recover and records are read."""
+        del sender, more
+        await self._gaps.assigned([tp.partition for tp in assigned if tp.topic == self._gaps.topic])
 
     async def run(self, stream: Any) -> None:
         async for event in stream.events():
-            try:
-                app, at, seconds = self._fold(event)
-            except InvalidInputError as error:
-                log.warning("%s offset %d skipped: %s", event.message.topic, event.message.offset, error)
-                continue
-            if seconds:
-                await self._published.send(key=app.encode(), value=encode_windows(app, seconds, at))
+            message = event.message
+            for record in await self._gaps.before(message.partition, message.offset):
+                await self._count(record.value, record.offset, record.timestamp)
+            await self._count(event.value, message.offset, message.timestamp)
 
-    def _fold(self, event: Any) -> tuple[str, float, dict[int, dict[str, Any]]]:
-        value = event.value or b"{}"
+    async def _count(self, value: bytes | None, offset: int, timestamp: float) -> None:
+        try:
+            app, at, seconds = self._fold(value or b"{}", offset, timestamp)
+        except InvalidInputError as error:
+            log.warning("%s offset %d skipped: %s", self._gaps.topic, offset, error)
+            return
+        if seconds:
+            await self._published.send(key=app.encode(), value=encode_windows(app, seconds, at))
+
+    def _fold(self, value: bytes, offset: int, timestamp: float) -> tuple[str, float, dict[int, dict[str, Any]]]:
         counted = control.decode_demand(value)
-        at = _end_of(value, event.message.timestamp)
+        at = _end_of(value, timestamp)
         if at < time.time() - STALE:
             return counted.app, at, {}
         half = half_of(at, counted.window)
         second = half // round(1 / HALF)
         held = self._windows[counted.app][self._range(second)]
-        window = folded(held, event.message.offset, half, counted)
+        window = folded(held, offset, half, counted)
         if window is None:
             return counted.app, at, {}
         self._windows[counted.app][self._range(second)] = window

@@ -2,6 +2,9 @@
 
 import asyncio
 import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -23,13 +26,6 @@ pytest.importorskip("faust", reason="faust-streaming is not installed: pip insta
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 
 
-def counting(broker: Broker, topics: Topics, port: int) -> DemandStage:
-    servers = broker.url.removeprefix("kafka://")
-    return DemandStage(
-        broker=broker, servers=servers, kafka=KafkaSettings(), topics=topics, clock=SystemClock(), port=port
-    )
-
-
 async def rows_by_app(broker: Broker, topics: Topics) -> dict[str, int]:
     """Rows in all half seconds that were ever published, by their newest totals."""
     halves: dict[tuple[str, float], int] = {}
@@ -45,33 +41,55 @@ async def rows_by_app(broker: Broker, topics: Topics) -> dict[str, int]:
     return totals
 
 
+async def published(broker: Broker, topics: Topics, sent: dict[str, int], within: float) -> None:
+    """Wait until just what was sent is published."""
+    found: dict[str, int] = {}
+    until = time.monotonic() + within
+    while time.monotonic() < until:
+        found = await rows_by_app(broker, topics)
+        if found == sent:
+            return
+        await asyncio.sleep(0.5)
+    assert found == sent
+
+
+@asynccontextmanager
+async def counting_meanwhile(broker: Broker, topics: Topics, port: int) -> AsyncIterator[None]:
+    servers = broker.url.removeprefix("kafka://")
+    stage = DemandStage(
+        broker=broker, servers=servers, kafka=KafkaSettings(), topics=topics, clock=SystemClock(), port=port
+    )
+    stop = asyncio.Event()
+    running_stage = asyncio.create_task(stage.run(stop))
+    try:
+        yield
+    finally:
+        stop.set()
+        await running_stage
+
+
 async def test_a_restart_in_mid_window_loses_and_doubles_no_count(kafka_url: str, tmp_path: Path) -> None:
     broker = connect(kafka_url)
     topics = Topics(settings_for(kafka_url, tmp_path).prefix)
     await broker.admin().create_topics(topics.specs(["a", "b"], ["d0"]))
-    producer = broker.producer()
-    await producer.start()
-    clock = SystemClock()
-    sent = {"a": 0, "b": 0}
-    for round_ in range(2):  # the stage is ended in between, while counts go on
-        stop = asyncio.Event()
-        stage = asyncio.create_task(counting(broker, topics, 18_181 + round_).run(stop))
-        for number in range(12):
-            for app in sent:
-                counted = DemandCounted(app, 3 + number, 0.5)
-                value = control.encode_demand(counted, source="test", at=clock.wall())
-                await (await producer.send(topics.demand, value, key=app.encode()))
-                sent[app] += counted.count
-            await asyncio.sleep(0.3)
-        if round_ == 1:
-            async with asyncio.timeout(60.0):
-                while await rows_by_app(broker, topics) != sent:
-                    await asyncio.sleep(0.5)
-        stop.set()
-        await stage
-    assert await rows_by_app(broker, topics) == sent
-    await producer.stop()
-    await broker.close()
+    clock, sent = SystemClock(), {"a": 0, "b": 0}
+    async with AsyncExitStack() as leaving:
+        leaving.push_async_callback(broker.close)
+        producer = broker.producer()
+        await producer.start()
+        leaving.push_async_callback(producer.stop)
+        for round_ in range(2):  # the stage is ended in between, while counts go on
+            async with counting_meanwhile(broker, topics, 18_181 + round_):
+                for number in range(12):
+                    for app in sent:
+                        counted = DemandCounted(app, 3 + number, 0.5)
+                        value = control.encode_demand(counted, source="test", at=clock.wall())
+                        await (await producer.send(topics.demand, value, key=app.encode()))
+                        sent[app] += counted.count
+                    await asyncio.sleep(0.3)
+                if round_ == 1:
+                    await published(broker, topics, sent, within=60.0)
+        assert await rows_by_app(broker, topics) == sent
 
 
 async def test_a_planner_estimates_the_demand_that_windows_tell(kafka_url: str, tmp_path: Path) -> None:
@@ -120,9 +138,7 @@ async def test_two_workers_share_the_partitions(kafka_url: str, tmp_path: Path) 
                 await (await producer.send(topics.demand, value, key=app.encode()))
                 sent[app] += 1 + number
             await asyncio.sleep(0.4)
-        async with asyncio.timeout(75.0):
-            while await rows_by_app(broker, topics) != sent:
-                await asyncio.sleep(0.5)
+        await published(broker, topics, sent, within=75.0)
     finally:
         for worker in workers:
             worker.kill()
