@@ -13,6 +13,7 @@ from planner.baselines.word import AtItsWord, proteus
 from planner.greedy import GreedyFill
 from planner.headroom import PricedHeadroom
 from planner.problem import Planner
+from planner.scaling.planners import ScalingPlanner
 from planner.selection.placing import CoResident
 
 PLANNERS: Mapping[str, Callable[[], Planner]] = MappingProxyType(
@@ -36,6 +37,8 @@ PLANNERS: Mapping[str, Callable[[], Planner]] = MappingProxyType(
         "allocation-without-assignment": WithoutAssignment,
         "allocation-without-batching": WithoutBatching,
         "co-resident": CoResident,
+        "scaling-greedy": lambda: ScalingPlanner(exact=False),
+        "scaling-ilp": lambda: ScalingPlanner(exact=True),
     }
 )
 

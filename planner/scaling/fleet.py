@@ -16,7 +16,10 @@ SLACK = 1.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingVariant:
-    """``latency``: of a batch of one; ``capacity``: queries/s of an instance; ``load``: to load one."""
+    """``latency``: of a batch of one; ``capacity``: queries/s of an instance; ``load``: to load one.
+
+    ``accuracy``: 0..1, for aims that ask for it.
+    """
 
     name: str
     app: str
@@ -27,6 +30,7 @@ class ScalingVariant:
     architecture: str = ""
     hardware: str = "cpu"
     resources: float = 1.0
+    accuracy: float = 0.0
 
     def __post_init__(self) -> None:
         for what, value in (("latency", self.latency), ("capacity", self.capacity), ("resources", self.resources)):
