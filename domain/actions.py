@@ -17,6 +17,12 @@ class Run:
     queries: tuple[Query, ...]
     rows: int
 
+    @property
+    def length(self) -> int:
+        """Of its longest query; 0 where one is not known, or the app's inputs do not vary in length."""
+        lengths = [query.length for query in self.queries]
+        return max(lengths) if min(lengths) else 0
+
 
 @dataclass(frozen=True, slots=True)
 class Drop:

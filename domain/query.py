@@ -21,6 +21,7 @@ class Query:
     ``arrival`` and ``deadline``: absolute seconds (wall clock live, virtual clock in simulation).
     ``stream``: key of the sequence that promises are counted on (default: the app).
     ``sequence``: position in its stream where that is known (the offset), else -1.
+    ``length``: of its longest row where the app's inputs vary in length, else 0.
     """
 
     id: str
@@ -33,3 +34,4 @@ class Query:
     sequence: int = -1
     priority: int = 0
     goal: Goal | None = None
+    length: int = 0

@@ -15,11 +15,16 @@ DATATYPE_BYTES: Mapping[str, int] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Name, Open Inference Protocol datatype and shape a row: axis 0 (the batch) is left out."""
+    """Name, Open Inference Protocol datatype and shape a row: axis 0 (the batch) is left out.
+
+    ``varying``: the first axis of a row is a length, and rows may be shorter than ``row_shape`` says. Queries of
+    different length run in one batch filled up with zeros, which the model must take for nothing.
+    """
 
     name: str
     datatype: str
     row_shape: tuple[int, ...]
+    varying: bool = False
 
     @property
     def row_elements(self) -> int:
@@ -48,6 +53,26 @@ class Tensor:
     def rows(self) -> int:
         """Extent of axis 0."""
         return self.shape[0]
+
+
+def length_of(specs: Sequence[TensorSpec], tensors: Sequence[Tensor]) -> int:
+    """The longest of ``tensors`` (in the order of ``specs``) along an axis that varies; 0 where none does."""
+    return max((t.shape[1] for s, t in zip(specs, tensors, strict=True) if s.varying), default=0)
+
+
+def cut(specs: Sequence[TensorSpec], tensors: Sequence[Tensor], length: int) -> tuple[Tensor, ...]:
+    """``tensors`` (in the order of ``specs``), those that vary cut to ``length``."""
+    return tuple(
+        _cut(t, length) if s.varying and length < t.shape[1] else t for s, t in zip(specs, tensors, strict=True)
+    )
+
+
+def _cut(tensor: Tensor, length: int) -> Tensor:
+    rows, extent, *rest = tensor.shape
+    row = len(tensor.data) // rows
+    kept = row // extent * length
+    data = b"".join(tensor.data[at : at + kept] for at in range(0, rows * row, row))
+    return Tensor(tensor.name, tensor.datatype, (rows, length, *rest), data)
 
 
 def split_rows(outputs: Sequence[Tensor], rows_per_query: Sequence[int]) -> list[tuple[Tensor, ...]]:

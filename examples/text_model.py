@@ -1,11 +1,12 @@
 """A model of text: is a line Python code, a comment or prose. Trained on Python's own standard library.
 
     python examples/text_model.py text
-    sluice register text/model.onnx --app lines --validation text/rows.npz
+    sluice register text/model.onnx --app lines --validation text/rows.npz --varying line
 
 Bytes in, so that nothing but the graph has to know how text becomes numbers: each pair of neighbouring bytes is hashed
-to a row of a table, and the rows are added up (a linear model of character bigrams). Lines are cut or filled to 80
-bytes.
+to a row of a table, and the rows are added up (a linear model of character bigrams). A query carries a line of 1 to 320
+bytes. In a batch, lines are filled up with zeros to the longest; the graph leaves out every pair that ends in a zero,
+so that an answer does not depend on the company it came in.
 """
 
 import sys
@@ -17,14 +18,14 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-LENGTH, TABLE, CLASSES = 80, 2048, 3
+LENGTH, TABLE, CLASSES = 320, 2048, 3
 KINDS = ("code", "comment", "prose")
 
 
 def as_bytes(text: str) -> np.ndarray:
-    """One line as LENGTH bytes."""
+    """One line as LENGTH bytes, zeros behind."""
     data = text.strip().encode(errors="replace")[:LENGTH]
-    return np.frombuffer(data.ljust(LENGTH), np.uint8)
+    return np.frombuffer(data.ljust(LENGTH, b"\0"), np.uint8)
 
 
 def lines_of(path: Path) -> list[tuple[str, int]]:
@@ -60,7 +61,10 @@ def bigrams(lines: np.ndarray) -> np.ndarray:
     """Counts of hashed pairs, as the graph sums them."""
     wide = lines.astype(np.int64)
     hashed = (wide[:, :-1] * 31 + wide[:, 1:]) % TABLE
-    return np.stack([np.bincount(row, minlength=TABLE) for row in hashed]).astype(np.float32)
+    kept = lines[:, 1:] != 0
+    return np.stack([np.bincount(row[k], minlength=TABLE) for row, k in zip(hashed, kept, strict=True)]).astype(
+        np.float32
+    )
 
 
 def main(folder: Path) -> None:
@@ -73,8 +77,8 @@ def main(folder: Path) -> None:
     table = np.linalg.solve(gram, x.T @ np.eye(CLASSES, dtype=np.float32)[labels[:training]]).astype(np.float32)
 
     integers = {
-        "first": np.array([0]), "second": np.array([1]), "before_last": np.array([LENGTH - 1]),
-        "last": np.array([LENGTH]), "axis": np.array([1]), "factor": np.array(31), "size": np.array(TABLE),
+        "first": np.array([0]), "second": np.array([1]), "before_last": np.array([-1]), "last": np.array([1 << 31]),
+        "axis": np.array([1]), "behind": np.array([2]), "factor": np.array(31), "size": np.array(TABLE),
     }  # fmt: skip
     graph = helper.make_graph(
         [
@@ -85,10 +89,14 @@ def main(folder: Path) -> None:
             helper.make_node("Add", ["scaled", "right"], ["mixed"]),
             helper.make_node("Mod", ["mixed", "size"], ["hashed"]),
             helper.make_node("Gather", ["table", "hashed"], ["parts"]),
-            helper.make_node("ReduceSum", ["parts", "axis"], ["scores"], keepdims=0),
+            helper.make_node("Cast", ["right"], ["written"], to=TensorProto.BOOL),
+            helper.make_node("Cast", ["written"], ["kept"], to=TensorProto.FLOAT),
+            helper.make_node("Unsqueeze", ["kept", "behind"], ["mask"]),
+            helper.make_node("Mul", ["parts", "mask"], ["masked"]),
+            helper.make_node("ReduceSum", ["masked", "axis"], ["scores"], keepdims=0),
         ],
         "lines",
-        [helper.make_tensor_value_info("line", TensorProto.UINT8, ["n", LENGTH])],
+        [helper.make_tensor_value_info("line", TensorProto.UINT8, ["n", "length"])],
         [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["n", CLASSES])],
         [numpy_helper.from_array(value.astype(np.int64), name) for name, value in integers.items()]
         + [numpy_helper.from_array(table, "table")],

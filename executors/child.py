@@ -100,10 +100,10 @@ class Child:
             Path(header["path"]),
             header["digest"],
             header["outputs"],
-            [TensorSpec(name, datatype, tuple(shape)) for name, datatype, shape in header["inputs"]],
+            [TensorSpec(name, kind, tuple(shape), varying) for name, kind, shape, varying in header["inputs"]],
             header["max_batch"],
         )
-        specs = [[s.name, s.datatype, s.row_shape] for s in session.inputs]
+        specs = [[s.name, s.datatype, s.row_shape, s.varying] for s in session.inputs]
         return {"load_s": session.load_s, "memory_bytes": session.memory_bytes, "inputs": specs}
 
     def _run(self, header: Header, inputs: Mapping[str, Any]) -> tuple[Header, list[Buffer]]:

@@ -99,7 +99,8 @@ class EmulatedExecutor:
         _check_rows(variant, inputs, rows)
         async with self._turn:
             begun = self._monotonic()
-            await self._sleep_until(begun + self._draw(hosted.curve(rows), hosted.p95(rows)))
+            length = hosted.longest(inputs)
+            await self._sleep_until(begun + self._draw(hosted.curve.at(rows, length), hosted.p95.at(rows, length)))
             return Executed(hosted.zeros(rows), self._monotonic() - begun)
 
     async def close(self) -> None:
@@ -116,7 +117,7 @@ class EmulatedExecutor:
         return profile
 
     def draw(self, profile: Profile, rows: int) -> float:
-        """Seconds that the next batch of ``rows`` takes by ``profile``, slowdown included."""
+        """Seconds that the next batch of ``rows`` of the longest takes by ``profile``, slowdown included."""
         return self._draw(profile.curve(self._quantile)(rows), profile.curve("p95")(rows))
 
     def _draw(self, seconds: float, p95: float) -> float:
@@ -141,7 +142,14 @@ class _Hosted:
         self.curve: LatencyCurve = profile.curve(quantile, max_batch)
         self.p95: LatencyCurve = profile.curve("p95", max_batch)
         self._specs = app.outputs
+        self._varying = {s.name for s in app.inputs if s.varying} if profile.length else set()
         self._zeros: dict[int, tuple[Tensor, ...]] = {}
+
+    def longest(self, inputs: Sequence[Sequence[Tensor]]) -> int:
+        """Length that the batch is padded to; 0 where inputs do not vary."""
+        if not self._varying:
+            return 0
+        return max((t.shape[1] for tensors in inputs for t in tensors if t.name in self._varying), default=0)
 
     def zeros(self, rows: int) -> tuple[Tensor, ...]:
         """Outputs of ``rows`` rows, shared between batches: they are read-only bytes."""

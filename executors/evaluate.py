@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from domain.errors import ExecutionError, InvalidInputError, LoadError
-from domain.executor import Executor
-from domain.tensor import Tensor, TensorSpec
+from domain.executor import Executed, Executor
+from domain.tensor import Tensor, TensorSpec, cut
 from domain.variant import Variant
 from executors.arrays import DATATYPES, NUMPY_TYPES, Array
 from executors.measure import Progress, silent
@@ -71,11 +72,55 @@ async def check_batches(
             )
 
 
+async def check_lengths(
+    executor: Executor, variant: Variant, inputs: Sequence[TensorSpec], rows: ValidationSet, batched: Evaluation
+) -> None:
+    """Raise InvalidInputError where the shortest rows are answered otherwise without the zeros behind them."""
+    lengths = true_lengths(inputs, rows)
+    if int(lengths.min()) == max(s.row_shape[0] for s in inputs if s.varying):
+        raise InvalidInputError(
+            "varying", "no row ends in zeros, so none is shorter; leave it out, or fill up with zeros"
+        )
+    shortest = np.argsort(lengths, kind="stable")[:_ALONE]
+    try:
+        await executor.load(variant, max_batch=BATCH)
+        alone = []
+        for i in shortest.tolist():
+            tensors = cut(inputs, query_of(inputs, rows, i), int(lengths[i]))
+            alone.append(_arrays(await executor.run(variant.name, [tensors], 1)))
+        await executor.unload(variant.name)
+    except (LoadError, ExecutionError) as error:
+        raise InvalidInputError("model", f"does not run on a shorter row: {_plain(error)}") from error
+    for name, whole in batched.outputs.items():
+        shapes = {part[name].shape[1:] for part in alone}
+        if shapes != {whole.shape[1:]} or not _same(np.concatenate([p[name] for p in alone]), whole[shortest]):
+            raise InvalidInputError(
+                "model",
+                f"output {name[:60]!r} of a row changes with the zeros behind it: "
+                "mask them in the graph, or register it without --varying",
+            )
+
+
+def true_lengths(inputs: Sequence[TensorSpec], rows: ValidationSet) -> npt.NDArray[np.int64]:
+    """[n]: length of each row without the zeros it was filled up with, at least 1."""
+    found = np.ones(rows.rows, np.int64)
+    for spec in inputs:
+        if spec.varying:
+            array = rows.inputs[spec.name]
+            filled = (array != 0).reshape(rows.rows, spec.row_shape[0], -1).any(axis=2)
+            last = np.where(filled.any(axis=1), spec.row_shape[0] - np.argmax(filled[:, ::-1], axis=1), 1)
+            found = np.maximum(found, last)
+    return found
+
+
 async def _run(
     executor: Executor, variant: Variant, inputs: Sequence[TensorSpec], rows: ValidationSet, start: int, count: int
 ) -> dict[str, Array]:
     tensors = query_of(inputs, rows, start, count)
-    done = await executor.run(variant.name, [tensors], count)
+    return _arrays(await executor.run(variant.name, [tensors], count))
+
+
+def _arrays(done: Executed) -> dict[str, Array]:
     return {t.name: np.frombuffer(t.data, NUMPY_TYPES[t.datatype]).reshape(t.shape) for t in done.outputs}
 
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from domain.app import App
 from domain.executor import Executor, Loaded
-from domain.profile import Profile
-from domain.tensor import DATATYPE_BYTES, Tensor, TensorSpec
+from domain.profile import LengthPoints, Profile
+from domain.tensor import DATATYPE_BYTES, Tensor, TensorSpec, cut
 from domain.variant import Variant
-from profiles.profiler import BATCH_SIZES, Effort, Measurement, Sample, Sweep
+from profiles.profiler import BATCH_SIZES, Effort, Measurement, Sample, Sweep, shorter_lengths
 
 Progress = Callable[[str, float], None]
 """Told what is being done, and how much of it is done (0..1)."""
@@ -48,8 +48,8 @@ async def profile_variants(
     """Load ``variants`` on a started ``executor``, measure them interleaved, unload them.
 
     Each batch holds one-row queries of random content, as serving would send; or those of ``rows``, by app, as many as
-    the largest batch at least. ``sweep``: one of the caller's, which may hold samples already. Raises LoadError,
-    ExecutionError.
+    the largest batch at least, of the longest length where it varies: they are cut to measure shorter ones. ``sweep``:
+    one of the caller's, which may hold samples already. Raises LoadError, ExecutionError.
     """
     options = options or ProfileOptions()
     largest = max(options.batches)
@@ -59,10 +59,15 @@ async def profile_variants(
         loaded[variant.name] = await executor.load(variant, max_batch=largest)
     rows = rows or {name: random_rows(apps[name], largest, options.seed) for name in sorted({v.app for v in variants})}
     app_of = {v.name: v.app for v in variants}
-    sweep = sweep or Sweep(sorted(app_of), options.batches, options.effort, options.seed)
+    longest = {name: longest_of(apps[app]) for name, app in app_of.items()}
+    shorter = {name: shorter_lengths(length) for name, length in longest.items()}
+    sweep = sweep or Sweep(sorted(app_of), options.batches, options.effort, options.seed, shorter)
     told = -_TOLD_EVERY
     while (measurement := sweep.next()) is not None:
-        queries = rows[app_of[measurement.variant]][: measurement.batch]
+        app = apps[app_of[measurement.variant]]
+        queries = rows[app.name][: measurement.batch]
+        if measurement.length:
+            queries = [cut(app.inputs, tensors, measurement.length) for tensors in queries]
         sweep.record(measurement, await _measure(executor, measurement, queries, monotonic))
         if monotonic() - told >= _TOLD_EVERY:
             told = monotonic()
@@ -78,9 +83,16 @@ async def profile_variants(
             points=sweep.points(name),
             memory_bytes=found.memory_bytes,
             load=found.load_s,
+            length=longest[name],
+            shorter=tuple(LengthPoints(n, points) for n in shorter[name] if (points := sweep.points(name, n))),
         )
         for name, found in loaded.items()
     ]
+
+
+def longest_of(app: App) -> int:
+    """Length of the app's longest inputs; 0 where they do not vary."""
+    return max((spec.row_shape[0] for spec in app.inputs if spec.varying), default=0)
 
 
 async def _measure(

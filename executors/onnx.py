@@ -86,7 +86,7 @@ class OnnxExecutor:
             "variant": variant.name,
             "path": str(self._path(variant)),
             "digest": variant.digest,
-            "inputs": [[s.name, s.datatype, s.row_shape] for s in app.inputs] if app else [],
+            "inputs": [[s.name, s.datatype, s.row_shape, s.varying] for s in app.inputs] if app else [],
             "outputs": [s.name for s in app.outputs] if app else [],
             "max_batch": max_batch,
         }
@@ -94,7 +94,7 @@ class OnnxExecutor:
             answer = (await self._ask(self._loads, header, (), self._load_timeout)).header
         except ExecutionError as error:
             raise LoadError(f"{variant.name}: {error}") from error
-        specs = tuple(TensorSpec(name, datatype, tuple(shape)) for name, datatype, shape in answer["inputs"])
+        specs = tuple(TensorSpec(name, kind, tuple(shape), varying) for name, kind, shape, varying in answer["inputs"])
         self._inputs[variant.name] = specs
         return Loaded(variant.name, answer["load_s"], answer["memory_bytes"])
 
@@ -183,20 +183,35 @@ def stack(
 ) -> tuple[list[tuple[str, str, tuple[int, ...]]], list[Buffer]]:
     """Describe the batch's tensors and list their buffers, query after query: joined, they are the stacked batch.
 
-    Raises ExecutionError unless each query has every input in the declared type and row shape, ``rows`` in all.
+    Rows of an input that varies in length are filled up with zeros to the longest of the batch. Raises ExecutionError
+    unless each query has every input in the declared type and row shape, ``rows`` in all.
     """
     described: list[tuple[str, str, tuple[int, ...]]] = []
     buffers: list[Buffer] = []
+    varying = {spec.name for spec in specs if spec.varying}
+    longest = max((t.shape[1] for tensors in inputs for t in tensors if t.name in varying), default=0) if varying else 0
     for spec in specs:
         total = 0
         for tensors in inputs:
             tensor = _find(variant, spec, tensors)
             total += tensor.shape[0]
-            buffers.append(tensor.data)
+            if spec.varying and tensor.shape[1] < longest:
+                buffers += filled_up(tensor, longest)
+            else:
+                buffers.append(tensor.data)
         if total != rows:
             raise ExecutionError(f"{variant}: input {spec.name} holds {total} rows, {rows} were announced")
-        described.append((spec.name, spec.datatype, (rows, *spec.row_shape)))
+        row_shape = (longest, *spec.row_shape[1:]) if spec.varying else spec.row_shape
+        described.append((spec.name, spec.datatype, (rows, *row_shape)))
     return described, buffers
+
+
+def filled_up(tensor: Tensor, longest: int) -> list[Buffer]:
+    """Its rows with zeros behind each, up to a length of ``longest``."""
+    data = memoryview(tensor.data)
+    row = len(data) // tensor.shape[0]
+    zeros = bytes(row // tensor.shape[1] * (longest - tensor.shape[1]))
+    return [part for at in range(0, len(data), row) for part in (data[at : at + row], zeros)]
 
 
 def _find(variant: str, spec: TensorSpec, tensors: Sequence[Tensor]) -> Tensor:
@@ -205,10 +220,25 @@ def _find(variant: str, spec: TensorSpec, tensors: Sequence[Tensor]) -> Tensor:
             break
     else:
         raise ExecutionError(f"{variant}: a query has no input {spec.name}")
-    if tensor.datatype != spec.datatype or tensor.shape[1:] != spec.row_shape or not tensor.shape:
+    whole = tensor.shape[1:] == spec.row_shape and tensor.shape
+    if tensor.datatype != spec.datatype or not (whole or _is_shorter(spec, tensor.shape)):
         got = f"{tensor.datatype}{list(tensor.shape)}"
         raise ExecutionError(f"{variant}: input {spec.name} is {got}, not {spec.datatype}[n, *{list(spec.row_shape)}]")
     size = tensor.data.nbytes if isinstance(tensor.data, memoryview) else len(tensor.data)
-    if size != tensor.shape[0] * spec.row_bytes:
+    row_bytes = spec.row_bytes
+    if spec.varying:
+        row_bytes = row_bytes // spec.row_shape[0] * tensor.shape[1]
+    if size != tensor.shape[0] * row_bytes:
         raise ExecutionError(f"{variant}: input {spec.name} has {size} bytes for {tensor.shape[0]} rows")
     return tensor
+
+
+def _is_shorter(spec: TensorSpec, shape: tuple[int, ...]) -> bool:
+    """Whether it is of another length than the longest, as rows of this input may be."""
+    return (
+        spec.varying
+        and len(shape) == 1 + len(spec.row_shape)
+        and shape[0] >= 1
+        and 1 <= shape[1] < spec.row_shape[0]
+        and shape[2:] == spec.row_shape[1:]
+    )

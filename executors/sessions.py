@@ -149,6 +149,8 @@ def _check_inputs(inference: ort.InferenceSession, specs: Sequence[TensorSpec]) 
         row = tuple(argument.shape[1:])
         if spec is not None and not _fits(row, spec.row_shape):
             raise LoadError(f"input {argument.name} takes rows of {list(row)}, the app declares {list(spec.row_shape)}")
+        if spec is not None and spec.varying and isinstance(row[0], int):
+            raise LoadError(f"input {argument.name} takes rows of length {row[0]} only, the app's vary in length")
         if spec is None and not all(isinstance(e, int) for e in row):
             raise LoadError(f"input {argument.name} has free axes {list(row)}; declare its shape in the app")
         found.append(spec or TensorSpec(argument.name, datatype, row))

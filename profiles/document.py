@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from domain.app import App, Promise, QueryClass, WeaklyHard
 from domain.errors import ConfigurationError, InvalidInputError
-from domain.profile import BatchLatency, Profile
+from domain.profile import BatchLatency, LengthPoints, Profile
 from domain.tensor import DATATYPE_BYTES, TensorSpec
 from domain.variant import Variant
 from profiles.catalogue import Catalogue
@@ -49,11 +49,12 @@ class WeaklyHardDocument(_Strict):
 
 
 class TensorSpecDocument(_Strict):
-    """A tensor's name, Open Inference Protocol datatype and shape a row."""
+    """A tensor's name, Open Inference Protocol datatype and shape a row, the longest where rows vary in length."""
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=128)]
     datatype: str
     row_shape: Annotated[tuple[Annotated[int, Field(ge=1, le=1 << 24)], ...], Field(max_length=8)]
+    varying: bool = False
 
 
 class AppDocument(_Strict):
@@ -93,14 +94,23 @@ class PointDocument(_Strict):
     cpu_s: Annotated[float, Field(ge=0.0, le=1e6, allow_inf_nan=False)] = 0.0
 
 
+class LengthDocument(_Strict):
+    """Latency of inputs of one length."""
+
+    length: Annotated[int, Field(ge=1, le=1 << 24)]
+    points: Annotated[tuple[PointDocument, ...], Field(min_length=1, max_length=MAX_BATCH)]
+
+
 class ProfileDocument(_Strict):
-    """One variant on one device type."""
+    """One variant on one device type. ``length``, ``shorter``: where inputs vary in length, else 0 and nothing."""
 
     variant: Annotated[VariantName, Field(max_length=128)]
     device_type: Annotated[Label, Field(min_length=1)]
     points: Annotated[tuple[PointDocument, ...], Field(min_length=1, max_length=MAX_BATCH)]
     memory_bytes: Bytes = 0
     load_s: Annotated[float, Field(ge=0.0, le=MAX_LATENCY, allow_inf_nan=False)] = 1.0
+    length: Annotated[int, Field(ge=0, le=1 << 24)] = 0
+    shorter: Annotated[tuple[LengthDocument, ...], Field(max_length=64)] = ()
 
 
 class CatalogueDocument(_Strict):
@@ -184,13 +194,23 @@ def variant_to_document(variant: Variant) -> dict[str, Any]:
 
 def profile_to_document(profile: Profile) -> dict[str, Any]:
     """Plain JSON values of one profile."""
-    return {
+    document = {
         "variant": profile.variant,
         "device_type": profile.device_type,
-        "points": [{"batch": p.batch, "median_s": p.median, "p95_s": p.p95, "cpu_s": p.cpu} for p in profile.points],
+        "points": _points_to_document(profile.points),
         "memory_bytes": profile.memory_bytes,
         "load_s": profile.load,
     }
+    if profile.length:
+        document["length"] = profile.length
+        document["shorter"] = [
+            {"length": each.length, "points": _points_to_document(each.points)} for each in profile.shorter
+        ]
+    return document
+
+
+def _points_to_document(points: tuple[BatchLatency, ...]) -> list[dict[str, Any]]:
+    return [{"batch": p.batch, "median_s": p.median, "p95_s": p.p95, "cpu_s": p.cpu} for p in points]
 
 
 def _canonical(document: dict[str, Any]) -> bytes:
@@ -206,14 +226,17 @@ def _no_duplicates(field: str, names: list[str]) -> None:
 
 
 def _spec_to_document(spec: TensorSpec) -> dict[str, Any]:
-    return {"name": spec.name, "datatype": spec.datatype, "row_shape": list(spec.row_shape)}
+    document = {"name": spec.name, "datatype": spec.datatype, "row_shape": list(spec.row_shape)}
+    return {**document, "varying": True} if spec.varying else document
 
 
 def _spec(app: str, document: TensorSpecDocument) -> TensorSpec:
     field = f"apps.{app}.{document.name}"
     if document.datatype not in DATATYPE_BYTES:
         raise InvalidInputError(f"{field}.datatype", f"{document.datatype!r}; one of {', '.join(DATATYPE_BYTES)}")
-    spec = TensorSpec(document.name, document.datatype, document.row_shape)
+    if document.varying and not document.row_shape:
+        raise InvalidInputError(f"{field}.varying", "but a row is one number; give its longest length in row_shape")
+    spec = TensorSpec(document.name, document.datatype, document.row_shape, document.varying)
     if spec.row_bytes > MAX_ROW_BYTES:
         raise InvalidInputError(f"{field}.row_shape", f"{spec.row_bytes} bytes a row; at most {MAX_ROW_BYTES}")
     return spec
@@ -250,7 +273,13 @@ def _profile(document: ProfileDocument) -> Profile:
     return Profile(
         variant=document.variant,
         device_type=document.device_type,
-        points=tuple(BatchLatency(p.batch, p.median_s, p.p95_s, p.cpu_s) for p in document.points),
+        points=_points(document.points),
         memory_bytes=document.memory_bytes,
         load=document.load_s,
+        length=document.length,
+        shorter=tuple(LengthPoints(each.length, _points(each.points)) for each in document.shorter),
     )
+
+
+def _points(documents: tuple[PointDocument, ...]) -> tuple[BatchLatency, ...]:
+    return tuple(BatchLatency(p.batch, p.median_s, p.p95_s, p.cpu_s) for p in documents)

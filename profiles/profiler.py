@@ -4,10 +4,12 @@ Rules. Batch sizes and variants are interleaved: each round measures every pair 
 order of its own, so that a slow spell of the machine falls on all of them and not on one. A pair is done after
 ``enough`` samples, or once it has ``least`` and its ``share`` of time is spent. A batch size is given up, with all
 larger ones, where a smaller one already took longer than ``longest``. No sample is left out of a median or a p95.
+Where inputs vary in length, shorter ones are measured as well, at fewer batch sizes.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 
@@ -17,12 +19,24 @@ BATCH_SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 """Powers of two and a few between, up to the largest that a profile holds."""
 
 
+LENGTH_BATCHES = (1, 4, 16, 64)
+"""Those that shorter lengths are measured at."""
+LENGTH_SHARES = (8, 4, 2)
+"""Shorter lengths measured: the longest over these."""
+
+
+def shorter_lengths(longest: int) -> tuple[int, ...]:
+    """Lengths to measure besides the longest, ascending; none where inputs do not vary (0)."""
+    return tuple(sorted({n for share in LENGTH_SHARES if 0 < (n := -(-longest // share)) < longest}))
+
+
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Run one batch of ``batch`` rows of ``variant``."""
+    """Run one batch of ``batch`` rows of ``variant``; ``length`` of their inputs, 0 for the longest."""
 
     variant: str
     batch: int
+    length: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +81,28 @@ class _Pair:
 
 
 class Sweep:
-    """One sweep over ``variants`` and ``batches``: ask ``next``, run it, ``record`` what it took, until None."""
+    """One sweep over ``variants`` and ``batches``: ask ``next``, run it, ``record`` what it took, until None.
+
+    ``lengths``: by variant, shorter ones to measure besides the longest.
+    """
 
     def __init__(
-        self, variants: Iterable[str], batches: Sequence[int] = BATCH_SIZES, effort: Effort | None = None, seed: int = 0
+        self,
+        variants: Iterable[str],
+        batches: Sequence[int] = BATCH_SIZES,
+        effort: Effort | None = None,
+        seed: int = 0,
+        lengths: Mapping[str, Sequence[int]] = MappingProxyType({}),
     ) -> None:
         self._effort = effort or Effort()
-        self._pairs = {Measurement(v, b): _Pair(Measurement(v, b)) for v in variants for b in sorted(batches)}
+        fewer = [b for b in batches if b in LENGTH_BATCHES] or batches
+        planned = [
+            Measurement(v, b, n)
+            for v in variants
+            for n in (0, *lengths.get(v, ()))
+            for b in sorted(fewer if n else batches)
+        ]
+        self._pairs = {measurement: _Pair(measurement) for measurement in planned}
         self._rng = np.random.default_rng(seed)
         # The first round goes up in batch sizes, so that those that take too long are met from below.
         self._round = sorted(self._pairs, key=lambda m: m.batch, reverse=True)
@@ -97,7 +126,8 @@ class Sweep:
         pair.spent += sample.wall
         if sample.wall > self._effort.longest:
             for other, found in self._pairs.items():
-                if other.variant == measurement.variant and other.batch > measurement.batch:
+                longer = not other.length or 0 < measurement.length <= other.length
+                if other.variant == measurement.variant and other.batch > measurement.batch and longer:
                     found.given_up = True
 
     @property
@@ -111,15 +141,17 @@ class Sweep:
         by_time = min(len(pair.samples) / self._effort.least, pair.spent / self._effort.share)
         return min(1.0, max(by_count, by_time))
 
-    def points(self, variant: str) -> tuple[BatchLatency, ...]:
-        """Latency of each batch size of ``variant`` that was measured."""
-        pairs = (p for m, p in self._pairs.items() if m.variant == variant and p.samples and not p.given_up)
-        return tuple(summarise(p.measurement.batch, p.samples) for p in pairs)
+    def points(self, variant: str, length: int = 0) -> tuple[BatchLatency, ...]:
+        """Latency of each batch size of ``variant`` that was measured, with inputs of ``length`` (0: the longest)."""
+        return tuple(summarise(p.measurement.batch, p.samples) for p in self._measured(variant, length))
 
     def spreads(self, variant: str) -> dict[int, Spread]:
-        """Batch size -> median of ``variant`` with its confidence interval."""
-        pairs = (p for m, p in self._pairs.items() if m.variant == variant and p.samples and not p.given_up)
-        return {p.measurement.batch: spread_of(p.samples) for p in pairs}
+        """Batch size -> median of ``variant`` with its confidence interval, for the longest inputs."""
+        return {p.measurement.batch: spread_of(p.samples) for p in self._measured(variant, 0)}
+
+    def _measured(self, variant: str, length: int) -> Iterator[_Pair]:
+        of = (variant, length)
+        return (p for m, p in self._pairs.items() if (m.variant, m.length) == of and p.samples and not p.given_up)
 
 
 def spread_of(samples: Sequence[Sample]) -> Spread:

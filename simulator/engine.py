@@ -5,7 +5,7 @@ in any process. Arrivals come vectorised and are walked in time order beside the
 once it has ended, so memory does not grow with the trace.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from numpy.random import Generator
@@ -44,6 +44,9 @@ from simulator.sharing import SharedProcessor
 from simulator.slice import SimulatedSlice, SimulatedStaging, SimulatedStation
 from simulator.timeline import Timeline
 
+_LENGTHS = 4096
+"""Lengths drawn at a time."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
@@ -64,7 +67,10 @@ class Timing:
 
 @dataclass(frozen=True, kw_only=True)
 class SystemModel:
-    """What is simulated: nouns, and a factory for each decision. ``apps`` in the order of the arrivals' indices."""
+    """What is simulated: nouns, and a factory for each decision. ``apps`` in the order of the arrivals' indices.
+
+    ``lengths``: by app, what its queries' lengths are drawn from, all equally likely; apps without vary in none.
+    """
 
     catalogue: Catalogue
     apps: tuple[App, ...]
@@ -75,6 +81,7 @@ class SystemModel:
     make_routing: Callable[[str], RoutingPolicy]
     make_activation: Callable[[str], ActivationPolicy]
     make_admission: Callable[[], AdmissionPolicy] | None = None
+    lengths: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     batching: str = ""
     quantile: Quantile = "p95"
     service: ServiceMode = "median"
@@ -122,6 +129,7 @@ class Engine:
         self._by_app = {router.app.name: router for router in self._routers}
         self._counts = [0] * len(self._routers)
         self._serial = [0] * len(self._routers)
+        self._lengths = {app: _drawn(drawn, rng.spawn(1)[0]) for app, drawn in sorted(system.lengths.items())}
         self._hosting: dict[tuple[str, str], tuple[str, ...]] = {}
 
     # -- the run
@@ -174,6 +182,8 @@ class Engine:
         self._serial[index] = serial + 1
         self._counts[index] += 1
         query = Query(f"{app.name}-{serial}", app.name, now, now + app.slo, 1, app.query_class, "", serial)
+        if self._lengths and app.name in self._lengths:
+            query.length = next(self._lengths[app.name])
         self.ledger.begin(query)
         if self._admission is not None and not self._admitted(query, now):
             return
@@ -292,6 +302,7 @@ class Engine:
             ledger=self.ledger,
             catalogue=system.catalogue,
             service=self._service.of(profile_type(device.type, part.profile)),
+            by_length=self._service.by_length(profile_type(device.type, part.profile)),
             acknowledge=lambda action, now: self._staged(device.name, gathering.staged(part.name, action), now),
             slowdown=system.faults.slowdown_of(device),
             processor=owner.processor,
@@ -323,3 +334,8 @@ class Engine:
     def _hosted_on(self, placement: Placement) -> HostedOn:
         device = self._devices[placement.device].device
         return hosted_on(self._system.catalogue, device, placement, self._system.quantile)
+
+
+def _drawn(lengths: tuple[int, ...], rng: Generator) -> Iterator[int]:
+    while True:
+        yield from rng.choice(lengths, _LENGTHS).tolist()

@@ -1,12 +1,12 @@
 """How long a batch takes: what the profile says, drawn around it, or slowed down."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
 from numpy.random import Generator
 
 from domain.errors import ConfigurationError
-from domain.profile import Profile
+from domain.profile import LatencyCurve, Profile, Quantile
 from profiles.catalogue import Catalogue
 
 ServiceMode = Literal["median", "p95", "sampled", "exponential"]
@@ -45,9 +45,10 @@ class ServiceTimes:
         self._uniforms = _endless(uniform.random)
         self._tables: dict[str, dict[str, tuple[float, ...]]] = {}
         self._spreads: dict[str, dict[str, tuple[float, ...]]] = {}
+        self._by_length: dict[str, dict[str, LatencyCurve]] = {}
 
     def of(self, kind: str) -> Callable[[str, int], float]:
-        """Seconds that (variant, rows) takes on a device type or slice profile."""
+        """Seconds that (variant, rows) of the longest inputs takes on a device type or slice profile."""
         table = self._tables.setdefault(kind, {})
         spreads = self._spreads.setdefault(kind, {})
         for (variant, on), profile in self._catalogue.profiles.items():
@@ -55,6 +56,17 @@ class ServiceTimes:
                 table[variant] = profile.curve("p95" if self._mode == "p95" else "median").seconds
                 spreads[variant] = _spread(profile)
         return self._with_slow_batches(self._drawn(table, spreads))
+
+    def by_length(self, kind: str) -> Mapping[str, LatencyCurve]:
+        """Of variants there whose inputs vary in length: how latency goes with it."""
+        if kind not in self._by_length:
+            quantile: Quantile = "p95" if self._mode == "p95" else "median"
+            self._by_length[kind] = {
+                variant: profile.curve(quantile)
+                for (variant, on), profile in self._catalogue.profiles.items()
+                if on == kind and profile.length
+            }
+        return self._by_length[kind]
 
     def _drawn(
         self, table: dict[str, tuple[float, ...]], spreads: dict[str, tuple[float, ...]]

@@ -4,7 +4,8 @@ It turns policy actions into happenings, and holds no decision. Loading goes on 
 False) or holds the executor up until it ends.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol, assert_never
 
 from domain.actions import Acknowledge, Announce, Drop, Expire, Host, Load, Retire, Run, StagingAction, Unload, WakeAt
@@ -23,6 +24,7 @@ from domain.events import (
 )
 from domain.outcome import OutcomeKind
 from domain.plan import Plan
+from domain.profile import LatencyCurve
 from domain.query import Query
 from policies.protocols import StagingPolicy, StationPolicy
 from profiles.catalogue import Catalogue
@@ -59,11 +61,15 @@ class SimulatedStaging(StagingPolicy, Protocol):
 
 
 class SimulatedSlice:
-    """``service``: seconds of (variant, rows) here. ``processor``: compute shared with others, if any."""
+    """``service``: seconds of (variant, rows) here, ``by_length``: curves of those whose inputs vary in length.
+
+    ``processor``: compute shared with others, if any.
+    """
 
     __slots__ = (
         "_acknowledge",
         "_busy_until",
+        "_by_length",
         "_catalogue",
         "_device",
         "_exclusive",
@@ -97,6 +103,7 @@ class SimulatedSlice:
         ledger: Ledger,
         catalogue: Catalogue,
         service: Callable[[str, int], float],
+        by_length: Mapping[str, LatencyCurve] = MappingProxyType({}),
         acknowledge: Callable[[Acknowledge, float], None],
         slowdown: Callable[[float], float] | None = None,
         processor: SharedProcessor | None = None,
@@ -107,6 +114,7 @@ class SimulatedSlice:
         self.staging = staging
         self._device = device
         self._kind = profile_type(device.type, part.profile)
+        self._by_length = by_length
         self._policy = policy
         self._timeline = timeline
         self._ledger = ledger
@@ -185,6 +193,9 @@ class SimulatedSlice:
 
     def _begin(self, run: Run, now: float) -> None:
         seconds = self._service(run.variant, run.rows)
+        curve = self._by_length.get(run.variant)
+        if curve is not None:
+            seconds *= curve.at(run.rows, run.length) / curve(run.rows)
         if self._slowdown is not None:
             seconds *= self._slowdown(now)
         starts = max(now, self._loading_until) if self._exclusive else now
@@ -204,7 +215,9 @@ class SimulatedSlice:
         self._ledger.answered(run, self._started, now, self._device.name, self.part.name, self._policy)
         key = (run.variant, run.rows)
         count, total = self._measured.get(key, (0, 0.0))
-        self._measured[key] = (count + 1, total + took)
+        curve = self._by_length.get(run.variant)
+        told = took if curve is None else curve.as_of_longest(run.rows, run.length, took)
+        self._measured[key] = (count + 1, total + told)
         self._tell(Finished(run.queries[0].app, run.variant, run.rows, took), now)
 
     # -- staging

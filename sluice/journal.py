@@ -7,8 +7,9 @@ line; a line that was cut short is passed over.
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TextIO
 
 import numpy as np
@@ -62,19 +63,24 @@ class KeptSweep(Sweep):
     """A sweep that keeps its samples in ``path``, and starts with those that are there."""
 
     def __init__(
-        self, path: Path, variants: Sequence[str], batches: Sequence[int], effort: Effort | None = None, seed: int = 0
+        self,
+        path: Path,
+        variants: Sequence[str],
+        batches: Sequence[int],
+        effort: Effort | None = None,
+        seed: int = 0,
+        lengths: Mapping[str, Sequence[int]] = MappingProxyType({}),
     ) -> None:
-        super().__init__(variants, batches, effort, seed)
+        super().__init__(variants, batches, effort, seed, lengths)
         self._file: TextIO | None = None
         self.restored = 0
-        known = set(variants)
         for line in path.read_text().splitlines() if path.exists() else ():
             try:
-                variant, batch, wall, cpu = json.loads(line)
+                variant, batch, length, wall, cpu = json.loads(line)
             except ValueError:
                 continue
-            if variant in known and batch in batches:
-                super().record(Measurement(variant, batch), Sample(float(wall), float(cpu)))
+            if Measurement(variant, batch, length) in self._pairs:
+                super().record(Measurement(variant, batch, length), Sample(float(wall), float(cpu)))
                 self.restored += 1
         self._file = path.open("a", encoding="utf-8")
         if self.restored:
@@ -84,7 +90,8 @@ class KeptSweep(Sweep):
         """Take down and keep."""
         super().record(measurement, sample)
         if self._file is not None:
-            self._file.write(json.dumps([measurement.variant, measurement.batch, sample.wall, sample.cpu]) + "\n")
+            of = (measurement.variant, measurement.batch, measurement.length)
+            self._file.write(json.dumps([*of, sample.wall, sample.cpu]) + "\n")
             self._file.flush()
 
     def close(self) -> None:

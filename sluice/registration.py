@@ -28,7 +28,7 @@ from profiles.registered import Record, Registered
 from sluice.journal import Journal
 from sluice.registration_job import DEFAULT_SLO, Job, Request
 
-GENERATOR = "2"
+GENERATOR = "3"
 """Changes when the same request would give other variants."""
 
 
@@ -95,6 +95,7 @@ def _key(request: Request, model: bytes, rows: ValidationSet) -> str:
         "threads": sorted(set(request.threads)),
         "batches": list(request.batches),
         "effort": asdict(request.effort),
+        "varying": sorted(request.varying),
         "seed": request.seed,
         "machine": machine(),
         **{name: version(name) for name in ("onnx", "onnxruntime", "numpy")},

@@ -16,9 +16,9 @@ from domain.app import App
 from domain.errors import ConfigurationError, InvalidInputError
 from domain.tensor import TensorSpec
 from domain.variant import Variant
-from executors.evaluate import Evaluation, check_batches, evaluate, query_of, specs_of
+from executors.evaluate import Evaluation, check_batches, check_lengths, evaluate, query_of, specs_of
 from executors.generator import GeneratorLimits, VariantMaker
-from executors.measure import ProfileOptions, Progress, profile_variants, silent
+from executors.measure import ProfileOptions, Progress, longest_of, profile_variants, silent
 from executors.onnx import OnnxExecutor
 from executors.prepare import machine
 from executors.runtime import Runtime
@@ -26,11 +26,11 @@ from profiles.document import MAX_ROW_BYTES, AppDocument, app_to_document, varia
 from profiles.folder import digest_of, model_path, save_model
 from profiles.generation import metrics
 from profiles.generation.answers import AnswerOutput, answer_output, answers_of, check_skill, check_truth
-from profiles.generation.batch_axis import Interface
+from profiles.generation.batch_axis import Interface, check_varying
 from profiles.generation.choice import Candidate, verdicts
 from profiles.generation.recipes import ORIGINAL, RECIPES
 from profiles.generation.validation import Array, ValidationSet, row_bytes
-from profiles.profiler import BATCH_SIZES, Effort
+from profiles.profiler import BATCH_SIZES, Effort, shorter_lengths
 from profiles.registered import Record, Registered
 from sluice.candidates import Made, document_of, targets
 from sluice.journal import Journal, KeptSweep
@@ -47,7 +47,8 @@ class Request:
 
     ``threads``: device types to profile for besides a CUDA device where there is one: 1 is ``cpu``, n is ``cpu<n>``.
     ``chance_allowed``: also take a model that does no better than chance on the validation set. ``run_timeout``:
-    seconds that loading, or one batch, may take.
+    seconds that loading, or one batch, may take. ``varying``: inputs whose rows may be shorter than the longest of the
+    validation set, in which they are filled up with zeros.
     """
 
     model: Path
@@ -61,6 +62,7 @@ class Request:
     limits: GeneratorLimits = field(default_factory=GeneratorLimits)
     chance_allowed: bool = False
     run_timeout: float = 60.0
+    varying: tuple[str, ...] = ()
     seed: int = 0
 
 
@@ -91,7 +93,10 @@ class Job:
         shapes = {name: array.shape[1:] for name, array in rows.inputs.items()}
         if row_bytes(interface.inputs, shapes) > MAX_ROW_BYTES:
             raise InvalidInputError("validation", f"a row has over {MAX_ROW_BYTES} bytes; that cannot be sent")
-        self._inputs = tuple(TensorSpec(p.name, p.datatype, shapes[p.name]) for p in interface.inputs)
+        check_varying(request.varying, interface.inputs)
+        self._inputs = tuple(
+            TensorSpec(p.name, p.datatype, shapes[p.name], p.name in request.varying) for p in interface.inputs
+        )
         order = np.random.default_rng(request.seed).permutation(rows.rows)
         calibrating = min(_CALIBRATION_ROWS, rows.rows // 4)
         self._calibration = rows.take(order[:calibrating])
@@ -161,6 +166,8 @@ class Job:
         output = answer_output(found.outputs, self._request.metric)
         check_truth(output, found.outputs[output.name], self._rows.labels)
         await check_batches(self._evaluator, variant, self._inputs, self._rows, found)
+        if self._request.varying:
+            await check_lengths(self._evaluator, variant, self._inputs, self._rows, found)
         return found, output
 
     async def _run_or_blame_the_batch(self, variant: Variant) -> Evaluation:
@@ -220,9 +227,13 @@ class Job:
         )
 
     async def _profile(self, target: str, runtime: Runtime, candidates: list[Made], app: App) -> None:
-        names = [c.variant.name for c in candidates]
+        lengths = {c.variant.name: shorter_lengths(longest_of(app)) for c in candidates}
         sweep = KeptSweep(
-            self._journal.folder / f"samples-{target}.jsonl", names, self._request.batches, self._request.effort
+            self._journal.folder / f"samples-{target}.jsonl",
+            list(lengths),
+            self._request.batches,
+            self._request.effort,
+            lengths=lengths,
         )
         executor = self._executor(runtime)
         options = ProfileOptions(

@@ -6,8 +6,10 @@ import numpy as np
 
 from domain.app import App
 from domain.errors import InvalidInputError
-from domain.tensor import Tensor
+from domain.tensor import Tensor, cut
+from executors.evaluate import true_lengths
 from profiles.demo.build import FAMILIES, samples
+from profiles.generation.validation import ValidationSet
 from profiles.registered import Registered
 from sluice.sending import Samples, samples_of
 
@@ -36,5 +38,9 @@ def app_samples(app: App, home: Path, *, rows: int = 1, seed: int = 0) -> Sample
         )
         for i in range(queries)
     ]
+    if any(s.varying for s in app.inputs):  # as users send them: without the zeros that they were kept with
+        kept = ValidationSet({s.name: a for s, a in zip(app.inputs, inputs, strict=True)}, truth)
+        lengths = true_lengths(app.inputs, kept)[: queries * rows].reshape(queries, rows).max(axis=1).tolist()
+        tensors = [cut(app.inputs, query, length) for query, length in zip(tensors, lengths, strict=True)]
     labels = truth[: queries * rows].reshape(queries, rows) if truth.dtype.kind == "i" else None
     return Samples(app.name, tensors, None if labels is None else labels.astype(np.int64))

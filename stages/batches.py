@@ -131,7 +131,7 @@ class Batches:
         finally:
             self._ends_at = None
         now = self._clock.wall()
-        self._note(run.variant, run.rows, now - started)
+        self._note(run, now - started)
         return Ran(_answers([query for query, _ in kept], run, executed, started, now), executed.execution_s)
 
     async def _one_by_one(self, run: Run, started: float, error: ExecutionError) -> list[Ending]:
@@ -166,17 +166,23 @@ class Batches:
 
     def _expected(self, run: Run) -> float:
         """Seconds that a batch takes by its profile, 0 where it has none."""
-        curve = self._curves.get(run.variant)
-        if curve is None:
-            profile = self._catalogue.profiles.get((run.variant, self.kind))
-            if profile is None:
-                return 0.0
-            curve = self._curves[run.variant] = profile.curve()
-        return curve(min(run.rows, curve.max_batch))
+        curve = self._curve(run.variant)
+        return 0.0 if curve is None else curve.at(min(run.rows, curve.max_batch), run.length)
 
-    def _note(self, variant: str, rows: int, seconds: float) -> None:
+    def _curve(self, variant: str) -> LatencyCurve | None:
+        curve = self._curves.get(variant)
+        if curve is None:
+            profile = self._catalogue.profiles.get((variant, self.kind))
+            if profile is not None:
+                curve = self._curves[variant] = profile.curve()
+        return curve
+
+    def _note(self, run: Run, seconds: float) -> None:
+        variant, rows = run.variant, run.rows
+        curve = self._curve(variant)
+        told = seconds if curve is None else curve.as_of_longest(rows, run.length, seconds)
         count, total = self._measured.get((variant, rows), (0, 0.0))
-        self._measured[variant, rows] = (count + 1, total + seconds)
+        self._measured[variant, rows] = (count + 1, total + told)
         self._busy_s += seconds
         self._meters.add("sluice_device_busy_seconds", self._device.name, self._slice.name, by=seconds)
         self._meters.observe("sluice_batch_rows", rows, self._device.name, variant)

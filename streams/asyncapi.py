@@ -141,7 +141,10 @@ def _outcome(app: App) -> dict[str, Any]:
 
 
 def _tensor(spec: TensorSpec, max_rows: int) -> dict[str, Any]:
-    axes = [{"type": "integer", "minimum": 1, "maximum": max_rows}, *({"const": extent} for extent in spec.row_shape)]
+    extents: list[dict[str, Any]] = [{"const": extent} for extent in spec.row_shape]
+    if spec.varying:
+        extents[0] = {"type": "integer", "minimum": 1, "maximum": spec.row_shape[0]}
+    axes = [{"type": "integer", "minimum": 1, "maximum": max_rows}, *extents]
     return {
         "type": "object",
         "required": ["name", "datatype", "shape"],

@@ -216,13 +216,25 @@ def _match(tensors: Mapping[str, Tensor], specs: Sequence[TensorSpec]) -> tuple[
             raise InvalidInputError("inputs", f"{spec.name} is missing; the inputs are {', '.join(names)}")
         if tensor.datatype != spec.datatype:
             raise InvalidInputError(f"inputs.{spec.name}.datatype", f"is {tensor.datatype}; it must be {spec.datatype}")
-        if tensor.shape[1:] != spec.row_shape:
+        if tensor.shape[1:] != spec.row_shape and not _is_shorter(tensor, spec):
+            wanted = (f"1 to {spec.row_shape[0]}", *spec.row_shape[1:]) if spec.varying else spec.row_shape
             raise InvalidInputError(
                 f"inputs.{spec.name}.shape",
-                f"is {list(tensor.shape)}; it must be {['rows', *spec.row_shape]}".replace("'", ""),
+                f"is {list(tensor.shape)}; it must be {['rows', *wanted]}".replace("'", ""),
             )
         ordered.append(tensor)
     return tuple(ordered)
+
+
+def _is_shorter(tensor: Tensor, spec: TensorSpec) -> bool:
+    """Whether it is of another length than the longest, as rows of this input may be."""
+    shape = tensor.shape
+    return (
+        spec.varying
+        and len(shape) == 1 + len(spec.row_shape)
+        and shape[1] < spec.row_shape[0]
+        and shape[2:] == spec.row_shape[1:]
+    )
 
 
 def _rows(tensors: Sequence[Tensor], max_rows: int) -> int:

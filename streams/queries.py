@@ -16,7 +16,7 @@ from domain.app import App, QueryClass
 from domain.errors import InvalidInputError
 from domain.outcome import Reason
 from domain.query import Goal, Query
-from domain.tensor import Tensor
+from domain.tensor import Tensor, length_of
 from streams import oip
 from streams.envelope import (
     JSON_LENGTH,
@@ -164,6 +164,7 @@ def _decode(
         record.offset,
         _priority(parameters),
         _goal(parameters),
+        length_of(app.inputs, tensors) if app.inputs else 0,
     )
     return QueryMessage(query, tensors, traceparent_of(headers) if "traceparent" in headers else None)
 

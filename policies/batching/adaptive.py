@@ -16,15 +16,18 @@ Rules.
    most accurate variant that gives none up runs; where none can, the one whose plan is worth most.
 5. Executions that overrun their profile are allowed for: deadlines count as earlier by what batches overran lately,
    except for a head that would then be given up. Nothing overran: nothing changes.
-6. Where streams were promised something, batches are chosen as by ``GreedySpread``, which keeps the promise.
+6. Where inputs vary in length, what waits is run in two batches where that takes less than one padded to the longest
+   of all. What a plan of several batches is worth is reckoned with the longest that could be in the next one.
+7. Where streams were promised something, batches are chosen as by ``GreedySpread``, which keeps the promise.
 
 The derivation and the measurements are in docs/reference/batching.md.
 """
 
 from collections import deque
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, islice
 from math import exp, inf
+from sys import maxsize
 
 from domain.actions import Run, StationAction
 from domain.errors import ConfigurationError
@@ -52,6 +55,8 @@ NEGLIGIBLE = 0.01
 """Overrun, as a share of what was expected, that counts as none."""
 MOST_MARGIN = 0.25
 """Share of the SLO that the allowance for overruns takes at most."""
+LOOKS = 16
+"""Lookaheads kept of a variant, by length."""
 BIRD_IN_HAND = 0.04
 """What giving up a row costs beyond the row, in rows answered later."""
 
@@ -74,9 +79,10 @@ class AdaptiveBatching(GreedySpread):
     """
 
     name = "adaptive"
+    counts_length = True
     __slots__ = (
-        "_began", "_free_at", "_gaps", "_last", "_looks", "_overruns", "_recent", "_scale", "_usual", "guard_s",
-        "margin", "patience",
+        "_began", "_free_at", "_gaps", "_last", "_looks", "_looks_by_length", "_overruns", "_recent", "_scale",
+        "_usual", "guard_s", "margin", "patience",
     )  # fmt: skip
 
     def __init__(
@@ -99,6 +105,7 @@ class AdaptiveBatching(GreedySpread):
         self.guard_s = guard_s
         self.margin = 0.0
         self._looks: list[Lookahead] = []
+        self._looks_by_length: dict[tuple[str, int], Lookahead] = {}
         self._recent: deque[float] = deque()
         self._overruns: deque[float] = deque(maxlen=RECENT)
         self._gaps = ArrivalGaps(1.0)
@@ -113,6 +120,22 @@ class AdaptiveBatching(GreedySpread):
             self._scale = self.slo
             self._gaps = ArrivalGaps(self.slo)
         self._looks = [Lookahead(h.curve.seconds, self.slo) for h in self.hosted]
+        self._looks_by_length.clear()
+
+    def curves_changed(self) -> None:
+        """Look ahead with what the longest of this queue takes, or a little more: one lookahead serves many lengths."""
+        super().curves_changed()
+        longest = max([q.length or maxsize for q in islice(self.queue.items, len(self.seconds))])
+        self._looks = [self._look(h, longest) for h in self.hosted]
+
+    def _look(self, hosted: Hosted, longest: int) -> Lookahead:
+        lengths = hosted.curve.lengths
+        key = (hosted.variant, lengths.step(longest, LOOKS) if lengths is not None else 0)
+        found = self._looks_by_length.get(key)
+        if found is None:
+            seconds = hosted.curve.seconds if lengths is None else lengths.at(key[1])
+            found = self._looks_by_length[key] = Lookahead(seconds, self.slo)
+        return found
 
     def arrived(self, query: Query, now: float, actions: list[StationAction]) -> None:
         """Count the arrival."""
@@ -133,7 +156,7 @@ class AdaptiveBatching(GreedySpread):
         self._free_at = now
         curve = next((h.curve for h in self.hosted if h.variant == run.variant), None)
         if curve is not None and not event.failed:
-            expected = curve.seconds[min(event.rows, curve.max_batch) - 1]
+            expected = curve.at(min(event.rows, curve.max_batch), run.length if self.by_length else 0)
             overrun = now - self._began - expected
             self._overruns.append(overrun if overrun > NEGLIGIBLE * expected else 0.0)
             if len(self._overruns) > OUTLIERS:
@@ -154,6 +177,8 @@ class AdaptiveBatching(GreedySpread):
                 self.drop_head(Reason.HOPELESS, actions)
             else:
                 return
+            if self.by_length and items:
+                self.look_at_lengths()
 
     def decide(self, now: float, actions: list[StationAction]) -> None:
         """Wait, or run the choice worth most."""
@@ -173,9 +198,26 @@ class AdaptiveBatching(GreedySpread):
             took = seconds[rows - 1]
             whole = took <= LASTING * self.slo and self._looks[0].whole[rows]
             if whole and now + took <= head.deadline - self.margin:
-                self.run(rows, actions)
+                self.run(self._in_one(rows) if self.by_length else rows, actions)
                 return
         self._carry_out(self._choose(now), now, actions)
+
+    def _in_one(self, rows: int) -> int:
+        """Rows to run at once of ``rows``, all that wait: fewer where two batches, padded less, take less than one."""
+        lengths = self.hosted[0].curve.lengths
+        items = self.queue.items
+        if lengths is None or len({q.length for q in items}) == 1:
+            return rows
+        best, least = rows, self.seconds[rows - 1]
+        behind = longest = 0
+        for query in reversed(items):
+            behind += query.rows
+            longest = max(longest, query.length or maxsize)
+            if behind < rows:
+                took = self.seconds[rows - behind - 1] + lengths.at(longest)[behind - 1]
+                if took < least:
+                    best, least = rows - behind, took
+        return best
 
     def _company_until(self, now: float, rows: int, head: Query) -> float:
         """Until when the executor had better stay idle; a time past for not at all."""
@@ -239,13 +281,28 @@ class AdaptiveBatching(GreedySpread):
         while self.queue.rows > goal:
             self.drop_head(Reason.SHED, actions)
         if choice.skip:
+            if self.by_length:
+                self.look_at_lengths()
             self.prune(now, actions)
         if not items:
             return
-        hosted = choice.hosted
-        if items[0].rows > choice.rows:  # nothing fits better than one large query by itself
-            hosted = self._able(now)
-        self.run(max(choice.rows, items[0].rows), actions, hosted)
+        hosted, rows = choice.hosted, choice.rows
+        if items[0].rows > rows:  # nothing fits better than one large query by itself
+            hosted, rows = self._able(now), items[0].rows
+        elif self.by_length:
+            hosted, rows = self._as_seen(hosted, rows, now)
+        self.run(rows, actions, hosted)
+
+    def _as_seen(self, chosen: Hosted, rows: int, now: float) -> tuple[Hosted, int]:
+        """The variant chosen and the rows that save the head: behind those skipped may be longer ones than reckoned."""
+        head = self.queue.items[0]
+        hosted = next(h for h in self.hosted if h.variant == chosen.variant)
+        if now + hosted.curve.seconds[head.rows - 1] > head.deadline:
+            return self._able(now), head.rows
+        rows = self.queue.fit(rows)
+        while rows > head.rows and now + hosted.curve.seconds[rows - 1] > head.deadline:
+            rows = self.queue.fit(rows - 1)
+        return hosted, max(rows, head.rows)
 
     def _able(self, now: float) -> Hosted:
         """The most accurate variant that saves the head, which some variant does."""

@@ -13,6 +13,7 @@ class EarlyDrop(LimitedPolicy):
     """
 
     name = "early-drop"
+    counts_length = False  # who is dropped changes who is in the batch, which its length was to be predicted for
     __slots__ = ()
 
     def decide(self, now: float, actions: list[StationAction]) -> None:

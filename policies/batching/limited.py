@@ -8,6 +8,7 @@ it is given: a slice may host a variant for larger batches than a published rule
 from math import inf
 
 from domain.errors import ConfigurationError
+from domain.profile import LatencyCurve
 from policies.batching.queueing import QueueingPolicy
 
 
@@ -17,6 +18,7 @@ class LimitedPolicy(QueueingPolicy):
     ``largest``: rows of the largest such batch, at least 1. A query that has more rows runs by itself all the same.
     """
 
+    counts_length = True
     __slots__ = ("largest", "margin", "max_latency_share")
 
     def __init__(self, *, margin: float = 1.0, max_latency_share: float = 0.5) -> None:
@@ -34,9 +36,13 @@ class LimitedPolicy(QueueingPolicy):
     def hosting_changed(self) -> None:
         """The largest batch within the share."""
         if self.hosted:
-            curve = self.hosted[0].curve.scaled(self.margin)
-            self.seconds = curve.seconds
-            self.largest = max(1, curve.largest_within(self.slo * self.max_latency_share * (1.0 + 1e-9)))
+            self.curves_changed()
+
+    def curves_changed(self) -> None:
+        """The same by the curves of this queue."""
+        curve = LatencyCurve(self.hosted[0].curve.seconds).scaled(self.margin)
+        self.seconds = curve.seconds
+        self.largest = max(1, curve.largest_within(self.slo * self.max_latency_share * (1.0 + 1e-9)))
 
     def room(self) -> int:
         """Rows of the largest batch that may be formed now."""

@@ -8,6 +8,7 @@ rows: a query of r rows takes r places.
 from bisect import bisect_right
 from collections import deque
 from operator import attrgetter
+from sys import maxsize
 
 from domain.query import Query
 
@@ -82,6 +83,25 @@ class DeadlineQueue:
             self.rows -= query.rows
             taken.append(query)
         return tuple(taken)
+
+    def spans(self, limit: int) -> list[tuple[int, int]]:
+        """How long a batch's inputs get as it takes more of the first ``limit`` rows: (rows up to, their longest).
+
+        Both ascend; beyond the queue its longest holds. A length that is not known is beyond any.
+        """
+        found: list[tuple[int, int]] = []
+        rows = longest = 0
+        for query in self.items:
+            if rows >= limit:
+                break
+            length = query.length or maxsize
+            if length > longest:
+                if rows:
+                    found.append((rows, longest))
+                longest = length
+            rows += query.rows
+        found.append((limit, longest))
+        return found
 
     def clear(self) -> tuple[Query, ...]:
         """Take everything out."""

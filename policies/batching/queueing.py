@@ -7,6 +7,9 @@ Rules.
   query it was asked for is gone by then. One wake an SLO is enough for a queue that never lets anything expire.
 - Woke before its time asks again, once for each time asked for: an early timer is made good, and a second timer that
   went off for the same reason ends there.
+- Where inputs vary in length a batch takes as long as its longest. A rule that says so (``counts_length``) then sees,
+  at each decision, latency curves of its queue: b rows take what the first b rows take, padded to the longest of them.
+  Other rules see what the longest inputs take, and so do all where streams were promised something.
 - What is run, given up or expired is told to hooks (``missed``, ``finished``), for policies that keep promises.
 - Comparisons are exact (no tolerance), and they are the ones that judge the outcome: a query runs only where
   ``now + latency <= deadline`` holds in floating point.
@@ -20,6 +23,7 @@ from domain.app import NO_PROMISE
 from domain.errors import IllegalEventError
 from domain.events import Arrived, BatchingEvent, Finished, Hosted, HostingChanged, Offered, StreamResumed, Woke
 from domain.outcome import Reason
+from domain.profile import LatencyCurve
 from domain.query import Query
 from policies.batching.queue import DeadlineQueue
 
@@ -40,7 +44,11 @@ class QueueingPolicy:
     """
 
     name: str = ""
-    __slots__ = ("_armed", "_asked_again", "_running", "app", "hosted", "peers", "promise", "queue", "seconds", "slo")
+    counts_length: bool = False
+    __slots__ = (
+        "_armed", "_asked_again", "_running", "app", "by_length", "hosted", "peers", "promise", "queue", "seconds",
+        "slo",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.queue = DeadlineQueue()
@@ -50,6 +58,7 @@ class QueueingPolicy:
         self.slo = inf
         self.promise = NO_PROMISE
         self.peers: tuple[tuple[str, str], ...] = ()
+        self.by_length = False
         self._armed = inf
         self._asked_again = False
         self._running: Run | None = None
@@ -87,6 +96,11 @@ class QueueingPolicy:
                 self.slo = event.slo
                 self.promise = event.promise
                 self.peers = event.peers
+                self.by_length = (
+                    self.counts_length
+                    and not event.promise.active
+                    and any(h.curve.lengths is not None for h in event.hosted)
+                )
                 self.hosting_changed()
             case StreamResumed():
                 self.resumed(event)
@@ -129,6 +143,10 @@ class QueueingPolicy:
 
     def hosting_changed(self) -> None:
         """Derive what depends on ``hosted`` and ``slo``."""
+
+    def curves_changed(self) -> None:
+        """Derive what depends on the curves of ``hosted``, which are of another queue now. Before each decision."""
+        self.seconds = self.hosted[0].curve.seconds
 
     # -- what a policy uses
 
@@ -173,6 +191,19 @@ class QueueingPolicy:
             rows = queue.fit(rows - 1)
         return rows or head.rows
 
+    def look_at_lengths(self) -> None:
+        """Have the curves say what batches of this queue take, padded to their longest."""
+        spans = self.queue.spans(max(h.curve.max_batch for h in self.hosted))
+        self.hosted = tuple([self._seen(h, spans) for h in self.hosted])
+        self.curves_changed()
+
+    @staticmethod
+    def _seen(hosted: Hosted, spans: list[tuple[int, int]]) -> Hosted:
+        lengths = hosted.curve.lengths
+        if lengths is None:
+            return hosted
+        return Hosted(hosted.variant, hosted.accuracy, LatencyCurve(lengths.padded(spans), lengths))
+
     def drop_hopeless(self, now: float, actions: list[StationAction]) -> None:
         """Give up the heads that no batch can save."""
         items = self.queue.items
@@ -185,6 +216,8 @@ class QueueingPolicy:
                 self.drop_head(Reason.HOPELESS, actions)
             else:
                 return
+            if self.by_length and items:
+                self.look_at_lengths()
 
     def drop_too_large(self, actions: list[StationAction]) -> None:
         """Give up the heads that have more rows than any batch."""
@@ -203,6 +236,8 @@ class QueueingPolicy:
         if items and items[0].deadline <= now:
             self._expire(now, actions)
         if items and self.seconds:
+            if self.by_length:
+                self.look_at_lengths()
             self.prune(now, actions)
             if items:
                 self.decide(now, actions)

@@ -14,6 +14,7 @@ class StaticBatching(QueueingPolicy):
     """
 
     name = "static"
+    counts_length = True
     __slots__ = ("size", "timeout_s")
 
     def __init__(self, *, size: int = 8, timeout_s: float | None = None) -> None:

@@ -153,7 +153,7 @@ class TrialRun:
         if self._running is not None:
             raise IllegalEventError(f"{run} at {now} while {self._running} runs")
         curve = self._curves[run.variant].curve
-        self._took = self._execution(run.variant, run.rows) if self._execution else curve(run.rows)
+        self._took = self._execution(run.variant, run.rows) if self._execution else curve.at(run.rows, run.length)
         self._running = run
         self._ends = now + self._took
         self.trial.batches.append((now, run.rows, self._took))

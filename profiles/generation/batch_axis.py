@@ -7,6 +7,7 @@ sequences, strings) are left out; those of a classifier's ZipMap give way to the
 that are also listed as inputs are constants.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,6 +46,18 @@ class Interface:
     outputs: tuple[Port, ...]
     notes: tuple[str, ...] = ()
     fixed_batch: int | None = None
+
+
+def check_varying(names: Sequence[str], inputs: Sequence[Port]) -> None:
+    """Raise InvalidInputError unless each of ``names`` is an input whose rows may have any length."""
+    ports = {port.name: port for port in inputs}
+    for name in names:
+        if name not in ports:
+            raise InvalidInputError("varying", f"{name[:80]!r} is no input; the inputs are {', '.join(ports)[:200]}")
+        row_shape = ports[name].row_shape
+        if not row_shape or row_shape[0] is not None:
+            is_fixed = f"its rows to a length of {row_shape[0]}" if row_shape else "a row to one number"
+            raise InvalidInputError("varying", f"the model fixes {is_fixed} ({name[:80]}); export it with a free axis")
 
 
 def open_interface(model: onnx.ModelProto) -> Interface:

@@ -17,6 +17,9 @@ NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
+Length = Annotated[int, Field(ge=1, le=1 << 24)]
+Latencies = Mapping[Annotated[int, Field(ge=1, le=4096)], Positive | tuple[Positive, Positive]]
+
 
 class Section(BaseModel):
     """A part of the file."""
@@ -39,18 +42,23 @@ class PromiseSpec(Section):
 
 
 class AppSpec(Section):
-    """What an app asks. What is left out stays as the catalogue has it."""
+    """What an app asks. What is left out stays as the catalogue has it.
+
+    ``lengths``: those of its queries' inputs, all equally likely, where its variants' latency goes with the length.
+    """
 
     slo_ms: Positive | None = None
     query_class: QueryClass | None = Field(default=None, alias="class")
     min_accuracy: Share | None = None
     promise: PromiseSpec | None = None
+    lengths: Annotated[tuple[Length, ...], Field(max_length=100_000)] = ()
 
 
 class InlineVariant(Section):
     """A variant and its profile, written in the scenario.
 
-    ``latency_ms``: by device type, then by batch size, the median or [median, p95].
+    ``latency_ms``: by device type, then by batch size, the median or [median, p95]. Where inputs vary in length it is
+    that of the longest, ``length``; ``shorter_latency_ms`` is by length, then as ``latency_ms``.
     """
 
     name: Name
@@ -58,7 +66,9 @@ class InlineVariant(Section):
     accuracy: Share
     memory_mb: NotNegative = 0.0
     load_s: NotNegative = 1.0
-    latency_ms: Mapping[str, Mapping[Annotated[int, Field(ge=1, le=4096)], Positive | tuple[Positive, Positive]]]
+    latency_ms: Mapping[str, Latencies]
+    length: Annotated[int, Field(ge=0, le=1 << 24)] = 0
+    shorter_latency_ms: Mapping[Length, Mapping[str, Latencies]] = Field(default_factory=dict)
 
 
 class CatalogueSpec(Section):

@@ -87,6 +87,10 @@ def candidate_rows(record: Record) -> list[dict[str, Any]]:
             "accuracy": c.variant.accuracy,
             "accuracy_se": c.variant.accuracy_se,
             "latency_ms": {str(p.batch): 1e3 * p.median_s for p in c.profiles[0].points},
+            "latency_ms_by_length": {
+                str(each.length): {str(p.batch): 1e3 * p.median_s for p in each.points}
+                for each in c.profiles[0].shorter
+            },
             "latency_ms_95": {
                 str(s.batch): [1e3 * s.low_s, 1e3 * s.high_s] for s in next(iter(c.spreads.values()), ())
             },
@@ -112,11 +116,14 @@ def _not_served(record: Record | None) -> list[dict[str, Any]]:
 def _first_profile(profiles: Sequence[Profile]) -> dict[str, Any]:
     """What a row says of the first device type that it was profiled on."""
     if not profiles:
-        return {"latency_ms": {}, "load_ms": None, "memory_bytes": None}
+        return {"latency_ms": {}, "latency_ms_by_length": {}, "load_ms": None, "memory_bytes": None}
     first = profiles[0]
     return {
         "device_type": first.device_type,
         "latency_ms": {str(p.batch): 1e3 * p.median for p in first.points},
+        "latency_ms_by_length": {
+            str(each.length): {str(p.batch): 1e3 * p.median for p in each.points} for each in first.shorter
+        },
         "load_ms": 1e3 * first.load,
         "memory_bytes": first.memory_bytes,
     }
