@@ -21,6 +21,7 @@ from sluice.commands.variants import candidate_rows
 from sluice.console import JsonOption, err, one_line_errors, out, print_json
 from sluice.places import connected, live_server
 from sluice.registry_topic import publish_catalogue
+from sluice.fetching import fetch, is_address
 from sluice.settings import Settings, load
 from streams.topics import Topics
 
@@ -33,7 +34,9 @@ def register(app: typer.Typer) -> None:
 
 
 def register_command(
-    model: Annotated[Path | None, typer.Argument(help="The trained model, .onnx.")] = None,
+    model: Annotated[
+        str | None, typer.Argument(help="The trained model, .onnx: a path, or s3://… and the like.")
+    ] = None,
     app: Annotated[str, typer.Option("--app", help="Name of the app it answers.")] = "",
     validation: Annotated[Path | None, typer.Option(help="Labelled rows: .npz, or a folder of .npy files.")] = None,
     metric: Annotated[str, typer.Option(help=f"Of {', '.join(METRICS)}.")] = "accuracy",
@@ -43,6 +46,10 @@ def register_command(
     ] = "1",
     repeats: Annotated[int, typer.Option(min=7, max=10_000, help="Samples a batch size, where time allows.")] = 60,
     chance: Annotated[bool, typer.Option(help="Take a model that does no better than chance.")] = False,
+    sha256: Annotated[str, typer.Option(help="What a model at an address must have, hexadecimal.")] = "",
+    varying: Annotated[
+        str, typer.Option(help="Inputs, comma between, whose rows vary in length: zeros behind fill them up.")
+    ] = "",
     retire: Annotated[bool, typer.Option(help="Serve the app no more; its versions are kept.")] = False,
     version: Annotated[int | None, typer.Option(help="Serve this version of the app again.")] = None,
     settings: Annotated[Path | None, typer.Option(help="Settings file (YAML).")] = None,
@@ -64,7 +71,9 @@ def register_command(
         if model is None or validation is None:
             raise InvalidInputError("MODEL, --validation", "give the .onnx file and its labelled rows")
         slo = None if slo_ms is None else slo_ms / 1e3
-        made = _register(chosen, model, app, validation, metric, slo, _threads(threads), repeats, chance)
+        path = _model_at(model, chosen, sha256)
+        request = _request(path, app, validation, metric, slo, _threads(threads), repeats, chance, varying)
+        made = _register(chosen, request)
     published = asyncio.run(_publish(chosen, app))
     _show(made, published, as_json=as_json)
 
@@ -110,8 +119,18 @@ async def _publish(settings: Settings, app: str) -> str | None:
         await broker.close()
 
 
-def _register(
-    settings: Settings,
+def _model_at(model: str, settings: Settings, sha256: str) -> Path:
+    """A file of it: where it is, or brought here."""
+    if not is_address(model):
+        if sha256:
+            raise InvalidInputError("--sha256", "is for models at an address; a file is taken as it is")
+        return Path(model)
+    from executors.generator import GeneratorLimits
+
+    return fetch(model, settings.home, GeneratorLimits().model_bytes, sha256)
+
+
+def _request(
     model: Path,
     app: str,
     validation: Path,
@@ -120,10 +139,11 @@ def _register(
     threads: tuple[int, ...],
     repeats: int,
     chance: bool,
+    varying: str,
 ) -> Any:
-    from sluice.registration import Request, register_model  # brings ONNX Runtime, which no other option needs
+    from sluice.registration import Request  # brings ONNX Runtime, which no other option needs
 
-    request = Request(
+    return Request(
         model=model,
         app=app,
         validation=validation,
@@ -132,7 +152,13 @@ def _register(
         threads=threads,
         effort=Effort(least=min(15, repeats), enough=repeats, share=0.2),
         chance_allowed=chance,
+        varying=tuple(name.strip() for name in varying.split(",") if name.strip()),
     )
+
+
+def _register(settings: Settings, request: Any) -> Any:
+    from sluice.registration import register_model
+
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True) as progress:
         task = progress.add_task("register", total=1.0)
