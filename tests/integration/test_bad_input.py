@@ -70,7 +70,7 @@ REJECTED = {
 async def test_every_kind_of_bad_query_is_rejected_and_good_ones_go_on(system: Running) -> None:
     for name, (value, _) in REJECTED.items():
         await system.send("toy", value, key=name.encode(), headers=headers(name))
-    good = [await system.ask() for _ in range(5)]
+    good = [await system.ask(parameters={"latency_ms": 5_000}) for _ in range(5)]
     report = await system.settled()
     assert (report.lost, report.duplicates, report.unknown) == (0, 0, 0)
     outcomes = await system.outcomes()
