@@ -350,9 +350,10 @@ class Controller:
             return
         reasons = sorted(self._wanted)
         problem = self.problem(now)
+        alive = self._fleet.usable()
+        self._changes.notice(alive, problem.demands, now)
         if not self._urgent:
-            recuts = self._changes.question(self._fleet.usable(), problem.demands, now)
-            problem = replace(problem, recuts=recuts)
+            problem = replace(problem, recuts=self._changes.question(alive, problem.demands, now))
         self._solves += 1
         self._pending = _Pending(self._solves, now, problem, self._devices_changed)
         self._after_burst = any(reason.startswith(_BURST) for reason in reasons)

@@ -149,24 +149,32 @@ class GeometryChanges:
         since = self._differs_since
         return not self._open and since is not None and now - since >= self._settings.patience
 
+    def notice(self, devices: Iterable[Device], demands: Iterable[AppDemand], now: float) -> None:
+        """A plan is asked for with these: whether a geometry is to be thought about."""
+        ground = _ground(devices, demands)
+        if self._open:
+            return
+        if self._ground is not None and not self._moved(self._ground, ground):
+            self._differs_since = None
+            return
+        if self._differs_since is None:
+            self._differs_since = now
+        if self.due(now):
+            self._begin_thinking()
+
     def question(self, devices: Sequence[Device], demands: Iterable[AppDemand], now: float) -> Recuts | None:
         """Which of ``devices``, all that live, may be cut otherwise now; None: none."""
-        if not self._enabled:
-            return None
         gpus = [d for d in devices if d.name in self._stated and can_be_cut(d)]
-        if not gpus:
-            return None
-        ground = _ground(devices, demands)
-        if not self._thinks(ground, now):
+        if not self._enabled or not self._open or not gpus:
             return None
         changing = tuple(replace(d, slices=self._changing[d.name].target) for d in gpus if d.name in self._changing)
         tokens = change_limit(len(gpus), self._settings.fraction) - len(changing)
         free = frozenset(d.name for d in gpus if self._may_change(d.name, now))
-        if tokens < 1 or not free:
-            if not changing and not self._resting(gpus, now):
-                self._settle(ground)
-            return None
-        return Recuts((RecutGroup(free, tokens),), changing)
+        if tokens >= 1 and free:
+            return Recuts((RecutGroup(free, tokens),), changing)
+        if not changing and not self._resting(gpus, now):
+            self._settle(_ground(devices, demands))
+        return None
 
     def answered(
         self, problem: Problem, geometries: Mapping[str, tuple[Slice, ...]] | None, asked: Epoch, now: float
@@ -200,18 +208,6 @@ class GeometryChanges:
         return found
 
     # -- whether to think
-
-    def _thinks(self, ground: _Ground, now: float) -> bool:
-        if self._open:
-            return True
-        if self._ground is not None and not self._moved(self._ground, ground):
-            self._differs_since = None
-            return False
-        if self._differs_since is None:
-            self._differs_since = now
-        if now - self._differs_since >= self._settings.patience:
-            self._begin_thinking()
-        return self._open
 
     def _begin_thinking(self) -> None:
         self._open = True
