@@ -259,7 +259,7 @@ class System:
             clock=self.clock,
             new_incarnation=lambda: uuid.uuid4().hex[:12],
             make_slices=make_slices,
-            variants=self.known.variants,
+            catalogue=self.known,
             promised=self.promised,
             exactly_once=self._exactly_once,
             options=WorkerOptions(heartbeat=worker.heartbeat_s, max_in_flight=worker.max_in_flight),

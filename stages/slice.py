@@ -138,6 +138,11 @@ class SliceRunner:
         return len(self._waiting)
 
     @property
+    def kind(self) -> str:
+        """What profiles call this slice."""
+        return self._batches.kind
+
+    @property
     def loaded(self) -> tuple[str, ...]:
         """Variants ready."""
         return tuple(self._staging.loaded)

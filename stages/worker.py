@@ -17,7 +17,7 @@ Rules.
 
 import asyncio
 import logging
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -26,7 +26,7 @@ from domain.app import App
 from domain.clock import Clock
 from domain.device import Device
 from domain.errors import InvalidInputError
-from domain.events import DeviceSeen, PlanAcknowledged
+from domain.events import DeviceSeen, LatencyMeasured, PlanAcknowledged
 from domain.outcome import Outcome
 from domain.plan import NO_EPOCH, Epoch, Plan
 from domain.query import Query
@@ -35,6 +35,7 @@ from profiles.catalogue import Catalogue
 from stages.control import Follower
 from stages.exactly_once import ExactlyOnce
 from stages.holding import Holding, HoldingOptions
+from stages.instances import InstanceWriter
 from stages.intake import Intake
 from stages.outbox import Outbox
 from stages.parts import Parts
@@ -62,7 +63,7 @@ class WorkerStage:
     """One device. ``make_slices`` builds its slice runners, one a slice, with this stage's callbacks.
 
     ``gpu``: what cuts the device and watches it, where it is a GPU of this machine; ``holding``: how.
-    ``variants``: names of those that are known; it may grow.
+    ``catalogue``: everything that is known; it may grow.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class WorkerStage:
         clock: Clock,
         new_incarnation: Callable[[], str],
         make_slices: Callable[["WorkerStage", Device], Sequence[SliceRunner]],
-        variants: Container[str],
+        catalogue: Catalogue,
         promised: Mapping[str, App] = MappingProxyType({}),
         exactly_once: Callable[[str], ExactlyOnce] | None = None,
         options: WorkerOptions | None = None,
@@ -109,7 +110,15 @@ class WorkerStage:
             options=holding,
         )
         self._origins: dict[Query, Record] = {}
-        self._variants = variants
+        self._catalogue = catalogue
+        self._instances = InstanceWriter(
+            device.name,
+            broker=broker,
+            topics=topics,
+            clock=clock,
+            catalogue=catalogue,
+            outbox=self._outbox,
+        )
         self._plan: Plan | None = None
         self._unknown: Plan | None = None
         self._plans = Follower(broker, topics.plan, self._on_plan)
@@ -142,12 +151,14 @@ class WorkerStage:
         await self._holding.begin(self._on_broken)
         helpers = [asyncio.create_task(self._plans.run(stop)), asyncio.create_task(self._beat_often())]
         helpers += [asyncio.create_task(follower.run(stop)) for follower in self.followers]
+        helpers.append(asyncio.create_task(self._instances.read()))
         waiter = asyncio.create_task(self._end_session_on(stop))
         try:
             while not stop.is_set() and not self._holding.broken:
                 await self._serve_while_named(stop)
             self._named = False  # what the planner does about us from now on is for the others
             self._beat(leaving=True)
+            self._instances.ended()
         finally:
             waiter.cancel()
             await self._outbox.stop()
@@ -314,7 +325,7 @@ class WorkerStage:
     def _follow(self, plan: Plan) -> None:
         if self._plan is not None and plan.epoch <= self._plan.epoch:
             return
-        if not all(v in self._variants for p in plan.of_device(self.device.name) for v in p.variants):
+        if not all(v in self._catalogue.variants for p in plan.of_device(self.device.name) for v in p.variants):
             log.info("%s: plan %s is ahead of the registry; it waits", self.device.name, plan.epoch)
             self._unknown = plan
             return
@@ -397,8 +408,16 @@ class WorkerStage:
             queued=self._slices.queued,
             utilisation=min(1.0, sum(r.take_busy() for r in self._slices) / self._options.heartbeat),
             variants=tuple(v for r in self._slices for v in r.loaded),
-            measured=tuple(m for r in self._slices for m in r.take_measured()),
+            measured=tuple(self._measured()),
             observed=tuple(o for r in self._slices for o in r.take_observed()),
             slices=tuple(control.SliceState(n, r.queued, r.busy_for) for n, r in self._slices.named()),
         )
         self._outbox.post(self._topics.devices_metrics, control.encode_heartbeat(beat), key=device.name.encode())
+        if not leaving:
+            self._instances.look([(name, r.kind, v) for name, r in self._slices.named() for v in r.loaded])
+
+    def _measured(self) -> Iterator[LatencyMeasured]:
+        for name, runner in self._slices.named():
+            measured = runner.take_measured()
+            self._instances.measured(name, measured)
+            yield from measured

@@ -12,18 +12,15 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from domain.errors import InvalidInputError, SluiceError
-from profiles.catalogue import Catalogue
+from domain.errors import InvalidInputError
 from profiles.generation.metrics import METRICS
 from profiles.profiler import Effort
 from profiles.registered import Record, Registered
+from sluice.announcing import WAIT, Announced, announce
 from sluice.commands.variants import candidate_rows
 from sluice.console import JsonOption, err, one_line_errors, out, print_json
-from sluice.places import connected, live_server
-from sluice.registry_topic import publish_catalogue
 from sluice.fetching import fetch, is_address
 from sluice.settings import Settings, load
-from streams.topics import Topics
 
 _INTERRUPTED = 130
 
@@ -52,6 +49,9 @@ def register_command(
     ] = "",
     retire: Annotated[bool, typer.Option(help="Serve the app no more; its versions are kept.")] = False,
     version: Annotated[int | None, typer.Option(help="Serve this version of the app again.")] = None,
+    wait: Annotated[
+        float, typer.Option(min=0.0, help="Seconds to wait until a system that runs serves it; 0: do not wait.")
+    ] = WAIT,
     settings: Annotated[Path | None, typer.Option(help="Settings file (YAML).")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -66,7 +66,7 @@ def register_command(
         if retire or version is not None:
             if model is not None or validation is not None or (retire and version is not None):
                 raise InvalidInputError("--retire", "give --app with --retire or --version, and nothing else")
-            _change(chosen, app, version, as_json=as_json)
+            _change(chosen, app, version, wait, as_json=as_json)
             return
         if model is None or validation is None:
             raise InvalidInputError("MODEL, --validation", "give the .onnx file and its labelled rows")
@@ -74,11 +74,10 @@ def register_command(
         path = _model_at(model, chosen, sha256)
         request = _request(path, app, validation, metric, slo, _threads(threads), repeats, chance, varying)
         made = _register(chosen, request)
-    published = asyncio.run(_publish(chosen, app))
-    _show(made, published, as_json=as_json)
+    _show(made, _announce(chosen, app, wait), wait, as_json=as_json)
 
 
-def _change(settings: Settings, app: str, version: int | None, *, as_json: bool) -> None:
+def _change(settings: Settings, app: str, version: int | None, wait: float, *, as_json: bool) -> None:
     registered = Registered(settings.home)
     if version is None:
         registered.retire(app)
@@ -86,37 +85,38 @@ def _change(settings: Settings, app: str, version: int | None, *, as_json: bool)
     else:
         registered.publish(registered.record(app, version))
         told = f"{app} is served as version {version}"
-    published = asyncio.run(_publish(settings, app))
+    announced = _announce(settings, app, wait)
     if as_json:
-        print_json(
-            {"app": app, "served_version": version, "versions": registered.versions(app), "published": published}
-        )
-    else:
-        out.print(told)
+        versions = registered.versions(app)
+        print_json({"app": app, "served_version": version, "versions": versions, **_described(announced)})
+        return
+    out.print(told)
+    if announced is not None and announced.plan is not None:
+        out.print(f"in force from plan {announced.plan.term}.{announced.plan.number} on")
 
 
-async def _publish(settings: Settings, app: str) -> str | None:
-    """Tell a system that runs, by its registry topic; where, or None where none does: it is told when it starts."""
-    url = settings.broker
-    if url == "memory://":
-        address = await asyncio.to_thread(live_server, settings)
-        if address is None:
-            return None
-        url = f"memory+{address}"
-    broker = connected(settings, url)
-    producer = broker.producer()
-    topics = Topics(settings.prefix)
-    catalogue = Registered(settings.home).catalogue(verify=False) or Catalogue.of((), (), ())
-    try:
-        await producer.start()
-        offset = await publish_catalogue(broker, producer, topics, catalogue, only=app)
-        return f"{topics.registry}@{offset}"
-    except SluiceError as error:
-        err.print(f"[dim]not told to {escape(url)}: {escape(str(error))}; `sluice up` tells it when it starts[/]")
-        return None
-    finally:
-        await producer.stop()
-        await broker.close()
+def _announce(settings: Settings, app: str, wait: float) -> Announced | None:
+    """Tell a system that runs; None where none does: it is told when it starts."""
+    told = asyncio.run(announce(settings, app, wait=wait))
+    if told is not None and told.why:
+        err.print(f"[dim]not told to {escape(told.why)}; `sluice up` reads it when it starts[/]")
+    return told
+
+
+def _served(told: Announced | None, app: str, wait: float) -> str:
+    """What is to be said of who serves it."""
+    if told is None or told.place is None:
+        return f"next: sluice up, then sluice infer --app {app}"
+    if told.plan is not None:
+        return f"served from plan {told.plan.term}.{told.plan.number} on; next: sluice infer --app {app}"
+    return f"told to {told.place}" + (f"; no plan has it within {wait:g} s" if wait else "")
+
+
+def _described(told: Announced | None) -> dict[str, Any]:
+    return {
+        "published": told.place if told is not None else None,
+        "plan": list(told.plan) if told is not None and told.plan is not None else None,
+    }
 
 
 def _model_at(model: str, settings: Settings, sha256: str) -> Path:
@@ -192,7 +192,7 @@ def _threads(text: str) -> tuple[int, ...]:
         raise InvalidInputError("--threads", f"{text!r}; give numbers such as 1,2") from error
 
 
-def _show(made: Any, published: str | None, *, as_json: bool) -> None:
+def _show(made: Any, announced: Announced | None, wait: float, *, as_json: bool) -> None:
     record: Record = made.record
     if as_json:
         print_json(
@@ -202,7 +202,7 @@ def _show(made: Any, published: str | None, *, as_json: bool) -> None:
                 "known": made.known,
                 "resumed": made.resumed,
                 "folder": str(made.folder),
-                "published": published,
+                **_described(announced),
                 "metric": record.metric,
                 "chance": record.chance,
                 "rows": record.scored_rows,
@@ -222,9 +222,7 @@ def _show(made: Any, published: str | None, *, as_json: bool) -> None:
         out.print(f"[dim]{recipe}: {why}[/]", highlight=False, soft_wrap=True)
     state = "was registered before" if made.known else "is registered"
     name = record.app.name
-    out.print(
-        f"{name} {state}, version {record.version}; next: sluice up, then sluice infer --app {name}", soft_wrap=True
-    )
+    out.print(f"{name} {state}, version {record.version}; {_served(announced, name, wait)}", soft_wrap=True)
 
 
 def candidate_table(record: Record) -> Table:

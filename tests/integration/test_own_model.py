@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -114,13 +115,23 @@ def test_variants_lists_what_is_served_and_what_is_not_with_the_reason(place: tu
     assert {row["served"] for row in rows} == {True, False}
 
 
-def test_a_retired_app_is_served_no_more_and_its_version_can_be_served_again(
+def test_a_retired_app_is_served_no_more_and_its_version_can_be_served_again_while_it_runs(
     place: tuple[Path, dict[str, str]],
 ) -> None:
     folder, environment = place
-    assert told("register", "--app", "clouds", "--retire", folder=folder, environment=environment)["versions"] == [1]
-    again = told("register", "--app", "clouds", "--version", "1", folder=folder, environment=environment)
-    assert again["served_version"] == 1
+    wait = ("--wait", "60")
+    with up(folder, environment):
+        gone = told("register", "--app", "clouds", "--retire", *wait, folder=folder, environment=environment)
+        assert gone["versions"] == [1]
+        assert gone["plan"] is not None
+        address = f"http://127.0.0.1:{environment['SLUICE_HTTP__PORT']}/v2/models/clouds"
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(address, timeout=10)
+        again = told("register", "--app", "clouds", "--version", "1", *wait, folder=folder, environment=environment)
+        assert again["served_version"] == 1
+        assert again["plan"] > gone["plan"]
+        answer = told("infer", "--app", "clouds", "--latency-ms", "60000", folder=folder, environment=environment)
+        assert answer["outcome"]["kind"] == "answered"
 
 
 @pytest.mark.parametrize(("script", "rows"), [("images_model.py", "rows"), ("text_model.py", "rows.npz")])
