@@ -8,7 +8,7 @@ Rules:
 - A GPU type that nothing is profiled on may stand on another type's profiles, as fake GPUs do.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from domain.device import profile_type
@@ -47,5 +47,9 @@ def with_slices(
 
 def slowed(profile: Profile, kind: str, factor: float) -> Profile:
     """The same on device type ``kind``, every latency times ``factor``."""
-    points = tuple(BatchLatency(p.batch, factor * p.median, factor * p.p95, factor * p.cpu) for p in profile.points)
-    return replace(profile, device_type=kind, points=points)
+    shorter = tuple(replace(each, points=_times(each.points, factor)) for each in profile.shorter)
+    return replace(profile, device_type=kind, points=_times(profile.points, factor), shorter=shorter)
+
+
+def _times(points: Sequence[BatchLatency], factor: float) -> tuple[BatchLatency, ...]:
+    return tuple(BatchLatency(p.batch, factor * p.median, factor * p.p95, factor * p.cpu) for p in points)

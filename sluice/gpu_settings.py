@@ -39,21 +39,22 @@ class SliceSettings(_Section):
     """Slices of a GPU. ``choice``: who picks the slice of a query where several host its app: ``plan`` (the router, by
     the plan's shares), or the worker by a rule of ``policies.placement``.
 
-    ``geometry``: what a GPU without any instance is cut into at the start. ``drain_s``: how long queries may wait on a
-    GPU that is to be cut before they go to others. ``rdf``: time on a slice profile over that on the whole GPU, for
-    variants that are not profiled there. ``fake_step_s``: seconds that a fake GPU takes to make or destroy an instance.
+    ``geometry``: what a GPU without any instance is cut into at the start (default: one instance). ``drain_s``: how
+    long queries may wait on a GPU that is to be cut before they go to others. ``rdf``: time on a slice profile over
+    that on the whole GPU, for variants that are not profiled there. ``fake_step_s``: seconds that a fake GPU takes to
+    make or destroy an instance.
     """
 
     choice: Literal["plan", "strict-first", "strict-room"] = "strict-first"
-    geometry: str = "7g"
+    geometry: str | None = None
     drain_s: float = Field(default=5.0, gt=0, le=600, allow_inf_nan=False)
     rdf: dict[str, Factor] = Field(default_factory=dict)
     fake_step_s: float = Field(default=0.5, ge=0, le=60, allow_inf_nan=False)
 
     @field_validator("geometry")
     @classmethod
-    def _readable(cls, text: str) -> str:
-        return _said(text, parse_geometry)
+    def _readable(cls, text: str | None) -> str | None:
+        return None if text is None else _said(text, parse_geometry)
 
 
 def readable_fake(text: str | None) -> str | None:

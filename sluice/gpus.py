@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from domain.device import Device, Slice, profile_type
+from domain.errors import ConfigurationError
 from domain.executor import Executor
-from planner.geometry.tables import TABLES
+from planner.geometry.tables import TABLES, Geometry, parse_geometry
 from policies.batching.registry import takes
 from policies.placement.sharing import SliceSharing
 from policies.placement.strategies import STRATEGIES
@@ -80,6 +81,21 @@ class Gpus:
             return PynvmlLibrary()
         except DeviceError as error:
             raise explained(error) from error
+
+    def first_cut(self, device: Device) -> Geometry:
+        """What ``device`` is cut into where it has no instance. Raises ConfigurationError."""
+        table = TABLES.get(device.type)
+        if table is None:
+            return ()
+        asked = self._slices.geometry
+        if asked is None:
+            return (max(table.profiles.values(), key=lambda p: p.compute).name,)
+        geometry = parse_geometry(asked)
+        if not table.valid(geometry):
+            raise ConfigurationError(
+                f"worker.slices.geometry: {asked!r} cannot be placed on {device.type}; see `sluice devices list`"
+            )
+        return table.ordered(geometry)
 
     def executor(
         self, gpu: "Gpu", device: Device, part: Slice, catalogue: Catalogue, folders: Sequence[Path]

@@ -18,7 +18,6 @@ from domain.errors import ConfigurationError
 from domain.events import HostedOn, PlanActivated
 from domain.executor import Executor
 from domain.plan import Plan
-from planner.geometry.tables import parse_geometry
 from policies.admission.bounds import sustained
 from policies.admission.goals import GoalAdmission
 from policies.admission.registry import admission
@@ -267,7 +266,7 @@ class System:
             gpu=gpu,
             holding=HoldingOptions(
                 patience=worker.slices.drain_s,
-                first=parse_geometry(worker.slices.geometry),
+                first=self._gpus.first_cut(device) if gpu is not None else (),
                 bound={*self.promised, *self.settings.slo_classes_s},
                 make_sharing=self._gpus.sharing,
             ),

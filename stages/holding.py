@@ -37,7 +37,7 @@ class HoldingOptions:
     """
 
     patience: float = 5.0
-    first: tuple[str, ...] = ("7g",)
+    first: tuple[str, ...] = ()
     readings: float = 5.0
     bound: Collection[str] = ()
     make_sharing: Callable[[Device], SliceSharing | None] = lambda _device: None
