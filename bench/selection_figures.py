@@ -205,7 +205,7 @@ def figures(quick: bool, speed: int = 1) -> dict[str, tuple[str, str, list[Job]]
     ks = (40, 60, 80) if quick else tuple(range(20, 101, 10))
     loads = (800, 2000, 3200) if quick else tuple(range(400, 4001, 400))
     slos = {task: (found[:1] if quick else found) for task, found in SLOS_MS.items()}
-    each = [(task, slo) for task, found in slos.items() for slo in found]
+    each = [(task, slo) for found in zip(*slos.values(), strict=True) for task, slo in zip(slos, found, strict=True)]
     image = Job("table", "image", 150, 60, seconds=load_s, service="p95")
     return {
         "5": ("Twitter trace: accuracy by workers", "workers",
@@ -305,8 +305,12 @@ def main() -> None:
     chosen = figures(arguments.quick, max(1, arguments.speed))
     for number in chosen if arguments.figure == "all" else [arguments.figure]:
         title, x_label, jobs = chosen[number]
-        points = [p for found in _each(compute, jobs, arguments.processes) for p in found]
-        (arguments.out / f"figure-{number}.json").write_text(json.dumps([asdict(p) for p in points], indent=1))
+        points: list[Point] = []
+        for done, found in enumerate(_each(compute, jobs, arguments.processes), 1):
+            points += found
+            (arguments.out / f"figure-{number}.json").write_text(json.dumps([asdict(p) for p in points], indent=1))
+            print(f"\rfigure {number}: {done} of {len(jobs)}", end="", file=sys.stderr, flush=True)
+        print(file=sys.stderr)
         file = arguments.out / f"figure-{number}.html"
         draw(f"Figure {number}. {title}", x_label, points, file)
         print(f"figure {number}: {file}")

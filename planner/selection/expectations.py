@@ -7,6 +7,9 @@ from planner.selection.chain import Chain
 from planner.selection.model import Array
 from planner.selection.solve import Solution
 
+_NONE = 1e-9
+"""A share of queries that is none."""
+
 
 def expectations(chain: Chain, solution: Solution) -> Expectations:
     """Accuracy and violation by state, as in EuroSys 2024 section 5.1, and the spread over states."""
@@ -26,7 +29,7 @@ def expectations(chain: Chain, solution: Solution) -> Expectations:
     busy = float((pi * seconds).sum()) / float(pi.sum())
     rate = chain.arrivals_per_second
     return Expectations(
-        accuracy=min(_ratio(float((on_time * accuracy).sum()), float(on_time.sum())), float(accuracy.max())),
+        accuracy=min(_accuracy(on_time, accuracy, served), float(accuracy.max())),
         violation=float((weight * (1.0 - met)).sum()) / served,
         mean_batch=mean_batch,
         utilisation=min(1.0, busy * rate / mean_batch),
@@ -36,8 +39,10 @@ def expectations(chain: Chain, solution: Solution) -> Expectations:
     )
 
 
-def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole > 0.0 else 0.0
+def _accuracy(on_time: Array, accuracy: Array, served: float) -> float:
+    """Of the queries in time; 0 where so few of them are that rounding decides which."""
+    whole = float(on_time.sum())
+    return float((on_time * accuracy).sum()) / whole if whole > _NONE * served else 0.0
 
 
 def _spread(values: Array, weight: Array, *, worst_low: bool) -> Spread:

@@ -1,5 +1,6 @@
 """What tables promise holds in long simulations, and what is known in theory is found."""
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -185,6 +186,7 @@ def test_zero_load_takes_the_most_accurate_that_is_in_time() -> None:
 def test_far_above_capacity_a_table_is_still_a_table_and_promises_little() -> None:
     table = generate(model(4, 500.0, grid=30)).table
     assert table.expected.violation > 0.9
+    assert generate(model(4, 5000.0, grid=30)).table.expected.accuracy == 0.0  # of none in time
     assert table.expected.utilisation == 1.0
 
 
@@ -208,14 +210,21 @@ def test_a_library_is_dense_and_ends_where_violations_do() -> None:
     assert build_library(hopeless, lowest=1.0, highest=2.0) == ()
 
 
-def test_sizing_meets_its_targets_with_the_fewest() -> None:
+@pytest.mark.parametrize(("accuracy", "violation"), [(0.75, 1e-3), (0.62, 1e-4), (0.62, 1e-6), (0.0, 0.2)])
+def test_sizing_finds_the_fewest_of_all_numbers_that_meet_its_targets(accuracy: float, violation: float) -> None:
     asked = SelectionModel(variants=VARIANTS, slo=SLO, workers=1, qps=100.0, grid=40)
-    sized = fewest_workers(asked, accuracy=0.75, violation=1e-3, most=60)
+    sized = fewest_workers(asked, accuracy=accuracy, violation=violation, most=30)
     assert sized is not None
-    assert sized.table.expected.accuracy >= 0.75
-    fewer = {k: (a, v) for k, a, v in sized.tried}[sized.workers - 1]
-    assert fewer[0] < 0.75 or fewer[1] > 1e-3
+    for workers in range(1, sized.workers + 1):
+        found = generate(replace(asked, workers=workers)).table.expected
+        meets = found.accuracy >= accuracy and found.violation <= violation
+        assert meets == (workers == sized.workers), (workers, found)
+
+
+def test_sizing_says_when_no_number_is_enough() -> None:
+    asked = SelectionModel(variants=VARIANTS, slo=SLO, workers=1, qps=100.0, grid=40)
     assert fewest_workers(asked, accuracy=0.86, violation=1e-3, most=60) is None
+    assert fewest_workers(replace(asked, slo=0.01), accuracy=0.1, violation=0.1, most=60) is None
 
 
 def test_the_pareto_front_leaves_out_what_is_beaten() -> None:
