@@ -121,7 +121,8 @@ class PlannerSettings(_Section):
     unit of price an hour is worth; ``budget_per_hour``: of all devices in use; ``strict_on_demand``: part (0..1) of
     what is served of strict demand that is kept off spot devices. ``demand``: "plain" takes admission's counts as they
     come, "faust" the windows that stages ``demand`` make of them (kafka:// only); up to ``demand_partitions`` of these
-    share the work. ``geometry``: "joint" cuts GPUs otherwise as demand moves, where their workers can do that.
+    share the work. ``geometry``: "joint" cuts GPUs otherwise as demand moves, where their workers can do that, once it
+    has moved for ``geometry_patience_s``, and each not again for ``geometry_rest_s``.
     """
 
     name: str = "allocation"
@@ -139,6 +140,8 @@ class PlannerSettings(_Section):
     demand: Literal["plain", "faust"] = "plain"
     demand_partitions: int = Field(default=1, ge=1, le=64)
     geometry: Literal["off", "joint"] = "off"
+    geometry_patience_s: Seconds = 5.0
+    geometry_rest_s: Seconds = 60.0
 
 
 class FaustSettings(_Section):

@@ -344,6 +344,7 @@ class System:
     def _planner(self, apps: Sequence[str], devices: Sequence[str]) -> list[Stage]:
         from planner.controller import Controller
         from planner.controller_settings import ControllerSettings
+        from planner.geometry.changes import ChangeSettings
         from planner.geometry.planning import JointGeometry
         from planner.registry import planner
         from stages.planner import PlannerStage
@@ -378,6 +379,7 @@ class System:
                         budget=settings.budget_per_hour,
                         strict_on_demand=settings.strict_on_demand,
                         geometry=settings.geometry,
+                        changes=ChangeSettings(patience=settings.geometry_patience_s, rest=settings.geometry_rest_s),
                     ),
                     term=term,
                     devices=self.devices,
