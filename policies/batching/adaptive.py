@@ -228,7 +228,8 @@ class AdaptiveBatching(GreedySpread):
             return -inf
         alone, here, joined = seconds[each - 1], seconds[rows - 1], seconds[together - 1]
         saved = alone + here - joined
-        latest = last_start(head.deadline - self.margin, joined) - self.guard_s
+        slowest = max(seconds[:together])  # a smaller batch may take longer: the head must still fit whichever runs
+        latest = last_start(head.deadline - self.margin, slowest) - self.guard_s
         if saved <= self.guard_s or latest <= now:
             return -inf
         latest = min(latest, max(self._free_at, head.arrival) + self.patience * saved)

@@ -1,8 +1,9 @@
 """Waits for a larger batch until the last moment at which the head of the queue can still wait (Proteus, section 5).
 
-With q rows queued and a head that expires at T, the next arrival is awaited until ``T - latency(q + 1)``. A queue that
-reaches the largest batch allowed runs at once, and heads that no batch can save are dropped when the executor is
-offered, before a batch is formed: the paper's text leaves both open, its artifact does neither.
+With q rows queued and a head that expires at T, the next arrival is awaited until ``T - latency(q + 1)``; where fewer
+rows take longer (measured curves are not monotone), until T less the longest of them: whichever runs, the head is in
+time. A queue that reaches the largest batch allowed runs at once, and heads that no batch can save are dropped when the
+executor is offered, before a batch is formed: the paper's text leaves both open, its artifact does neither.
 """
 
 from domain.actions import StationAction
@@ -29,7 +30,7 @@ class DeadlineBatching(LimitedPolicy):
         rows = self.queue.rows
         largest = self.room()
         if rows < largest:
-            until = last_start(self.head_deadline, self.seconds[rows]) - self.guard_s
+            until = last_start(self.head_deadline, max(self.seconds[: rows + 1])) - self.guard_s
             if now < until:
                 self.wake_by(until, actions)
                 return

@@ -29,7 +29,7 @@ class StaticBatching(QueueingPolicy):
         size = min(self.size, len(self.seconds))
         if self.queue.rows < size:
             head = self.queue.items[0]
-            until = last_start(head.deadline, self.seconds[size - 1])
+            until = last_start(head.deadline, max(self.seconds[:size]))
             if self.timeout_s is not None:
                 until = min(until, head.arrival + self.timeout_s)
             if now < until:
