@@ -12,7 +12,7 @@ Rules:
 - Quality is the share of the SLO that is left: among geometries that serve the same, the quickest is taken.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from domain.app import App, QueryClass
@@ -20,7 +20,7 @@ from domain.device import Device
 from domain.profile import BatchLatency, Profile
 from domain.variant import Variant
 from planner.allocation.program import Program, Serve
-from planner.geometry.tables import PlacementTable
+from planner.geometry.tables import Geometry, PlacementTable
 from planner.problem import AppDemand, Problem
 from profiles.catalogue import Catalogue
 from profiles.slowdown import Footprint, SlowdownTable
@@ -29,6 +29,8 @@ _RESERVE = 1.5
 _BUDGET = 0.9
 """Share of the SLO that service may take: the rest is gathering and hops."""
 _FORGOTTEN = 0.03
+_LASTING = 2 / 3
+"""Part of the best worst case that a geometry must reach to be planned with."""
 _MOST_AT_A_TIME = 16
 
 
@@ -101,6 +103,52 @@ def _capacity(catalogue: Catalogue, placements: PlacementTable, variant: str) ->
             best[kind] = max(p.batch / p.median for p in profile.points)
     most = max(sum(best.get(f"{placements.gpu}:{p}", 0.0) for p in g) for g in placements.undominated)
     return max(most, 1e-9)
+
+
+@dataclass(frozen=True)
+class NarrowedTable(PlacementTable):
+    """A placement table of which only ``kept`` geometries are planned with."""
+
+    kept: tuple[Geometry, ...] = ()
+
+    @property
+    def undominated(self) -> tuple[Geometry, ...]:
+        """Those that were kept."""
+        return self.kept
+
+
+def lasting(
+    placements: PlacementTable, table: SlowdownTable, registered: Collection[str], *, multiplier: float
+) -> NarrowedTable:
+    """Without the geometries that the next best-effort variant may find no room on.
+
+    Which of the ``registered`` comes next is not known, and cutting GPUs anew takes capacity away just when it is
+    needed. For each geometry: the least share, over the variants, of what the best geometry for the variant can take of
+    it. Kept are those within two thirds of the best such share: on an A100 3g+2g+2g is as good as 4g+3g for most
+    models, and takes 45 % of what 4g+3g takes of batches of 13.7 GB, which fit on its 3g alone.
+    """
+    worst: dict[Geometry, float] = {}
+    capacities = {
+        v: {g: sum(_rate(table, placements, v, p, multiplier) for p in g) for g in placements.undominated}
+        for v in sorted(registered)
+    }
+    for geometry in placements.undominated:
+        shares = [c[geometry] / max(c.values()) for c in capacities.values() if max(c.values()) > 0.0]
+        worst[geometry] = min(shares, default=1.0)
+    bar = _LASTING * max(worst.values())
+    kept = tuple(g for g in placements.undominated if worst[g] >= bar)
+    return NarrowedTable(
+        placements.gpu, placements.memory_slots, placements.compute_slices, placements.profiles, kept=kept
+    )
+
+
+def _rate(table: SlowdownTable, placements: PlacementTable, variant: str, profile: str, multiplier: float) -> float:
+    """Batches/s of a variant that a slice takes when it has nothing else."""
+    part = placements.profile(profile)
+    if not table.runs(variant, profile) or table.of(variant, profile).memory_bytes > part.memory_bytes:
+        return 0.0
+    seconds = _beside(table.of(variant, profile), part.memory_bytes, _BUDGET * multiplier * table.demands[variant].solo)
+    return 1.0 / seconds[0] if seconds else 0.0
 
 
 def slack_left(program: Program, serve: Serve) -> float:

@@ -5,13 +5,15 @@ From the past alone.
 
 import math
 from collections import Counter
+from collections.abc import Collection
 
-from planner.geometry.demand import SliceDemand, SliceForecast, slack_left, slice_problem
+from planner.geometry.demand import SliceDemand, SliceForecast, lasting, slack_left, slice_problem
 from planner.geometry.fleets import sliced
 from planner.geometry.joint import plan_geometry
 from planner.geometry.protean import BestEffortForecast, desired_geometry, published_geometry
 from planner.geometry.reconfiguration import Desired
 from planner.geometry.search import GeometrySettings
+from planner.geometry.tables import PlacementTable
 from simulator.slices.world import World
 
 
@@ -63,15 +65,26 @@ class ProteanControl:
 
 
 class JointControl:
-    """Every ``period`` seconds the joint geometry program plans the fleet for the forecast demand."""
+    """Every ``period`` seconds the joint geometry program plans the fleet for the forecast demand.
+
+    ``registered``: best-effort variants that may come, known before any does.
+    """
 
     def __init__(
-        self, *, period: float, multiplier: float = 3.0, change_weight: float = 0.05, gpu_type: str = "a100"
+        self,
+        *,
+        period: float,
+        multiplier: float = 3.0,
+        change_weight: float = 0.05,
+        gpu_type: str = "a100",
+        registered: Collection[str] = (),
     ) -> None:
         self.period = self.first = period
         self._multiplier = multiplier
         self._settings = GeometrySettings(change_weight=change_weight, quality=slack_left, shared=True)
         self._gpu_type = gpu_type
+        self._registered = tuple(registered)
+        self._placements: PlacementTable | None = None
         self._forecast: SliceForecast | None = None
         self._settled: object = None
         self._seen = 0
@@ -86,8 +99,10 @@ class JointControl:
         if not here or known == self._settled:
             return []
         devices = tuple(sliced(g.name, self._gpu_type, g.geometry) for g in here)
-        problem = slice_problem(demand, world.table, world.placements, devices, multiplier=self._multiplier)
-        plan = plan_geometry(problem, self._settings, {self._gpu_type: world.placements})
+        if self._placements is None:
+            self._placements = lasting(world.placements, world.table, self._registered, multiplier=self._multiplier)
+        problem = slice_problem(demand, world.table, self._placements, devices, multiplier=self._multiplier)
+        plan = plan_geometry(problem, self._settings, {self._gpu_type: self._placements})
         self._settled = None if plan.changes else known
         return [Desired(name, geometry) for name, geometry in plan.changes.items()]
 

@@ -9,7 +9,7 @@ import numpy as np
 from simulator.arrivals.lists import ListedArrivals
 from simulator.arrivals.sampling import collect
 from simulator.experiment import mean_and_half_width
-from simulator.slices.figures import PARTS, latencies
+from simulator.slices.figures import PARTS, latencies, usage
 from simulator.slices.oracle import OracleControl
 from simulator.slices.spec import SliceScenario
 from simulator.slices.spot import BoughtNodes
@@ -24,6 +24,8 @@ MEASURES = (
     "p50_best_effort_ms",
     "p99_best_effort_ms",
     "strict_qps_per_gpu",
+    "gpu_use",
+    "memory_use",
     "cost_usd",
 )
 COUNTS = ("queries_strict", "queries_best_effort", "reconfigurations", "evictions", "cold_starts")
@@ -75,11 +77,13 @@ def run_once(scenario: SliceScenario, label: str, seed: int, timer: Callable[[],
     """Simulate the system called ``label``. ``timer``: wall seconds. Raises SluiceError."""
     started = timer()
     world = world_of(scenario, label, workload_of(scenario, seed), seed)
+    world.run_until(scenario.warm_up_s)
+    cold_before = world.containers.cold_starts
     world.run()
-    return _measured(scenario, world, seed, timer() - started)
+    return _measured(scenario, world, cold_before, seed, timer() - started)
 
 
-def _measured(scenario: SliceScenario, world: World, seed: int, wall_s: float) -> SliceRun:
+def _measured(scenario: SliceScenario, world: World, cold_before: int, seed: int, wall_s: float) -> SliceRun:
     batches = world.workload.batches
     if len(world.ended) != len(batches) or len({e.batch.key for e in world.ended}) != len(batches):
         raise AssertionError(f"{len(batches)} batches came and {len(world.ended)} ended")
@@ -90,6 +94,10 @@ def _measured(scenario: SliceScenario, world: World, seed: int, wall_s: float) -
     assert isinstance(nodes, BoughtNodes)
     on_time = strict.within(slo)
     seconds = scenario.duration_s - scenario.warm_up_s
+    memory = max(p.memory_bytes for p in world.placements.profiles.values())
+    used = usage(
+        world.ended, world.table, gpus=scenario.gpus.count, memory_bytes=memory, seconds=max(world.now, seconds)
+    )
     figures = {
         "slo_compliance_strict": on_time,
         "p50_strict_ms": 1e3 * strict.quantile(0.5),
@@ -97,12 +105,14 @@ def _measured(scenario: SliceScenario, world: World, seed: int, wall_s: float) -
         "p50_best_effort_ms": 1e3 * others.quantile(0.5),
         "p99_best_effort_ms": 1e3 * others.quantile(0.99),
         "strict_qps_per_gpu": on_time * strict.seconds.size / seconds / scenario.gpus.count,
+        "gpu_use": used.gpu,
+        "memory_use": used.memory,
         "cost_usd": nodes.meter.total(scenario.duration_s),
         "queries_strict": strict.seconds.size,
         "queries_best_effort": others.seconds.size,
         "reconfigurations": world.reconfigurations,
         "evictions": nodes.evictions,
-        "cold_starts": world.containers.cold_starts,
+        "cold_starts": world.containers.cold_starts - cold_before,
     }
     control = world.control
     return SliceRun(

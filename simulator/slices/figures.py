@@ -46,6 +46,34 @@ class Latencies:
         return dict(zip(PARTS, self.parts[near].mean(axis=0).tolist(), strict=True))
 
 
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Shares (0..1) of the time that a GPU runs anything, and of all GPUs' memory that batches hold, on average."""
+
+    gpu: float
+    memory: float
+
+
+def usage(ended: Iterable[Ended], table: SlowdownTable, *, gpus: int, memory_bytes: int, seconds: float) -> Usage:
+    """Of ``gpus`` GPUs of ``memory_bytes`` each over ``seconds``: a batch holds its memory while it starts and runs."""
+    held = 0.0
+    running: dict[int, list[tuple[float, float]]] = {}
+    for end in ended:
+        held += table.demands[end.batch.variant].memory_bytes * (end.at - end.placed)
+        running.setdefault(end.gpu, []).append((end.started, end.at))
+    busy = sum(_covered(spans) for spans in running.values())
+    return Usage(busy / (gpus * seconds), held / (gpus * memory_bytes * seconds))
+
+
+def _covered(spans: list[tuple[float, float]]) -> float:
+    """Length of the union."""
+    total, until = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return total
+
+
 def latencies(ended: Iterable[Ended], table: SlowdownTable, *, strict: bool, warm_up: float) -> Latencies:
     """Of all queries of a class whose batch was formed after ``warm_up``."""
     seconds: list[Floats] = []

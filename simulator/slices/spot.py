@@ -1,8 +1,12 @@
 """Bought GPUs in a simulated world: a provider that takes spot back, and the bill.
 
 Rules:
-- At each interval a spot instance is taken back with probability ``p_rev``, with a notice of ``notice_s`` on average
-  (uniform between 30 s and twice that less 30 s); a request for spot fails with the same probability.
+- Revocations and refusals have one cause: the provider is short of capacity. In each interval it is so for a node
+  with probability ``p_rev``. Then the node's spot instance is taken back, with a notice of ``notice_s`` on average
+  (uniform between 30 s and twice that less 30 s), and a request for spot fails with ``p_rev``. A provider that is not
+  short revokes nothing and refuses nobody.
+- So a node has no spot instance with probability ``p_rev ** 2``, interval by interval, and the hybrid pays on demand
+  for just these: nothing here is fitted to a cost.
 - An instance is up ``boot_s`` after it was granted or ordered. It is paid from then on, and until it is let go.
 - The generator is handed in: equal seeds, equal fates, whatever the system does with its GPUs.
 """
@@ -39,16 +43,12 @@ _SHORTEST_NOTICE = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotMarket:
-    """``p_rev``: of a revocation in an interval, and of a request that fails. ``asks``.
-
-    Requests for spot an interval.
-    """
+    """``p_rev``: of a shortage in an interval, and of a request that fails in one."""
 
     p_rev: float
     interval_s: float = 60.0
     notice_s: float = 60.0
     boot_s: float = 20.0
-    retry: float = 2 / 3
 
 
 class BoughtNodes:
@@ -63,6 +63,7 @@ class BoughtNodes:
         self._rng = rng
         self.meter = CostMeter(prices)
         self.evictions = 0
+        self._short: dict[str, bool] = {}
         self._procurement: Procurement | None = None
 
     def start(self, world: World) -> None:
@@ -72,23 +73,16 @@ class BoughtNodes:
         for name in names:
             on_demand = self._procurement.state(name) is NodeState.ON_DEMAND
             self.meter.start(name, Kind.ON_DEMAND if on_demand else Kind.SPOT, 0.0)
-        self._plan_interval(world, 0.0)
+        world.at(self._market.interval_s, None)
 
     def handle(self, world: World, what: object, now: float) -> None:
-        """An interval (None), a time to ask again (""), or an event of a node."""
+        """An interval (None), or an event of a node."""
         if what is None:
             if now < world.workload.duration:
-                self._plan_interval(world, now)
+                world.at(now + self._market.interval_s, None)
             self._interval(world, now)
-        elif what == "":
-            for gpu in world.gpus:
-                self._tell(world, IntervalPassed(gpu.name), now)
         else:
             self._tell(world, what, now)  # type: ignore[arg-type]
-
-    def _plan_interval(self, world: World, now: float) -> None:
-        world.at(now + self._market.interval_s * self._market.retry, "")
-        world.at(now + self._market.interval_s, None)
 
     def state(self, node: str) -> NodeState:
         """Of one GPU."""
@@ -99,7 +93,8 @@ class BoughtNodes:
         for gpu in world.gpus:
             # Drawn for every node at every interval: fates do not depend on states.
             draw, width = self._rng.random(), self._rng.random()
-            if self.state(gpu.name) is NodeState.SPOT and draw < self._market.p_rev:
+            self._short[gpu.name] = bool(draw < self._market.p_rev)
+            if self.state(gpu.name) is NodeState.SPOT and self._short[gpu.name]:
                 notice = _SHORTEST_NOTICE + width * 2.0 * (self._market.notice_s - _SHORTEST_NOTICE)
                 self.evictions += 1
                 self._tell(world, Noticed(gpu.name, now + notice), now)
@@ -119,7 +114,8 @@ class BoughtNodes:
             case StopSending():
                 world.close(at, now)
             case AskSpot():
-                granted = bool(self._rng.random() >= self._market.p_rev)
+                lucky = bool(self._rng.random() >= self._market.p_rev)
+                granted = lucky or not self._short.get(node, False)
                 self._tell(world, SpotAnswered(node, granted), now)
                 if granted:
                     world.at(now + self._market.boot_s, InstanceUp(node, Kind.SPOT))

@@ -38,6 +38,11 @@ class System:
 SYSTEMS: Mapping[str, System] = {
     "joint": System(placement="strict-room", dispatch="least-slowdown", reconfiguration="joint", procurement="hybrid"),
     "protean": System(placement="strict-first", reconfiguration="protean", procurement="hybrid"),
+    # PROTEAN's geometry with our queue and dispatch, and ours with its: whose share of a gain is what.
+    "protean-dispatch": System(
+        placement="strict-room", dispatch="least-slowdown", reconfiguration="protean", procurement="hybrid"
+    ),
+    "joint-geometry": System(placement="strict-first", reconfiguration="joint", procurement="hybrid"),
     "protean-published": System(placement="strict-first", reconfiguration="protean-published", procurement="hybrid"),
     "oracle": System(
         placement="strict-room", dispatch="least-slowdown", reconfiguration="oracle", procurement="hybrid"
@@ -147,6 +152,7 @@ def _control(
                 multiplier=multiplier,
                 change_weight=r.change_weight,
                 gpu_type=scenario.gpus.type,
+                registered=scenario.opposite(),
             )
         case "oracle":
             joint, protean = SYSTEMS["joint"], SYSTEMS["protean"]

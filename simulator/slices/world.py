@@ -62,6 +62,7 @@ class World:
         self.nodes = nodes
         self.ended: list[Ended] = []
         self.reconfigurations = 0
+        self.recut: list[tuple[float, str, Geometry]] = []
         self.containers = Containers(rules.keep_alive_s)
         geometry = placements.ordered(list(rules.geometry))
         self.gpus = [SimGpu(f"gpu{i}", geometry, [], rules.make_queue()) for i in range(gpus)]
@@ -258,6 +259,7 @@ class World:
                     self.reconfigurations += 1
                     self._at(now + self.rules.reshape_s, _RESHAPED, (at, gpu.epoch))
                 case Resume(_, geometry):
+                    self.recut.append((now, gpu.name, geometry))
                     gpu.cut(self.placements, geometry, now)
                     gpu.epoch += 1
                     gpu.open = True

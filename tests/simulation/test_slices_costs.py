@@ -6,18 +6,28 @@ import pytest
 import yaml
 
 from planner.procurement import PER_GPU
-from simulator.slices.costs import savings
+from simulator.slices.costs import PROBABILITIES, savings
 from simulator.slices.experiment import run_once
 from simulator.slices.spec import slice_scenario
 
 TWITTER = Path(__file__).parents[2] / "examples" / "scenarios" / "protean-twitter.yaml"
 
 
-def test_spot_saves_seventy_percent_and_spot_only_a_third_more() -> None:
-    saved = savings(PER_GPU["aws"])
+@pytest.mark.parametrize("interval_s", [300.0, 600.0, 3600.0])
+def test_spot_saves_seventy_percent_and_spot_only_a_third_more(interval_s: float) -> None:
+    saved = savings(PER_GPU["aws"], interval_s=interval_s)
     assert saved[0.0]["hybrid"] == pytest.approx(0.70, abs=0.03)
     assert sum(s["spot_only"] for s in saved.values()) / 3 == pytest.approx(0.35, abs=0.03)
     assert saved[0.0]["hybrid"] > saved[0.354]["hybrid"] > saved[0.708]["hybrid"] > 0.0
+
+
+def test_a_node_has_no_spot_with_the_square_of_the_probability() -> None:
+    # A shortage in an interval, and a request that fails in it: the hybrid pays on demand for just these.
+    spot, on_demand = PER_GPU["aws"].spot, PER_GPU["aws"].on_demand
+    expected = {p: 1.0 - ((1.0 - p**2) * spot + p**2 * on_demand) / on_demand for p in PROBABILITIES}
+    found = savings(PER_GPU["aws"], interval_s=3600.0, hours=960.0)
+    for probability, saved in expected.items():
+        assert found[probability]["hybrid"] == pytest.approx(saved, abs=0.02)
 
 
 def test_keeping_containers_saves_nearly_all_cold_starts() -> None:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from domain.app import QueryClass
-from planner.geometry.demand import SliceDemand, SliceForecast, slack_left, slice_problem
+from planner.geometry.demand import SliceDemand, SliceForecast, lasting, slack_left, slice_problem
 from planner.geometry.fleets import sliced
 from planner.geometry.joint import plan_geometry
 from planner.geometry.search import GeometrySettings
@@ -62,3 +62,12 @@ def test_small_slices_give_way_to_large_ones_where_bursts_need_them_two_gpus_at_
 def test_without_best_effort_a_variant_that_wastes_slices_gets_whole_gpus() -> None:
     changes = plan("dpn92", {}, start="4g+3g", changes=8)
     assert set(changes.values()) == {("7g",)}
+
+
+def test_geometries_that_the_next_variant_has_no_room_on_are_not_planned_with() -> None:
+    three = ("3g", "2g", "2g")
+    kept = lasting(A100, TABLE, ["dpn92", "resnet50", "googlenet"], multiplier=3.0).undominated
+    assert ("4g", "3g") in kept
+    assert three not in kept, "a batch of 13.7 GB fits on its 3g alone"
+    assert three in lasting(A100, TABLE, ["resnet50", "googlenet"], multiplier=3.0).undominated
+    assert lasting(A100, TABLE, [], multiplier=3.0).undominated == A100.undominated
