@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from domain.app import Promise, WeaklyHard
@@ -123,6 +123,10 @@ class PlannerSettings(_Section):
     come, "faust" the windows that stages ``demand`` make of them (kafka:// only); up to ``demand_partitions`` of these
     share the work. ``geometry``: "joint" cuts GPUs otherwise as demand moves, where their workers can do that, once it
     has moved for ``geometry_patience_s``, and each not again for ``geometry_rest_s``.
+
+    ``scaling``: model-less, once a second, in the place of a planner by name: "greedy" replicates, upgrades and
+    downgrades instances by their cost, "ilp" solves for the least cost; variants that queries ask for are loaded on
+    demand, what interferes is mitigated. ``spare``: devices whose workers it starts when they are needed.
     """
 
     name: str = "allocation"
@@ -142,6 +146,16 @@ class PlannerSettings(_Section):
     geometry: Literal["off", "joint"] = "off"
     geometry_patience_s: Seconds = 5.0
     geometry_rest_s: Seconds = 60.0
+    scaling: Literal["off", "greedy", "ilp"] = "off"
+    spare: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _one_planner(self) -> "PlannerSettings":
+        if self.scaling != "off" and (self.name != "allocation" or self.geometry != "off"):
+            raise ValueError("scaling takes the place of the planner: leave name and geometry as they are")
+        if self.spare and self.scaling == "off":
+            raise ValueError("spare: set scaling to greedy or ilp, which starts their workers")
+        return self
 
 
 class FaustSettings(_Section):

@@ -87,6 +87,9 @@ class System:
         self.devices = self.settings.all_devices()
         self._gpus = Gpus(self.settings)
         self._driven = frozenset(driven(self.settings.scaling, self.settings.procurement, self.devices))
+        if both := sorted(self._driven & set(self.settings.planner.spare)):
+            raise ConfigurationError(f"planner.spare: {both[0]!r} is driven by scaling or procurement already")
+        self._driven |= set(self.settings.planner.spare)
         self._threads = {d.name: d.threads for d in self.settings.devices}
         named = {*self.settings.apps, *self.settings.slo_s, *self.settings.slo_classes_s, *self.settings.promises}
         unknown = named - set(self.catalogue.apps)
@@ -110,6 +113,7 @@ class System:
             )
         self.known = KnownCatalogue(self.catalogue)
         self._costs = highest_costs(self.catalogue, self.devices)
+        self._goal_variants = goal_variants(self.catalogue, self.devices)
         self._goals: list[GoalAdmission] = []
         self._registry: RegistryStage | None = None
         self._exactly_once: Callable[[str], ExactlyOnce] | None = None
@@ -135,8 +139,10 @@ class System:
         self.apps = dict(catalogue.apps)
         self.known.add(catalogue)
         self._costs.update(highest_costs(catalogue, self.devices))
+        self._goal_variants.clear()
+        self._goal_variants.update(goal_variants(catalogue, self.devices))
         for policy in self._goals:
-            policy.registered(goal_variants(catalogue, self.devices))
+            policy.registered(self._goal_variants)
 
     def stages(self, roles: Sequence[str], *, apps: Sequence[str] = (), devices: Sequence[str] = ()) -> list[Stage]:
         """Stages of ``roles`` (all where empty), of some apps and devices only where named."""
@@ -183,7 +189,7 @@ class System:
             activated = partial(self._resized, sustainable)
         else:
             policy = admission(limits.policy, max_horizon_s=horizon)()
-        goals = GoalAdmission(policy, goal_variants(self.catalogue, self.devices), self.promised)
+        goals = GoalAdmission(policy, self._goal_variants, self.promised)
         self._goals.append(goals)
         return [
             AdmissionStage(
@@ -212,13 +218,16 @@ class System:
 
     def router(self, name: str) -> RouterStage:
         """The router of one app."""
+        policy = self._routing(name)
+        on_demand = self.settings.planner.scaling != "off"
         return RouterStage(
             name,
             broker=self.broker,
             producer=self.producer,
             topics=self.topics,
             clock=self.clock,
-            routing=self._recorded(self._routing(name), f"router-{name}"),
+            routing=self._recorded(policy, f"router-{name}"),
+            wanted=policy.wanted if on_demand and isinstance(policy, GoalRouting) else None,
             promised=name in self.promised,
             exactly_once=self._exactly_once,
             activation=Activation(name),
@@ -347,51 +356,53 @@ class System:
         from planner.geometry.changes import ChangeSettings
         from planner.geometry.planning import JointGeometry
         from planner.registry import planner
+        from planner.scaling.planners import TICK, ScalingPlanner
+        from sluice.scaling import scaling
         from stages.planner import PlannerStage
 
         del devices
         settings = self.settings.planner
         if settings.demand == "faust":
             self._kafka_for("planner.demand: faust")
-        chosen = planner(settings.name)
-        return [
-            PlannerStage(
-                broker=self.broker,
-                producer=self.producer,
-                topics=self.topics,
-                clock=self.clock,
-                planner=JointGeometry(chosen) if settings.geometry == "joint" else chosen,
-                apps=apps,
-                promised=self.promised,
-                exactly_once=self.settings.delivery == "exactly_once",
-                telemetry=self.telemetry,
-                make_controller=lambda term, previous: Controller(
-                    self.catalogue,
-                    settings=ControllerSettings(
-                        plan_period=settings.period_s,
-                        device_timeout=settings.device_timeout_s,
-                        quantile=settings.quantile,
-                        headroom=settings.headroom,
-                        variants_per_device=settings.variants_per_device,
-                        switching_weight=settings.switching_weight,
-                        max_loads=settings.max_loads,
-                        money_weight=settings.money_weight,
-                        budget=settings.budget_per_hour,
-                        strict_on_demand=settings.strict_on_demand,
-                        geometry=settings.geometry,
-                        changes=ChangeSettings(patience=settings.geometry_patience_s, rest=settings.geometry_rest_s),
-                    ),
-                    term=term,
-                    devices=self.devices,
-                    previous=previous,
+        scales = settings.scaling != "off"
+        chosen = ScalingPlanner(exact=settings.scaling == "ilp") if scales else planner(settings.name)
+        stage = PlannerStage(
+            broker=self.broker,
+            producer=self.producer,
+            topics=self.topics,
+            clock=self.clock,
+            planner=JointGeometry(chosen) if settings.geometry == "joint" else chosen,
+            apps=apps,
+            promised=self.promised,
+            exactly_once=self.settings.delivery == "exactly_once",
+            telemetry=self.telemetry,
+            make_controller=lambda term, previous: Controller(
+                self.catalogue,
+                settings=ControllerSettings(
+                    plan_period=min(settings.period_s, TICK) if scales else settings.period_s,
+                    device_timeout=settings.device_timeout_s,
+                    quantile=settings.quantile,
+                    headroom=settings.headroom,
+                    variants_per_device=settings.variants_per_device,
+                    switching_weight=settings.switching_weight,
+                    max_loads=settings.max_loads,
+                    money_weight=settings.money_weight,
+                    budget=settings.budget_per_hour,
+                    strict_on_demand=settings.strict_on_demand,
+                    geometry=settings.geometry,
+                    changes=ChangeSettings(patience=settings.geometry_patience_s, rest=settings.geometry_rest_s),
                 ),
-                lease=settings.lease_s,
-                make_tables=self._table_publisher if takes(self.settings.worker.batching, "tables") else None,
-                demand_windows=settings.demand == "faust",
-                # No solver can be late there, and a stand-in would load variants only to forget them.
-                patience=_UNHURRIED if settings.name == "co-resident" else 1.0,
-            )
-        ]
+                term=term,
+                devices=self.devices,
+                previous=previous,
+            ),
+            lease=settings.lease_s,
+            make_tables=self._table_publisher if takes(self.settings.worker.batching, "tables") else None,
+            demand_windows=settings.demand == "faust",
+            # No solver can be late there, and a stand-in would load variants only to forget them.
+            patience=_UNHURRIED if scales or settings.name == "co-resident" else 1.0,
+        )
+        return [stage, scaling(self, stage, chosen)] if isinstance(chosen, ScalingPlanner) else [stage]
 
     def _table_publisher(self, outbox: Outbox) -> "TablePublisher":
         from planner.selection.library import LibraryRules
@@ -492,7 +503,7 @@ class System:
         if app in self.promised:
             return StreamRouting(app)
         counted = {"turns_s": self.settings.tables.turns_s} if self._turns_told else {}
-        return GoalRouting(routing(self.settings.routing, **counted)(app), highest_costs(self.catalogue, self.devices))
+        return GoalRouting(routing(self.settings.routing, **counted)(app), self._costs, self._goal_variants)
 
     @property
     def _turns_told(self) -> bool:

@@ -22,7 +22,8 @@ from domain.actions import Announce, ControllerAction, Publish, Reclaim
 from domain.clock import Clock
 from domain.events import ControllerEvent, Ticked
 from domain.plan import Plan
-from planner.controller import Controller, Solve, Solved
+from planner.asking import Solve, Solved
+from planner.controller import Controller
 from planner.fallback import answered
 from planner.greedy import GreedyFill
 from planner.hearing import Hearing
@@ -116,7 +117,7 @@ class PlannerStage:
             promised=promised,
             exactly_once=exactly_once,
             telemetry=telemetry,
-            may=self._leads,
+            may=self.leads,
         )
         self._lease = LeaderLease(holder or uuid.uuid4().hex[:12], lease=lease)
         self._hearing = Hearing(lease / RENEWALS + _HEARING_MARGIN)
@@ -177,7 +178,7 @@ class PlannerStage:
         self._reclaimer.registered(served.apps)
         if self._tables is not None:
             self._tables.registered()
-        for action in self._controller.registered(served, self._clock.wall(), leads=self._leads()):
+        for action in self._controller.registered(served, self._clock.wall(), leads=self.leads()):
             self._do(action)
 
     async def _pause(self) -> None:
@@ -189,7 +190,7 @@ class PlannerStage:
 
     # -- who leads
 
-    def _leads(self) -> bool:
+    def leads(self) -> bool:
         """Whether it may act now: this process may have stood still since it last looked."""
         return self._leading and self._lease.leads(self._clock.monotonic())
 
@@ -310,7 +311,7 @@ class PlannerStage:
     # -- what is decided
 
     def _tell(self, event: ControllerEvent | Solved) -> None:
-        if not self._leads():
+        if not self.leads():
             self._controller.listen(event, self._clock.wall())
             return
         for action in self._controller.handle(event, self._clock.wall()):

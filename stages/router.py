@@ -40,12 +40,16 @@ log = logging.getLogger(__name__)
 
 _SWEEP = 0.05
 """Seconds between looks for held queries that expire."""
+_ASK_AGAIN = 1.0
+"""Seconds after which a variant that is still missing is asked for again."""
 
 
 class RouterStage:
     """Routers of an app scale out as members of one group; of ``exclusive`` ones all but one stand by.
 
     ``recut`` is told what slices a worker states, before the plan in force is looked at anew.
+    ``wanted``: the variant to load for a query that nothing hosted can answer, where that is done on demand: such
+    queries are held until it runs.
     Strict turns over workers, which selection tables count on, are kept by one router alone.
     """
 
@@ -61,6 +65,7 @@ class RouterStage:
         activation: ActivationPolicy,
         activated: Callable[[Plan], PlanActivated] = PlanActivated,
         promised: bool = False,
+        wanted: Callable[[Query], str | None] | None = None,
         member: str | None = None,
         max_in_flight: int = 4000,
         exactly_once: Callable[[str], ExactlyOnce] | None = None,
@@ -88,6 +93,8 @@ class RouterStage:
         self._intake = Intake(self._make_consumer, limit=max_in_flight, exactly_once=once)
         self._epoch = NO_EPOCH
         self._plan: Plan | None = None
+        self._wanted = wanted
+        self._asked: dict[str, float] = {}
         self._routes = False
         self._held: deque[tuple[codec.QueryMessage, Record]] = deque()
         self._wakes = Wakes(clock)
@@ -164,9 +171,24 @@ class RouterStage:
                     work = codec.encode_work(message, epoch=self._epoch, slice=part, turn=turn)
                     self._post(self._topics.work(device), work, record, partition=0)
                 case Drop(_, reason):
+                    if reason is Reason.NO_CAPACITY and self._asks_for_a_variant(query, now):
+                        self._held.append((message, record))
+                        continue
                     self._end(query, record, OutcomeKind.DROPPED, now, reason)
                 case TellTurns(told):
                     self._outbox.post(self._topics.turns, control.encode_turns(told), key=self.app.encode())
+
+    def _asks_for_a_variant(self, query: Query, now: float) -> bool:
+        """Have what this query needs loaded, where that is done on demand; it is said once a second."""
+        name = self._wanted(query) if self._wanted is not None and not self._promised else None
+        if name is None:
+            return False
+        if now - self._asked.get(name, 0.0) >= _ASK_AGAIN:
+            self._asked[name] = now
+            why = f"a query of {self.app} can be answered by nothing else"
+            said = Announce(f"variant:{name}", control.VARIANT_WANTED, why)
+            self._outbox.post(self._topics.status, control.encode_announce(said), key=said.subject.encode())
+        return True
 
     def _end(self, query: Query, record: Record, kind: OutcomeKind, now: float, reason: Reason | None = None) -> None:
         if self._promised and query.query_class is QueryClass.STRICT:
@@ -256,7 +278,7 @@ class RouterStage:
                     if not self._routes:
                         continue
                     self._say("promise_kept", "capacity is ready")
-                    while self._held:
+                    for _ in range(len(self._held)):
                         self._route(*self._held.popleft())
                 case WakeAt(at):
                     self._wakes.wake_at("activation", at, self._woke)

@@ -22,6 +22,9 @@ T = TypeVar("T")
 LEASE_KEY = b"lease:planner"
 """Key and subject of the leader's lease on the status topic."""
 
+VARIANT_WANTED = "variant_wanted"
+"""State of an announcement by which a router asks for a variant to be loaded: subject "variant:<name>"."""
+
 
 @dataclass(frozen=True, slots=True)
 class SliceState:

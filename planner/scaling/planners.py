@@ -21,6 +21,8 @@ from planner.scaling.placing import Scale
 from planner.scaling.program import scale_exactly
 from planner.validation import check
 
+TICK = 1.0
+"""Seconds between calls, live."""
 _ENOUGH = 1e-6
 
 
@@ -30,7 +32,7 @@ class ScalingPlanner:
     ``rate``: lambda, 1/s. The attributes may be set between calls.
     """
 
-    def __init__(self, *, exact: bool, tick: float = 1.0, rate: float = 0.0) -> None:
+    def __init__(self, *, exact: bool, tick: float = TICK, rate: float = 0.0) -> None:
         self.name = "scaling-ilp" if exact else "scaling-greedy"
         self._exact = exact
         self._rate = rate

@@ -30,6 +30,13 @@ class WorkerBeat:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerLeft:
+    """It ends in good order: nobody is to replace it."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerTick:
     """Time went on."""
 
@@ -62,11 +69,14 @@ class WorkerScaling:
         self._last = -inf
         self._looked = -inf
 
-    def handle(self, event: WorkerBeat | WorkerTick, now: float) -> list[AddWorker | ReplaceWorker]:
+    def handle(self, event: WorkerBeat | WorkerLeft | WorkerTick, now: float) -> list[AddWorker | ReplaceWorker]:
         """Decide."""
         match event:
             case WorkerBeat():
                 self._beats[event.worker] = (event, now)
+                return []
+            case WorkerLeft(worker):
+                self._beats.pop(worker, None)
                 return []
             case WorkerTick():
                 return [*self._replace(now), *self._add(now)]

@@ -4,12 +4,14 @@ Rules. A query that names a model goes to slices that host it and nothing else f
 or cost, to slices all of whose variants meet that, since the slice chooses among them. Of these the one that would be
 done first takes it, by the router's own estimate (see ``backlog``), in time or not: batching decides that. Where the
 plan in force hosts no such slice the query is dropped (NO_CAPACITY): the plan fills what goals leave open, and is not
-made for single queries. Queries without goals count in the estimates only by what slices report.
+made for single queries. Where variants are loaded on demand, ``wanted`` says which, and the query waits for it instead.
+Queries without goals count in the estimates only by what slices report.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
+from types import MappingProxyType
 
 from domain.actions import Drop, RoutingAction, Send
 from domain.events import Arrived, DeviceReported, PlanActivated, RoutingEvent
@@ -17,6 +19,7 @@ from domain.outcome import Reason
 from domain.query import Goal, Query
 from policies.protocols import RoutingPolicy
 from policies.routing.backlog import Backlog
+from policies.selection.goals import GoalVariant
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +40,23 @@ class _Slice:
 
 
 class GoalRouting:
-    """Before ``behind``. ``costs``: variant -> cost, in the unit that queries name theirs in; it may grow."""
+    """Before ``behind``. ``costs``: variant -> cost, in the unit that queries name theirs in.
 
-    __slots__ = ("_behind", "_costs", "_places", "_slices", "name")
+    ``known``: what is registered, by app, for those that have it loaded on demand. Both may grow.
+    """
 
-    def __init__(self, behind: RoutingPolicy, costs: Mapping[str, float]) -> None:
+    __slots__ = ("_behind", "_costs", "_known", "_places", "_slices", "name")
+
+    def __init__(
+        self,
+        behind: RoutingPolicy,
+        costs: Mapping[str, float],
+        known: Mapping[str, tuple[GoalVariant, ...]] = MappingProxyType({}),
+    ) -> None:
         self.name = behind.name
         self._behind = behind
         self._costs = costs
+        self._known = known
         self._slices: list[_Slice] = []
         self._places: dict[tuple[str, str], _Slice] = {}
 
@@ -59,6 +71,20 @@ class GoalRouting:
             if found is not None:
                 found.backlog.report(event.queued, event.busy_for, now)
         return list(self._behind.handle(event, now))
+
+    def wanted(self, query: Query) -> str | None:
+        """Of what nothing runs and would do, the variant that is loaded and has run soonest; None where none would."""
+        goal = query.goal
+        if goal is None:
+            return None
+        able = [
+            v
+            for v in self._known.get(query.app, ())
+            if goal.model in {None, v.name}
+            and v.accuracy >= (goal.accuracy or 0.0)
+            and (goal.cost is None or v.cost <= goal.cost)
+        ]
+        return min(able, key=lambda v: (v.load + v.latency, v.name)).name if able else None
 
     def _route(self, query: Query, goal: Goal, now: float) -> RoutingAction:
         best: _Slice | None = None
