@@ -168,7 +168,7 @@ def compute(job: Job) -> list[Point]:
 
 def _rules(w: World, job: Job, arrivals: Any, rates: Any, panel: str, x: float) -> list[Point]:
     loads = [float(q) for q in range(200, int(max(rates)) + 400, 200)]
-    capable = measure_capable(replace(w, service="p95"), job.workers, loads, np.random.default_rng(3), seconds=30.0)
+    capable = measure_capable(replace(w, service="p95"), job.workers, loads, np.random.default_rng(3), seconds=10.0)
     qps = job.qps if job.kind == "constant" else None
     points = []
     for rule in RULES:

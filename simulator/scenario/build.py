@@ -25,6 +25,7 @@ from policies.batching.station import Station
 from policies.placement.staging import Staging
 from policies.routing.activation import Activation
 from policies.routing.registry import routing
+from policies.selection.fixed import ModelSwitching, PublishedModelSwitching
 from policies.selection.table import TableSelection
 from profiles.catalogue import Catalogue
 from profiles.folder import load_catalogue
@@ -34,7 +35,7 @@ from simulator.arrivals.sampling import ArrivalSource
 from simulator.controlled import Controlled, PlanLatency
 from simulator.engine import SystemModel, Timing
 from simulator.faults import Failure, Faults, Straggler, hits
-from simulator.scenario.selection import table_batching
+from simulator.scenario.selection import switching_batching, table_batching
 from simulator.scenario.spec import (
     AppSpec,
     CatalogueSpec,
@@ -57,6 +58,9 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
     policies, simulation = scenario.policies, scenario.simulation
     if policies.batching.name == TableSelection.name:
         make_batching = table_batching(policies.batching.options, catalogue, devices, _app_names(scenario, catalogue))
+    elif policies.batching.name in {ModelSwitching.name, PublishedModelSwitching.name}:
+        served, options = _app_names(scenario, catalogue), policies.batching.options
+        make_batching = switching_batching(policies.batching.name, options, catalogue, devices, served)
     else:
         make_batching = batching(policies.batching.name, **policies.batching.options)
     make_admission = None

@@ -1,6 +1,6 @@
-"""Batching by selection table in a scenario: the tables are generated from its catalogue and devices.
+"""Batching by selection table or model switching in a scenario: made for its catalogue and devices.
 
-The options of ``policies.batching`` are then those of the generator and of the policy:
+With tables, the options of ``policies.batching`` are those of the generator and of the policy:
 
 - ``loads``: queries/s of the tables of each app (default: a library over all loads), less those of loads that would be
   violated by more than ``max_violation``; ``fixed_load``: queries/s that the
@@ -8,6 +8,9 @@ The options of ``policies.batching`` are then those of the generator and of the 
 - ``criterion``, ``violation_price``, ``grid``, ``queue``, ``arrival_shape``, ``batching``, ``late``, ``phases``: the
   model's; ``spacing``, ``max_violation``: the library's; ``window_s``, ``tolerance``: the policy's; ``margin``: of
   both, a factor on latencies.
+
+Model switching is given what each variant was measured to be capable of, on one central queue as published, unless
+``capable`` says it.
 """
 
 from collections import Counter
@@ -15,20 +18,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
+
 from domain.device import Device, profile_type
 from domain.errors import ConfigurationError
 from domain.table import SelectionTable
 from planner.selection.generate import candidates, generate
-from planner.selection.library import LibraryRules, build_library
+from planner.selection.library import LibraryRules, build_library, peak_rate
 from planner.selection.model import SelectionModel, pareto_front
+from policies.batching.registry import batching
 from policies.protocols import BatchingPolicy
 from policies.selection.table import TableSelection
 from profiles.catalogue import Catalogue
+from simulator.selection_study import World, measure_capable
 
 _MODEL = ("criterion", "violation_price", "grid", "queue", "arrival_shape", "batching", "late", "phases")
 _LIBRARY = tuple(f.name for f in fields(LibraryRules))
 _POLICY = ("window_s", "tolerance", "margin")
 _OWN = ("loads", "fixed_load")
+_STEPS = 48
+_LEAST = 0.01
+_MEASURED_S = 15.0
 
 
 def table_batching(
@@ -57,6 +67,25 @@ def table_batching(
     policy = {name: float(options[name]) for name in _POLICY if name in options}
     qps = fixed[0] if fixed else None
     return lambda: TableSelection(tables=tables, qps=qps, **policy)
+
+
+def switching_batching(
+    name: str, options: Mapping[str, Any], catalogue: Catalogue, devices: Sequence[Device], apps: Sequence[str]
+) -> Callable[[], BatchingPolicy]:
+    """A factory of the policy ``name`` that knows its number of workers. Raises ConfigurationError."""
+    kind, workers = _workers(devices)
+    given = {"workers": workers, **options}
+    if "capable" not in given:
+        given["capable"] = {v: q for app in apps for v, q in _capable(catalogue, app, kind, workers).items()}
+    return batching(name, **given)
+
+
+def _capable(catalogue: Catalogue, app: str, kind: str, workers: int) -> dict[str, float]:
+    """Queries/s up to which each variant violates less than a hundredth, to a tenth."""
+    world = World(catalogue, app, kind, catalogue.apps[app].slo, "p95")
+    peak = peak_rate(world.model(workers))
+    loads = (peak * np.geomspace(_LEAST, 1.0, _STEPS)).tolist()
+    return measure_capable(world, workers, loads, np.random.default_rng(0), seconds=_MEASURED_S)
 
 
 def _tables(

@@ -2,14 +2,19 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from domain.device import Device, Slice
+from domain.events import HostingChanged
 from planner.selection.generate import generate
+from policies.selection.fixed import ModelSwitching
 from profiles.ramsis_json import DEVICE_TYPE, load_ramsis
 from simulator.central import Served, serve_centrally
+from simulator.scenario.selection import switching_batching
 from simulator.selection_study import World, by_rule, by_tables, measure_capable, poisson
 
 
@@ -101,3 +106,21 @@ def test_the_phase_told_by_the_dispatcher_is_worth_something_with_few_workers(im
     told = by_tables(image, arrivals, [phased], np.random.default_rng(0), qps=120.0, phase_delay=0.0)
     assert told.accuracy > without.accuracy + 0.001
     assert told.violation <= phased.expected.violation
+
+
+def test_model_switching_in_a_scenario_knows_what_its_variants_are_capable_of(sluice_data: Path) -> None:
+    catalogue = load_ramsis(sluice_data / "ramsis", tasks=("text",), table="artifact", slo={"text": 0.1})
+    devices = tuple(Device(name=f"cpu{i}", type=DEVICE_TYPE, slices=(Slice(),)) for i in range(4))
+    ask = partial(switching_batching, "model-switching", catalogue=catalogue, devices=devices, apps=("text",))
+    measured, told = ask({})(), ask({"capable": {}})()
+    assert isinstance(measured, ModelSwitching)
+    assert isinstance(told, ModelSwitching)
+    hosted = World(catalogue, "text", DEVICE_TYPE, 0.1, "p95").hosted
+    peak = max(measured.capable.values())
+    for policy in (measured, told):
+        policy.handle(HostingChanged("text", hosted, 0.1), 0.0)
+    chosen = [measured.choice(share * peak).hosted for share in (0.01, 0.1, 1.0, 1.2)]
+    accuracies = [h.accuracy for h in chosen if h is not None]
+    assert accuracies == sorted(accuracies, reverse=True)
+    assert accuracies[0] > accuracies[1] > accuracies[-1]
+    assert told.choice(0.01 * peak).hosted == chosen[-1]
