@@ -1,68 +1,334 @@
-"""INFaaS' figure 6 in a fluid simulation on synthetic profiles: what GPUs alone cost over model-less serving.
+"""INFaaS' figures 5 to 7 in simulation on synthetic profiles, by number: one command and one page each.
 
-One app, the variants of table 2 (A as a CPU, B an Inferentia, C a GPU); low, changing and high load. Clipper+ holds
-instances for the peak, SM+ replicates its one variant as the load goes. Ratios stand beside the paper's, whose profiles
-were never published: orderings can be compared, sizes hardly.
+    python -m bench.model_less_figures 5 --out runs/figures
+    python -m bench.model_less_figures all --png docs/figures
 
-    python -m bench.model_less_figures [--json]
+5 twenty-two architectures under the Twitter trace, 6 what GPUs alone cost, 7 two models that share a GPU.
+
+Baselines as the paper describes them, on the same executors: Clipper+ holds fixed instances, chosen for the most
+answers on the given workers at the peak of the trace; SM+ replicates one variant an app as its load goes. Both give out
+whole GPUs. The paper's profiles were never published: orderings can be compared, sizes hardly. 5 and 7 play the shape
+of a Twitter trace and need the papers' data: set SLUICE_DATA.
 """
 
 import argparse
 import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
+import matplotlib as mpl
 import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure as Drawing
+from numpy.typing import NDArray
 
-from planner.scaling.fleet import ScalingVariant
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench import model_less_sharing as sharing
+from bench import model_less_worlds as worlds
+from bench.model_less_scaling import TABLE_2
+from planner.scaling.fleet import SLACK, Asked, Fleet, ScalingVariant
+from planner.scaling.greedy import GreedyScaling
 from simulator.model_less import fixed_for, horizontal, model_less, preloaded, simulate
+from simulator.model_less_traffic import Traffic, TrafficResult, poisson_counts
+from simulator.report.charts import STYLE, svg_of
+from simulator.report.page import Figure, Table, page
 
-TABLE_2 = (
-    ScalingVariant(name="A", app="a", latency=0.200, capacity=5.0, cost=1.0, load=1.0),
-    ScalingVariant(name="B", app="a", latency=0.020, capacity=100.0, cost=3.0, load=3.0),
-    ScalingVariant(name="C", app="a", latency=0.015, capacity=800.0, cost=16.0, load=6.0),
-)
-PAPER_6 = {"4": (21.6, 21.3), "4-80": (3.0, 3.0), "650-700": (1.05, None)}
-"""Load -> ratio of SM+ and of Clipper+."""
 SECONDS = 900
+SEEDS = (0, 1, 2)
+LOADS = dict(zip(("A", "B", "C"), (1.0, 3.0, 6.0), strict=True))
+OURS, CLIPPER, SM = "model-less", "Clipper+", "SM+"
 
 
-def figure_6() -> list[dict[str, object]]:
-    """Cost of the baselines on GPUs over ours, at three loads."""
-    loads = {
+@dataclass
+class Result:
+    """A figure: ``rows`` of named numbers beside the paper's, ``lines``: panel -> system -> (x, y)."""
+
+    title: str
+    rows: list[dict[str, float | str]]
+    lines: Mapping[str, Mapping[str, tuple[Sequence[float] | Sequence[str], Sequence[float]]]]
+    notes: list[str] = field(default_factory=list)
+    x_label: str = "seconds"
+
+
+def shape() -> NDArray[np.float64]:
+    """Of the Twitter trace. Ends the program where the data is not there."""
+    folder = os.environ.get("SLUICE_DATA")
+    file = Path(folder or ".") / "ramsis" / "twitter_04_25_norm.txt"
+    if not folder or not file.exists():
+        sys.exit("figures 5 and 7 need the papers' data: set SLUICE_DATA to its folder")
+    found: NDArray[np.float64] = np.loadtxt(file)[:, 1]
+    return found
+
+
+# -- figure 5
+
+
+def figure_5() -> Result:
+    """Violations, answers a second and cost of the three systems; means over seeds of the arrivals."""
+    rates = worlds.twitter(shape(), 10.0, 1000.0, 113_420)
+    runs: dict[str, list[TrafficResult]] = {CLIPPER: [], SM: [], OURS: []}
+    for seed in SEEDS:
+        counts = poisson_counts(rates, worlds.shares(), np.random.default_rng(seed))
+        for name, run in (*baselines(counts), (OURS, ours(counts, rates[0]))):
+            runs[name].append(run.run())
+    means = {name: _means(found) for name, found in runs.items()}
+    paper = {CLIPPER: (1.1, 1.63, 1.23), SM: (1.3, 2.54, 1.23), OURS: (1.0, 1.0, 1.0)}
+    rows: list[dict[str, float | str]] = [
+        {
+            "system": name,
+            "violations": mean["violations"],
+            "answered in time, of ours": mean["answered"] / means[OURS]["answered"],
+            "violations over ours": mean["violations"] / means[OURS]["violations"],
+            "cost over ours": mean["cost"] / means[OURS]["cost"],
+            "paper: answered of ours": 1.0 / paper[name][0],
+            "paper: violations over ours": paper[name][1],
+            "paper: cost over ours": paper[name][2],
+            "GPUs busy": mean["gpu"],
+        }
+        for name, mean in means.items()
+    ]
+    return Result(
+        "Figure 5. 113,420 queries of a Twitter trace, 10 to 1,000 a second, over 22 architectures",
+        rows,
+        {
+            "queries/s": {
+                "asked": _line([asked for asked, _ in runs[OURS][0].by_tick]),
+                **{name: _line([answered for _, answered in found[0].by_tick]) for name, found in runs.items()},
+            },
+            "violations/s": {
+                name: _line(_smooth([a - b for a, b in found[0].by_tick])) for name, found in runs.items()
+            },
+            "money an hour": {name: _line(found[0].prices) for name, found in runs.items()},
+        },
+        ["The paper: less than 4 % violations, GPUs 48.9 % used. Numbers are means over three draws of the arrivals."],
+    )
+
+
+def baselines(counts: Mapping[str, NDArray[np.int64]]) -> list[tuple[str, Traffic]]:
+    """On five CPU workers and seven GPUs."""
+    slos, shares = worlds.slos(), worlds.shares()
+    there = {"cpu": 5, "gpu": 7}
+    pools = worlds.pools(there, there)
+    variants = [v for v in worlds.variants(whole_gpus=True) if v.hardware in there]
+    fixed = most_answers(
+        variants,
+        {app: 1000.0 * s for app, s in shares.items()},
+        slos,
+        {h: n * worlds.EACH[h] for h, n in there.items()},
+    )
+    chosen = {
+        app: max(
+            (v for v in variants if v.app == app and v.latency <= slos[app] and v.hardware == hardware_of(app)),
+            key=lambda v: v.capacity,
+        ).name
+        for app in slos
+    }
+    return [
+        (CLIPPER, Traffic(preloaded, variants, counts, slos, pools, start=fixed)),
+        (SM, Traffic(horizontal(chosen), variants, counts, slos, pools, start=dict.fromkeys(chosen.values(), 1))),
+    ]
+
+
+def hardware_of(app: str) -> str:
+    """Where a user who names one variant has it: the popular on GPUs, for their SLO needs one."""
+    return "gpu" if app in worlds.POPULAR else "cpu"
+
+
+def most_answers(
+    variants: Sequence[ScalingVariant],
+    peaks: Mapping[str, float],
+    slos: Mapping[str, float],
+    resources: Mapping[str, float],
+) -> dict[str, int]:
+    """Clipper+'s fixed instances: the one that answers most of what is short, for its resources, again and again."""
+    left, short = dict(resources), {app: SLACK * peak for app, peak in peaks.items()}
+    counts: dict[str, int] = {}
+    while True:
+        able = [
+            v for v in variants if v.latency <= slos[v.app] and short[v.app] > 1e-9 and left[v.hardware] >= v.resources
+        ]
+        if not able:
+            return counts
+        best = max(able, key=lambda v: (min(short[v.app], v.capacity) / v.resources, v.capacity, v.name))
+        counts[best.name] = counts.get(best.name, 0) + 1
+        left[best.hardware] -= best.resources
+        short[best.app] -= best.capacity
+
+
+def ours(counts: Mapping[str, NDArray[np.int64]], first: float) -> Traffic:
+    """Five CPU workers, five GPUs and two of Inferentia at the start; at rest at the trace's first rate."""
+    slos, shares, variants = worlds.slos(), worlds.shares(), worlds.variants(whole_gpus=False)
+    there = {"cpu": 5, "gpu": 5, "inferentia": 2}
+    fleet = Fleet(
+        variants=variants,
+        asked={app: Asked(load=shares[app] * first, slo=slos[app]) for app in slos},
+        resources={h: n * worlds.EACH[h] for h, n in there.items()},
+    )
+    greedy = GreedyScaling()
+    for _ in range(20):
+        fleet = fleet.after(greedy.step(fleet))
+    pools = worlds.pools(there, {"cpu": 6, "gpu": 7, "inferentia": 6})
+    return Traffic(model_less(), variants, counts, slos, pools, start=fleet.running, scale_workers=True)
+
+
+def _means(runs: Sequence[TrafficResult]) -> dict[str, float]:
+    return {
+        "violations": float(np.mean([r.violations for r in runs])),
+        "answered": float(np.mean([r.answered for r in runs])),
+        "cost": float(np.mean([r.cost for r in runs])),
+        "gpu": float(np.mean([np.mean(r.busy["gpu"]) for r in runs])),
+    }
+
+
+# -- figure 6
+
+
+def figure_6() -> Result:
+    """Cost of the baselines on GPUs over ours, at three loads, as a fluid; the variants of table 2."""
+    variants = tuple(
+        ScalingVariant(name=v.name, app="a", latency=v.latency, capacity=v.capacity, cost=v.cost, load=LOADS[v.name])
+        for v in TABLE_2
+    )
+    series = {
         "4": np.full(SECONDS, 4.0),
         "4-80": np.linspace(4.0, 80.0, SECONDS),
         "650-700": np.linspace(650.0, 700.0, SECONDS),
     }
-    rows = []
-    for name, series in loads.items():
-        given = ({"a": list(series)}, {"a": 0.3})
-        first = {"C": 1}
-        ours = simulate(model_less(), TABLE_2, *given, start={"A": 1} if series[0] < 5 else first)
-        scaled = simulate(horizontal({"a": "C"}), TABLE_2, *given, start=first)
-        fixed = simulate(preloaded, TABLE_2, *given, start=fixed_for(TABLE_2, {"a": max(series)}, {"a": 0.3}))
+    paper: dict[str, tuple[float, float]] = {"4": (21.6, 21.3), "4-80": (3.0, 3.0), "650-700": (1.05, float("nan"))}
+    rows: list[dict[str, float | str]] = []
+    for name, load in series.items():
+        given = ({"a": list(load)}, {"a": 0.3})
+        gpu = {"C": 1}
+        mine = simulate(model_less(), variants, *given, start={"A": 1} if load[0] < 5 else gpu)
+        scaled = simulate(horizontal({"a": "C"}), variants, *given, start=gpu)
+        fixed = simulate(preloaded, variants, *given, start=fixed_for(variants, {"a": max(load)}, {"a": 0.3}))
         rows.append(
             {
-                "qps": name,
-                "cost_sm_over_ours": round(scaled.cost / ours.cost, 2),
-                "cost_clipper_over_ours": round(fixed.cost / ours.cost, 2),
-                "paper": PAPER_6[name],
-                "violations_ours": round(float(ours.violations), 4),
+                "queries/s": name,
+                "SM+ cost over ours": scaled.cost / mine.cost,
+                "Clipper+ cost over ours": fixed.cost / mine.cost,
+                "paper: SM+": paper[name][0],
+                "paper: Clipper+": paper[name][1],
+                "our violations": mine.violations,
             }
         )
-    return rows
+    at = list(series)
+    return Result(
+        "Figure 6. What GPUs alone cost over model-less serving",
+        rows,
+        {"cost over ours": {k: (at, [float(r[k]) for r in rows]) for k in list(rows[0])[1:5]}},
+        x_label="queries/s",
+    )
+
+
+# -- figure 7
+
+
+def figure_7() -> Result:
+    """GPU time and violations of two models on one GPU that may become two, against a GPU each."""
+    rates = worlds.twitter(shape(), 50.0, 500.0, 75_000)
+    runs = {
+        name: [sharing.Gpus(rates, np.random.default_rng(seed), exclusive=exclusive).run() for seed in SEEDS]
+        for name, exclusive in (("a GPU each", True), ("shared", False))
+    }
+    first = {name: found[0] for name, found in runs.items()}
+    rows: list[dict[str, float | str]] = [
+        {
+            "system": name,
+            "GPU seconds": float(np.mean([r.gpu_seconds for r in found])),
+            "violations": float(np.mean([r.violations for r in found])),
+            "cheaper": float(np.mean([sharing.saved(r, e) for r, e in zip(found, runs["a GPU each"], strict=True)])),
+            "paper: cheaper": 0.1 if name == "shared" else 0.0,
+        }
+        for name, found in runs.items()
+    ]
+    return Result(
+        "Figure 7. Inception-ResNetV2 (80 %) and MobileNetV1 under 75,000 queries, 50 to 500 a second",
+        rows,
+        {
+            "queries/s": {
+                "asked": _line([a for a, _ in first["shared"].by_tick]),
+                **{name: _line([b for _, b in run.by_tick]) for name, run in first.items()},
+            },
+            "GPUs": {name: _line(run.gpus) for name, run in first.items()},
+        },
+        ["How much is saved is what part of the trace one GPU bears, a matter of profiles: the ordering compares."],
+    )
+
+
+# -- pages
+
+
+def _line(values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
+    return list(range(len(values))), list(values)
+
+
+def _smooth(values: Sequence[float], over: int = 5) -> list[float]:
+    found: list[float] = np.convolve(values, np.ones(over) / over, mode="same").tolist()
+    return found
+
+
+def drawing(result: Result) -> Drawing:
+    """A row a panel."""
+    with mpl.rc_context(STYLE):
+        made = Drawing(figsize=(7.6, 2.4 * len(result.lines) + 0.8), dpi=90, layout="constrained")
+        FigureCanvasAgg(made)
+        axes = made.subplots(len(result.lines), 1, squeeze=False)[:, 0]
+        for axis, (panel, lines) in zip(axes, result.lines.items(), strict=True):
+            for name, (x, y) in lines.items():
+                style = {"color": "#999999", "lw": 2.4} if name == "asked" else {"lw": 1.3}
+                marked = len(x) < 10
+                axis.plot(
+                    x, y, label=name, marker="o" if marked else None, ls="--" if "paper" in name else "-", **style
+                )
+            axis.set(ylabel=panel, ylim=(0.0, None))
+            axis.legend(fontsize=7, ncols=4)
+        axes[-1].set_xlabel(result.x_label)
+        made.suptitle(result.title, fontsize=9)
+        return made
+
+
+def written(result: Result) -> str:
+    """The page."""
+    header = list(result.rows[0])
+    rows = [[v if isinstance(v, str) else f"{v:.4g}" for v in row.values()] for row in result.rows]
+    return page(
+        result.title,
+        intro=__doc__ or "",
+        figures=[Figure(result.title, svg_of(drawing(result)))],
+        tables=[Table("numbers", header, rows)],
+        notes=result.notes,
+    )
+
+
+FIGURES: Mapping[str, Callable[[], Result]] = {"5": figure_5, "6": figure_6, "7": figure_7}
 
 
 def main() -> None:
-    """Print the three loads."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Compute, print, write the pages."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("figure", choices=[*FIGURES, "all"])
+    parser.add_argument("--out", type=Path, default=Path("runs/figures"))
+    parser.add_argument("--png", type=Path, metavar="FOLDER", help="write a picture of each figure there too")
     parser.add_argument("--json", action="store_true")
-    as_json = parser.parse_args().json
-    rows = figure_6()
-    if as_json:
-        print(json.dumps(rows, indent=2))
-        return
-    print("cost of the baselines over ours (paper: SM+, Clipper+)")
-    for row in rows:
-        print(" ", row)
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for number in FIGURES if arguments.figure == "all" else [arguments.figure]:
+        result = FIGURES[number]()
+        file = arguments.out / f"model-less-{number}.html"
+        file.write_text(written(result))
+        if arguments.png:
+            drawing(result).savefig(arguments.png / f"model-less-{number}.png")
+        if arguments.json:
+            print(json.dumps({"figure": number, "rows": result.rows}, indent=2))
+            continue
+        print(f"{result.title}: {file}")
+        for row in result.rows:
+            print("  " + ", ".join(f"{k} {v if isinstance(v, str) else format(v, '.4g')}" for k, v in row.items()))
 
 
 if __name__ == "__main__":

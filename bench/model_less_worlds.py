@@ -1,0 +1,78 @@
+"""Synthetic worlds for INFaaS' figures: 22 architectures with 175 variants, and two models on a GPU.
+
+The paper's profiles were never published. These keep what it says of them: a CPU variant an architecture and
+framework, batch sizes on accelerators, and prices of cloud workers. An Inferentia core answers six times as fast as a
+CPU instance of two cores, a GPU fifteen times, and batches of b take 0.6 + 0.4 b as long as one. A GPU is given out
+whole, or in four parts of which each has a fourth of its rate, less five per cent, and uses what others leave idle.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.scaling.fleet import ScalingVariant
+from simulator.model_less_traffic import Pool
+
+POPULAR = {"a00": 0.255, "a01": 0.195, "a02": 0.300, "a03": 0.150}
+"""Architecture -> seconds on a CPU; the four most asked for."""
+OTHERS = {f"a{i:02d}": float(s) for i, s in zip(range(4, 22), np.geomspace(0.05, 0.35, 18), strict=True)}
+POPULAR_SLO, SLO_OVER_CPU = 0.05, 1.5
+PRICES = {"cpu": 0.384, "inferentia": 0.368, "gpu": 3.06}
+"""An hour of a worker of eight cores, of four Inferentia cores, and of one GPU."""
+EACH = {"cpu": 4.0, "inferentia": 4.0, "gpu": 4.0}
+"""Instances that a worker has room for; a GPU given out whole takes four."""
+SHARING = 0.95
+LOADS = {"cpu": 2.0, "inferentia": 4.0, "gpu": 6.0}
+
+
+def slos() -> dict[str, float]:
+    """By app: 50 ms for the popular, half more than on the CPU for the others."""
+    return dict.fromkeys(POPULAR, POPULAR_SLO) | {app: SLO_OVER_CPU * s for app, s in OTHERS.items()}
+
+
+def shares(power: float = 1.1) -> dict[str, float]:
+    """Of the queries, by app: the popular have 80 %, both groups by Zipf's law."""
+    found = {}
+    for group, total in ((POPULAR, 0.8), (OTHERS, 0.2)):
+        weights = 1.0 / np.arange(1, len(group) + 1) ** power
+        found |= dict(zip(group, (total * weights / weights.sum()).tolist(), strict=True))
+    return found
+
+
+def variants(*, whole_gpus: bool) -> tuple[ScalingVariant, ...]:
+    """175: two frameworks on CPUs, two batch sizes on Inferentia, four on GPUs; one architecture has one framework."""
+    found = []
+    for app, cpu in {**POPULAR, **OTHERS}.items():
+        for framework, factor in (("tf", 1.0), ("caffe2", 1.15)):
+            if (app, framework) != ("a21", "caffe2"):
+                found.append(_variant(app, f"cpu-{framework}", "cpu", cpu * factor, 1))
+        found += [_variant(app, f"inf-b{b}", "inferentia", cpu / 6.0, b) for b in (1, 4)]
+        found += [_variant(app, f"gpu-b{b}", "gpu", cpu / 15.0, b, whole=whole_gpus) for b in (1, 4, 8, 16)]
+    return tuple(found)
+
+
+def _variant(app: str, what: str, hardware: str, single: float, batch: int, *, whole: bool = False) -> ScalingVariant:
+    latency = single * (1.0 if batch == 1 else 0.6 + 0.4 * batch)
+    part = EACH["gpu"] if whole else 1.0
+    rate = batch / latency * (1.0 if hardware != "gpu" or whole else SHARING / EACH["gpu"])
+    return ScalingVariant(
+        name=f"{app}-{what}", app=app, architecture=app, latency=latency, capacity=rate, hardware=hardware,
+        resources=part, cost=PRICES[hardware] * part / EACH[hardware], load=LOADS[hardware],
+    )  # fmt: skip
+
+
+def pools(counts: Mapping[str, int], most: Mapping[str, int]) -> dict[str, Pool]:
+    """Workers at the start, and how many there may be."""
+    return {
+        h: Pool(count=n, each=EACH[h], price=PRICES[h], most=most.get(h, n), shared=h == "gpu")
+        for h, n in counts.items()
+        if n or most.get(h)
+    }
+
+
+def twitter(shape: NDArray[np.float64], low: float, high: float, queries: int) -> NDArray[np.float64]:
+    """Queries/s by second: ``shape`` brought between ``low`` and ``high`` and stretched until it makes ``queries``."""
+    scaled = low + (high - low) * (shape - shape.min()) / (shape.max() - shape.min())
+    seconds = round(queries / float(np.trapezoid(scaled) / (len(scaled) - 1)))
+    return np.interp(np.linspace(0.0, len(scaled) - 1.0, seconds), np.arange(len(scaled)), scaled)
