@@ -79,7 +79,7 @@ async def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str,
         devices=tuple({"name": f"cpu{i}", "type": "cpu"} for i in range(arguments.workers)),
         worker={"batching": "table", "executor": arguments.executor, "guard_s": arguments.guard_ms / 1e3},
         planner={"name": "co-resident"},
-        tables={"margin": arguments.margin, "hop_s": arguments.hop_ms / 1e3},
+        tables={"margin": arguments.margin, "hop_s": arguments.hop_ms / 1e3, "phases": arguments.phases},
         slo_s={arguments.app: arguments.slo_ms / 1e3} if arguments.slo_ms else None,
         runs=folder,
     )
@@ -159,6 +159,7 @@ def main() -> None:
     parser.add_argument("--margin", type=float, default=1.1, help="factor on profiled p95, for executions that vary")
     parser.add_argument("--guard-ms", type=float, default=5.0)
     parser.add_argument("--hop-ms", type=float, default=5.0)
+    parser.add_argument("--phases", type=int, default=1, help="groups of turns told apart, told by the router")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -34,6 +34,10 @@ PhasesOption = Annotated[int, typer.Option("--phases", help="Groups of arrivals 
 DeviceOption = Annotated[str | None, typer.Option("--device-type", help="Where the catalogue profiles several.")]
 
 
+_LOOSE = 0.05
+"""Violations above which no library has a table by default."""
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
     group = typer.Typer(name="policy", help="Selection tables: which variant for each batch.", no_args_is_help=True)
@@ -184,7 +188,7 @@ def size(
         tried = [{"workers": k, "accuracy": a, "violation": v} for k, a, v in sized.tried] if sized else []
         print_json({"workers": sized.workers if sized else None, "tried": tried, "cpu_s": cpu_s})
     elif sized:
-        out.print(f"[bold]{sized.workers}[/] workers ({cpu_s:.1f} s CPU)")
+        out.print(f"[bold]{sized.workers}[/] worker{'s' if sized.workers > 1 else ''} ({cpu_s:.1f} s CPU)")
         _show_expectations(sized.table)
     else:
         out.print(f"[red]even {most} workers do not promise accuracy {accuracy:g} with violations {max_violation:g}[/]")
@@ -227,3 +231,8 @@ def _show_expectations(table: SelectionTable) -> None:
         shown.add_row(name, *(f"{factor * x:.4g}" for x in (spread.mean, spread.median, spread.p99)))
     out.print(shown)
     out.print(f"accuracy {e.accuracy:.5f}, violation {e.violation:.3g}, utilisation {e.utilisation:.1%}")
+    if e.violation > _LOOSE:
+        out.print(
+            f"[yellow]{table.qps:g} queries/s are more than {table.workers} such workers can hold: the bound on violations "
+            "is loose here, and running workers would fall back on the fastest variant and drop early[/]"
+        )

@@ -67,6 +67,12 @@ def test_generate_says_it_in_words_too(question: list[str]) -> None:
         assert name in text
 
 
+def test_generate_says_where_a_load_is_more_than_the_workers_can_hold(question: list[str]) -> None:
+    said = " ".join(run("generate", *question, "--workers", "1", "--qps", "9000", "--grid", "10").split())
+    assert "9000 queries/s are more than 1 such workers can hold" in said
+    assert "can hold" not in run("generate", *question, "--workers", "4", "--qps", "120", "--grid", "10")
+
+
 def test_show_draws_the_table(question: list[str], tmp_path: Path) -> None:
     file = tmp_path / "digits.table"
     run("generate", *question, "--workers", "4", "--qps", "120", "--grid", "20", "--out", str(file))
