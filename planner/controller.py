@@ -7,11 +7,9 @@ Rules:
 - A plan names the incarnation of each device it counts on. A worker that was restarted before it was missed gets an
   epoch that names its new one. Devices that the plan before this term counted on and that stay silent for
   ``device_timeout`` are reclaimed as well.
-- At most one Solve is out. What happens meanwhile is remembered and asked for again once it is answered. An answer
-  that comes after ``solve_timeout`` is ignored.
-- A plan is asked for: when the first device is seen; ``join_grace`` after further ones (they come in flocks); at once
-  when one left or died; every ``plan_period``; on a burst, at most every ``burst_interval``, and ``burst_period`` after
-  it; when measured latency contradicts a profile; when a variant failed to load; when the registry says otherwise.
+- A plan is asked for (how often: ``planner.asking``) when the first device is seen; ``join_grace`` after further ones
+  (they come in flocks); at once when one left or died; on a burst; when measured latency contradicts a profile; when a
+  variant failed to load; when the registry says otherwise.
 - An answer is published if devices changed since the plan in force, if it holds other variants, or if a share moved by
   more than ``publish_change``: an epoch that changes nothing costs routers a switch for nothing. Placements on devices
   that died while it was solved are left out.
@@ -29,58 +27,23 @@ A plan's fences are the shell's: it knows offsets.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import assert_never
 
 from domain.actions import Announce, ControllerAction, Publish, Reclaim
 from domain.device import Device
 from domain.events import ControllerEvent, DemandCounted, DeviceSeen, LatencyMeasured, PlanAcknowledged, Ticked
 from domain.plan import Epoch, Plan
+from planner.asking import Asking, Solve, Solved
 from planner.controller_settings import ControllerSettings
 from planner.demand import Estimate
 from planner.fleet import Change, Fleet
 from planner.geometry.changes import CutNews, GeometryChanges
 from planner.outlook import Outlook
-from planner.problem import Allocation, Problem
+from planner.problem import Problem
 from planner.shortage import ShortageWatch
 from planner.standing import differs, reduced
 from profiles.catalogue import Catalogue
-
-_BURST = "burst of"
-
-
-@dataclass(frozen=True, slots=True)
-class Solve:
-    """Give ``problem`` to the planner and send Solved. ``urgent``: capacity is missing now; a fast answer is better."""
-
-    problem: Problem
-    reason: str
-    urgent: bool = False
-    number: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Solved:
-    """What the planner answered, after ``solve_s`` seconds. ``number``: of the Solve (0: the one that is out).
-
-    ``provisional``: a stand-in while the planner is still at work: published, but the Solve stays out.
-    """
-
-    allocation: Allocation
-    reason: str
-    solve_s: float
-    number: int = 0
-    provisional: bool = False
-
-
-@dataclass(slots=True)
-class _Pending:
-    """The Solve that is out: what was asked, when, and whether devices changed before it was asked."""
-
-    number: int
-    asked: float
-    problem: Problem
-    devices_changed: bool
 
 
 class Controller:
@@ -108,15 +71,8 @@ class Controller:
         self._changes = GeometryChanges(self._settings.changes, enabled=self._settings.geometry != "off")
         self._outlook = Outlook(catalogue, self._settings)
         self._plan = previous
-        self._missing = dict(previous.incarnations) if previous is not None else {}
-        self._began: float | None = None
-        self._pending: _Pending | None = None
-        self._solves = 0
-        self._last_solve: float | None = None
-        self._wanted: dict[str, float] = {}
-        self._urgent = False
-        self._after_burst = False
-        self._devices_changed = False
+        self._asking = Asking(self._settings)
+        self._fleet.expect(previous.incarnations if previous is not None else {})
         self._shortage = ShortageWatch(self._settings.served_enough, self._settings.calm_plans)
 
     @property
@@ -159,8 +115,8 @@ class Controller:
         changed = self._outlook.registered(catalogue)
         actions: list[ControllerAction | Solve] = []
         if leads and changed:
-            self._pending = None  # its answer would be about what is served no more
-            self._want(f"registry: {', '.join(changed)}", now)
+            self._asking.drop()  # its answer would be about what is served no more
+            self._asking.want(f"registry: {', '.join(changed)}", now)
             self._maybe_solve(now, actions)
         return actions
 
@@ -196,21 +152,16 @@ class Controller:
             self._number = max(self._number, newest.epoch.number)
         self._plan = newest
         self._changes.take_over(newest, now)
-        named = newest.incarnations if newest is not None else {}
-        heard = self._fleet.incarnations()
-        self._missing = {name: incarnation for name, incarnation in named.items() if name not in heard}
-        self._began = self._pending = self._last_solve = None
-        self._wanted.clear()
-        self._urgent = self._after_burst = False
-        self._devices_changed = True
+        self._fleet.expect(newest.incarnations if newest is not None else {})
+        self._asking.begin()
         self._shortage = ShortageWatch(self._settings.served_enough, self._settings.calm_plans)
         actions: list[ControllerAction | Solve] = []
         before = self._number
         self._ticked(now, actions)
-        if newest is not None and not self._missing and self._fleet.usable() and self._number == before:
+        if newest is not None and not self._fleet.expected and self._fleet.usable() and self._number == before:
             self._carry_on(newest, reason, now, actions)
         # Devices that are not heard yet may be about to be: whoever took over at once has listened to nobody.
-        self._want(reason, now + (self._settings.join_grace if self._missing else 0.0))
+        self._asking.want(reason, now + (self._settings.join_grace if self._fleet.expected else 0.0))
         self._maybe_solve(now, actions)
         return actions
 
@@ -220,7 +171,6 @@ class Controller:
 
     def _device_seen(self, event: DeviceSeen, now: float, actions: list[ControllerAction | Solve]) -> None:
         change = self._fleet.seen(event, now)
-        self._missing.pop(event.device, None)
         news = self._changes.seen(event, now)
         self._recut([news] if news else [], now, actions)
         if change is Change.NONE or (news and change is Change.CHANGED):
@@ -239,19 +189,21 @@ class Controller:
                 self._without(reason, now, actions)
             case Change.JOINED | Change.RETURNED:
                 first = len(self._fleet.usable()) == 1
-                self._want(reason, now if first else now + self._settings.join_grace)
+                self._asking.want(reason, now if first else now + self._settings.join_grace)
             case Change.STAYS | Change.CHANGED:
-                self._want(reason, now)
+                self._asking.want(reason, now)
                 self._reduce(reason, now, actions)
-        self._devices_changed = True
+        self._asking.devices_changed = True
 
     def _ticked(self, now: float, actions: list[ControllerAction | Solve]) -> None:
         if self._assume_alive:
             if self._fleet.assume(now):
-                self._devices_changed = True
-                self._want("first plan", now)
+                self._asking.devices_changed = True
+                self._asking.want("first plan", now)
             return
-        self._reclaim_missing(now, actions)
+        for name, incarnation in self._fleet.unheard(now):
+            actions.append(Announce(f"device:{name}", "lost", "not heard of since this planner took over"))
+            actions.append(Reclaim(name, incarnation))
         dead = self._fleet.bury(now)
         for state in dead:
             self._changes.left(state.device.name)
@@ -264,37 +216,26 @@ class Controller:
             actions.append(Reclaim(state.device.name, state.incarnation))
         self._recut(self._changes.overdue(now), now, actions)
 
-    def _reclaim_missing(self, now: float, actions: list[ControllerAction | Solve]) -> None:
-        """Devices of the plan before this term that have not been heard of since it began."""
-        if self._began is None:
-            self._began = now
-        if now - self._began <= self._settings.device_timeout:
-            return
-        for name, incarnation in sorted(self._missing.items()):
-            actions.append(Announce(f"device:{name}", "lost", "not heard of since this planner took over"))
-            actions.append(Reclaim(name, incarnation))
-        self._missing.clear()
-
     def _without(self, reason: str, now: float, actions: list[ControllerAction | Solve]) -> None:
         """Publish the plan in force without the devices that are gone, and ask for a better one."""
-        self._devices_changed = True
-        self._want(reason, now)
-        self._urgent = True
+        self._asking.devices_changed = True
+        self._asking.want(reason, now)
+        self._asking.urgent = True
         self._reduce(reason, now, actions)
 
     def _reduce(self, reason: str, now: float, actions: list[ControllerAction | Solve]) -> None:
         """Publish the plan in force without what is placed on devices or slices that are gone, where anything is."""
         left = reduced(self._plan, self._hosts(), reason) if self._plan is not None else None
         if left is not None:
-            self._urgent = True
+            self._asking.urgent = True
             self._publish(left, now, actions)
 
     def _recut(self, news: Iterable[CutNews], now: float, actions: list[ControllerAction | Solve]) -> None:
         """GPUs have other slices, or have to do with those they had: either way they can host again."""
         for one in news:
             actions.append(Announce(f"device:{one.device}", one.state, one.detail))
-            self._want(f"{one.device} {one.state}", now)
-            self._devices_changed = True
+            self._asking.want(f"{one.device} {one.state}", now)
+            self._asking.devices_changed = True
 
     def _hosts(self) -> list[Device]:
         """Devices that something may be placed on."""
@@ -314,7 +255,7 @@ class Controller:
                 {"factor": factor},
             )
         )
-        self._want(f"latency of {name} is {factor:.2f} times its profile", now)
+        self._asking.want(f"latency of {name} is {factor:.2f} times its profile", now)
 
     def _acknowledged(self, event: PlanAcknowledged, now: float, actions: list[ControllerAction | Solve]) -> None:
         device_type = self._fleet.type_of(event.device)
@@ -323,56 +264,34 @@ class Controller:
         for variant in event.failed:
             if self._outlook.failed(variant, device_type, now):
                 actions.append(Announce(f"device:{event.device}", "load_failed", f"{variant} could not be loaded"))
-                self._want(f"{variant} failed to load on {event.device}", now)
-
-    def _want(self, reason: str, at: float) -> None:
-        self._wanted.setdefault(reason, at)
+                self._asking.want(f"{variant} failed to load on {event.device}", now)
 
     def _maybe_solve(self, now: float, actions: list[ControllerAction | Solve]) -> None:
-        s = self._settings
-        if self._pending is not None and now - self._pending.asked > s.solve_timeout:
-            actions.append(Announce("planner", "late", f"no answer for {s.solve_timeout:.0f} s; asking again"))
-            self._devices_changed = self._devices_changed or self._pending.devices_changed
-            self._pending = None
-            self._want("the planner did not answer", now)
-        since = now - self._last_solve if self._last_solve is not None else None
-        if since is not None:
-            if since >= (min(s.burst_period, s.plan_period) if self._after_burst else s.plan_period):
-                self._want("period", now)
-            if since >= s.burst_interval:
-                for app in self._outlook.bursting(now):
-                    self._want(f"{_BURST} {app}", now)
-                    self._urgent = True
+        asking = self._asking
+        if asking.late(now):
+            waited = self._settings.solve_timeout
+            actions.append(Announce("planner", "late", f"no answer for {waited:.0f} s; asking again"))
+        if asking.expects_bursts(now):
+            for app in self._outlook.bursting(now):
+                asking.burst(app, now)
         if self._changes.due(now):
-            self._want("demand or devices have moved", now)
-        due = [reason for reason, at in self._wanted.items() if at <= now]
-        if not due or self._pending is not None or not self._hosts():
+            asking.want("demand or devices have moved", now)
+        if not asking.due(now) or not self._hosts():
             return
-        reasons = sorted(self._wanted)
         problem = self.problem(now)
         alive = self._fleet.usable()
         self._changes.notice(alive, problem.demands, now)
-        if not self._urgent:
+        if not asking.urgent:
             problem = replace(problem, recuts=self._changes.question(alive, problem.demands, now))
-        self._solves += 1
-        self._pending = _Pending(self._solves, now, problem, self._devices_changed)
-        self._after_burst = any(reason.startswith(_BURST) for reason in reasons)
-        actions.append(Solve(problem, "; ".join(reasons), self._urgent, self._solves))
-        self._wanted.clear()
-        self._urgent = self._devices_changed = False
-        self._last_solve = now
+        actions.append(asking.ask(problem, now))
 
     def problem(self, now: float) -> Problem:
         """What would be asked of the planner now."""
         return self._outlook.problem(self._hosts(), self._plan.placements if self._plan else (), now)
 
     def _solved(self, event: Solved, now: float, actions: list[ControllerAction | Solve]) -> None:
-        pending = self._pending
-        if pending is None or (event.number and event.number != pending.number):
-            return
-        if not event.provisional:
-            self._pending = None
-        if not self._fleet.usable():
+        pending = self._asking.answered(event)
+        if pending is None or not self._fleet.usable():
             return
         allocation = event.allocation
         recut = self._changes.answered(pending.problem, allocation.geometries, self._next, now)

@@ -4,10 +4,12 @@ Rules:
 - A device is alive from a heartbeat until ``timeout`` seconds without one. It rejoins by any later heartbeat, whatever
   its incarnation. One that says it is leaving is alive but not usable.
 - Where nothing could be heard of anyone, nobody was silent: all of them get the whole timeout anew.
+- Devices that the plan before this term counted on are expected; those that stay silent for ``timeout`` since it began
+  are gone.
 - Nothing is decided here but that; the controller turns changes into plans.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -45,6 +47,29 @@ class Fleet:
         self._known = {d.name: d for d in known}
         self._timeout = timeout
         self._states: dict[str, DeviceState] = {}
+        self._expected: dict[str, str] = {}
+        self._began: float | None = None
+
+    def expect(self, incarnations: Mapping[str, str]) -> None:
+        """A term begins, and the plan before counted on these; those that live need not be waited for."""
+        heard = self.incarnations()
+        self._expected = {name: incarnation for name, incarnation in incarnations.items() if name not in heard}
+        self._began = None
+
+    @property
+    def expected(self) -> bool:
+        """Whether devices are waited for."""
+        return bool(self._expected)
+
+    def unheard(self, now: float) -> list[tuple[str, str]]:
+        """Expected devices that were not heard of in time, with their incarnation, told once."""
+        if self._began is None:
+            self._began = now
+        if now - self._began <= self._timeout:
+            return []
+        gone = sorted(self._expected.items())
+        self._expected.clear()
+        return gone
 
     def incarnations(self) -> dict[str, str]:
         """Incarnation of each device that lives: one that is leaving may still finish what it has."""
@@ -70,6 +95,7 @@ class Fleet:
     def seen(self, event: DeviceSeen, now: float) -> Change:
         """Fold a heartbeat in."""
         device = self._described(event)
+        self._expected.pop(event.device, None)
         state = self._states.get(event.device)
         if state is None or not state.alive:
             self._states[event.device] = DeviceState(device, event.incarnation, now, leaving=event.leaving)

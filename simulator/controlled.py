@@ -6,7 +6,8 @@ from typing import Literal
 
 from domain.actions import Announce, ControllerAction, Publish, Reclaim
 from domain.events import ControllerEvent, Ticked
-from planner.controller import Controller, Solve, Solved
+from planner.asking import Solve, Solved
+from planner.controller import Controller
 from planner.fallback import answered
 from planner.problem import Planner
 from simulator.control import Plant

@@ -11,7 +11,8 @@ from domain.plan import Plan
 from domain.profile import BatchLatency, Profile
 from domain.variant import Variant
 from planner.allocation.pipeline import AllocationPlanner
-from planner.controller import Controller, Solve, Solved
+from planner.asking import Solve, Solved
+from planner.controller import Controller
 from planner.controller_settings import ControllerSettings
 from planner.geometry.changes import ChangeSettings
 from planner.geometry.fleets import sliced

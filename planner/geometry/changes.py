@@ -151,9 +151,9 @@ class GeometryChanges:
 
     def notice(self, devices: Iterable[Device], demands: Iterable[AppDemand], now: float) -> None:
         """A plan is asked for with these: whether a geometry is to be thought about."""
-        ground = _ground(devices, demands)
-        if self._open:
+        if self._open or not self._enabled or not self._stated:
             return
+        ground = _ground(devices, demands)
         if self._ground is not None and not self._moved(self._ground, ground):
             self._differs_since = None
             return

@@ -10,7 +10,8 @@ from domain.events import DemandCounted, DeviceSeen, LatencyMeasured, PlanAcknow
 from domain.plan import Epoch
 from domain.profile import BatchLatency, Profile
 from domain.variant import Variant
-from planner.controller import Controller, Solve, Solved
+from planner.asking import Solve, Solved
+from planner.controller import Controller
 from planner.controller_settings import ControllerSettings
 from planner.greedy import GreedyFill
 from profiles.catalogue import Catalogue

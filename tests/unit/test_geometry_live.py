@@ -6,7 +6,8 @@ from domain.actions import Publish
 from domain.events import ControllerEvent, DemandCounted, DeviceSeen, Ticked
 from domain.plan import Plan
 from planner.allocation.pipeline import AllocationPlanner
-from planner.controller import Controller, Solve, Solved
+from planner.asking import Solve, Solved
+from planner.controller import Controller
 from planner.controller_settings import ControllerSettings
 from planner.geometry.fleets import sliced
 from planner.geometry.planning import JointGeometry
@@ -123,6 +124,7 @@ def test_without_the_setting_slices_are_told_and_kept() -> None:
     beats = {n: DeviceSeen(n, "a100", "i", slices=sliced(n, "a100", ("4g", "3g")).slices) for n in FOUR}
     plans = _driven(controller, 60, beats)
     assert {name: shape(parts) for name, parts in plans[-1].geometries.items()} == dict.fromkeys(FOUR, ("4g", "3g"))
+    assert not any("moved" in plan.reason for plan in plans)
 
 
 def test_a_change_for_accuracy_alone_costs_no_service() -> None:
