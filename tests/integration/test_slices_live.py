@@ -1,0 +1,197 @@
+"""Eight fake A100 serve strict and best-effort queries while demand moves: drained, cut otherwise, loaded again."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from domain.actions import Announce
+from domain.app import QueryClass
+from domain.device import Slice
+from domain.events import DeviceSeen
+from domain.outcome import Outcome
+from domain.plan import Epoch, Placement, Plan
+from domain.tensor import Tensor
+from executors.devices.fake import FakeLibrary
+from executors.devices.gpu import Gpu
+from executors.devices.library import DeviceError, Fault
+from planner.problem import Allocation, Problem
+from profiles.folder import load_catalogue
+from sluice.reading import read_results
+from sluice.settings import Settings
+from sluice.wiring import System
+from streams import codec, control
+from streams.memory import MemoryBroker
+from streams.ports import TopicPartition
+from tests.harness import Running, running, settings_for
+
+CATALOGUE = Path(__file__).parents[2] / "examples" / "gpus"
+HALVES = (Slice("4g", "4g", 20 << 30), Slice("3g", "3g", 20 << 30))
+WORDS = {"draining", "cutting", "serving"}
+
+
+def gpu_settings(folder: Path, fake: str) -> Settings:
+    joint = {"geometry": "joint", "period_s": 1.0, "geometry_patience_s": 0.5}
+    slices = {"fake_step_s": 0.05, "drain_s": 2.0}
+    return settings_for("memory://", folder, devices=0, fake_gpu=fake, planner=joint, worker={"slices": slices})
+
+
+async def ask(run: Running, app: str, number: int) -> None:
+    zeros = Tensor("x", "FP32", (1, 4), bytes(16))
+    message = codec.encode_query(f"{app}-{number}", (zeros,), app=app, now=run.system.clock.wall())
+    await run.send(app, message.value, key=message.key, headers=message.headers)
+
+
+async def offer(run: Running, app: str, qps: Callable[[float], float], until: asyncio.Event) -> None:
+    """Poisson arrivals of a rate that depends on the seconds since the start."""
+    loop, rng, number = asyncio.get_running_loop(), random.Random(app), 0
+    began = due = loop.time()
+    while not until.is_set():
+        due += rng.expovariate(qps(loop.time() - began))
+        await asyncio.sleep(max(0.0, due - loop.time()))
+        await ask(run, app, number)
+        number += 1
+
+
+async def said(run: Running) -> list[tuple[float, Announce]]:
+    """What workers told of their GPUs, and when."""
+    records = [r for r in await run._control(run.topics.status) if r.value is not None and r.key != control.LEASE_KEY]
+    told = [(r.timestamp, control.decode_announce(r.value)) for r in records if r.value is not None]
+    return [(at, one) for at, one in told if one.subject.startswith("device:") and one.state in WORDS]
+
+
+async def plans(run: Running) -> list[Plan]:
+    return [control.decode_plan(r.value) for r in await run._control(run.topics.plan) if r.value is not None]
+
+
+async def until_cut(run: Running, *, within: float = 30.0) -> float:
+    """When a GPU first served again after a cut."""
+    async with asyncio.timeout(within):
+        while True:
+            found = await said(run)
+            cut = {one.subject for _, one in found if one.state == "cutting"}
+            ends = [at for at, one in found if one.state == "serving" and one.subject in cut]
+            if ends:
+                return ends[0]
+            await asyncio.sleep(0.1)
+
+
+class TwoCuts:
+    """In the place of the joint program, which takes its time: a fast variant everywhere; beyond 60 queries/s of the
+    strict app two GPUs are to be cut."""
+
+    name = "two-cuts"
+
+    def __init__(self, inner: object) -> None:
+        del inner
+
+    def allocate(self, problem: Problem) -> Allocation:
+        demand = sum(d.qps for d in problem.demands if d.app == "vision")
+        may = problem.recuts.groups[0].devices if problem.recuts is not None and demand > 60.0 else frozenset()
+        cut = {d.name: HALVES for d in problem.devices if d.name in may & {"gpu6", "gpu7"} and len(d.slices) == 1}
+        left = [(d.name, part.name) for d in problem.devices if d.name not in cut for part in d.slices]
+        share = 1.0 / max(1, len(left) - 1)
+        placed = [Placement(d, "vision", ("vision-base",), share, 4, part) for d, part in left[1:]]
+        placed += [Placement(d, "bulk", ("bulk-small",), 1.0, 8, part) for d, part in left[:1]]
+        served = {"vision": 1.0, "bulk": 1.0}
+        return Allocation(placements=tuple(placed), served=served, objective=0.8, bound=0.8, geometries=cut)
+
+
+async def test_demand_moves_and_gpus_are_cut_otherwise_while_strict_queries_keep_their_slo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("planner.geometry.planning.JointGeometry", TwoCuts)
+    catalogue = load_catalogue(CATALOGUE)
+    async with running(gpu_settings(tmp_path, "a100x8"), MemoryBroker(), catalogue=catalogue) as run:
+        await run.planned()
+        stop = asyncio.Event()
+        sending = [asyncio.create_task(offer(run, "vision", lambda seconds: 40.0 if seconds < 0.5 else 100.0, stop))]
+        sending.append(asyncio.create_task(offer(run, "bulk", lambda _: 15.0, stop)))
+        try:
+            served = await until_cut(run)
+            async with asyncio.timeout(15.0):
+                while not any(cut_again(plan) for plan in await plans(run)):
+                    await asyncio.sleep(0.1)
+            await run.planned()
+            await asyncio.sleep(0.5)
+        finally:
+            stop.set()
+            await asyncio.gather(*sending)
+        report = await run.settled()
+        began = min(at for at, one in await said(run) if one.state == "draining")
+        outcomes = list((await run.outcomes()).values())
+        assert report.balanced
+        assert (report.lost, report.duplicates) == (0, 0)
+        assert on_time(outcomes, began, served + 1.0) >= 0.9
+        assert {o.slice for o in outcomes if o.device == "gpu7" and o.on_time} == {"7g.0", "4g.0", "3g.4"}
+
+
+def cut_again(plan: Plan) -> bool:
+    """Something is placed on a slice that was made while serving."""
+    return any(p.slice != "7g.0" for p in plan.placements)
+
+
+def on_time(outcomes: list[Outcome], after: float, until: float) -> float:
+    strict = [o for o in outcomes if o.query_class is QueryClass.STRICT and after <= o.arrival <= until]
+    return sum(o.on_time for o in strict) / len(strict)
+
+
+class Stuck(FakeLibrary):
+    """Something else runs on every instance once it has been made."""
+
+    def destroy_compute(self, gpu: int, instance: int, compute: int) -> None:
+        raise DeviceError(Fault.IN_USE, f"a process runs on instance {instance} of GPU {gpu}")
+
+
+async def seen(run: Running, ready: Callable[[DeviceSeen], bool]) -> DeviceSeen:
+    """The first heartbeat of gpu0 from now on that is as awaited."""
+    async with asyncio.timeout(20.0):
+        async for record in read_results(run.broker, [TopicPartition(run.topics.devices_metrics, 0)], follow=True):
+            beat = control.decode_heartbeat(record.value or b"").seen
+            if beat.device == "gpu0" and ready(beat):
+                return beat
+    raise AssertionError("a topic that is followed does not end")
+
+
+async def publish(run: Running, number: int, beat: DeviceSeen, part: str, geometry: tuple[Slice, ...] = ()) -> None:
+    """A plan with everything on ``part`` of gpu0, or nothing there where it is "" and to be cut."""
+    placed = (Placement("gpu0", "vision", ("vision-base",), 1.0, 4, part),) if part else ()
+    geometries = {"gpu0": geometry} if geometry else {}
+    named = {"gpu0": beat.incarnation}
+    plan = Plan(epoch=Epoch(1, number), created=0.0, placements=placed, geometries=geometries, incarnations=named)
+    await (await run.producer.send(run.topics.plan, control.encode_plan(plan), key=b"plan"))
+
+
+async def test_a_gpu_that_cannot_be_cut_says_why_and_serves_on_with_the_slices_it_has(tmp_path: Path) -> None:
+    gpu = Gpu(Stuck("a100", 1), 0, name="gpu0", kind="a100")
+
+    def given(system: System) -> None:
+        system._gpus.gpu = lambda device: gpu if device.name == "gpu0" else None  # type: ignore[method-assign]
+
+    options = {
+        "catalogue": load_catalogue(CATALOGUE),
+        "change": given,
+        "roles": ("admission", "router", "worker", "sink"),
+    }
+    async with running(gpu_settings(tmp_path, "a100"), MemoryBroker(), **options) as run:  # type: ignore[arg-type]
+        whole = await seen(run, lambda beat: bool(beat.slices))
+        assert [s.name for s in whole.slices] == ["7g.0"]
+        await publish(run, 1, whole, "7g.0")
+        await run.planned()
+        await ask(run, "vision", 0)
+        await run.settled()
+        await publish(run, 2, whole, "", HALVES)
+        cut = await seen(run, lambda beat: beat.slices != whole.slices or bool(beat.fault))
+        assert (cut.slices, cut.fault_epoch) == (whole.slices, Epoch(1, 2))
+        assert "a process runs on instance" in cut.fault
+        assert "drain the GPU first" in cut.fault
+        await publish(run, 3, cut, "7g.0")
+        await run.planned()
+        for number in range(1, 6):
+            await ask(run, "vision", number)
+        report = await run.settled()
+        outcomes = await run.outcomes()
+        assert (report.balanced, report.lost, report.duplicates) == (True, 0, 0)
+        assert {outcomes[f"vision-{n}"].slice for n in range(6)} == {"7g.0"}
