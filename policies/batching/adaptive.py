@@ -9,9 +9,10 @@ Rules.
 2. A queue that one batch serves in time, within half the SLO, no slower than several would, runs at once and whole.
 3. Otherwise compare (s, b): give up the first s rows, run the next b. Each is worth b, plus what will be answered in
    time after it (``lookahead``), less a little for every row given up: arrivals to come are a guess, a row that can be
-   saved now is none. So small batches rescue heads where that costs nothing behind them, under overload heads are
-   given up as far as efficient batches need it, no further, and a burst is served by batches as large as its heads
-   bear, beyond half the SLO where that pays.
+   saved now is none. It is the less, the more arrive than can be served: most of them are given up then, now or later.
+   So small batches rescue heads where that costs nothing behind them, under overload heads are given up as far as
+   efficient batches need it, no further, and a burst is served by batches as large as its heads bear, beyond half the
+   SLO where that pays.
 4. Accuracy before drops: where the most accurate variant would give rows up and a faster one is hosted beside it, the
    most accurate variant that gives none up runs; where none can, the one whose plan is worth most.
 5. Executions that overrun their profile are allowed for: deadlines count as earlier by what batches overran lately,
@@ -58,7 +59,7 @@ MOST_MARGIN = 0.25
 LOOKS = 16
 """Lookaheads kept of a variant, by length."""
 BIRD_IN_HAND = 0.04
-"""What giving up a row costs beyond the row, in rows answered later."""
+"""What giving up a row costs beyond the row, in rows answered later; under overload, times the share that is served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,10 +260,11 @@ class AdaptiveBatching(GreedySpread):
     @staticmethod
     def _best_of(hosted: Hosted, look: Lookahead, slacks: list[float], cuts: list[int], rate: float) -> _Choice | None:
         best: tuple[float, float, int, int] | None = None
+        lost = BIRD_IN_HAND * min(1.0, look.throughput / rate) if rate > 0.0 else BIRD_IN_HAND
         choices = look.candidates(slacks)
         for skip, rows in look.between_queries(choices, slacks, cuts) if cuts else choices:
             took = look.seconds[rows - 1]
-            worth = rows - BIRD_IN_HAND * skip
+            worth = rows - lost * skip
             if best is not None and worth + look.at_most(took) < best[0] - 1e-6:
                 continue
             worth += look.on_time(slacks, rate, took, skip + rows)

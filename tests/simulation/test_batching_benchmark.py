@@ -3,10 +3,16 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bench.batching import ARRIVALS, CURVES, RULES, Cell, clairvoyant, fluid_bound, judged, measure, read, times
-from policies.batching.trial import DROPPED, ON_TIME, Trial
+from domain.events import Hosted
+from domain.profile import LatencyCurve
+from domain.query import Query
+from policies.batching.registry import batching
+from policies.batching.station import Station
+from policies.batching.trial import DROPPED, ON_TIME, Trial, try_alone
 from policies.dropping.tracker import MissTracker
 
 CELLS = [
@@ -23,6 +29,18 @@ def test_no_rule_misses_fewer_than_the_clairvoyant_bound(cell: Cell) -> None:
     least = found["clairvoyant"]["violations"]
     assert set(found) == {*RULES, "clairvoyant", "fluid"}
     assert all(found[rule]["violations"] >= least - 1e-9 for rule in RULES)
+
+
+@pytest.mark.parametrize("first", [0.012, 0.002], ids=["some gain", "hardly any"])
+def test_the_default_rule_serves_all_of_the_capacity_at_three_times_it_even_where_batches_gain_little(
+    first: float,
+) -> None:
+    slo, seconds = 0.5, tuple(s for b in range(64) if (s := first + 0.008 * b) <= 0.5)
+    capacity = max(b / s for b, s in enumerate(seconds, 1) if s <= slo / 2)
+    arrivals = np.cumsum(np.random.default_rng(1).exponential(1 / (3 * capacity), 4000)).tolist()
+    queries = [Query("", "app", at, at + slo) for at in arrivals]
+    trial = try_alone(Station(batching("adaptive")), queries, (Hosted("v", 0.9, LatencyCurve(seconds)),), slo)
+    assert trial.fates.count(ON_TIME) / arrivals[-1] > 0.98 * capacity
 
 
 def test_the_bounds_allow_the_largest_batch_that_a_deadline_bears() -> None:
