@@ -1,7 +1,9 @@
 """One Apache Kafka on this machine, broker and controller in one process, on loopback only.
 
 A folder holds all of it: ``data`` (the log), ``server.properties``, ``server.log`` and ``broker.json`` (ports and
-process id). Starting a folder again goes on with its data. Nothing listens beyond 127.0.0.1.
+process id). Starting a folder again goes on with its data. Nothing listens beyond 127.0.0.1. After a crash the
+controller lets the broker in once the session of the one before has run out, so that session is short: no other broker
+takes over here.
 """
 
 import json
@@ -45,6 +47,8 @@ transaction.state.log.num.partitions=4
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
+broker.heartbeat.interval.ms=500
+broker.session.timeout.ms=3000
 group.min.session.timeout.ms=1000
 log.cleaner.dedupe.buffer.size=16777216
 log.index.size.max.bytes=2097152
