@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench lock chaos clean
+.PHONY: help demo test check bench lock chaos soak clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
@@ -38,7 +38,11 @@ bench: $(VENV)/.dev ## benchmarks side by side, into reports/bench/
 	@for file in bench/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 chaos: $(VENV)/.dev ## faults on brokers of its own, SEEDS=20 each, CELLS=a,b or all; report in reports/chaos/
-	$(BIN)/python -m tests.chaos.run --seeds $(or $(SEEDS),20) --cells "$(CELLS)"
+	$(BIN)/python -m tests.chaos.run --seeds $(or $(SEEDS),20) --cells "$(CELLS)" --parallel $(or $(PARALLEL),2) \
+		--rate $(or $(RATE),360) $(if $(CELLS)$(SEEDS),,--docs docs/reports/chaos.md)
+
+soak: $(VENV)/.dev ## an hour's traffic of a million queries in a quarter of it, memory watched; into reports/bench/
+	$(BIN)/python bench/soak.py --queries 1000000 --speed 4
 
 lock: $(VENV)/.dev ## pin all dependencies again
 	$(PIP) install uv

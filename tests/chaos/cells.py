@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import signal
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,9 @@ Inject = Callable[[Stack, random.Random], Awaitable[str]]
 class Cell:
     """One kind of fault. ``point``: where workers (or the planner) break. ``routers``: processes of each app's router.
 
-    ``resumes``: "device", "group", or "" where service is not expected to stop; ``window``: seconds a seed takes.
+    ``resumes``: "device", "group", "broker" (once that serves again), or "" where service is not expected to stop.
+    ``window``: seconds a seed takes. ``copies``: whether this fault may leave a query with two answers where delivery
+    is at least once; only then is there anything to prove of exactly-once delivery.
     """
 
     name: str
@@ -29,6 +32,7 @@ class Cell:
     resumes: str = ""
     window: float = 11.0
     record: bool = False
+    copies: bool = True
 
 
 async def _armed_kill(stack: Stack, name: str) -> None:
@@ -41,10 +45,10 @@ async def _armed_kill(stack: Stack, name: str) -> None:
 
 
 async def kill_worker(stack: Stack, rng: random.Random) -> str:
-    """A worker dies at the cell's point; it is back four seconds later."""
+    """A worker dies at the cell's point; it is back once it was declared dead."""
     name = rng.choice(DEVICES)
     await _armed_kill(stack, name)
-    await asyncio.sleep(4.0)
+    await asyncio.sleep(3.0)
     await stack.start_again(name)
     return name
 
@@ -113,8 +117,10 @@ async def restart_broker(stack: Stack, rng: random.Random) -> str:
     """The broker stops in good order and starts again on its data."""
     del rng
     port = stack.local.status().port
+    stack.kills += 1  # whatever was in flight anywhere may be sent twice
     await asyncio.to_thread(stack.local.stop)
     await asyncio.to_thread(stack.local.start, port=port or 0, within=60.0)
+    stack.mended = time.time()
     return "broker"
 
 
@@ -127,6 +133,7 @@ async def crash_broker(stack: Stack, rng: random.Random) -> str:
     os.kill(status.pid, signal.SIGKILL)
     await asyncio.sleep(0.5)
     await asyncio.to_thread(stack.local.start, port=status.port or 0, within=60.0)
+    stack.mended = time.time()
     return "broker"
 
 
@@ -197,21 +204,21 @@ async def poison(stack: Stack, rng: random.Random) -> str:
 CELLS = {
     cell.name: cell
     for cell in (
-        Cell("worker-kill-before-produce", kill_worker, point="kill-before-produce", resumes="device"),
-        Cell("worker-kill-before-commit", kill_worker, point="kill-before-commit", resumes="device"),
-        Cell("worker-kill-mid-batch", kill_worker, point="kill-mid-batch", resumes="device"),
-        Cell("worker-stop", stop_worker, resumes="device"),
-        Cell("planner-kill-mid-plan", kill_planner, planner_point="kill-mid-plan"),
-        Cell("admission-kill", kill_admission, resumes="group"),
-        Cell("router-kill", kill_router, routers=2, resumes="group", window=14.0),
-        Cell("router-stop", stop_router, routers=2, resumes="group", window=14.0),
-        Cell("rebalance-storm", storm, window=13.0),
-        Cell("broker-restart", restart_broker, window=16.0),
-        Cell("broker-crash", crash_broker, window=16.0),
-        Cell("load-failure", load_failure, point="load-failure"),
-        Cell("poison", poison, window=8.0),
-        Cell("clock-skew", armed_for_a_while, point="clock-skew"),
-        Cell("full-disk", armed_for_a_while, point="full-disk", record=True),
-        Cell("slow-consumer", armed_for_a_while, point="slow-consumer"),
+        Cell("worker-kill-before-produce", kill_worker, point="kill-before-produce", resumes="device", window=7.0),
+        Cell("worker-kill-before-commit", kill_worker, point="kill-before-commit", resumes="device", window=7.0),
+        Cell("worker-kill-mid-batch", kill_worker, point="kill-mid-batch", resumes="device", window=7.0),
+        Cell("worker-stop", stop_worker, resumes="device", window=8.0),
+        Cell("planner-kill-mid-plan", kill_planner, planner_point="kill-mid-plan", window=7.0),
+        Cell("admission-kill", kill_admission, resumes="group", window=10.0),
+        Cell("router-kill", kill_router, routers=2, resumes="group", window=12.0),
+        Cell("router-stop", stop_router, routers=2, resumes="group", window=12.0),
+        Cell("rebalance-storm", storm, window=10.0),
+        Cell("broker-restart", restart_broker, resumes="broker", window=12.0),
+        Cell("broker-crash", crash_broker, resumes="broker", window=14.0),
+        Cell("load-failure", load_failure, point="load-failure", window=7.0, copies=False),
+        Cell("poison", poison, window=7.0, copies=False),
+        Cell("clock-skew", armed_for_a_while, point="clock-skew", window=7.0, copies=False),
+        Cell("full-disk", armed_for_a_while, point="full-disk", window=7.0, record=True, copies=False),
+        Cell("slow-consumer", armed_for_a_while, point="slow-consumer", window=7.0, copies=False),
     )
 }

@@ -2,7 +2,9 @@
 
 Rules. Only what the topics hold counts (``sluice.audit``), and the count of records that the broker acknowledged here.
 Service is back after a fault once queries are answered as before it: in half-second bins of arrival time, the first one
-from which on nine in ten are answered on time for two bins. Bins in which the broker itself was away have no queries.
+from which on nine in ten are answered on time for two bins. A bin without queries is not served: load never ceases.
+While the broker itself is away nothing is due. A machine that does not answer on time while nothing is broken can judge
+nothing: that is told as ``no_calm``.
 """
 
 from collections import defaultdict
@@ -11,6 +13,7 @@ from dataclasses import asdict, dataclass
 
 from domain.outcome import Outcome, OutcomeKind
 from sluice.audit import AuditReport
+from sluice.fault_windows import WindowReport
 
 _BIN = 0.5
 _SERVED = 0.9
@@ -18,11 +21,29 @@ _STEADY = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One seed: what was hit, when, until when it is judged, and from when on service is due (``began`` unless it takes
+    its time to mend). Wall clock."""
+
+    hit: str
+    began: float
+    due: float
+    until: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """One cell. ``queries``: acknowledged records; ``copies_allowed``: what may have been in flight, for each process
-    that was killed or stood still."""
+    """One cell in one mode of delivery.
+
+    ``queries``: acknowledged records; ``copies_allowed``: what may have been in flight, for each process that was
+    killed or stood still; ``resume_s_max``: from when service was due; ``outage_s_max``: from the fault.
+    ``promises_broken``: without safe mode having been announced; ``promises_announced``: windows of K with too many
+    misses while it was. ``added_p99_ms_…``: from arrival to outcome less execution, of queries that arrived before
+    anything was broken and of those that arrived in the windows.
+    """
 
     cell: str
+    delivery: str
     seeds: int
     queries: int
     lost: int
@@ -32,77 +53,102 @@ class Verdict:
     late_unmarked: int
     resume_s_max: float
     resume_s_allowed: float | None
+    outage_s_max: float
     promises_broken: int
+    promises_announced: int
     on_time: float
+    calm_on_time: float
+    added_p99_ms_before: float
+    added_p99_ms_during: float
     hits: tuple[str, ...] = ()
+    windows: tuple[WindowReport, ...] = ()
 
     @property
     def faults(self) -> tuple[str, ...]:
         """What is not as promised; empty when all is."""
-        found = [
+        slow = self.resume_s_allowed is not None and self.resume_s_max > self.resume_s_allowed
+        calm = self.calm_on_time >= _SERVED
+        return tuple(
             name
             for name, bad in (
                 ("lost", self.lost),
                 ("late_unmarked", self.late_unmarked),
                 ("promises_broken", self.promises_broken),
                 ("duplicates", self.duplicates > self.copies_allowed),
+                ("resume_s_max", slow and calm),
+                ("no_calm", not calm),
             )
             if bad
-        ]
-        if self.resume_s_allowed is not None and self.resume_s_max > self.resume_s_allowed:
-            found.append("resume_s_max")
-        return tuple(found)
+        )
 
     def as_json(self) -> dict[str, object]:
         """Plain values."""
         return {**asdict(self), "faults": self.faults}
 
 
-def resumed_after(outcomes: Iterable[Outcome], began: float, ended: float) -> float:
-    """Seconds from ``began`` until queries that arrive are answered on time again, judged up to ``ended``."""
+def resumed_after(outcomes: Iterable[Outcome], due: float, until: float) -> float:
+    """Seconds from ``due`` until queries that arrive are answered on time again, judged up to ``until``."""
     asked: defaultdict[int, int] = defaultdict(int)
     served: defaultdict[int, int] = defaultdict(int)
     for outcome in outcomes:
-        if began <= outcome.arrival < ended and outcome.kind is not OutcomeKind.REJECTED:
-            place = int((outcome.arrival - began) / _BIN)
+        if due <= outcome.arrival < until and outcome.kind is not OutcomeKind.REJECTED:
+            place = int((outcome.arrival - due) / _BIN)
             asked[place] += 1
             served[place] += outcome.on_time
-    bins = sorted(asked)
-    good = [served[b] >= _SERVED * asked[b] for b in bins]
-    bad_before = [i for i in range(len(bins)) if not good[i]]
-    if not bad_before:
+    good = [asked[b] > 0 and served[b] >= _SERVED * asked[b] for b in range(int((until - due) / _BIN))]
+    if all(good):
         return 0.0
-    for i in range(bad_before[0], len(bins)):
-        if all(good[i : i + _STEADY]) and len(good[i : i + _STEADY]) == _STEADY:
-            return bins[i] * _BIN
-    return ended - began
+    for first in range(good.index(False), len(good) - _STEADY + 1):
+        if all(good[first : first + _STEADY]):
+            return first * _BIN
+    return until - due
 
 
 def judge(
     cell: str,
+    delivery: str,
     report: AuditReport,
     outcomes: Sequence[Outcome],
-    faults: Sequence[tuple[str, float, float]],
+    faults: Sequence[Fault],
     *,
+    calm: tuple[float, float],
     acknowledged: int,
-    kills: int,
-    in_flight: int,
+    copies_allowed: int,
     resume_s_allowed: float | None,
 ) -> Verdict:
-    """``faults``: (what was hit, when, until when its window lasts)."""
-    resumed = [resumed_after(outcomes, began, until) for _, began, until in faults]
+    """``calm``: from when to when load ran with nothing broken."""
+    resumed = [resumed_after(_within(outcomes, f.due, f.until), f.due, f.until) for f in faults]
+    outages = [resume + f.due - f.began if resume else 0.0 for resume, f in zip(resumed, faults, strict=True)]
+    before = [o for o in _within(outcomes, *calm) if o.kind is not OutcomeKind.REJECTED]
+    during = [o for f in faults for o in _within(outcomes, f.began, f.until) if o.kind is not OutcomeKind.REJECTED]
     return Verdict(
         cell=cell,
+        delivery=delivery,
         seeds=len(faults),
         queries=acknowledged,
         lost=report.lost + max(0, acknowledged - report.queries),
         duplicates=report.duplicates,
-        copies_allowed=kills * in_flight,
+        copies_allowed=copies_allowed,
         max_copies=report.max_copies,
         late_unmarked=report.late_unmarked,
         resume_s_max=round(max(resumed, default=0.0), 2),
         resume_s_allowed=resume_s_allowed,
+        outage_s_max=round(max(outages, default=0.0), 2),
         promises_broken=report.promises_broken,
+        promises_announced=sum(stream.broken - stream.unannounced for stream in report.promises),
         on_time=sum(o.on_time for o in outcomes) / max(1, len(outcomes)),
-        hits=tuple(hit for hit, _, _ in faults),
+        calm_on_time=sum(o.on_time for o in before) / max(1, len(before)),
+        added_p99_ms_before=_added_p99_ms(before),
+        added_p99_ms_during=_added_p99_ms(during),
+        hits=tuple(f.hit for f in faults),
+        windows=report.windows,
     )
+
+
+def _within(outcomes: Iterable[Outcome], began: float, until: float) -> list[Outcome]:
+    return [o for o in outcomes if began <= o.arrival < until]
+
+
+def _added_p99_ms(outcomes: Sequence[Outcome]) -> float:
+    added = sorted(o.at - o.arrival - o.execution_s for o in outcomes)
+    return round(1e3 * added[min(len(added) - 1, int(0.99 * len(added)))], 1) if added else 0.0

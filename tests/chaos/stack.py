@@ -75,7 +75,8 @@ class Child:
 
 @dataclass
 class Stack:
-    """Everything of one cell. ``sent``: query records acknowledged, by app."""
+    """Everything of one cell. ``sent``: query records acknowledged, by app. ``mended``: wall clock at which what was
+    broken served again, where that takes its time; 0 for none."""
 
     folder: Path
     settings: Settings
@@ -84,6 +85,7 @@ class Stack:
     children: dict[str, Child] = field(default_factory=dict)
     sent: dict[str, int] = field(default_factory=dict)
     kills: int = 0
+    mended: float = 0.0
     _numbers: int = 0
 
     @property

@@ -1,0 +1,100 @@
+"""What came of a chaos run, for machines (summary.json, windows.json) and for people (a table, a page)."""
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.table import Table
+
+from tests.chaos.cells import CELLS
+from tests.chaos.judge import Verdict
+
+EXACTLY = "exactly_once"
+
+_HEAD = """\
+# Chaos
+
+`make chaos`, {where}, {minutes:.0f} minutes, {queries:,} queries. One fault a seed, on an Apache Kafka of its own for
+each row, a process a stage, four devices, under load. Counted from the topics by `sluice audit`.
+
+- *duplicates*: outcomes beyond a query's first; allowed is what may have been in flight, for each process hit.
+- *resumed*: seconds until nine in ten queries were answered on time again, the longest of all seeds, from the fault
+  (of the broker's own faults: from when it served again; *outage* is from the fault).
+- *promises broken*: windows of K queries with more than m misses, without safe mode announced; *announced*: with it.
+- *added*: 99th percentile from arrival to outcome less execution, before anything was broken and in the windows.
+
+| cell | seeds | queries | lost | duplicates (allowed) | max copies | late unmarked | resumed s (allowed) | outage s \
+| promises broken (announced) | on time | added p99 ms before, during | not as promised |
+|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|
+"""
+
+
+def row_name(v: Verdict) -> str:
+    """``cell``, or ``cell (exactly once)``."""
+    return f"{v.cell} (exactly once)" if v.delivery == EXACTLY else v.cell
+
+
+def table(verdicts: Sequence[Verdict]) -> Table:
+    """For the terminal."""
+    shown = Table(title="Chaos")
+    columns = ("cell", "seeds", "queries", "lost", "duplicates", "late unmarked", "resumed in s", "promises", "on time")
+    for name in (*columns, "verdict"):
+        shown.add_column(name, justify="left" if name in {"cell", "verdict"} else "right")
+    for v in in_order(verdicts):
+        resumed = f"{v.resume_s_max:.1f}" + (f" of {v.resume_s_allowed:.0f}" if v.resume_s_allowed else "")
+        shown.add_row(
+            *(row_name(v), str(v.seeds), str(v.queries), str(v.lost), f"{v.duplicates} of {v.copies_allowed}"),
+            *(str(v.late_unmarked), resumed, str(v.promises_broken), f"{100 * v.on_time:.1f} %"),
+            ", ".join(v.faults) or "as promised",
+            style="red" if v.faults else "",
+        )
+    return shown
+
+
+def in_order(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """As cells are listed, at least once before exactly once."""
+    places = {name: place for place, name in enumerate(CELLS)}
+    return sorted(verdicts, key=lambda v: (places.get(v.cell, len(places)), v.delivery == EXACTLY))
+
+
+def write(out: Path, verdicts: Sequence[Verdict], seconds: float, docs: Path | None = None) -> None:
+    """summary.json, windows.json (which `sluice audit --windows` reads) and report.md; the page also as ``docs``."""
+    out.mkdir(parents=True, exist_ok=True)
+    listed = in_order(verdicts)
+    summary = {
+        "machine": _where(),
+        "seconds": round(seconds),
+        "queries": sum(v.queries for v in listed),
+        "cells": {row_name(v): v.as_json() for v in listed},
+    }
+    (out / "summary.json").write_text(json.dumps(summary, indent=1))
+    windows = [{"cell": row_name(v), **asdict(w)} for v in listed for w in v.windows]
+    (out / "windows.json").write_text(json.dumps(windows, indent=1))
+    text = page(listed, seconds)
+    (out / "report.md").write_text(text)
+    if docs is not None:
+        docs.parent.mkdir(parents=True, exist_ok=True)
+        docs.write_text(text)
+
+
+def page(verdicts: Sequence[Verdict], seconds: float) -> str:
+    """Raw counts, a row a cell."""
+    queries = sum(v.queries for v in verdicts)
+    lines = _HEAD.format(where=_where(), minutes=seconds / 60, queries=queries).splitlines()
+    for v in verdicts:
+        allowed = f"{v.resume_s_allowed:.0f}" if v.resume_s_allowed else "-"
+        lines.append(
+            f"| {row_name(v)} | {v.seeds} | {v.queries} | {v.lost} | {v.duplicates} ({v.copies_allowed}) "
+            f"| {v.max_copies} | {v.late_unmarked} | {v.resume_s_max:.1f} ({allowed}) | {v.outage_s_max:.1f} "
+            f"| {v.promises_broken} ({v.promises_announced}) | {100 * v.on_time:.1f} % "
+            f"| {v.added_p99_ms_before:.0f}, {v.added_p99_ms_during:.0f} | {', '.join(v.faults)} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _where() -> str:
+    return f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, {datetime.now(UTC):%Y-%m-%d}"
