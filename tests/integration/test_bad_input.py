@@ -9,7 +9,9 @@ import orjson
 import pytest
 
 from domain.outcome import OutcomeKind
+from sluice.reading import read_results
 from streams import codec, connect
+from streams.ports import TopicPartition
 from tests.harness import PIXELS, Running, running, settings_for
 
 BROKERS = ["memory", pytest.param("kafka", marks=pytest.mark.kafka)]
@@ -118,3 +120,21 @@ async def test_memory_stays_bounded_under_a_flood_of_garbage(system: Running) ->
     report = await system.settled(within=30.0)
     assert report.dead_letters == 2000
     assert report.lost == 0
+
+
+async def test_poison_reaches_the_dead_letters_within_a_second_and_its_partition_goes_on(system: Running) -> None:
+    for _ in range(5):
+        await system.send("toy", b"\xff\x00 no record of ours")
+        await asyncio.sleep(0.2)
+    behind = await system.ask(parameters={"latency_ms": 5_000})
+    report = await system.settled()
+    assert (report.dead_letters, report.balanced) == (5, True)
+    source = TopicPartition(system.topics.queries("toy"), 0)
+    asked = {r.offset: r.timestamp async for r in read_results(system.broker, [source], follow=False)}
+    took = []
+    for letter in await system.dead_letters():
+        origin = codec.dead_letter_origin(letter)
+        assert origin is not None and origin[:2] == source
+        took.append(letter.timestamp - asked[origin[2]])
+    assert min(took) < 1.0  # the others say as much of this machine as of the door
+    assert (await system.outcomes())[behind].kind is OutcomeKind.ANSWERED
