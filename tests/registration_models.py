@@ -81,7 +81,7 @@ def request_of(model: Path, validation: Path, **changes: Any) -> Request:
         "model": model,
         "app": "mine",
         "validation": validation,
-        "batches": (1, 8, 64),
+        "batches": (1, 8),
         "effort": QUICK,
         "limits": GeneratorLimits(memory_bytes=16 << 30, seconds=60.0),
         **changes,

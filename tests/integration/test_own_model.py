@@ -74,7 +74,7 @@ def test_register_up_infer_is_all_it_takes(place: tuple[Path, dict[str, str]]) -
     folder, environment = place
     run(sys.executable, str(ROOT / "examples/numpy_model.py"), "my-model", folder=folder, environment=environment)
     made = told(
-        "register", "my-model/model.onnx", "--app", "clouds", "--validation", "my-model/rows.npz", "--repeats", "10",
+        "register", "my-model/model.onnx", "--app", "clouds", "--validation", "my-model/rows.npz", "--repeats", "7",
         folder=folder, environment=environment,
     )  # fmt: skip
     assert len(made["variants"]) >= 4
@@ -134,17 +134,23 @@ def test_a_retired_app_is_served_no_more_and_its_version_can_be_served_again_whi
         assert answer["outcome"]["kind"] == "answered"
 
 
-@pytest.mark.parametrize(("script", "rows"), [("images_model.py", "rows"), ("text_model.py", "rows.npz")])
-def test_the_other_examples_are_taken_as_well(place: tuple[Path, dict[str, str]], script: str, rows: str) -> None:
+@pytest.mark.parametrize(
+    ("script", "rows", "options"),
+    [("images_model.py", "rows", ()), ("text_model.py", "rows.npz", ("--varying", "line"))],
+)
+def test_the_other_examples_are_taken_as_well(
+    place: tuple[Path, dict[str, str]], script: str, rows: str, options: tuple[str, ...]
+) -> None:
     folder, environment = place
     name = script.removesuffix("_model.py")
     run(sys.executable, str(ROOT / "examples" / script), name, folder=folder, environment=environment)
     made = told(
         "register", f"{name}/model.onnx", "--app", f"my-{name}", "--validation", f"{name}/{rows}", "--repeats", "7",
-        folder=folder, environment=environment,
+        *options, folder=folder, environment=environment,
     )  # fmt: skip
     assert len(made["variants"]) >= 4
     assert max(v["accuracy"] for v in made["variants"]) > made["chance"] + 0.2
+    assert bool(made["variants"][0]["latency_ms_by_length"]) == bool(options)
 
 
 @pytest.mark.kafka

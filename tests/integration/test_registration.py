@@ -54,7 +54,7 @@ def sklearn_registered(tmp_path_factory: pytest.TempPathFactory) -> tuple[Regist
     np.savez(folder / "rows.npz", pixels=x[900:], y=y[900:])
     home = folder / "home"
     request = request_of(
-        folder / "model.onnx", folder / "rows.npz", batches=BATCH_SIZES, effort=Effort(least=7, enough=20, share=0.05)
+        folder / "model.onnx", folder / "rows.npz", batches=BATCH_SIZES, effort=Effort(least=7, enough=8, share=0.01)
     )
     return register(request, home), home
 
@@ -233,7 +233,7 @@ async def test_cancelled_anywhere_it_shows_nothing_and_goes_on_where_it_stopped(
 
 def test_killed_it_goes_on_and_meanwhile_nobody_sees_it(tmp_path: Path) -> None:
     model, rows, home = write_model(tmp_path, linear()), write_rows(tmp_path), tmp_path / "home"
-    command = [*SLUICE, "register", str(model), "--app", "mine", "--validation", str(rows), "--json"]
+    command = [*SLUICE, "register", str(model), "--app", "mine", "--validation", str(rows), "--json", "--repeats", "7"]
     environment = {**os.environ, "SLUICE_HOME": str(home)}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     kept = home / "registered" / "jobs"
