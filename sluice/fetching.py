@@ -80,7 +80,8 @@ def _opened(url: str) -> IO[bytes]:
     try:
         opened: IO[bytes] = fsspec.open(url, "rb").open()
     except ImportError as error:
-        needed = (error.name or scheme).partition(".")[0]
+        known = str(fsspec.registry.known_implementations.get(scheme, {}).get("class", scheme))
+        needed = (error.name or known).partition(".")[0]
         raise ConfigurationError(f"{scheme}:// needs the package {needed}; install it beside fsspec") from None
     except Exception as error:  # each protocol raises its own; the cause may repeat what the address keeps secret
         raise _unreadable(url, error) from None

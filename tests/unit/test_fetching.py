@@ -68,9 +68,12 @@ def test_neither_an_error_nor_its_cause_repeats_a_secret(tmp_path: Path, monkeyp
     assert refused.value.__cause__ is None and refused.value.__suppress_context__
 
 
-def test_a_protocol_whose_client_is_missing_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("cause", [ModuleNotFoundError("no s3fs", name="s3fs"), ImportError("install a package")])
+def test_a_protocol_whose_client_is_missing_names_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: ImportError
+) -> None:
     def absent(url: str, mode: str) -> None:
-        raise ModuleNotFoundError("no s3fs", name="s3fs")
+        raise cause
 
     monkeypatch.setattr(fsspec, "open", absent)
     with pytest.raises(ConfigurationError, match="needs the package s3fs"):
