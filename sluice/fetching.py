@@ -75,12 +75,13 @@ def _opened(url: str) -> IO[bytes]:
         raise InvalidInputError(FIELD, f"{shown(url)}: {scheme!r} is not one of {', '.join(sorted(_REMOTE))}")
     try:
         import fsspec
+        from fsspec.registry import known_implementations
     except ImportError:
         raise ConfigurationError("models at addresses need fsspec; install sluicegate[remote]") from None
     try:
         opened: IO[bytes] = fsspec.open(url, "rb").open()
     except ImportError as error:
-        known = str(fsspec.registry.known_implementations.get(scheme, {}).get("class", scheme))
+        known = str(known_implementations.get(scheme, {}).get("class", scheme))
         needed = (error.name or known).partition(".")[0]
         raise ConfigurationError(f"{scheme}:// needs the package {needed}; install it beside fsspec") from None
     except Exception as error:  # each protocol raises its own; the cause may repeat what the address keeps secret
