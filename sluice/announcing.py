@@ -31,7 +31,7 @@ WAIT = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """``place``: topic and offset from which on a reader has seen it. ``plan``: that serves it, None where none did yet.
+    """``place``: topic and offset from which on a reader has seen it. ``plan``: that serves it, None where none did.
 
     ``why``: what went wrong, where nothing was told.
     """
@@ -70,7 +70,7 @@ async def announce(settings: Settings, app: str, *, wait: float = WAIT) -> Annou
 async def planned(
     broker: Broker, topics: Topics, app: str, variants: Collection[str], *, within: float
 ) -> Epoch | None:
-    """The newest plan once it hosts these of ``app`` (none where ``variants`` is empty) and a device has loaded them."""
+    """The newest plan once it hosts these of ``app`` (none: ``variants`` is empty) and a device has loaded them."""
     watch = _Watch(app, frozenset(variants), topics.plan)
     partitions = [TopicPartition(topics.plan, 0), TopicPartition(topics.acks, 0)]
     try:

@@ -233,6 +233,6 @@ def _show_expectations(table: SelectionTable) -> None:
     out.print(f"accuracy {e.accuracy:.5f}, violation {e.violation:.3g}, utilisation {e.utilisation:.1%}")
     if e.violation > _LOOSE:
         out.print(
-            f"[yellow]{table.qps:g} queries/s are more than {table.workers} such workers can hold: the bound on violations "
-            "is loose here, and running workers would fall back on the fastest variant and drop early[/]"
+            f"[yellow]{table.qps:g} queries/s are more than {table.workers} such workers can hold: the bound on "
+            "violations is loose here, and running workers would fall back on the fastest variant and drop early[/]"
         )
