@@ -27,7 +27,7 @@ def test_workers_of_spare_devices_are_the_drivers(tmp_path: Path) -> None:
     system = built(tmp_path, scaling=ScalingSettings(spare=("d1",)))
     assert {"worker d0", "worker d1"} & {s.name for s in system.stages(["worker"])} == {"worker d0"}
     assert "worker d1" in {s.name for s in system.stages(["worker"], devices=["d1"])}
-    assert {s.name for s in system.stages(["scaler"])} == {"scaler"}
+    assert "scaler" in {s.name for s in system.stages(["scaler"])}
     assert system._asked_for("scaler")  # all stages at once would open the sink's files
     assert not built(tmp_path)._asked_for("scaler")
 
