@@ -112,6 +112,7 @@ class SliceRunner:
         self.watch: Watch | None = None
         self._waiting: dict[Query, _Waiting] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._unloads: set[asyncio.Task[None]] = set()
         self._wakes = Wakes(clock)
         self._loading = asyncio.Lock()
         self._retiring: set[str] = set()
@@ -342,9 +343,11 @@ class SliceRunner:
         for action in actions:
             match action:
                 case Load(variant, max_batch):
-                    self._spawn(self._load(variant, max_batch))
+                    self._spawn(self._load(variant, max_batch, tuple(self._unloads)))
                 case Unload(variant):
-                    self._spawn(self._unload(variant))
+                    unload = self._spawn(self._unload(variant))
+                    self._unloads.add(unload)
+                    unload.add_done_callback(self._unloads.discard)
                 case Host(change):
                     self._book.hosting(change)
                     self._tell_station(change)
@@ -369,7 +372,10 @@ class SliceRunner:
                 self._retiring.discard(app)
                 self._tell_staging(Retired(app))
 
-    async def _load(self, variant: str, max_batch: int) -> None:
+    async def _load(self, variant: str, max_batch: int, after: Sequence["asyncio.Task[None]"]) -> None:
+        """``after``: what makes room for it; a batch may still run there."""
+        if after:
+            await asyncio.wait(after)
         try:
             async with self._loading:
                 await self._executor.load(self._catalogue.variants[variant], max_batch=max_batch)
@@ -391,10 +397,11 @@ class SliceRunner:
 
     # -- tasks and timers
 
-    def _spawn(self, work: Any) -> None:
+    def _spawn(self, work: Any) -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._reap)
+        return task
 
     def _reap(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
