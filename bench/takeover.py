@@ -1,0 +1,170 @@
+"""How soon a standby plans once the active planner is killed, under load, on Apache Kafka.
+
+Planners are processes of their own, everything else runs here on two emulated devices. Each round kills the leader
+(SIGKILL) under 60 queries/s, measures the time to the first plan of a higher term, and starts another standby. What
+happened to the queries is read from the topics by the audit.
+
+    python bench/takeover.py [--kafka kafka://host:port] [--rounds 5] [--lease 3]
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import signal
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.pipeline import PIXELS, catalogue
+from domain.plan import Plan
+from domain.tensor import Tensor
+from profiles.folder import save_catalogue
+from sluice.audit import read_topics
+from sluice.reading import read_results
+from sluice.settings import DeviceSettings, PlannerSettings, Settings, WorkerSettings, load
+from sluice.wiring import System
+from stages.run import run_stages
+from streams import codec, connect, control
+from streams.local_broker import LocalBroker
+from streams.ports import TopicPartition
+
+QPS = 60.0
+
+
+async def newest(system: System) -> Plan | None:
+    """The plan in force."""
+    partition = TopicPartition(system.topics.plan, 0)
+    found = [
+        control.decode_plan(r.value)
+        async for r in read_results(system.broker, [partition], follow=False)
+        if r.value is not None
+    ]
+    return max(found, key=lambda plan: plan.epoch, default=None)
+
+
+async def planner(folder: Path, number: int) -> tuple[asyncio.subprocess.Process, Path]:
+    """One more planner process, up, and its log."""
+    file = folder / f"planner{number}.log"
+    with file.open("wb") as log:
+        command = (sys.executable, "-m", "sluice.main", "up", "planner", "--settings", str(folder / "settings.json"))
+        process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
+    while "Ctrl-C" not in file.read_text():
+        await asyncio.sleep(0.1)
+    return process, file
+
+
+async def ask_on(system: System, asked: list[str]) -> None:
+    """Queries at a steady rate."""
+    tensor = Tensor("image", "FP32", (1, PIXELS), bytes(4 * PIXELS))
+    while True:
+        asked.append(f"q{len(asked)}")
+        message = codec.encode_query(asked[-1], (tensor,), app="bench", now=system.clock.wall())
+        topic = system.topics.queries("bench")
+        await system.producer.send(topic, message.value, key=message.key, headers=message.headers)
+        await asyncio.sleep(1.0 / QPS)
+
+
+async def takeovers(system: System, folder: Path, rounds: int) -> list[float]:
+    """Seconds from each kill to the standby's first plan."""
+    found: list[float] = []
+    running = [await planner(folder, 0)]
+    try:
+        while await newest(system) is None:
+            await asyncio.sleep(0.1)
+        for number in range(1, rounds + 1):
+            running.append(await planner(folder, number))
+            await asyncio.sleep(3.0)  # it hears demand and devices
+            before = await newest(system)
+            assert before is not None
+            leader, _ = running.pop(0)
+            began = time.monotonic()
+            os.kill(leader.pid, signal.SIGKILL)
+            await leader.wait()
+            while (plan := await newest(system)) is None or plan.epoch.term <= before.epoch.term:
+                await asyncio.sleep(0.02)
+            found.append(time.monotonic() - began)
+    finally:
+        for process, _ in running:
+            process.terminate()
+            await process.wait()
+    return found
+
+
+async def measured(url: str, rounds: int, lease: float, folder: Path) -> dict[str, object]:
+    """All rounds, and what became of the queries."""
+    save_catalogue(folder / "catalogue", catalogue(), {})
+    settings = Settings(
+        broker=url,
+        prefix=f"takeover{os.getpid()}",
+        home=folder,
+        runs=folder / "runs",
+        catalogue=folder / "catalogue",
+        devices=(DeviceSettings(name="d0"), DeviceSettings(name="d1")),
+        worker=WorkerSettings(executor="emulated"),
+        planner=PlannerSettings(lease_s=lease),
+    )
+    (folder / "settings.json").write_text(json.dumps(settings.model_dump(mode="json", exclude={"http"})))
+    broker = connect(url)
+    producer = broker.producer()
+    await producer.start()
+    (folder / "run").mkdir()
+    system = System(settings, catalogue(), Path(), broker, producer, folder / "run")
+    await system.create_topics()
+    stop = asyncio.Event()
+    serving = asyncio.create_task(run_stages(system.stages(["admission", "router", "worker"]), stop))
+    asked: list[str] = []
+    asking = asyncio.create_task(ask_on(system, asked))
+    try:
+        took = await takeovers(system, folder, rounds)
+    finally:
+        asking.cancel()
+        with suppress(asyncio.CancelledError):
+            await asking
+        await producer.flush()
+        await asyncio.sleep(3.0)
+        report = (await read_topics(broker, system.topics)).report()
+        stop.set()
+        await serving
+        system.close()
+        await producer.stop()
+        await broker.close()
+    took.sort()
+    return {
+        "machine": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}",
+        "lease_s": lease,
+        "rounds": len(took),
+        "median_s": round(took[len(took) // 2], 2),
+        "worst_s": round(took[-1], 2),
+        "within_lease_and_a_second": sum(t <= lease + 1.0 for t in took),
+        "queries": report.queries,
+        "lost": report.lost,
+        "duplicates": report.duplicates,
+    }
+
+
+def main() -> None:
+    """Print the result as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kafka", help="a broker that runs; else one is started")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--lease", type=float, default=3.0)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        local = None if arguments.kafka else LocalBroker(folder / "kafka", home=load().home)
+        url = str(arguments.kafka if local is None else local.start(within=120.0).url)
+        try:
+            print(json.dumps(asyncio.run(measured(url, arguments.rounds, arguments.lease, folder)), indent=2))
+        finally:
+            if local is not None:
+                local.stop()
+
+
+if __name__ == "__main__":
+    main()
