@@ -1,4 +1,4 @@
-"""Two planners in processes of their own on Apache Kafka: the active one is killed, or stands still, under load."""
+"""Planners in processes of their own on Apache Kafka: the active one ends, is killed, stands still, all under load."""
 
 import asyncio
 import os
@@ -11,31 +11,53 @@ from pathlib import Path
 import pytest
 
 from domain.lease import Lease
+from domain.plan import Plan
 from streams import connect, control
 from tests.harness import Running, running, toy_catalogue
-from tests.integration.test_processes import ask_for, newest_plan, processes, spawned_settings
+from tests.integration.test_processes import newest_plan, processes, spawned_settings
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
+LEASE = 2.0
 BUSY = 2.0
 """Seconds allowed beyond the lease and one second: processes here share few cores with the rest of the suite."""
 
+Standbys = dict[Path, asyncio.subprocess.Process]
+"""By the file of its log."""
+
 
 @asynccontextmanager
-async def standby(run: Running, folder: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A second planner under the settings of ``processes``, once the first one leads."""
-    await run.planned(within=60.0)
-    with (folder / "standby.log").open("wb") as log:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "sluice.main", "up", "planner", "--settings", str(folder / "settings.yaml")),
-            stdout=log,
-            stderr=log,
-        )
-        try:
-            yield process
-        finally:
-            process.terminate()
-            await process.wait()
+async def standbys(run: Running, folder: Path, count: int) -> AsyncIterator[Standbys]:
+    """Further planners under the settings of ``processes``, once the first one leads."""
+    await run.planned(within=90.0)
+    found: Standbys = {}
+    for i in range(count):
+        file = folder / f"standby{i}.log"
+        with file.open("wb") as log:
+            found[file] = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "sluice.main", "up", "planner", "--settings", str(folder / "settings.yaml")),
+                stdout=log,
+                stderr=log,
+            )
+    try:
+        yield found
+    finally:
+        for process in found.values():
+            if process.returncode is None:
+                process.terminate()
+        await asyncio.gather(*(process.wait() for process in found.values()))
+
+
+def text(file: Path) -> str:
+    """What a process has written, on one line."""
+    return " ".join(file.read_text().split())
+
+
+async def told(file: Path, line: str) -> None:
+    """Wait until a process has written ``line``."""
+    async with asyncio.timeout(90.0):
+        while line not in text(file):
+            await asyncio.sleep(0.05)
 
 
 async def leases(run: Running) -> list[Lease]:
@@ -43,64 +65,79 @@ async def leases(run: Running) -> list[Lease]:
     return [control.decode_lease(r.value) for r in records if r.value and r.key == control.LEASE_KEY]
 
 
-async def term_above(run: Running, term: int, *, within: float) -> float:
-    """Seconds until a plan of a higher term is on the topic."""
+async def plan_above(run: Running, term: int) -> tuple[Plan, float]:
+    """The newest plan once it is of a higher term, and the seconds until then."""
     loop = asyncio.get_running_loop()
     began = loop.time()
-    async with asyncio.timeout(within):
+    async with asyncio.timeout(LEASE + 1.0 + BUSY + 5.0):
         while True:
             plan = await newest_plan(run)
             if plan is not None and plan.epoch.term > term:
-                return loop.time() - began
+                return plan, loop.time() - began
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-async def test_the_standby_plans_within_the_lease_while_queries_are_answered(
-    how: signal.Signals, kafka_url: str, tmp_path: Path
-) -> None:
-    settings = spawned_settings(kafka_url, tmp_path)
-    allowed = settings.planner.lease_s + 1.0 + BUSY
+async def who_leads(found: Standbys, term: int) -> asyncio.subprocess.Process:
+    """Which of them says that it leads since ``term``."""
+    async with asyncio.timeout(20.0):
+        while True:
+            for file, process in found.items():
+                if f"leads: term {term} " in text(file):
+                    return process
+            await asyncio.sleep(0.05)
+
+
+async def ask_on(run: Running, qps: float) -> None:
+    while True:
+        await run.ask()
+        await asyncio.sleep(1.0 / qps)
+
+
+async def test_planners_follow_one_another_while_every_query_is_answered(kafka_url: str, tmp_path: Path) -> None:
+    settings = spawned_settings(kafka_url, tmp_path).model_copy()
+    settings = settings.model_copy(update={"planner": settings.planner.model_copy(update={"lease_s": LEASE})})
     sink = running(settings, connect(kafka_url), catalogue=toy_catalogue(slo=1.0), roles=("sink",))
-    async with sink as run, processes(settings, tmp_path) as started, standby(run, tmp_path) as second:
-        asking = asyncio.create_task(ask_for(run, seconds=12.0, qps=80))
-        await asyncio.sleep(5.0)  # the standby is up and hears
-        before = await newest_plan(run)
-        assert before is not None
-        terms = {lease.term for lease in await leases(run)}
-        assert terms == {before.epoch.term}  # the standby has claimed nothing
-        already = set(run.ids)
-        os.kill(started["planner"].pid, how)
+    async with sink as run, processes(settings, tmp_path) as started, standbys(run, tmp_path, 3) as others:
+        for file in others:
+            await told(file, "Ctrl-C stops")
+        asking = asyncio.create_task(ask_on(run, 60.0))
+        await asyncio.sleep(2.0)  # they hear demand and devices
+        first = await newest_plan(run)
+        assert first is not None
+        assert {lease.term for lease in await leases(run)} == {first.epoch.term}  # who stands by has claimed nothing
+
+        # In good order: the next one leads at once.
+        started["planner"].terminate()
+        await started["planner"].wait()
+        second, took = await plan_above(run, first.epoch.term)
+        assert took < 1.0
+        assert any(lease.released for lease in await leases(run))
+
+        # Killed: within the lease and one second.
+        await asyncio.sleep(1.0)
+        os.kill((await who_leads(others, second.epoch.term)).pid, signal.SIGKILL)
+        third, took = await plan_above(run, second.epoch.term)
+        assert 0.5 * LEASE < took < LEASE + 1.0 + BUSY
+
+        # Standing still: the same, and it leads no more when it comes back.
+        await asyncio.sleep(1.0)
+        stopped = await who_leads(others, third.epoch.term)
+        os.kill(stopped.pid, signal.SIGSTOP)
         try:
-            took = await term_above(run, before.epoch.term, within=allowed + 5.0)
-            assert settings.planner.lease_s - 1.5 < took < allowed
-            await asking
+            fourth, took = await plan_above(run, third.epoch.term)
+            assert 0.5 * LEASE < took < LEASE + 1.0 + BUSY
         finally:
-            if how is signal.SIGSTOP:
-                os.kill(started["planner"].pid, signal.SIGCONT)
-        after = await newest_plan(run)
-        assert after is not None
-        await ask_for(run, seconds=2.0, qps=40)
+            os.kill(stopped.pid, signal.SIGCONT)
+        await asyncio.sleep(1.0)
+        newest = await newest_plan(run)
+        assert newest is not None
+        assert newest.epoch.term == fourth.epoch.term
+        assert stopped.returncode is None
+
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
         report = await run.settled(within=30.0)
         assert report.balanced, report.examples
         outcomes = await run.outcomes()
-        during = [outcome for query, outcome in outcomes.items() if query not in already]
-        assert len(during) > 300
-        assert sum(o.on_time for o in during) > 0.95 * len(during)
-        assert second.returncode is None
-        newest = await newest_plan(run)
-        assert newest is not None
-        assert newest.epoch.term == after.epoch.term  # who stood still has come back and leads no more
-
-
-async def test_who_ends_in_good_order_is_followed_at_once(kafka_url: str, tmp_path: Path) -> None:
-    settings = spawned_settings(kafka_url, tmp_path)
-    sink = running(settings, connect(kafka_url), catalogue=toy_catalogue(slo=1.0), roles=("sink",))
-    async with sink as run, processes(settings, tmp_path) as started, standby(run, tmp_path):
-        await asyncio.sleep(4.0)
-        before = await newest_plan(run)
-        assert before is not None
-        started["planner"].terminate()
-        await started["planner"].wait()
-        assert await term_above(run, before.epoch.term, within=10.0) < 1.0
-        assert any(lease.released for lease in await leases(run))
+        assert len(outcomes) > 300
+        assert sum(o.on_time for o in outcomes.values()) > 0.95 * len(outcomes)
