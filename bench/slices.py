@@ -1,8 +1,15 @@
 """GPU slices: what decisions cost, and the figures of PROTEAN (Middleware 2024) on our models beside the paper's.
 
-Usage: python bench/slices.py [costs] [figures] [fbr] [bill]     (all by default; results in reports/bench/slices.json)
+    python bench/slices.py [costs] [fbr] [bill]              results in reports/bench/slices.json
+    python bench/slices.py --figure 5 --figure t4            protean-5.html, .png and .json in reports/protean
+    python bench/slices.py --figure all --seeds 5
+
+2 motivation, 5 compliance, 6 parts of the P99, 7 geometry over time, 8 distribution, 9 spot, 10 throughput and use,
+11 Twitter, 12 and 13 language models, 14 shares of strict queries, 15 a tighter SLO, 16 GPUlet, 17 Oracle and whose
+share of the gain is what, t4 all strict, t5 all best effort. Needs no data.
 """
 
+import argparse
 import json
 import os
 import platform
@@ -13,10 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench.protean.figures import FIGURES
+from bench.protean.pages import write
+from bench.protean.runs import Options, scenario
 from domain.app import QueryClass
 from planner.geometry.demand import SliceDemand, slack_left, slice_problem
 from planner.geometry.fleets import sliced
@@ -27,19 +36,8 @@ from planner.procurement import PER_GPU
 from policies.placement.bandwidth import Colocation, estimate_fbr
 from policies.placement.choice import SliceLoad, ascending, choose_best_effort, choose_strict, strict_first
 from simulator.slices.costs import savings
-from simulator.slices.experiment import run_once, together
-from simulator.slices.spec import SliceScenario, slice_scenario
 
-SCENARIOS = Path(__file__).parents[1] / "examples" / "scenarios"
 TARGET = Path("reports/bench/slices.json")
-
-
-def document(name: str, **changes: Any) -> dict[str, Any]:
-    """A shipped scenario with some sections merged or replaced."""
-    found: dict[str, Any] = yaml.safe_load((SCENARIOS / f"{name}.yaml").read_text())
-    for key, value in changes.items():
-        found[key] = {**found[key], **value} if isinstance(found.get(key), dict) and key != "systems" else value
-    return found
 
 
 def costs() -> dict[str, float]:
@@ -66,38 +64,6 @@ def costs() -> dict[str, float]:
     return found
 
 
-def figures(seeds: int = 1) -> dict[str, Any]:
-    """Systems side by side where the paper has a figure: by figure, then system."""
-    systems = ("protean", "joint", "infless", "molecule", "naive", "mig-only", "mps-mig", "smart", "gpulet")
-    found: dict[str, Any] = {}
-    for strict in ("vgg19", "resnet50", "shufflenetv2", "dpn92"):
-        found[f"fig 5/6 {strict}"] = compared(scenario("protean-wiki", workload={"strict": strict}), systems, seeds)
-    found["fig 11 twitter"] = compared(scenario("protean-twitter"), systems, seeds)
-    language = {"traces": {"scale": 0.0256}, "workload": {"strict": "bert"}}
-    found["fig 12/13 bert, 128 rps"] = compared(scenario("protean-wiki", **language), systems, seeds)
-    for share in (0.25, 0.75, 1.0, 0.0):
-        one = scenario("protean-wiki", workload={"strict": "resnet50", "strict_share": share})
-        name = {1.0: "table 4, all strict", 0.0: "table 5, all best effort"}.get(
-            share, f"fig 14 {100 * share:.0f} % strict"
-        )
-        found[name] = compared(one, systems[:5], seeds)
-    tight = scenario("protean-wiki", workload={"slo_multiplier": 2.0, "strict": "resnet50"})
-    found["fig 15 SLO 2x, resnet50"] = compared(tight, systems[:5], seeds)
-    return found
-
-
-def compared(one: SliceScenario, systems: tuple[str, ...], seeds: int) -> dict[str, Any]:
-    """Means over seeds, 90 s each."""
-    keys = ("slo_compliance_strict", "p99_strict_ms", "p50_best_effort_ms", "p99_best_effort_ms", "strict_qps_per_gpu")
-    result: dict[str, Any] = {}
-    for label in systems:
-        runs = [run_once(one, label, seed, time.perf_counter) for seed in range(seeds)]
-        merged = together(runs)
-        parts = {k: round(v, 1) for k, v in merged["p99_strict_parts_ms"].items()}
-        result[label] = {k: round(merged[k], 4) for k in keys} | {"p99_parts_ms": parts}
-    return result
-
-
 def fbr() -> dict[str, float]:
     """Relative errors of estimated FBR with 2 % noise on every measured slowdown."""
     rng = np.random.default_rng(0)
@@ -118,11 +84,6 @@ def bill() -> dict[str, Any]:
     return {cloud: {str(p): dict(s) for p, s in savings(prices).items()} for cloud, prices in PER_GPU.items()}
 
 
-def scenario(name: str, **changes: Any) -> SliceScenario:
-    """A shipped scenario, 90 s of it."""
-    return slice_scenario(document(name, **{"duration_s": 90, **changes}))
-
-
 def cpu(call: Callable[[], Any], times: int) -> float:
     """CPU seconds of one call, the best of three rounds."""
     rounds = []
@@ -134,12 +95,11 @@ def cpu(call: Callable[[], Any], times: int) -> float:
     return min(rounds)
 
 
-PARTS: Mapping[str, Callable[[], Any]] = {"costs": costs, "fbr": fbr, "bill": bill, "figures": figures}
+PARTS: Mapping[str, Callable[[], Any]] = {"costs": costs, "fbr": fbr, "bill": bill}
 
 
-def main() -> None:
+def parts(asked: list[str]) -> None:
     """Run the parts asked for and write them down."""
-    asked = sys.argv[1:] or list(PARTS)
     found: dict[str, Any] = json.loads(TARGET.read_text()) if TARGET.exists() else {}
     found["machine"] = (
         f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {platform.python_version()}"
@@ -149,6 +109,31 @@ def main() -> None:
         print(json.dumps({name: found[name]}, indent=1))
     TARGET.parent.mkdir(parents=True, exist_ok=True)
     TARGET.write_text(json.dumps(found, indent=1))
+
+
+def pages(asked: list[str], options: Options) -> None:
+    """A page, a PNG and a JSON file for each figure."""
+    for name in asked:
+        print(f"figure {name}", flush=True)
+        started = time.process_time()
+        result = FIGURES[name](options)
+        print(f"figure {name}: {write(result, options, time.process_time() - started)}", flush=True)
+
+
+def main() -> None:
+    """Parts and figures asked for; all parts where nothing is."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: all, where no figure is asked for")
+    parser.add_argument("--figure", action="append", default=[], choices=[*FIGURES, "all"], help="may be given again")
+    parser.add_argument("--out", type=Path, default=Path("reports/protean"))
+    parser.add_argument("--seeds", type=int, default=2, help="runs a system")
+    parser.add_argument("--seconds", type=float, default=90.0, help="of each run")
+    parser.add_argument("--first", type=int, default=0, help="seed of the first run")
+    arguments = parser.parse_args()
+    if arguments.parts or not arguments.figure:
+        parts(arguments.parts or list(PARTS))
+    options = Options(arguments.out, arguments.seeds, arguments.seconds, arguments.first)
+    pages(list(FIGURES) if "all" in arguments.figure else arguments.figure, options)
 
 
 if __name__ == "__main__":

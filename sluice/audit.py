@@ -22,7 +22,7 @@ _EXAMPLES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
-    """What was found. ``balanced``: nothing lost, duplicated, unknown or marked wrongly."""
+    """What was found. ``balanced``: nothing lost, duplicated, unknown or marked wrongly. ``cost``: money by kind."""
 
     queries: int
     outcomes: int
@@ -36,6 +36,7 @@ class AuditReport:
     kinds: Mapping[str, int]
     examples: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     summary: Summary | None = None
+    cost: Mapping[str, float] = field(default_factory=dict)
     promises: tuple[StreamReport, ...] = ()
     windows: tuple[WindowReport, ...] = ()
 
@@ -66,6 +67,7 @@ class Audit:
         self._kinds: Counter[str] = Counter()
         self._fold = OutcomeFold()
         self._late_unmarked: list[str] = []
+        self._cost: Mapping[str, float] = {}
         self._promises = PromiseAudit()
 
     def add_query(self, record: Record) -> None:
@@ -99,6 +101,8 @@ class Audit:
         if record.value is not None:
             said = control.decode_announce(record.value)
             self._missed.add(said, record.timestamp)
+            if said.subject == control.COST_SUBJECT:
+                self._cost = {kind: money for kind, money in (said.data or {}).items() if isinstance(money, float)}
             self._promises.add_status((record.key or b"").decode(errors="replace"), said, record.timestamp)
 
     def devices_missed(self) -> tuple[FaultWindow, ...]:
@@ -131,6 +135,7 @@ class Audit:
                 "late_unmarked": tuple(self._late_unmarked[:_EXAMPLES]),
             },
             summary=self._fold.summary(),
+            cost=self._cost,
             promises=promises,
             windows=report_by_window(
                 windows,

@@ -50,8 +50,6 @@ from streams.topics import Topics
 
 log = logging.getLogger(__name__)
 
-COST = "cost"
-"""Subject of the bill on the status topic."""
 _LONGEST = 60.0
 """Seconds that a worker is left to finish what it has where no deadline presses."""
 _GRACE = 8.0
@@ -317,8 +315,8 @@ class ProcurementStage:
         for kind, money in paid.items():
             self._meters.set("sluice_cost_money", money, str(kind))
         data: dict[str, float | str] = {str(kind): money for kind, money in paid.items()}
-        said = Announce(COST, "counted", f"{sum(paid.values()):.4f} since the start", data)
-        self._outbox.post(self._topics.status, control.encode_announce(said), key=COST.encode())
+        said = Announce(control.COST_SUBJECT, "counted", f"{sum(paid.values()):.4f} since the start", data)
+        self._outbox.post(self._topics.status, control.encode_announce(said), key=control.COST_SUBJECT.encode())
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)

@@ -19,6 +19,8 @@ from domain.table import TableObserved
 
 T = TypeVar("T")
 
+COST_SUBJECT = "cost"
+"""Subject of what instances have cost so far, by kind, on the status topic."""
 LEASE_KEY = b"lease:planner"
 """Key and subject of the leader's lease on the status topic."""
 

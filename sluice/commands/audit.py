@@ -89,6 +89,8 @@ def table(report: AuditReport) -> Table:
         style = ("red" if count else "green") if bad else ""
         key = "late_unmarked" if name.startswith("late") else name
         shown.add_row(name, str(count), ", ".join(report.examples.get(key, ())), style=style)
+    for kind, money in report.cost.items():
+        shown.add_row(f"cost of instances, {kind.replace('_', ' ')}", f"{money:.4f}", "")
     return shown
 
 

@@ -1,0 +1,50 @@
+"""Scenarios of the figures and their runs: the shipped files, shortened and varied, several seeds a system."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from simulator.slices.experiment import run_once, together
+from simulator.slices.spec import SliceScenario, slice_scenario
+
+SCENARIOS = Path(__file__).parents[2] / "examples" / "scenarios"
+FIVE = ("molecule", "naive", "infless", "protean", "joint")
+"""The systems of most figures, ours last."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """``seeds``: runs a system; ``seconds``: of each; ``first``: seed of the first."""
+
+    out: Path
+    seeds: int = 2
+    seconds: float = 90.0
+    first: int = 0
+
+
+def scenario(name: str, seconds: float = 90.0, **changes: Any) -> SliceScenario:
+    """A shipped scenario with some sections merged or replaced."""
+    found: dict[str, Any] = yaml.safe_load((SCENARIOS / f"{name}.yaml").read_text())
+    found["duration_s"] = seconds
+    for key, value in changes.items():
+        found[key] = {**found[key], **value} if isinstance(found.get(key), dict) and key != "systems" else value
+    return slice_scenario(found)
+
+
+def compared(one: SliceScenario, systems: Sequence[str], options: Options) -> dict[str, Mapping[str, Any]]:
+    """By system, as ``together`` gives them; said as it goes."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for label in systems:
+        seeds = range(options.first, options.first + options.seeds)
+        found[label] = together([run_once(one, label, seed, time.perf_counter) for seed in seeds])
+        got = found[label]
+        print(
+            f"  {one.name} {one.workload.strict}: {label}: {100 * got['slo_compliance_strict']:.2f} % on time,"
+            f" P99 {got['p99_strict_ms']:.0f} ms, best effort {got['p99_best_effort_ms']:.0f} ms",
+            flush=True,
+        )
+    return found
