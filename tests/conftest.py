@@ -5,9 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from domain.errors import ConfigurationError
 from streams.local_broker import LocalBroker
+
+# How long drawing takes is told by the machine, not by the strategy.
+settings.register_profile("suite", suppress_health_check=[HealthCheck.too_slow], deadline=None)
+settings.load_profile("suite")
 
 _BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"
 
