@@ -1,12 +1,14 @@
 """Pictures of measured systems beside what was promised for them: accuracy above violations, a column a panel."""
 
 from dataclasses import dataclass, field
+from math import isnan
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-_WHAT = ("accuracy", "violations")
+_ABREAST = 3
 _LEAST = 1e-5
 """Percent; smaller violations are drawn as none."""
 
@@ -30,25 +32,36 @@ class Line:
 
 
 def picture(title: str, x_label: str, lines: list[Line], file: Path) -> None:
-    """Draw ``lines`` into ``file`` (PNG); what was promised is dashed."""
+    """Draw ``lines`` into ``file`` (PNG), three panels abreast; what was promised is dashed."""
     panels = list(dict.fromkeys(line.panel for line in lines))
-    drawing = Figure(figsize=(1.0 + 4.0 * len(panels), 6.2), dpi=90, layout="constrained")
+    systems = list(dict.fromkeys(line.system for line in lines))
+    columns = min(len(panels), _ABREAST)
+    tiers = -(-len(panels) // columns)
+    drawing = Figure(figsize=(1.0 + 4.2 * columns, 5.6 * tiers + 0.4), dpi=90, layout="constrained")
     FigureCanvasAgg(drawing)
-    axes = drawing.subplots(2, len(panels), squeeze=False, sharex="col", sharey="row")
-    for line in lines:
-        column = panels.index(line.panel)
-        for row in range(2):
-            solid = axes[row, column].plot(
-                line.x, [100.0 * m[row] for m in line.measured], marker="o", ms=3.0, lw=1.2, label=line.system
-            )
-            promised = [100.0 * p[row] for p in line.promised]
-            axes[row, column].plot(line.x, promised, lw=1.0, ls="--", color=solid[0].get_color())
-    for column, panel in enumerate(panels):
-        axes[0, column].set(title=panel, ylabel=f"{_WHAT[0]}, %")
-        axes[1, column].set(xlabel=x_label, ylabel=f"{_WHAT[1]}, % (dashed: promised)")
-        axes[1, column].set_yscale("symlog", linthresh=_LEAST)
-        axes[1, column].set_ylim(bottom=0.0)
-        axes[0, column].legend(fontsize=7)
-    drawing.suptitle(title)
+    axes = drawing.subplots(2 * tiers, columns, squeeze=False)
+    for at, panel in enumerate(panels):
+        tier, column = divmod(at, columns)
+        pair = (axes[2 * tier, column], axes[2 * tier + 1, column])
+        for line in (one for one in lines if one.panel == panel):
+            for what in range(2):
+                _plot(pair[what], line, what, f"C{systems.index(line.system)}")
+        pair[0].set(title=panel, ylabel="accuracy, %")
+        pair[1].set(xlabel=x_label, ylabel="violations, %")
+        pair[1].set_yscale("symlog", linthresh=_LEAST)
+        pair[1].set_ylim(bottom=0.0)
+        pair[0].legend(fontsize=7)
+    drawing.suptitle(f"{title} (dashed: promised)" if any(_promises(line) for line in lines) else title)
     file.parent.mkdir(parents=True, exist_ok=True)
     drawing.savefig(file)
+
+
+def _plot(axes: Axes, line: Line, what: int, colour: str) -> None:
+    measured = [100.0 * m[what] for m in line.measured]
+    axes.plot(line.x, measured, marker="o", ms=3.0, lw=1.2, color=colour, label=line.system)
+    if _promises(line):
+        axes.plot(line.x, [100.0 * p[what] for p in line.promised], lw=1.0, ls="--", color=colour)
+
+
+def _promises(line: Line) -> bool:
+    return not all(isnan(accuracy) for accuracy, _ in line.promised)
