@@ -1,6 +1,7 @@
 """A figure's page: drawings, tables with the paper's numbers beside ours, why they differ. PNG and JSON beside it."""
 
 import json
+import math
 import platform
 import time
 from collections.abc import Mapping, Sequence
@@ -75,5 +76,14 @@ def write(result: Result, options: Options, took_s: float) -> Path:
     path = stem.with_suffix(".html")
     path.write_text(text)
     png(result.drawings[0][1], stem.with_suffix(".png"))
-    stem.with_suffix(".json").write_text(json.dumps(result.data, indent=1))
+    stem.with_suffix(".json").write_text(json.dumps(_plain(result.data), indent=1))
     return path
+
+
+def _plain(value: Any) -> Any:
+    """Without NaN, which JSON does not know."""
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return None if isinstance(value, float) and math.isnan(value) else value

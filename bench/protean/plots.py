@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from simulator.report.charts import STYLE
 from simulator.slices.experiment import GRID
@@ -22,9 +23,9 @@ def grouped(panels: Mapping[str, Groups], *, limit: float | None = None, width: 
     """A panel a measure: bars by system within each group. ``panels``: label of y -> group -> system -> value."""
     with mpl.rc_context(STYLE):
         figure, axes = _figure(len(panels), 1, width, 2.6 * len(panels) + 0.6)
+        systems = list(dict.fromkeys(s for groups in panels.values() for g in groups.values() for s in g))
+        step = 0.82 / len(systems)
         for panel, (label, groups) in zip(axes, panels.items(), strict=True):
-            systems = list(dict.fromkeys(s for g in groups.values() for s in g))
-            step = 0.82 / len(systems)
             for i, system in enumerate(systems):
                 at = np.arange(len(groups)) - 0.41 + (i + 0.5) * step
                 values = [g.get(system, np.nan) for g in groups.values()]
@@ -65,6 +66,7 @@ def distributions(panels: Mapping[str, tuple[Mapping[str, Sequence[float]], floa
                 panel.plot(values, GRID, color=COLOURS[i % len(COLOURS)], lw=1.3, label=name)
             panel.axvline(slo_ms, color="black", ls="--", lw=0.8)
             panel.set(xscale="log", xlabel="ms (dashed: SLO)", title=title, ylim=(0.0, 1.01))
+            panel.xaxis.set_minor_formatter(NullFormatter())
         axes[0].set(ylabel="share of strict queries")
         figure.legend(*axes[0].get_legend_handles_labels(), fontsize=7.5, ncols=6, loc="outside lower center")
         return figure
