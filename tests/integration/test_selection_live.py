@@ -74,14 +74,16 @@ def settings(folder: Path, *, devices: int = 3, device_timeout_s: float = 30.0, 
     )
 
 
-async def tables_there(run: Running, fewest: int = 2, within: float = 90.0) -> dict[tuple[str, float], SelectionTable]:
-    """The published tables once there are ``fewest`` of the newest fingerprint and no more come."""
+async def tables_there(
+    run: Running, fewest: int = 2, within: float = 90.0, phases: int = 1
+) -> dict[tuple[str, float], SelectionTable]:
+    """The published tables once there are ``fewest`` of the newest fingerprint, of ``phases``, and no more come."""
     seen: dict[tuple[str, float], SelectionTable] = {}
     async with asyncio.timeout(within):
         while True:
             found = await published(run.broker, run.topics)
             newest = [t for t in found.values() if t.fingerprint == list(found.values())[-1].fingerprint]
-            if len(newest) >= fewest and found.keys() == seen.keys():
+            if len(newest) >= fewest and newest[-1].phases == phases and found.keys() == seen.keys():
                 return found
             seen = found
             await asyncio.sleep(0.5)
@@ -354,7 +356,7 @@ async def test_workers_are_told_how_far_their_turn_is_where_tables_tell_phases_a
     phased = settings(tmp_path, record=True, tables={"phases": 3, "turns_s": 0.0})
     async with running(phased, MemoryBroker(), catalogue=catalogue()) as run:
         await all_serve(run)
-        tables = await tables_there(run)
+        await tables_there(run, phases=3)  # plans made while devices still joined ask for fewer
         await offer(run, 80.0, 3.0)
         report = await run.settled()
         sent: dict[str, list[codec.WorkMessage]] = {}
@@ -366,7 +368,6 @@ async def test_workers_are_told_how_far_their_turn_is_where_tables_tell_phases_a
         told = [control.decode_turns(r.value or b"") async for r in read_results(run.broker, [turns], follow=False)]
         folder = run.system.run_folder / "decisions"
     assert not report.lost
-    assert {t.phases for t in tables.values()} == {3}
     count = sum(len(messages) for messages in sent.values())
     assert sorted(m.turn for messages in sent.values() for m in messages) == list(range(1, count + 1))
     newest = max(m.epoch for messages in sent.values() for m in messages)
