@@ -8,9 +8,11 @@ ends in ``/1`` are published ones freed of that limit: what they would do best c
 
     python bench/batching.py                      200,000 queries a cell and rule (5 seeds of 40,000)
     python bench/batching.py --queries 4000 --seeds 2      a quick look
+    python bench/batching.py --rules adaptive              one rule anew, beside what is known of the others
 
 Cells and seeds are written to ``batching.jsonl`` as they end; a run that was broken off goes on from there (``--fresh``
-begins anew). The same arrivals serve every rule.
+begins anew). The same arrivals serve every rule. With ``--rules`` the violations of the other rules are read from
+``--known``, the cells of an earlier run as JSON; differences to them are then not paired by seed.
 
 Two bounds stand beside the rules. ``fluid``: arrivals at a constant rate r form batches b = r (SLO - latency(b)), so
 that at least 1 - b / (latency(b) r) is missed. ``clairvoyant``: no rule can miss fewer on these very arrivals, since it
@@ -23,9 +25,11 @@ import json
 import os
 import platform
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import partial
+from math import nan
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -135,8 +139,8 @@ def clairvoyant(cell: Cell, arrivals: list[float]) -> float:
     return 1.0 - served / len(arrivals)
 
 
-def measure(job: Job) -> tuple[Cell, Found]:
-    """One cell, one seed, all rules."""
+def measure(job: Job, rules: Collection[str] = tuple(RULES)) -> tuple[Cell, Found]:
+    """One cell, one seed."""
     cell, count, seed = job
     arrivals = times(cell, count, seed)
     curve = LatencyCurve(cell.seconds)
@@ -147,7 +151,8 @@ def measure(job: Job) -> tuple[Cell, Found]:
     queries = [Query("", "app", at, at + cell.slo_s) for at in arrivals]
     gc.collect()
     gc.disable()  # nothing of a trial is a cycle
-    for shown, (rule, options) in RULES.items():
+    for shown in rules:
+        rule, options = RULES[shown]
         started = process_time()
         trial = try_alone(Station(batching(rule, **options)), queries, (Hosted("v", 0.9, curve),), cell.slo_s)
         found[shown] = {**judged(trial), "us_per_query": 1e6 * (process_time() - started) / count}
@@ -170,10 +175,11 @@ def judged(trial: Trial) -> dict[str, float]:
 
 
 class Results:
-    """Per cell and rule: one list of values per metric, a value a seed."""
+    """Per cell and rule: one list of values per metric, a value a seed. ``known``: mean violations of rules not run."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: Mapping[tuple[Cell, str], float] | None = None) -> None:
         self.cells: dict[Cell, dict[str, dict[str, list[float]]]] = {}
+        self.known = known or {}
 
     def add(self, cell: Cell, found: Found) -> None:
         rules = self.cells.setdefault(cell, {})
@@ -183,7 +189,10 @@ class Results:
                 into[metric].append(value)
 
     def mean(self, cell: Cell, rule: str, metric: str = "violations") -> float:
-        return float(np.mean(self.cells[cell][rule][metric]))
+        values = self.cells[cell].get(rule)
+        if values is None:
+            return self.known[cell, rule] if metric == "violations" else nan
+        return float(np.mean(values[metric]))
 
     def total(self, rule: str, which: Callable[[Cell], bool] = lambda _: True) -> float:
         return sum(self.mean(c, rule) for c in self.cells if which(c))
@@ -198,10 +207,11 @@ class Results:
         return {"columns": ["arrivals", "curve", "slo", "load", *rules], "cells": sorted(cells), "claims": claims(self)}
 
     def margin(self, cell: Cell) -> tuple[float, float, str]:
-        """(adaptive less the best published rule, two standard errors of that, that rule), paired by seed."""
+        """(adaptive less the best published rule, two standard errors of that, that rule), paired by seed if run."""
         best = min(PUBLISHED, key=lambda rule: self.mean(cell, rule))
-        ours, theirs = (np.array(self.cells[cell][r]["violations"]) for r in ("adaptive", best))
-        gaps = ours - theirs
+        run = self.cells[cell]
+        theirs = np.array(run[best]["violations"]) if best in run else self.known[cell, best]
+        gaps = np.array(run["adaptive"]["violations"]) - theirs
         error = 2.0 * float(gaps.std(ddof=1)) / len(gaps) ** 0.5 if len(gaps) > 1 else 0.0
         return float(gaps.mean()), error, best
 
@@ -225,7 +235,8 @@ def report(results: Results) -> list[str]:
         line = f"{rule:12} " + " ".join(f"{p:8.2f}" for p in parts)
         if rule in RULES:
             more = [results.over(rule, m) for m in ("mean_batch", "mcd", "worst_10", "wasted", "us_per_query")]
-            line += f" {more[0]:7.1f} {more[1]:7.0f} {more[2]:8.1f} {100 * more[3]:6.2f}% {more[4]:8.1f}"
+            if more[0] == more[0]:  # was run
+                line += f" {more[0]:7.1f} {more[1]:7.0f} {more[2]:8.1f} {100 * more[3]:6.2f}% {more[4]:8.1f}"
         lines.append(line)
     return [*lines, "", *claims(results)]
 
@@ -280,22 +291,27 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--fresh", action="store_true", help="forget what an earlier run has measured")
+    parser.add_argument("--rules", default=",".join(RULES), help="measure these alone, parted by commas")
+    parser.add_argument("--known", type=Path, default=Path("docs/figures/batching.json"), help="cells of other rules")
     parser.add_argument("--out", type=Path, default=Path("reports/bench"))
     asked = parser.parse_args()
+    rules = [rule for rule in RULES if rule in asked.rules.split(",")]
+    if set(rules) != set(asked.rules.split(",")):
+        parser.error(f"--rules: choose of {', '.join(RULES)}")
     cells = [Cell(a, c, s, load) for a in ARRIVALS for c in CURVES for s in SLOS for load in LOADS]
     jobs = [(cell, asked.queries, seed) for seed in range(asked.seeds) for cell in cells]
     asked.out.mkdir(parents=True, exist_ok=True)
     kept = asked.out / "batching.jsonl"
     if asked.fresh:
         kept.unlink(missing_ok=True)
-    results = Results()
+    results = Results({} if len(rules) == len(RULES) else known(asked.known))
     done = set()
-    for job, found in read(kept, set(jobs)):
+    for job, found in read(kept, set(jobs), rules):
         done.add(job)
         results.add(job[0], found)
     left = [job for job in jobs if job not in done]
     with ProcessPoolExecutor(asked.workers) as pool, kept.open("a") as file:
-        running = {pool.submit(measure, job): job for job in left}
+        running = {pool.submit(partial(measure, rules=rules), job): job for job in left}
         for ended in as_completed(running):
             job, (cell, found) = running[ended], ended.result()
             results.add(cell, found)
@@ -317,7 +333,15 @@ def one_line_a_cell(summary: dict[str, Any]) -> str:
     return f'{{{rest},\n "cells": [\n  {cells}\n ]}}\n'
 
 
-def read(path: Path, wanted: set[Job]) -> Iterator[tuple[Job, Found]]:
+def known(path: Path) -> dict[tuple[Cell, str], float]:
+    """Mean violations by cell and rule of a run whose cells were written to ``path``."""
+    summary = json.loads(path.read_text())
+    rows = [dict(zip(summary["columns"], row, strict=True)) for row in summary["cells"]]
+    names = [f.name for f in fields(Cell)]
+    return {(Cell(*(row[n] for n in names)), rule): row[rule] for row in rows for rule in row if rule not in names}
+
+
+def read(path: Path, wanted: set[Job], rules: Collection[str] = tuple(RULES)) -> Iterator[tuple[Job, Found]]:
     """What an earlier run left of ``wanted``; lines of other rules, or cut short, are passed over."""
     for line in path.read_text().splitlines() if path.exists() else ():
         try:
@@ -325,7 +349,7 @@ def read(path: Path, wanted: set[Job]) -> Iterator[tuple[Job, Found]]:
             job = (Cell(*cell), count, seed)
         except (ValueError, TypeError):  # the last line of a run that was killed
             continue
-        if job in wanted and set(found) == {*RULES, "fluid", "clairvoyant"}:
+        if job in wanted and set(found) == {*rules, "fluid", "clairvoyant"}:
             yield job, found
 
 

@@ -6,7 +6,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.batching import ARRIVALS, CURVES, RULES, Cell, clairvoyant, fluid_bound, judged, measure, read, times
+from bench.batching import (
+    ARRIVALS,
+    CURVES,
+    RULES,
+    Cell,
+    Results,
+    clairvoyant,
+    fluid_bound,
+    judged,
+    known,
+    measure,
+    one_line_a_cell,
+    read,
+    times,
+)
 from domain.events import Hosted
 from domain.profile import LatencyCurve
 from domain.query import Query
@@ -83,3 +97,16 @@ def test_a_run_that_was_broken_off_is_read_again_and_a_line_cut_short_is_not(tmp
     wanted = {(cell, 50, 0), (cell, 50, 1), (cell, 99, 0)}
     assert list(read(path, wanted)) == [((cell, 50, 0), found)]
     assert list(read(tmp_path / "none", wanted)) == []
+
+
+def test_one_rule_measured_anew_is_reported_beside_what_is_known_of_the_others(tmp_path: Path) -> None:
+    cell, all_rules = Cell("gamma", "affine", 4, 1.0), Results()
+    for seed in range(2):
+        all_rules.add(*measure((cell, 200, seed)))
+    path = tmp_path / "batching.json"
+    path.write_text(one_line_a_cell(all_rules.summary()))
+    anew = Results(known(path))
+    for seed in range(2):
+        anew.add(*measure((cell, 200, seed), ["adaptive"]))
+    assert anew.summary()["cells"] == all_rules.summary()["cells"]
+    assert anew.margin(cell)[0] == pytest.approx(all_rules.margin(cell)[0], abs=1e-5)
