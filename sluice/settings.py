@@ -189,7 +189,9 @@ class Settings(BaseSettings):
     """Everything that can be set. Environment beats file, file beats defaults.
 
     ``delivery``: "at_least_once" may answer twice what was in flight when a process died; "exactly_once" never does, by
-    transactions (kafka:// only), at some tens of milliseconds a hop. All processes of a system must agree.
+    transactions (kafka:// only), at some tens of milliseconds a hop. All processes of a system must agree. ``member``:
+    a name that no other process of the same stages has; started again under it within the session timeout, a process
+    reads on at once what it read before (static membership), also after a kill.
     """
 
     model_config = SettingsConfigDict(env_prefix="SLUICE_", env_nested_delimiter="__", extra="forbid", frozen=True)
@@ -203,6 +205,7 @@ class Settings(BaseSettings):
     fake_gpu: str | None = None
     partitions: int = Field(default=2, ge=1, le=1024)
     delivery: Literal["at_least_once", "exactly_once"] = "at_least_once"
+    member: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]{1,200}$")
     slo_s: dict[str, Seconds] = Field(default_factory=dict)
     slo_classes_s: dict[str, tuple[Seconds, ...]] = Field(default_factory=dict)
     promises: dict[str, PromiseSettings] = Field(default_factory=dict)

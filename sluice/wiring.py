@@ -208,6 +208,7 @@ class System:
                 ),
                 dedupe=DedupeWindow(limits.dedupe_window_s, limits.dedupe_entries),
                 source=f"admission-{os.getpid()}",
+                member=self.settings.member,
                 telemetry=self.telemetry,
             )
         ]
@@ -232,6 +233,7 @@ class System:
             exactly_once=self._exactly_once,
             activation=Activation(name),
             exclusive=takes(self.settings.worker.batching, "tables"),
+            member=self.settings.member,
             activated=partial(self._activated, name),
             recut=self._recut,
             telemetry=self.telemetry,
@@ -442,7 +444,16 @@ class System:
     def _sink(self, apps: Sequence[str], devices: Sequence[str]) -> list[Stage]:
         del devices
         store = OutcomeStore(self.run_folder)
-        return [SinkStage(apps, broker=self.broker, topics=self.topics, store=store, telemetry=self.telemetry)]
+        return [
+            SinkStage(
+                apps,
+                broker=self.broker,
+                topics=self.topics,
+                store=store,
+                member=self.settings.member,
+                telemetry=self.telemetry,
+            )
+        ]
 
     def _http(self, apps: Sequence[str], devices: Sequence[str]) -> list[Stage]:
         from stages.http import HttpStage

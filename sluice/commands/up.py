@@ -40,13 +40,17 @@ def up(
     fake_gpu: Annotated[
         str | None, typer.Option("--fake-gpu", metavar="TYPExN", help="Serve on emulated GPUs: a100x8 is eight A100.")
     ] = None,
+    member: Annotated[
+        str | None,
+        typer.Option(help="This process's name in Kafka's groups: back under it in time, it reads on at once."),
+    ] = None,
     record: Annotated[bool, typer.Option(help="Write every decision under the run's folder.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens.")] = False,
 ) -> None:
     """Run stages until Ctrl-C or SIGTERM. In one process on the embedded broker, or each alone on Kafka."""
     show_logs(verbose=verbose)
     with one_line_errors():
-        chosen = load(settings, broker=broker, prefix=prefix, fake_gpu=fake_gpu, record=record or None)
+        chosen = load(settings, broker=broker, prefix=prefix, fake_gpu=fake_gpu, member=member, record=record or None)
         show_logs(verbose=verbose, level=chosen.log.level, as_json=chosen.log.format == "json")
         asyncio.run(_up(chosen, stages or [], app or [], device or []))
 

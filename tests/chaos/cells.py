@@ -84,7 +84,7 @@ async def kill_router(stack: Stack, rng: random.Random) -> str:
 
 
 async def kill_admission(stack: Stack, rng: random.Random) -> str:
-    """The only admission dies and is started at once."""
+    """The only admission dies and is started at once, under its name in the group."""
     del rng
     stack.children["admission"].send(signal.SIGKILL)
     await stack.ended("admission")

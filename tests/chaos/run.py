@@ -100,7 +100,7 @@ async def _break(running: Stack, cell: Cell, rng: random.Random) -> Fault:
 async def _start(running: Stack, cell: Cell, first_seed: int) -> None:
     skews = random.Random(f"skew{first_seed}")
     await running.start("planner", ["planner"], cell.planner_point)
-    await running.start("admission", ["admission"])
+    await running.start("admission", ["admission", "--member", "door"])
     for number in range(cell.routers):
         await running.start(f"router{number}", ["router"])
     for name in DEVICES:
