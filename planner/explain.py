@@ -60,8 +60,8 @@ class Explanation:
     binding: tuple[str, ...]
 
 
-def explain(problem: Problem, allocation: Allocation) -> Explanation:
-    """Account for ``allocation``, which answered ``problem``."""
+def explain(problem: Problem, allocation: Allocation, pool_of: Mapping[str, str]) -> Explanation:
+    """Account for ``allocation``, which answered ``problem``. ``pool_of``: by device, what its pool is to be called."""
     units = group_units(problem.devices, problem.previous, by_price=problem.by_price)
     program = build(problem, {k: len(u) for k, u in units.items()}, count_loaded(units))
     servable = {program.demands[s.demand].app for s in program.serves}
@@ -71,7 +71,7 @@ def explain(problem: Problem, allocation: Allocation) -> Explanation:
     for placement in allocation.placements:
         hosts[placement.app].append(placement)
     apps = tuple(_app(problem, allocation, app, hosts[app], types, app in servable) for app in names)
-    pools = _pools(program, units, allocation)
+    pools = _pools(program, units, allocation, pool_of)
     return Explanation(apps, pools, tuple(_binding(problem, apps, pools, _money(program))))
 
 
@@ -124,7 +124,7 @@ def _app(
 
 
 def _pools(
-    program: Program, units: Mapping[PoolKey, Sequence[Unit]], allocation: Allocation
+    program: Program, units: Mapping[PoolKey, Sequence[Unit]], allocation: Allocation, pool_of: Mapping[str, str]
 ) -> tuple[PoolAccount, ...]:
     busy = {(p.device, p.slice) for p in allocation.placements if p.share > 0}
     used = [sum((u.device, u.slice) in busy for u in units[key]) for key in program.pools]
@@ -138,8 +138,16 @@ def _pools(
             served = max(0.0, gained[0] - base[0]) * total
             accuracy = max(0.0, gained[1] - base[1])
         binding = served > 1e-6 * total or accuracy > 1e-7
-        found.append(PoolAccount(key.label, program.counts[p], used[p], binding, served, accuracy))
+        found.append(
+            PoolAccount(_called(key, units[key], pool_of), program.counts[p], used[p], binding, served, accuracy)
+        )
     return tuple(found)
+
+
+def _called(key: PoolKey, units: Sequence[Unit], pool_of: Mapping[str, str]) -> str:
+    """Identical units count as one pool, whichever they were listed in; of GPUs that are cut, a pool a profile."""
+    _, cut, profile = key.type.partition(":")
+    return " + ".join(sorted({pool_of[u.device] for u in units})) + cut + profile
 
 
 def _relaxed(program: Program, pool: int | None) -> tuple[float, float] | None:

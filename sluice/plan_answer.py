@@ -218,7 +218,8 @@ def answer(question: Question, name: str | None, with_reasons: bool) -> Answer:
     else:
         problem, allocation, recut = _with_geometry(problem, chosen)
     solve_s = perf_counter() - started
-    return Answer(question, problem, allocation, solve_s, explain(problem, allocation), with_reasons, recut)
+    reasons = explain(problem, allocation, question.pool_of)
+    return Answer(question, problem, allocation, solve_s, reasons, with_reasons, recut)
 
 
 def _with_geometry(problem: Problem, chosen: Planner) -> tuple[Problem, Allocation, Recut]:

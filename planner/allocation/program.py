@@ -43,11 +43,6 @@ class PoolKey(NamedTuple):
     spot: bool = False
     device: str = ""
 
-    @property
-    def label(self) -> str:
-        """A short name for reports."""
-        return f"{self.type} (spot)" if self.spot else self.type
-
 
 class Unit(NamedTuple):
     """One slice of one device and what it holds now."""

@@ -222,6 +222,7 @@ def test_the_shipped_example_is_planned_within_its_budget_and_core() -> None:
     found = answer("--problem", str(EXAMPLES / "two-apps.yaml"), "--explain")
     assert found["cost_per_hour"] <= 5.0
     assert found["served_by_class"]["words"]["strict"] == found["served_by_class"]["images"]["strict"] == 1.0
+    assert {p["pool"] for p in found["explain"]["pools"]} == {"cpu", "gpu#1", "gpu#2"}
     away = sum(p["share"] for p in found["placements"] if p["pool"] == "gpu#2" and p["app"] == "images")
     assert away <= 0.5 + 1e-6
     assert found["explain"]["binding"]
@@ -240,6 +241,12 @@ def test_gpus_are_cut_otherwise_within_their_limit_for_what_that_brings() -> Non
     shown = run("--problem", CUT, "--explain")
     assert "cutting 2 GPUs otherwise brings: words" in shown
     assert "how GPUs are cut" in shown
+
+
+def test_slices_are_explained_by_the_name_of_their_pool() -> None:
+    pools = "pools=[{type: a100, count: 2, geometry: 4g+3g, change_limit: 0}, {type: a100, count: 2, geometry: 4g+3g}]"
+    found = answer("--problem", CUT, "--set", pools, "--explain")
+    assert "a100#0 + a100#1:4g" in {p["pool"] for p in found["explain"]["pools"]}
 
 
 def test_gpus_keep_their_slices_where_none_may_change() -> None:
