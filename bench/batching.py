@@ -12,7 +12,7 @@ ends in ``/1`` are published ones freed of that limit: what they would do best c
 
 Cells and seeds are written to ``batching.jsonl`` as they end; a run that was broken off goes on from there (``--fresh``
 begins anew). The same arrivals serve every rule. With ``--rules`` the violations of the other rules are read from
-``--known``, the cells of an earlier run as JSON; differences to them are then not paired by seed.
+``--known``, the cells of an earlier run as JSON; no standard error is then granted.
 
 Two bounds stand beside the rules. ``fluid``: arrivals at a constant rate r form batches b = r (SLO - latency(b)), so
 that at least 1 - b / (latency(b) r) is missed. ``clairvoyant``: no rule can miss fewer on these very arrivals, since it
@@ -207,11 +207,16 @@ class Results:
         return {"columns": ["arrivals", "curve", "slo", "load", *rules], "cells": sorted(cells), "claims": claims(self)}
 
     def margin(self, cell: Cell) -> tuple[float, float, str]:
-        """(adaptive less the best published rule, two standard errors of that, that rule), paired by seed if run."""
+        """(adaptive less the best published rule, two standard errors of that, that rule), paired by seed.
+
+        No error is granted where that rule was not run.
+        """
         best = min(PUBLISHED, key=lambda rule: self.mean(cell, rule))
         run = self.cells[cell]
-        theirs = np.array(run[best]["violations"]) if best in run else self.known[cell, best]
-        gaps = np.array(run["adaptive"]["violations"]) - theirs
+        ours = np.array(run["adaptive"]["violations"])
+        if best not in run:
+            return float(ours.mean()) - self.known[cell, best], 0.0, best
+        gaps = ours - np.array(run[best]["violations"])
         error = 2.0 * float(gaps.std(ddof=1)) / len(gaps) ** 0.5 if len(gaps) > 1 else 0.0
         return float(gaps.mean()), error, best
 
