@@ -260,13 +260,17 @@ async def ready(broker: Broker, topics: Topics) -> None:
 
 
 async def settled(broker: Broker, topics: Topics, sent: int) -> AuditReport:
-    """The audit, once every query has its outcome or two minutes have passed."""
-    for _ in range(12):
+    """The audit, once every query has its outcome, or a minute has brought no more of them."""
+    ended, since = -1, time.monotonic()
+    while True:
         report = (await read_topics(broker, topics)).report()
         if report.queries >= sent and not report.lost:
-            break
+            return report
+        if report.queries - report.lost > ended:
+            ended, since = report.queries - report.lost, time.monotonic()
+        elif time.monotonic() - since > 60.0:
+            return report
         await asyncio.sleep(10.0)
-    return report
 
 
 async def soak(url: str, folder: Path, queries: int, speed: float, broker_pid: int | None) -> dict[str, Any]:
