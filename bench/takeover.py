@@ -2,7 +2,7 @@
 
 Planners are processes of their own, everything else runs here on two emulated devices. Each round kills the leader
 (SIGKILL) under 60 queries/s, measures the time to the first plan of a higher term, and starts another standby. What
-happened to the queries is read from the topics by the audit.
+happened to the queries is read from the topics: by the audit, and ``longest_gap_s`` between one answer and the next.
 
     python bench/takeover.py [--kafka kafka://host:port] [--rounds 5] [--lease 3]
 """
@@ -17,16 +17,18 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.pipeline import PIXELS, catalogue
+from domain.outcome import OutcomeKind
 from domain.plan import Plan
 from domain.tensor import Tensor
 from profiles.folder import save_catalogue
 from sluice.audit import read_topics
-from sluice.reading import read_results
+from sluice.reading import read_results, result_topics
 from sluice.settings import DeviceSettings, PlannerSettings, Settings, WorkerSettings, load
 from sluice.wiring import System
 from stages.run import run_stages
@@ -60,7 +62,10 @@ async def planner(folder: Path, number: int) -> tuple[asyncio.subprocess.Process
 
 
 async def ask_on(system: System, asked: list[str]) -> None:
-    """Queries at a steady rate."""
+    """Queries at a steady rate, from the first plan on."""
+    while await newest(system) is None:
+        await asyncio.sleep(0.1)
+    await asyncio.sleep(1.0)  # it is loaded
     tensor = Tensor("image", "FP32", (1, PIXELS), bytes(4 * PIXELS))
     while True:
         asked.append(f"q{len(asked)}")
@@ -68,6 +73,16 @@ async def ask_on(system: System, asked: list[str]) -> None:
         topic = system.topics.queries("bench")
         await system.producer.send(topic, message.value, key=message.key, headers=message.headers)
         await asyncio.sleep(1.0 / QPS)
+
+
+async def answers(system: System) -> tuple[float, float]:
+    """The share of queries answered on time, and the longest pause between two answers, seconds."""
+    outcomes = [
+        codec.decode_outcome(record).outcome
+        async for record in read_results(system.broker, await result_topics(system.broker, system.topics), follow=False)
+    ]
+    times = sorted(o.at for o in outcomes if o.kind is OutcomeKind.ANSWERED)
+    return sum(o.on_time for o in outcomes) / len(outcomes), max(b - a for a, b in pairwise(times))
 
 
 async def takeovers(system: System, folder: Path, rounds: int) -> list[float]:
@@ -129,6 +144,7 @@ async def measured(url: str, rounds: int, lease: float, folder: Path) -> dict[st
         await producer.flush()
         await asyncio.sleep(3.0)
         report = (await read_topics(broker, system.topics)).report()
+        on_time, gap = await answers(system)
         stop.set()
         await serving
         system.close()
@@ -145,6 +161,8 @@ async def measured(url: str, rounds: int, lease: float, folder: Path) -> dict[st
         "queries": report.queries,
         "lost": report.lost,
         "duplicates": report.duplicates,
+        "on_time": round(on_time, 4),
+        "longest_gap_s": round(gap, 2),
     }
 
 

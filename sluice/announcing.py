@@ -15,6 +15,7 @@ from domain.errors import SluiceError
 from domain.plan import Epoch, Plan
 from profiles.catalogue import Catalogue
 from profiles.registered import Registered
+from sluice.one_partition import spread_over
 from sluice.places import connected, live_server
 from sluice.reading import read_results
 from sluice.registry_topic import publish_catalogue
@@ -56,7 +57,10 @@ async def announce(settings: Settings, app: str, *, wait: float = WAIT) -> Annou
     try:
         await producer.start()
         if catalogue.apps:
-            await broker.admin().create_topics(topics.specs([app], partitions=settings.partitions_of([app])))
+            promised = [name for name, known in catalogue.apps.items() if known.promise.active]
+            await broker.admin().create_topics(topics.specs([app], partitions=settings.partitions_of([app], promised)))
+            if why := await spread_over(broker.admin(), topics, promised):
+                return Announced(why=f"{url}: {why}")
         offset = await publish_catalogue(broker, producer, topics, catalogue, only=app)
         plan = await planned(broker, topics, app, set(catalogue.variants), within=wait) if wait > 0.0 else None
         return Announced(f"{topics.registry}@{offset}", plan)

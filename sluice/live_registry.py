@@ -5,8 +5,8 @@ Rules.
   settings is the whole of it: then nothing is followed.
 - Topics first, then those who run and route, then the front, which answers for an app only once everything behind it
   does. A stage that could not be told is told again.
-- An app with promises is not taken up live: its order within streams depends on topics and batching that are settled
-  at the start.
+- A promise rests on one partition and on a batching rule that keeps it. Where the app's topics have more, or the rule
+  does not, the record is not taken up, and what was served before goes on.
 """
 
 import asyncio
@@ -15,7 +15,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from domain.errors import ConfigurationError
 from profiles.catalogue import Catalogue
+from sluice.one_partition import spread_over
 from stages.registry import Changes, FollowsRegistry, RegistryStage
 from stages.run import Stage
 
@@ -56,7 +58,7 @@ class LiveRegistry:
         )
 
     async def _apply(self, changes: Changes) -> Sequence[Stage]:
-        served = self._with(changes)
+        served = await self._with(changes)
         if served == self._told:
             return ()
         system = self._system
@@ -72,19 +74,28 @@ class LiveRegistry:
         self._told = served
         return self._routers(asked)
 
-    def _with(self, changes: Changes) -> Catalogue:
+    async def _with(self, changes: Changes) -> Catalogue:
         """What is served after ``changes``."""
         system = self._system
         served = self._told
         for app, part in sorted(changes.items()):
             if part is not None:
                 part = replace(part, apps={app: system.as_set(part.apps[app])})
-                if part.apps[app].promise.active and app not in system.promised:
-                    log.error("%s has promises: it is served from the next start of `sluice up` on", app)
+                if part.apps[app].promise.active and (why := await self._unkept(app)):
+                    log.error("%s is not served as it was registered: %s", app, why)
                     continue
             if part != (served.only({app}) if app in served.apps else None):
                 served = served.replacing(app, part)
         return served
+
+    async def _unkept(self, app: str) -> str:
+        """Why a promise to ``app`` could not be kept here; empty where it can."""
+        system = self._system
+        try:
+            system.check_keeps([app])
+        except ConfigurationError as error:
+            return str(error)
+        return await spread_over(system.broker.admin(), system.topics, [app])
 
     def _followers(self) -> tuple[list[FollowsRegistry], list[FollowsRegistry]]:
         found: list[FollowsRegistry] = [stage for stage in self._stages if isinstance(stage, FollowsRegistry)]

@@ -19,8 +19,9 @@ from domain.errors import InvalidInputError
 from executors.generator import check_model
 from executors.measure import Progress, silent
 from executors.prepare import home_folder, machine
+from policies.dropping.rate import window_bound
 from profiles.demo.build import FAMILIES, HEAVY
-from profiles.document import AppDocument
+from profiles.document import AppDocument, WeaklyHardDocument
 from profiles.folder import digest_of
 from profiles.generation import metrics
 from profiles.generation.validation import ValidationSet, read_validation
@@ -73,15 +74,21 @@ async def register_model(request: Request, home: Path | None = None, progress: P
 
 def _check_request(request: Request) -> None:
     metrics.metric(request.metric)
+    window_bound(1, request.promise)
     if request.app in FAMILIES or request.app in HEAVY:
         raise InvalidInputError("app", f"{request.app!r} is an app of the demo; choose another name")
     if not request.threads or any(not 1 <= n <= 256 for n in request.threads):
         raise InvalidInputError("threads", f"{list(request.threads)}; give numbers from 1 to 256")
     try:
-        AppDocument(name=request.app, slo_s=DEFAULT_SLO if request.slo is None else request.slo)
+        AppDocument(
+            name=request.app,
+            slo_s=DEFAULT_SLO if request.slo is None else request.slo,
+            max_consecutive=request.promise.max_consecutive,
+            weakly_hard=tuple(WeaklyHardDocument(m=w.m, k=w.k) for w in request.promise.weakly_hard),
+        )
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
-        what = "app" if fault["loc"] == ("name",) else "slo"
+        what = {"name": "app", "slo_s": "slo"}.get(str(next(iter(fault["loc"]), "")), "promise")
         raise InvalidInputError(what, f"{fault['input']!r:.80}: {fault['msg']}") from error
 
 
@@ -97,6 +104,7 @@ def _key(request: Request, model: bytes, rows: ValidationSet) -> str:
         "effort": asdict(request.effort),
         "varying": sorted(request.varying),
         "seed": request.seed,
+        **({"promise": asdict(request.promise)} if request.promise.active else {}),
         "machine": machine(),
         **{name: version(name) for name in ("onnx", "onnxruntime", "numpy")},
     }

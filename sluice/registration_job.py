@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from domain.app import App
+from domain.app import NO_PROMISE, App, Promise
 from domain.errors import ConfigurationError, InvalidInputError
 from domain.tensor import TensorSpec
 from domain.variant import Variant
@@ -48,7 +48,7 @@ class Request:
     ``threads``: device types to profile for besides a CUDA device where there is one: 1 is ``cpu``, n is ``cpu<n>``.
     ``chance_allowed``: also take a model that does no better than chance on the validation set. ``run_timeout``:
     seconds that loading, or one batch, may take. ``varying``: inputs whose rows may be shorter than the longest of the
-    validation set, in which they are filled up with zeros.
+    validation set, in which they are filled up with zeros. ``promise``: what each stream of the app is promised.
     """
 
     model: Path
@@ -63,6 +63,7 @@ class Request:
     chance_allowed: bool = False
     run_timeout: float = 60.0
     varying: tuple[str, ...] = ()
+    promise: Promise = NO_PROMISE
     seed: int = 0
 
 
@@ -313,7 +314,9 @@ class Job:
         return f"{self._request.app}.v{self._version}.{recipe}"
 
     def _app(self, outputs: tuple[TensorSpec, ...]) -> App:
-        return App(name=self._request.app, slo=self._request.slo or DEFAULT_SLO, inputs=self._inputs, outputs=outputs)
+        request = self._request
+        slo = request.slo or DEFAULT_SLO
+        return App(name=request.app, slo=slo, promise=request.promise, inputs=self._inputs, outputs=outputs)
 
     def _with_slo(self, app: App, original: Made) -> App:
         if self._request.slo is not None:

@@ -1,7 +1,7 @@
 """Settings: one YAML file, environment overrides (``SLUICE_…``, nested by ``__``), validated at start-up."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -252,10 +252,13 @@ class Settings(BaseSettings):
         del settings_cls, dotenv_settings, file_secret_settings
         return env_settings, init_settings
 
-    def partitions_of(self, apps: Sequence[str]) -> dict[str, int]:
-        """Partitions of each app's topics: one where the settings promise something, for its stream's order."""
-        promised = {name for name, promise in self.promises.items() if promise.promise().active}
-        return {name: 1 if name in promised else self.partitions for name in apps}
+    def partitions_of(self, apps: Sequence[str], promised: Collection[str] = ()) -> dict[str, int]:
+        """Partitions of each app's topics: one where something is promised, for its stream's order.
+
+        ``promised``: apps that bring a promise of their own; what the settings say of an app counts before that.
+        """
+        said = {name: promise.promise().active for name, promise in self.promises.items()}
+        return {name: 1 if said.get(name, name in promised) else self.partitions for name in apps}
 
     def all_devices(self) -> tuple[Device, ...]:
         """Devices as set, or the fake GPUs; by default one CPU device a core, two at least."""

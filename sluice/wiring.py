@@ -6,7 +6,7 @@ Each role imports what it needs when it is built: a stage in a process of its ow
 import os
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from policies.batching.registry import batching, keeps_promises, takes
 from policies.batching.station import Station
 from policies.placement.hosting import hosted_on
 from policies.placement.staging import Staging
-from policies.protocols import AdmissionPolicy, RoutingPolicy
+from policies.protocols import AdmissionPolicy
 from policies.routing.activation import Activation
 from policies.routing.goals import GoalRouting
 from policies.routing.registry import routing
@@ -38,6 +38,7 @@ from sluice.capacity import driven, procurement, scaler
 from sluice.goals import goal_variants, highest_costs
 from sluice.gpus import Gpus
 from sluice.live_registry import LiveRegistry
+from sluice.one_partition import spread_over
 from sluice.settings import Settings
 from stages.admission import AdmissionStage, DedupeWindow
 from stages.clock import SystemClock
@@ -47,7 +48,7 @@ from stages.exactly_once import ExactlyOnce
 from stages.holding import HoldingOptions
 from stages.outbox import Outbox
 from stages.registry import RegistryStage
-from stages.router import RouterStage
+from stages.router import RouterStage, Routes
 from stages.run import Stage
 from stages.sink import OutcomeStore, SinkStage
 from stages.slice import SliceRunner
@@ -105,12 +106,9 @@ class System:
             self.catalogue = self.catalogue.only(self.apps)
         self.catalogue = self._gpus.profiled(self.catalogue)
         self.promised = {name: app for name, app in self.apps.items() if app.promise.active}
-        rule = self.settings.worker.batching
-        if self.promised and not keeps_promises(rule):
-            raise ConfigurationError(
-                f"worker.batching: {rule!r} keeps no promises, and {', '.join(self.promised)} was promised something; "
-                "choose adaptive, greedy or balanced"
-            )
+        self._bound = {*self.promised, *self.settings.slo_classes_s}
+        if self.promised:
+            self.check_keeps(self.promised)
         self.known = KnownCatalogue(self.catalogue)
         self._costs = highest_costs(self.catalogue, self.devices)
         self._goal_variants = goal_variants(self.catalogue, self.devices)
@@ -123,21 +121,38 @@ class System:
         self._logs: list[TextIO] = []
         self._libraries: defaultdict[str, TableLibrary] = defaultdict(TableLibrary)
 
-    async def create_topics(self, apps: Collection[str] | None = None) -> None:
+    async def create_topics(self, apps: Mapping[str, App] | None = None) -> None:
         """Create what does not exist, of all that is served where ``apps`` are not named."""
         apps = self.apps if apps is None else apps
-        partitions = self.settings.partitions_of([name for name in apps if name not in self.promised])
-        partitions |= dict.fromkeys(self.promised, 1)
+        partitions = self.settings.partitions_of(list(apps), {n for n, app in apps.items() if app.promise.active})
         shared = self.settings.planner.demand_partitions
         devices = [d.name for d in self.devices]
         specs = self.topics.specs(list(apps), devices, partitions=partitions, demand_partitions=shared)
-        await self.broker.admin().create_topics(specs)
+        admin = self.broker.admin()
+        await admin.create_topics(specs)
+        if why := await spread_over(admin, self.topics, [n for n, app in apps.items() if app.promise.active]):
+            raise ConfigurationError(why)
+
+    def check_keeps(self, promised: Collection[str]) -> None:
+        """Raises ConfigurationError where the batching rule keeps no promises."""
+        rule = self.settings.worker.batching
+        if not keeps_promises(rule):
+            raise ConfigurationError(
+                f"worker.batching: {rule!r} keeps no promises, and {', '.join(promised)} was promised something; "
+                "choose adaptive, greedy or balanced"
+            )
 
     def serve(self, catalogue: Catalogue) -> None:
         """Serve these apps, and no others, from now on. What was served before stays known to who still runs it."""
         catalogue = self.catalogue = self._gpus.profiled(catalogue)
         self.apps = dict(catalogue.apps)
         self.known.add(catalogue)
+        for name, app in self.apps.items():
+            if app.promise.active:
+                self.promised[name] = app
+                self._bound.add(name)
+            elif self.promised.pop(name, None) is not None:
+                self._bound.discard(name)
         self._costs.update(highest_costs(catalogue, self.devices))
         self._goal_variants.clear()
         self._goal_variants.update(goal_variants(catalogue, self.devices))
@@ -219,17 +234,13 @@ class System:
 
     def router(self, name: str) -> RouterStage:
         """The router of one app."""
-        policy = self._routing(name)
-        on_demand = self.settings.planner.scaling != "off"
         return RouterStage(
             name,
             broker=self.broker,
             producer=self.producer,
             topics=self.topics,
             clock=self.clock,
-            routing=self._recorded(policy, f"router-{name}"),
-            wanted=policy.wanted if on_demand and isinstance(policy, GoalRouting) else None,
-            promised=name in self.promised,
+            routes=partial(self._routes, name),
             exactly_once=self._exactly_once,
             activation=Activation(name),
             exclusive=takes(self.settings.worker.batching, "tables"),
@@ -278,7 +289,7 @@ class System:
             holding=HoldingOptions(
                 patience=worker.slices.drain_s,
                 first=self._gpus.first_cut(device) if gpu is not None else (),
-                bound={*self.promised, *self.settings.slo_classes_s},
+                bound=self._bound,
                 make_sharing=self._gpus.sharing,
             ),
         )
@@ -510,11 +521,14 @@ class System:
             promise=app.promise if promised is None else promised.promise(),
         )
 
-    def _routing(self, app: str) -> RoutingPolicy:
+    def _routes(self, app: str) -> Routes:
+        log = f"router-{app}"
         if app in self.promised:
-            return StreamRouting(app)
+            return Routes(self._recorded(StreamRouting(app), log), promised=True)
         counted = {"turns_s": self.settings.tables.turns_s} if self._turns_told else {}
-        return GoalRouting(routing(self.settings.routing, **counted)(app), self._costs, self._goal_variants)
+        policy = GoalRouting(routing(self.settings.routing, **counted)(app), self._costs, self._goal_variants)
+        on_demand = self.settings.planner.scaling != "off"
+        return Routes(self._recorded(policy, log), wanted=policy.wanted if on_demand else None)
 
     @property
     def _turns_told(self) -> bool:

@@ -32,8 +32,8 @@ class HoldingOptions:
     """Seconds. ``patience``: how long queries may wait on a GPU that is to be cut before they go to others.
 
     ``first``: what a GPU without instances is cut into. ``readings``: between looks at what a GPU measures. ``bound``:
-    apps whose queries keep the slice of the plan. ``make_sharing``: the queue before the slices, for all others; None
-    where there is none.
+    apps whose queries keep the slice of the plan; it may change. ``make_sharing``: the queue before the slices, for all
+    others; None where there is none.
     """
 
     patience: float = 5.0

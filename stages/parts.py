@@ -41,7 +41,7 @@ class Owner(Protocol):
 
 
 class Parts:
-    """``runners``: one for each of the slices ``names``. ``bound``: apps whose queries keep their slice."""
+    """``runners``: one for each of the slices ``names``. ``bound``: apps whose queries keep their slice; may change."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Parts:
         self._clock = clock
         self._owner = owner
         self._sharing = sharing
-        self._bound = frozenset(bound)
+        self._bound = bound
         self._messages: dict[Query, WorkMessage] = {}
         self._wakes = Wakes(clock)
         self._pending: asyncio.Handle | None = None

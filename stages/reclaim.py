@@ -29,7 +29,8 @@ log = logging.getLogger(__name__)
 class Reclaimer:
     """Sweeps the work topics of dead devices. ``answered_window``: seconds of results searched for answers.
 
-    ``may``: asked before anything is written, whether this planner still leads.
+    ``promised``: apps with a promise; it may change. ``may``: asked before anything is written, whether this planner
+    still leads.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Reclaimer:
         self._apps = tuple(apps)
         self._clock = clock
         self._window = answered_window
-        self._promised = frozenset(promised)
+        self._promised = promised
         self._exactly_once = exactly_once
         self._fences: dict[str, Transactions] = {}
         self._announced: set[tuple[str, str]] = set()

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from domain.actions import Activate, Announce, Drop, Send, TellTurns, WakeAt
 from domain.app import QueryClass
@@ -44,12 +44,27 @@ _ASK_AGAIN = 1.0
 """Seconds after which a variant that is still missing is asked for again."""
 
 
+Wanted = Callable[[Query], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """How an app is routed. ``promised``: by streams, which were promised something.
+
+    ``wanted``: the variant to load for a query that nothing hosted can answer, where that is done on demand: such
+    queries are held until it runs.
+    """
+
+    policy: RoutingPolicy
+    promised: bool = False
+    wanted: Wanted | None = None
+
+
 class RouterStage:
     """Routers of an app scale out as members of one group; of ``exclusive`` ones all but one stand by.
 
     ``recut`` is told what slices a worker states, before the plan in force is looked at anew.
-    ``wanted``: the variant to load for a query that nothing hosted can answer, where that is done on demand: such
-    queries are held until it runs.
+    ``routes`` is asked at the start, and again when the app is registered with a promise, or without the one it had.
     Strict turns over workers, which selection tables count on, are kept by one router alone.
     """
 
@@ -61,11 +76,9 @@ class RouterStage:
         producer: Producer,
         topics: Topics,
         clock: Clock,
-        routing: RoutingPolicy,
+        routes: Callable[[], Routes],
         activation: ActivationPolicy,
         activated: Callable[[Plan], PlanActivated] = PlanActivated,
-        promised: bool = False,
-        wanted: Callable[[Query], str | None] | None = None,
         member: str | None = None,
         max_in_flight: int = 4000,
         exactly_once: Callable[[str], ExactlyOnce] | None = None,
@@ -78,12 +91,12 @@ class RouterStage:
         self._cuts: dict[str, tuple[Slice, ...]] = {}
         telemetry = telemetry or Telemetry()
         self._meters, self._tracing = telemetry.meters, telemetry.tracing
-        self._promised = promised
         self._announced = False
         self._broker = broker
         self._topics = topics
         self._clock = clock
-        self._routing = routing
+        self._make_routes = routes
+        self._routes = routes()
         self._activation = activation
         self._activated = activated
         self._member = member
@@ -93,9 +106,8 @@ class RouterStage:
         self._intake = Intake(self._make_consumer, limit=max_in_flight, exactly_once=once)
         self._epoch = NO_EPOCH
         self._plan: Plan | None = None
-        self._wanted = wanted
         self._asked: dict[str, float] = {}
-        self._routes = False
+        self._planned = False
         self._held: deque[tuple[codec.QueryMessage, Record]] = deque()
         self._wakes = Wakes(clock)
         telemetry.of_outbox(self.name, self._outbox)
@@ -108,8 +120,15 @@ class RouterStage:
         return f"router {self.app}"
 
     async def registered(self, served: Catalogue) -> None:
-        """The registry changed: what the plan in force hosts may be known by now."""
-        if self._plan is not None and self.app in served.apps and not self._promised:
+        """The registry changed: what the plan in force hosts may be known by now, and what was promised may differ."""
+        app = served.apps.get(self.app)
+        if app is None:
+            return
+        if app.promise.active is not self._routes.promised:
+            self._routes = self._make_routes()
+        elif self._routes.promised:
+            return
+        if self._plan is not None:
             self._tell_routing(self._activated(self._plan))
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -152,7 +171,7 @@ class RouterStage:
                 letter = codec.dead_letter(record, error, stage=self.name, now=self._clock.wall())
                 self._post(self._topics.dead_letters, letter, record)
                 continue
-            if self._routes:
+            if self._planned:
                 self._route(message, record)
             else:
                 self._held.append((message, record))
@@ -160,10 +179,10 @@ class RouterStage:
     def _route(self, message: codec.QueryMessage, record: Record) -> None:
         now = self._clock.wall()
         query = message.query
-        if query.deadline <= now and not self._promised:
+        if query.deadline <= now and not self._routes.promised:
             self._end(query, record, OutcomeKind.EXPIRED, now)
             return
-        for action in self._routing.handle(Arrived(query), now):
+        for action in self._routes.policy.handle(Arrived(query), now):
             match action:
                 case Send(_, device, part, turn):
                     if self._tracing is not None:
@@ -180,7 +199,8 @@ class RouterStage:
 
     def _asks_for_a_variant(self, query: Query, now: float) -> bool:
         """Have what this query needs loaded, where that is done on demand; it is said once a second."""
-        name = self._wanted(query) if self._wanted is not None and not self._promised else None
+        wanted = self._routes.wanted
+        name = wanted(query) if wanted is not None else None
         if name is None:
             return False
         if now - self._asked.get(name, 0.0) >= _ASK_AGAIN:
@@ -191,7 +211,7 @@ class RouterStage:
         return True
 
     def _end(self, query: Query, record: Record, kind: OutcomeKind, now: float, reason: Reason | None = None) -> None:
-        if self._promised and query.query_class is QueryClass.STRICT:
+        if self._routes.promised and query.query_class is QueryClass.STRICT:
             self._say("safe_mode", "queries are missed before any worker gets them: no capacity is ready")
             now = max(now, self._clock.wall())
         outcome = Outcome.of(
@@ -199,7 +219,7 @@ class RouterStage:
             kind,
             now,
             reason=reason,
-            policy=self._routing.name,
+            policy=self._routes.policy.name,
             epoch=self._epoch if self._epoch != NO_EPOCH else None,
             queue_s=now - query.arrival,
         )
@@ -258,13 +278,13 @@ class RouterStage:
         if seen.slices and seen.slices != self._cuts.get(seen.device):
             self._cuts[seen.device] = seen.slices
             self._recut(seen.device, seen.slices)
-            if self._plan is not None and not self._promised:
+            if self._plan is not None and not self._routes.promised:
                 self._tell_routing(self._activated(self._plan))
         for part in beat.slices:
             self._tell_routing(DeviceReported(beat.seen.device, part.slice, part.queued, part.busy_for))
 
     def _tell_routing(self, event: RoutingEvent) -> None:
-        self._routing.handle(event, self._clock.wall())
+        self._routes.policy.handle(event, self._clock.wall())
 
     def _tell(self, event: ActivationEvent) -> None:
         for action in self._activation.handle(event, self._clock.wall()):
@@ -274,8 +294,8 @@ class RouterStage:
                     self._meters.set("sluice_plan_term", plan.epoch.term, self.name)
                     self._meters.set("sluice_plan_number", plan.epoch.number, self.name)
                     self._tell_routing(self._activated(plan))
-                    self._routes = self.app in plan.demand or bool(plan.of_app(self.app))
-                    if not self._routes:
+                    self._planned = self.app in plan.demand or bool(plan.of_app(self.app))
+                    if not self._planned:
                         continue
                     self._say("promise_kept", "capacity is ready")
                     for _ in range(len(self._held)):

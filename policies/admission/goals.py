@@ -19,7 +19,10 @@ from policies.selection.goals import AppGoals, GoalVariant
 
 
 class GoalAdmission:
-    """Before ``behind``. ``apps``: what is registered, by app; ``promised``: apps with a promise on their streams."""
+    """Before ``behind``. ``apps``: what is registered, by app.
+
+    ``promised``: apps with a promise on their streams; it may change.
+    """
 
     __slots__ = ("_apps", "_behind", "_fastest", "_promised", "name")
 
@@ -29,7 +32,7 @@ class GoalAdmission:
         self.name = behind.name
         self._behind = behind
         self.registered(apps)
-        self._promised = frozenset(promised)
+        self._promised = promised
 
     def registered(self, apps: Mapping[str, tuple[GoalVariant, ...]]) -> None:
         """These are, from now on, all variants of all apps."""

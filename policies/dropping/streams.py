@@ -89,6 +89,7 @@ class StreamBook:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._hosted: dict[str, tuple[Promise, int]] = {}
+        self._promises: dict[str, Promise] = {}
         self._live: OrderedDict[tuple[str, str], _Live] = OrderedDict()
         self._numbers: dict[Query, int] = {}
         self._safe: set[str] = set()
@@ -100,7 +101,11 @@ class StreamBook:
         return not self._hosted
 
     def hosting(self, change: HostingChanged) -> None:
-        """Something else is hosted for an app."""
+        """Something else is hosted for an app. Streams that were promised something else are begun anew."""
+        if change.hosted and self._promises.setdefault(change.app, change.promise) != change.promise:
+            self._promises[change.app] = change.promise
+            for key in [key for key in self._live if key[0] == change.app]:
+                del self._live[key]
         if change.promise.active and change.hosted:
             self._hosted[change.app] = (change.promise, change.turns)
         else:

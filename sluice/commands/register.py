@@ -12,11 +12,13 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from domain.app import Promise
 from domain.errors import InvalidInputError
 from profiles.generation.metrics import METRICS
 from profiles.profiler import Effort
 from profiles.registered import Record, Registered
 from sluice.announcing import WAIT, Announced, announce
+from sluice.commands.sustain import promise_of
 from sluice.commands.variants import candidate_rows
 from sluice.console import JsonOption, err, one_line_errors, out, print_json
 from sluice.fetching import fetch, is_address
@@ -44,6 +46,10 @@ def register_command(
     repeats: Annotated[int, typer.Option(min=7, max=10_000, help="Samples a batch size, where time allows.")] = 60,
     chance: Annotated[bool, typer.Option(help="Take a model that does no better than chance.")] = False,
     sha256: Annotated[str, typer.Option(help="What a model at an address must have, hexadecimal.")] = "",
+    mcd: Annotated[int | None, typer.Option("--mcd", help="Promise at most this many misses in a row.")] = None,
+    mk: Annotated[
+        list[str] | None, typer.Option("--mk", help="Promise m,K: at most m misses in any K. May be repeated.")
+    ] = None,
     varying: Annotated[
         str, typer.Option(help="Inputs, comma between, whose rows vary in length: zeros behind fill them up.")
     ] = "",
@@ -72,7 +78,8 @@ def register_command(
             raise InvalidInputError("MODEL, --validation", "give the .onnx file and its labelled rows")
         slo = None if slo_ms is None else slo_ms / 1e3
         path = _model_at(model, chosen, sha256)
-        request = _request(path, app, validation, metric, slo, _threads(threads), repeats, chance, varying)
+        promise = promise_of(mcd, mk)
+        request = _request(path, app, validation, metric, slo, _threads(threads), repeats, chance, varying, promise)
         made = _register(chosen, request)
     _show(made, _announce(chosen, app, wait), wait, as_json=as_json)
 
@@ -140,6 +147,7 @@ def _request(
     repeats: int,
     chance: bool,
     varying: str,
+    promise: Promise,
 ) -> Any:
     from sluice.registration import Request  # brings ONNX Runtime, which no other option needs
 
@@ -153,6 +161,7 @@ def _request(
         effort=Effort(least=min(15, repeats), enough=repeats, share=0.2),
         chance_allowed=chance,
         varying=tuple(name.strip() for name in varying.split(",") if name.strip()),
+        promise=promise,
     )
 
 

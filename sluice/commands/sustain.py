@@ -1,5 +1,6 @@
 """``sluice sustain``: the rate a variant sustains for ever on one device under a promise, against the SLO."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 from math import inf
 from pathlib import Path
@@ -47,7 +48,7 @@ def sustain(
     """The highest rate that is sustained for ever: latency alone, runs of misses (MCD), (m, K), or all together."""
     with one_line_errors():
         curve = _curve(latency_ms, profile, config)
-        promise = Promise(max_consecutive=mcd, weakly_hard=tuple(_pair(text) for text in mk or ()))
+        promise = promise_of(mcd, mk)
         slo = _seconds("--slo-ms", slo_ms)
         others = _seconds("--others-ms", others_ms, least=0.0)
         best = max_rate(curve, slo, promise, others_s=others)
@@ -109,6 +110,11 @@ def _points(text: str) -> Profile:
         if after.batch <= before.batch:
             raise InvalidInputError("--latency-ms", f"batch {after.batch} after {before.batch}; list them ascending")
     return Profile(variant="--latency-ms", device_type="given", points=tuple(points))
+
+
+def promise_of(mcd: int | None, mk: Sequence[str] | None) -> Promise:
+    """What ``--mcd`` and ``--mk`` say. Raises InvalidInputError."""
+    return Promise(max_consecutive=mcd, weakly_hard=tuple(_pair(text) for text in mk or ()))
 
 
 def _pair(text: str) -> WeaklyHard:

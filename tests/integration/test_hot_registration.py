@@ -3,11 +3,13 @@
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import ClientSession
 
-from domain.outcome import OutcomeKind, Reason
+from domain.app import Promise, WeaklyHard
+from domain.outcome import Outcome, OutcomeKind, Reason
 from profiles.catalogue import Catalogue
 from sluice.registry_topic import publish_catalogue
 from stages.registry import RegistryStage
@@ -104,6 +106,72 @@ async def test_an_app_is_served_changed_and_retired_while_everything_runs(
         assert not report.lost and not report.duplicates, report.examples
         outcomes = await run.outcomes()
         assert all(outcomes[i].kind is OutcomeKind.ANSWERED for i in asked)  # the app that was there felt nothing
+
+
+def promised(app: str, catalogue: Catalogue, m: int = 1, k: int = 5) -> Catalogue:
+    """The same with a promise to ``app``."""
+    told = replace(catalogue.apps[app], promise=Promise(weakly_hard=(WeaklyHard(m, k),)))
+    return replace(catalogue, apps={app: told})
+
+
+async def test_promises_of_an_app_registered_while_everything_runs_are_kept_and_counted(tmp_path: Path) -> None:
+    worker = {"executor": "emulated", "batching": "adaptive"}
+    settings = settings_for("memory://", tmp_path, partitions=1, worker=worker, planner={"period_s": 60.0})
+    async with running(settings, connect("memory://")) as run:
+        await run.planned()
+        await tell(run, promised("late", toy_catalogue(("late",))), "late")
+        await caught_up(run)
+        outcome = await until_promised(run, Promise(weakly_hard=(WeaklyHard(1, 5),)))
+        assert outcome.kind is OutcomeKind.ANSWERED
+        late = await run.ask(app="late", parameters={"latency_ms": 0.001})
+        await run.settled()
+        outcome = (await run.outcomes())[late]
+        assert outcome.miss
+        assert outcome.promise is not None  # its stream's misses are counted by the worker
+        assert outcome.promise.misses == 1
+
+        await tell(run, promised("late", version_two("late"), 2, 7), "late")
+        await caught_up(run)
+        await until_promised(run, Promise(weakly_hard=(WeaklyHard(2, 7),)))
+
+        await tell(run, toy_catalogue(("late",)), "late")
+        await caught_up(run)
+        await until_promised(run, None)
+        report = await run.audit()
+        assert not report.lost and not report.promises_broken, report.examples
+
+
+async def until_promised(run: Running, promise: Promise | None) -> Outcome:
+    """The outcome of a query of "late" once outcomes carry how ``promise`` stands."""
+    async with asyncio.timeout(20.0):
+        while True:
+            asked = await run.ask(app="late", parameters={"latency_ms": 20_000})
+            await ended(run, asked)
+            outcome = (await run.outcomes())[asked]
+            told = outcome.promise
+            if told is None if promise is None else told is not None and told.weakly_hard == pairs(promise):
+                return outcome
+
+
+def pairs(promise: Promise) -> tuple[tuple[int, int], ...]:
+    return tuple((w.m, w.k) for w in promise.weakly_hard)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [({"partitions": 2}, "has 2 partitions"), ({"worker": {"executor": "emulated", "batching": "eager"}}, "keeps no")],
+)
+async def test_a_promise_that_cannot_be_kept_is_not_taken_up_and_what_was_served_goes_on(
+    change: dict[str, Any], why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(settings_for("memory://", tmp_path, **change), connect("memory://")) as run:
+        await run.planned()
+        await tell(run, promised("toy", version_two("toy")), "toy")
+        await caught_up(run)
+        assert why in caplog.text
+        kind, variant, _ = await ended(run, await run.ask(parameters={"latency_ms": 20_000}))
+        assert kind is OutcomeKind.ANSWERED
+        assert variant in toy_catalogue().variants
 
 
 async def keep_asking(run: Running, stop: asyncio.Event) -> list[str]:
