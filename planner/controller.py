@@ -7,9 +7,9 @@ Rules:
 - A plan names the incarnation of each device it counts on. A worker that was restarted before it was missed gets an
   epoch that names its new one. Devices that the plan before this term counted on and that stay silent for
   ``device_timeout`` are reclaimed as well.
-- A plan is asked for (how often: ``planner.asking``) when the first device is seen; ``join_grace`` after further ones
-  (they come in flocks); at once when one left or died; on a burst; when measured latency contradicts a profile; when a
-  variant failed to load; when the registry says otherwise.
+- A plan is asked for (how often: ``planner.asking``) when the first device is seen; ``join_grace`` after further ones,
+  and after GPUs that were cut otherwise (they come in flocks); at once when one left or died; on a burst; when measured
+  latency contradicts a profile; when a variant failed to load; when the registry says otherwise.
 - An answer is published if devices changed since the plan in force, if it holds other variants, or if a share moved by
   more than ``publish_change``: an epoch that changes nothing costs routers a switch for nothing. Placements on devices
   that died while it was solved are left out.
@@ -234,7 +234,7 @@ class Controller:
         """GPUs have other slices, or have to do with those they had: either way they can host again."""
         for one in news:
             actions.append(Announce(f"device:{one.device}", one.state, one.detail))
-            self._asking.want(f"{one.device} {one.state}", now)
+            self._asking.want(f"{one.device} {one.state}", now + self._settings.join_grace)
             self._asking.devices_changed = True
 
     def _hosts(self) -> list[Device]:

@@ -5,7 +5,8 @@ Rules:
 - Asked: plans name the slices that a GPU is to have, and place nothing there. Done: its worker states slices of these
   profiles, or any others than it had: it is taken as it is. Failed: it states a fault of a plan that asked for this; or
   ``timeout`` has passed; or its worker no longer states slices. It goes on as it was and is let be for ``hold``.
-- At most max(1, floor(``fraction`` * GPUs)) are being cut at a time, and each once at a time.
+- At most max(1, floor(``fraction`` * GPUs)) are being cut at a time, and each once at a time. One that has been cut
+  counts for ``loads`` more: routers still send what its new slices are to take to others.
 - A geometry is thought about once demand or devices have differed for ``patience`` seconds from what the present one
   was last found right for: an app's demand by more than the part ``drift`` of it and ``noise`` standard deviations of
   its counts. It is thought about until an answer changes nothing. Until then no GPU is cut twice: demand that stays
@@ -38,6 +39,7 @@ class ChangeSettings:
     timeout: float = 60.0
     hold: float = 300.0
     rest: float = 60.0
+    loads: float = 5.0
     patience: float = 5.0
     drift: float = 0.2
     noise: float = 2.0
@@ -81,6 +83,7 @@ class GeometryChanges:
         self._inherited: dict[str, tuple[tuple[Slice, ...], Epoch]] = {}
         self._let_be: dict[str, float] = {}
         self._held: dict[str, float] = {}
+        self._loading: dict[str, float] = {}
         self._done: set[str] = set()
         self._open = False
         self._ground: _Ground | None = None
@@ -115,6 +118,7 @@ class GeometryChanges:
     def left(self, device: str) -> None:
         """The device is dead or leaving."""
         self._changing.pop(device, None)
+        self._loading.pop(device, None)
         self._stated.pop(device, None)
 
     def overdue(self, now: float) -> list[CutNews]:
@@ -168,11 +172,12 @@ class GeometryChanges:
         if not self._enabled or not self._open or not gpus:
             return None
         changing = tuple(replace(d, slices=self._changing[d.name].target) for d in gpus if d.name in self._changing)
-        tokens = change_limit(len(gpus), self._settings.fraction) - len(changing)
+        self._loading = {device: until for device, until in self._loading.items() if until > now}
+        tokens = change_limit(len(gpus), self._settings.fraction) - len(changing) - len(self._loading)
         free = frozenset(d.name for d in gpus if self._may_change(d.name, now))
         if tokens >= 1 and free:
             return Recuts((RecutGroup(free, tokens),), changing)
-        if not changing and not self._resting(gpus, now):
+        if not changing and not self._loading and not self._resting(gpus, now):
             self._settle(_ground(devices, demands))
         return None
 
@@ -245,6 +250,7 @@ class GeometryChanges:
     def _ended(self, device: str, profiles: Counter[str], change: _Change, now: float) -> CutNews:
         del self._changing[device]
         self._let_be[device] = now + self._settings.rest
+        self._loading[device] = now + self._settings.loads
         asked = _profiles(change.target)
         detail = f"{_shown(change.before)} -> {_shown(profiles)} in {now - change.since:.1f} s"
         return CutNews(device, "recut", detail + ("" if profiles == asked else f", not {_shown(asked)} as asked"))

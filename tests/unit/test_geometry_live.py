@@ -68,6 +68,15 @@ def test_at_most_the_limit_changes_at_a_time() -> None:
     assert world.cuts >= 3
 
 
+def test_a_gpu_that_was_cut_keeps_its_turn_while_its_slices_load() -> None:
+    world = RecutWorld(FOUR, loads=35.0)
+    world.run(30, light=300, heavy=20)
+    world.run(40, **MOSTLY_LIGHT)
+    assert world.states() == ["recutting", "recut"]
+    world.run(20, **MOSTLY_LIGHT)
+    assert world.states() == ["recutting", "recut"] * 2
+
+
 def test_a_dead_gpu_gives_its_turn_to_another() -> None:
     world = RecutWorld(FOUR, cut_s=None)
     world.run(30, light=300, heavy=20)
