@@ -1,9 +1,12 @@
 """Model-less scaling of a running system: loaded on demand, moved off what interferes, workers started and replaced."""
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,25 +14,32 @@ from domain.instance import Instance, InstanceState
 from domain.outcome import OutcomeKind
 from domain.plan import Plan
 from executors.emulated import EmulatedExecutor
+from executors.providers.scale import WorkerProcesses
+from profiles.folder import save_catalogue
 from stages.run import Stage
+from stages.scaling import ScalingStage
 from stages.worker import WorkerStage
 from streams import connect, control
 from streams.instances import decode_instance
-from tests.harness import Running, running, settings_for
+from tests.harness import Running, running, settings_for, toy_catalogue
 
 pytestmark = pytest.mark.timeout(120)
 
 
 @asynccontextmanager
-async def scaled(folder: Path, *, devices: int, spare: tuple[str, ...] = ()) -> AsyncIterator[Running]:
-    """A system scaled by the greedy."""
-    settings = settings_for(
-        "memory://",
-        folder,
-        devices=devices,
-        planner={"scaling": "greedy", "spare": spare, "headroom": 1.05},
-    )
-    async with running(settings, connect("memory://")) as run:
+async def scaled(
+    folder: Path,
+    *,
+    devices: int,
+    spare: tuple[str, ...] = (),
+    scaling: str = "greedy",
+    url: str = "memory://",
+    **changes: Any,
+) -> AsyncIterator[Running]:
+    """A system that scales."""
+    planner = {"scaling": scaling, "spare": spare, "headroom": 1.05}
+    settings = settings_for(url, folder, devices=devices, planner=planner, **changes)
+    async with running(settings, connect(url)) as run:
         await until(lambda: plan_of(run), within=20.0)
         yield run
 
@@ -99,8 +109,9 @@ async def test_a_variant_that_nothing_runs_is_loaded_for_the_query_that_names_it
         assert not report.lost
 
 
-async def test_an_interfered_instance_is_moved_and_its_record_says_why(tmp_path: Path) -> None:
-    async with scaled(tmp_path, devices=2) as run, load(run, 40.0):
+@pytest.mark.parametrize("scaling", ["greedy", "ilp"])
+async def test_an_interfered_instance_is_moved_and_its_record_says_why(scaling: str, tmp_path: Path) -> None:
+    async with scaled(tmp_path, devices=2, scaling=scaling) as run, load(run, 40.0):
         plan = await newest(run)
         assert plan is not None
         (hosting,) = {p.device for p in plan.placements}
@@ -148,3 +159,43 @@ async def test_a_dead_worker_is_replaced_by_a_spare_one_that_holds_the_same(
             return (await run.outcomes())[asked].device == "d1"
 
         await until(answered, within=30.0)
+
+
+@pytest.mark.kafka
+async def test_workers_are_processes_started_when_one_dies_and_again_when_they_are_killed(
+    kafka_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the program, on Apache Kafka, with the driver ``processes``."""
+    save_catalogue(tmp_path / "catalogue", toy_catalogue(), {})
+    places = {"catalogue": tmp_path / "catalogue", "drivers": {"name": "processes"}}
+    async with scaled(tmp_path, devices=2, spare=("d1",), scaling="ilp", url=kafka_url, **places) as run:
+        (stage,) = [s for s in run.stages if isinstance(s, ScalingStage)]
+        driver = stage._driver
+        assert isinstance(driver, WorkerProcesses)
+        assert driver.running() == frozenset()
+        (worker,) = [s for s in run.stages if isinstance(s, WorkerStage) and s.device.name == "d0"]
+        async with load(run, 20.0):
+            await asyncio.sleep(1.0)
+            worker._beat = lambda *, leaving=False: None  # type: ignore[method-assign]  # it is heard of no more
+
+            async def answered() -> bool:
+                asked = await run.ask(parameters={"latency_ms": 30_000})
+                async with asyncio.timeout(30.0):
+                    while (outcome := (await run.outcomes()).get(asked)) is None:
+                        await asyncio.sleep(0.1)
+                return outcome.device == "d1"
+
+            async def recorded() -> bool:
+                return any(i.device == "d1" for i in await instances(run))
+
+            await until(answered, within=40.0)
+            await until(recorded, within=20.0)
+            first = driver._started["d1"]
+            os.kill(first.pid, signal.SIGKILL)
+            await first.wait()
+            await until(answered, within=40.0)
+        assert "d1 is dead; another is to hold toy-" in caplog.text
+        assert driver._started["d1"].pid != first.pid
+        report = await run.settled(within=40.0)
+        assert not report.lost and not report.duplicates, report.examples
+    assert driver.running() == frozenset()  # ended with the planner that started them
