@@ -361,7 +361,7 @@ def kafka_at(arguments: argparse.Namespace) -> Iterator[str | None]:
         try:
             yield url
         finally:
-            broker.stop()
+            broker.stop(within=1.0)
 
 
 def show(rows: list[dict[str, Any]]) -> None:

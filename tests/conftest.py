@@ -44,4 +44,4 @@ def kafka_url(tmp_path_factory: pytest.TempPathFactory, sluice_home: Path) -> It
         pytest.skip(f"no Apache Kafka: {error}")
     assert status.url is not None
     yield status.url
-    broker.stop()
+    broker.stop(within=1.0)  # nobody reads its data again

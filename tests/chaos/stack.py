@@ -188,7 +188,7 @@ async def stack(
                 child.send(signal.SIGKILL)
                 await running.ended(name)
         await running.broker.close()
-        await asyncio.to_thread(local.stop)
+        await asyncio.to_thread(local.stop, within=1.0)
 
 
 __all__ = ["DEVICES", "PROMISED", "SESSION_TIMEOUT", "SLO", "Child", "Delivery", "Stack", "catalogue", "stack"]

@@ -50,7 +50,7 @@ def secured(kafka_url: str, tmp_path_factory: pytest.TempPathFactory, sluice_hom
         asyncio.run(allow(broker))
         yield broker
     finally:
-        broker.stop()
+        broker.stop(within=1.0)
 
 
 def section(broker: LocalBroker, user: str) -> KafkaSection:
