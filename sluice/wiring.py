@@ -29,6 +29,7 @@ from policies.placement.staging import Staging
 from policies.protocols import AdmissionPolicy
 from policies.routing.activation import Activation
 from policies.routing.goals import GoalRouting
+from policies.routing.packing import Packing
 from policies.routing.registry import routing
 from policies.routing.streams import StreamRouting
 from policies.routing.weighted import WeightedRouting
@@ -526,7 +527,9 @@ class System:
         if app in self.promised:
             return Routes(self._recorded(StreamRouting(app), log), promised=True)
         counted = {"turns_s": self.settings.tables.turns_s} if self._turns_told else {}
-        policy = GoalRouting(routing(self.settings.routing, **counted)(app), self._costs, self._goal_variants)
+        rule = self.settings.routing
+        packing = rule == Packing.name
+        policy = GoalRouting(routing(rule, **counted)(app), self._costs, self._goal_variants, packing=packing)
         on_demand = self.settings.planner.scaling != "off"
         return Routes(self._recorded(policy, log), wanted=policy.wanted if on_demand else None)
 

@@ -28,7 +28,7 @@ RATE_WINDOW = 0.5
 """Seconds over which arrivals are counted."""
 
 
-class _Target:
+class Target:
     """A placement, with its backlog where its latencies are known."""
 
     __slots__ = ("backlog", "device", "slice")
@@ -47,9 +47,9 @@ class AccuracyFirst:
 
     def __init__(self, app: str) -> None:
         self.app = app
-        self._targets: list[_Target] = []
-        self._by_place: dict[tuple[str, str], _Target] = {}
-        self._by_accuracy: list[list[tuple[_Target, Backlog]]] = []
+        self._targets: list[Target] = []
+        self._by_place: dict[tuple[str, str], Target] = {}
+        self._by_accuracy: list[list[tuple[Target, Backlog]]] = []
         self._capacity = 0.0
         self._sequence: ProportionalSequence | None = None
         self._story: deque[str] = deque(maxlen=8)
@@ -79,11 +79,11 @@ class AccuracyFirst:
         """Seconds that must be left between completion and deadline."""
         return 0.0
 
-    def _route(self, query: Query, now: float) -> _Target:
+    def _route(self, query: Query, now: float) -> Target:
         if not self._by_accuracy:
             return self._by_share()
         latest = query.deadline - self.margin(query, now)
-        earliest: tuple[_Target, Backlog] | None = None
+        earliest: tuple[Target, Backlog] | None = None
         earliest_at = 0.0
         rows = query.rows
         for equals in self._by_accuracy:
@@ -100,13 +100,13 @@ class AccuracyFirst:
         assert earliest is not None
         return self._otherwise(query, now, *earliest, earliest_at)
 
-    def _otherwise(self, query: Query, now: float, target: _Target, backlog: Backlog, done_at: float) -> _Target:
+    def _otherwise(self, query: Query, now: float, target: Target, backlog: Backlog, done_at: float) -> Target:
         """None keeps the margin; ``target`` would be done first, at ``done_at``."""
         if done_at <= query.deadline:
             backlog.send(query.rows, now)
         return target
 
-    def _by_share(self) -> _Target:
+    def _by_share(self) -> Target:
         assert self._sequence is not None
         return self._targets[self._sequence.next()]
 
@@ -121,7 +121,7 @@ class AccuracyFirst:
             before = self._by_place.get(at)
             if backlog is not None and before is not None and before.backlog is not None:
                 backlog.report(before.backlog.queued, before.backlog.busy_until - now, now)
-            targets.append(_Target(placement, backlog))
+            targets.append(Target(placement, backlog))
         self._targets = targets
         self._by_place = {(t.device, t.slice): t for t in targets}
         self._sequence = ProportionalSequence([p.share for p in placements])
@@ -157,7 +157,7 @@ class SlackBlend(AccuracyFirst):
         part: float = self.share * load**self.steepness
         return part * (query.deadline - query.arrival)
 
-    def _otherwise(self, query: Query, now: float, target: _Target, backlog: Backlog, done_at: float) -> _Target:
+    def _otherwise(self, query: Query, now: float, target: Target, backlog: Backlog, done_at: float) -> Target:
         named = self._by_share()
         if named.backlog is not None and named.backlog.done_at(query.rows, now) <= query.deadline:
             named.backlog.send(query.rows, now)

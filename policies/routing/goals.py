@@ -10,7 +10,6 @@ Queries without goals count in the estimates only by what slices report.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
 from types import MappingProxyType
 
 from domain.actions import Drop, RoutingAction, Send
@@ -19,6 +18,7 @@ from domain.outcome import Reason
 from domain.query import Goal, Query
 from policies.protocols import RoutingPolicy
 from policies.routing.backlog import Backlog
+from policies.routing.packing import fullest
 from policies.selection.goals import GoalVariant
 
 
@@ -42,21 +42,25 @@ class _Slice:
 class GoalRouting:
     """Before ``behind``. ``costs``: variant -> cost, in the unit that queries name theirs in.
 
-    ``known``: what is registered, by app, for those that have it loaded on demand. Both may grow.
+    ``known``: what is registered, by app, for those that have it loaded on demand. Both may grow. ``packing``: of
+    slices that meet the goals the fullest that is in time is taken, not the first to be done.
     """
 
-    __slots__ = ("_behind", "_costs", "_known", "_places", "_slices", "name")
+    __slots__ = ("_behind", "_costs", "_known", "_packing", "_places", "_slices", "name")
 
     def __init__(
         self,
         behind: RoutingPolicy,
         costs: Mapping[str, float],
         known: Mapping[str, tuple[GoalVariant, ...]] = MappingProxyType({}),
+        *,
+        packing: bool = False,
     ) -> None:
         self.name = behind.name
         self._behind = behind
         self._costs = costs
         self._known = known
+        self._packing = packing
         self._slices: list[_Slice] = []
         self._places: dict[tuple[str, str], _Slice] = {}
 
@@ -87,13 +91,11 @@ class GoalRouting:
         return min(able, key=lambda v: (v.load + v.latency, v.name)).name if able else None
 
     def _route(self, query: Query, goal: Goal, now: float) -> RoutingAction:
-        best: _Slice | None = None
-        best_at = inf
-        for place in self._slices:
-            if place.meets(goal):
-                at = place.backlog.done_at(query.rows, now)
-                if at < best_at:
-                    best, best_at = place, at
+        able = [(place, place.backlog) for place in self._slices if place.meets(goal)]
+        if self._packing:
+            best = fullest(able, query, now)
+        else:
+            best = min((place for place, _ in able), key=lambda p: p.backlog.done_at(query.rows, now), default=None)
         if best is None:
             return Drop(query, Reason.NO_CAPACITY)
         best.backlog.send(query.rows, now)

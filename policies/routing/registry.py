@@ -8,6 +8,7 @@ from typing import Any
 from domain.errors import ConfigurationError
 from policies.protocols import RoutingPolicy
 from policies.routing.accuracy_first import AccuracyFirst, SlackBlend
+from policies.routing.packing import Packing
 from policies.routing.streams import StreamRouting
 from policies.routing.weighted import WeightedRouting
 
@@ -16,6 +17,7 @@ ROUTING: MappingProxyType[str, Callable[..., RoutingPolicy]] = MappingProxyType(
         WeightedRouting.name: WeightedRouting,
         AccuracyFirst.name: AccuracyFirst,
         SlackBlend.name: SlackBlend,
+        Packing.name: Packing,
         StreamRouting.name: StreamRouting,
     }
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from sluice.console import EXIT_FAILED, JsonOption, one_line_errors, out, print_json
@@ -137,5 +138,5 @@ def _table(findings: list[Finding]) -> Table:
         shown.add_column(column)
     for finding in findings:
         mark = "[green]ok[/]" if finding.ok else "[red]missing[/]" if finding.needed else "[yellow]absent[/]"
-        shown.add_row(finding.name, mark, finding.found, "" if finding.ok else finding.remedy)
+        shown.add_row(finding.name, mark, escape(finding.found), "" if finding.ok else escape(finding.remedy))
     return shown

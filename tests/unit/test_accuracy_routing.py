@@ -148,3 +148,26 @@ def test_the_estimate_forms_batches_as_the_slice_does() -> None:
 def test_bad_options_of_the_blend_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="share"):
         routing("slack-blend", share=1.0)
+
+
+ALIKE = (("d0", 0.9, FAST), ("d1", 0.9, FAST), ("d2", 0.9, FAST))
+
+
+def test_packing_fills_one_slice_before_it_uses_the_next_and_comes_back_to_it() -> None:
+    router = routing("packing", margin=0.0)("a")
+    router.handle(activated(*ALIKE), 0.0)
+    assert isinstance(router, AccuracyFirst)
+    devices = sent(router, 0.0, slo=0.042, count=22).split()  # one runs alone, two batches of four follow in time
+    assert devices == [*["d0"] * 9, *["d1"] * 9, *["d2"] * 4]
+    assert set(sent(router, 1.0, slo=0.042, count=9).split()) == {"d0"}
+
+
+def test_packing_keeps_a_margin_and_takes_the_earliest_end_where_none_does() -> None:
+    router = routing("packing", margin=0.5)("a")
+    router.handle(activated(("quick", 0.7, FAST), ("good", 0.9, SLOW)), 0.0)
+    assert isinstance(router, AccuracyFirst)
+    assert sent(router, 0.0, slo=0.3) == "good"  # the most accurate of those without work
+    assert sent(router, 1.0, slo=0.15) == "quick"  # the other takes 0.1 s of 0.15
+    assert sent(router, 2.0, slo=0.01) == "quick"
+    with pytest.raises(ConfigurationError, match="margin"):
+        routing("packing", margin=1.0)
