@@ -9,8 +9,8 @@ Rules:
   (the newsvendor's loss function). C is what the plan hosts, idle devices that it filled included.
 - Each rung z of ``ladder`` asks the base planner, unpolished, for headroom 1 + z spread (within ``floor`` and
   ``HEADROOM_CAP``). The rung with the largest accuracy over all demand - ``price`` x overflow is planned in full.
-  ``price`` 1 would be a right answer lost for each query beyond capacity; half of those are saved after all, by queues,
-  by other hosts and by the next plan (measured on the Twitter traces of Proteus's artifact), hence 0.5.
+  ``price`` 1 is a right answer lost for each query beyond capacity. Queues, other hosts and the next plan save some of
+  those, but demand has longer tails than the normal distribution; the two about make up for each other.
 - A rung that cannot serve everybody ends the search, unless it is the first.
 - A demand without spread keeps the headroom it came with; where none has one this is the base planner.
 """
@@ -34,7 +34,7 @@ class PricedHeadroom:
 
     name: str = "allocation-priced"
     base: AllocationPlanner = field(default_factory=AllocationPlanner)
-    price: float = 0.5
+    price: float = 1.0
     floor: float = 1.05
     ladder: tuple[float, ...] = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
 
