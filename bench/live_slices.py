@@ -6,6 +6,7 @@ the queries, is read from the topics.
 
     python bench/live_slices.py                        # a minute and a half; reports/bench/live_slices.{json,png}
     python bench/live_slices.py --choice plan          # the plan's shares choose slices, not the worker
+    python bench/live_slices.py --geometry protean     # PROTEAN's rule cuts; results in live_slices_protean
 
 Exits with 1 where a query is lost or answered twice.
 """
@@ -100,7 +101,12 @@ def settings_of(arguments: argparse.Namespace, folder: Path) -> Settings:
     """Of the system."""
     return load(
         fake_gpu=f"a100x{arguments.gpus}",
-        planner={"geometry": "joint", "period_s": 3.0, "geometry_rest_s": 20.0, "headroom": arguments.headroom},
+        planner={
+            "geometry": arguments.geometry,
+            "period_s": 3.0,
+            "geometry_rest_s": 20.0,
+            "headroom": arguments.headroom,
+        },
         worker={"slices": {"choice": arguments.choice}},
         runs=folder,
     )
@@ -257,13 +263,15 @@ def main() -> None:
     parser.add_argument("--high", type=float, default=170.0)
     parser.add_argument("--bulk", type=float, default=20.0, help="best-effort queries/s")
     parser.add_argument("--headroom", type=float, help="one for all apps; by default each app's own")
+    parser.add_argument("--geometry", choices=["joint", "protean"], default="joint")
     parser.add_argument("--choice", choices=["plan", "strict-first", "strict-room"], default="strict-first")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         result = asyncio.run(measure(arguments, Path(folder)))
     result["machine"] = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    draw(result, 1e3 * load_catalogue(CATALOGUE).apps[STRICT].slo, TARGET.with_suffix(".png"))
-    TARGET.with_suffix(".json").write_text(json.dumps(result, indent=1))
+    target = TARGET if arguments.geometry == "joint" else TARGET.with_name(f"{TARGET.name}_{arguments.geometry}")
+    draw(result, 1e3 * load_catalogue(CATALOGUE).apps[STRICT].slo, target.with_suffix(".png"))
+    target.with_suffix(".json").write_text(json.dumps(result, indent=1))
     print(json.dumps({k: v for k, v in result.items() if k not in {"seconds", "rates"}}, indent=1))
     sys.exit(0 if result["balanced"] and not result["lost"] and not result["duplicates"] else 1)
 

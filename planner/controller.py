@@ -18,9 +18,9 @@ Rules:
   Once it leads, the newest plan goes on at once in the new term, on the devices that are heard, and a new one is asked
   for.
 - A GPU that is to be cut otherwise hosts nothing from the plan that says so until its worker states other slices or a
-  fault; which GPUs, and when that is thought about, is ``planner.geometry.changes``. An urgent question is asked
-  without it. Where a device states slices unasked, an epoch without what was placed on those that are gone is published
-  at once.
+  fault; which GPUs, and when that is thought about, is ``planner.geometry.changes`` (or ``planner.geometry.rule``). An
+  urgent question is asked without it. Where a device states slices unasked, an epoch without what was placed on those
+  that are gone is published at once.
 - Shortage is announced with the first plan that cannot serve an app, and its end after ``calm_plans`` that can.
 
 A plan's fences are the shell's: it knows offsets.
@@ -39,6 +39,7 @@ from planner.controller_settings import ControllerSettings
 from planner.demand import Estimate
 from planner.fleet import Change, Fleet
 from planner.geometry.changes import CutNews, GeometryChanges
+from planner.geometry.rule import ProteanRule, RuleSettings
 from planner.outlook import Outlook
 from planner.problem import Problem
 from planner.shortage import ShortageWatch
@@ -68,7 +69,9 @@ class Controller:
         self._number = 0
         self._fleet = Fleet(devices, self._settings.device_timeout)
         self._assume_alive = assume_alive
-        self._changes = GeometryChanges(self._settings.changes, enabled=self._settings.geometry != "off")
+        self._changes = GeometryChanges(self._settings.changes, enabled=self._settings.geometry == "joint")
+        by_rule = self._settings.geometry == "protean"
+        self._rule = ProteanRule(RuleSettings(quantile=self._settings.quantile)) if by_rule else None
         self._outlook = Outlook(catalogue, self._settings)
         self._plan = previous
         self._asking = Asking(self._settings)
@@ -152,6 +155,8 @@ class Controller:
             self._number = max(self._number, newest.epoch.number)
         self._plan = newest
         self._changes.take_over(newest, now)
+        if self._rule is not None:
+            self._rule.begin()
         self._fleet.expect(newest.incarnations if newest is not None else {})
         self._asking.begin()
         self._shortage = ShortageWatch(self._settings.served_enough, self._settings.calm_plans)
@@ -215,6 +220,7 @@ class Controller:
             actions.append(Announce(f"device:{state.device.name}", "left" if state.leaving else "lost", silence))
             actions.append(Reclaim(state.device.name, state.incarnation))
         self._recut(self._changes.overdue(now), now, actions)
+        self._wish(now, actions)
 
     def _without(self, reason: str, now: float, actions: list[ControllerAction | Solve]) -> None:
         """Publish the plan in force without the devices that are gone, and ask for a better one."""
@@ -234,8 +240,27 @@ class Controller:
         """GPUs have other slices, or have to do with those they had: either way they can host again."""
         for one in news:
             actions.append(Announce(f"device:{one.device}", one.state, one.detail))
+            if self._rule is not None and one.state == "recut_failed":
+                self._rule.ended(one.device)
             self._asking.want(f"{one.device} {one.state}", now + self._settings.join_grace)
             self._asking.devices_changed = True
+
+    def _wish(self, now: float, actions: list[ControllerAction | Solve]) -> None:
+        """Where a rule says how GPUs are to be cut: begin what it says, and plan without them."""
+        if self._rule is None:
+            return
+        alive, changes = self._fleet.usable(), self._changes
+        wanted = self._rule.tick(
+            changes.stating(alive),
+            self._plan,
+            self._outlook.catalogue,
+            now,
+            changing=changes.changing,
+            let_be=changes.let_be(now),
+        )
+        self._recut(changes.begin(alive, wanted, self._next, now), now, actions)
+        if wanted and not self._hosts():
+            self._reduce("all devices are being cut otherwise", now, actions)
 
     def _hosts(self) -> list[Device]:
         """Devices that something may be placed on."""

@@ -14,7 +14,8 @@ from planner.problem import Capacity
 class ControllerSettings:
     """Seconds unless said otherwise. ``headroom``: a uniform one instead of each app's own.
 
-    ``geometry``: whether GPUs may be cut otherwise; "joint" asks the planner, which must be one that answers how.
+    ``geometry``: whether GPUs may be cut otherwise; "joint" asks the planner, which must be one that answers how,
+    "protean" follows PROTEAN's rule, which asks nobody.
     """
 
     plan_period: float = 10.0
@@ -36,7 +37,7 @@ class ControllerSettings:
     money_weight: float = 0.0
     budget: float | None = None
     strict_on_demand: float = 0.0
-    geometry: Literal["off", "joint"] = "off"
+    geometry: Literal["off", "joint", "protean"] = "off"
     demand: DemandSettings = field(default_factory=DemandSettings)
     latency: LatencySettings = field(default_factory=LatencySettings)
     changes: ChangeSettings = field(default_factory=ChangeSettings)

@@ -30,6 +30,11 @@ class Outlook:
         self._factors = LatencyFactors(catalogue, settings.quantile, settings.latency)
         self._failed: dict[tuple[str, str], float] = {}
 
+    @property
+    def catalogue(self) -> Catalogue:
+        """What is served."""
+        return self._catalogue
+
     def registered(self, catalogue: Catalogue) -> list[str]:
         """Other apps or variants are served from now on; the apps for which that makes a difference."""
         changed = [

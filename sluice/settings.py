@@ -122,7 +122,8 @@ class PlannerSettings(_Section):
     what is served of strict demand that is kept off spot devices. ``demand``: "plain" takes admission's counts as they
     come, "faust" the windows that stages ``demand`` make of them (kafka:// only); up to ``demand_partitions`` of these
     share the work. ``geometry``: "joint" cuts GPUs otherwise as demand moves, where their workers can do that, once it
-    has moved for ``geometry_patience_s``, and each not again for ``geometry_rest_s``.
+    has moved for ``geometry_patience_s``; "protean" by PROTEAN's rule, between two geometries. Each GPU not again for
+    ``geometry_rest_s``.
 
     ``scaling``: model-less, once a second, in the place of a planner by name: "greedy" replicates, upgrades and
     downgrades instances by their cost, "ilp" solves for the least cost; variants that queries ask for are loaded on
@@ -143,7 +144,7 @@ class PlannerSettings(_Section):
     strict_on_demand: float = Field(default=0.0, ge=0, le=1, allow_inf_nan=False)
     demand: Literal["plain", "faust"] = "plain"
     demand_partitions: int = Field(default=1, ge=1, le=64)
-    geometry: Literal["off", "joint"] = "off"
+    geometry: Literal["off", "joint", "protean"] = "off"
     geometry_patience_s: Seconds = 5.0
     geometry_rest_s: Seconds = 60.0
     scaling: Literal["off", "greedy", "ilp"] = "off"

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from domain.actions import Announce, Publish
 from domain.app import App
@@ -18,6 +19,7 @@ from planner.geometry.changes import ChangeSettings
 from planner.geometry.fleets import sliced
 from planner.geometry.planning import JointGeometry
 from planner.geometry.tables import Geometry, parse_geometry, table_of
+from planner.problem import Planner
 from profiles.catalogue import Catalogue
 
 A100 = table_of("a100")
@@ -92,13 +94,20 @@ class RecutWorld:
     """
 
     def __init__(
-        self, start: Mapping[str, str], *, cut_s: float | None = 2.0, limit: int = 1, **changes: float
+        self,
+        start: Mapping[str, str],
+        *,
+        cut_s: float | None = 2.0,
+        limit: int = 1,
+        rule: Literal["joint", "protean"] = "joint",
+        served: Catalogue | None = None,
+        **changes: float,
     ) -> None:
         tables = {name: sliced(name, "a100", parse_geometry(text)).slices for name, text in start.items()}
         self.gpus = {name: Gpu(name, slices) for name, slices in tables.items()}
-        settings = ControllerSettings(geometry="joint", changes=ChangeSettings(**changes))
-        self.controller = Controller(catalogue(), settings=settings, term=1)
-        self.planner = JointGeometry(AllocationPlanner())
+        settings = ControllerSettings(geometry=rule, changes=ChangeSettings(**changes))
+        self.controller = Controller(served or catalogue(), settings=settings, term=1)
+        self.planner: Planner = JointGeometry(AllocationPlanner()) if rule == "joint" else AllocationPlanner()
         self.cut_s = cut_s
         self.limit = limit
         self.now = 0.0

@@ -73,7 +73,7 @@ class _Ground:
 
 
 class GeometryChanges:
-    """``enabled``: whether GPUs may be cut otherwise at all; their slices are told in plans all the same."""
+    """``enabled``: whether a geometry is thought about here; slices are told in plans all the same."""
 
     def __init__(self, settings: ChangeSettings | None = None, *, enabled: bool = False) -> None:
         self._settings = settings or ChangeSettings()
@@ -192,8 +192,14 @@ class GeometryChanges:
             if not self._changing and not self._resting(devices, now):
                 self._settle(_ground(devices, problem.demands))
             return []
+        return self.begin(problem.devices, geometries, asked, now)
+
+    def begin(
+        self, devices: Iterable[Device], geometries: Mapping[str, tuple[Slice, ...]], asked: Epoch, now: float
+    ) -> list[CutNews]:
+        """Those of ``devices`` that ``geometries`` names are to be cut so. ``asked``: see ``answered``."""
         said = []
-        for device in problem.devices:
+        for device in devices:
             target, before = geometries.get(device.name), _profiles(device.slices)
             there = _profiles(self._stated.get(device.name, ()))
             if target and before == there and device.name not in self._changing:
@@ -201,6 +207,14 @@ class GeometryChanges:
                 self._done.add(device.name)
                 said.append(CutNews(device.name, "recutting", f"{_shown(before)} -> {_shown(_profiles(target))}"))
         return said
+
+    def stating(self, devices: Iterable[Device]) -> list[Device]:
+        """Those whose workers state their slices."""
+        return [d for d in devices if d.name in self._stated]
+
+    def let_be(self, now: float) -> frozenset[str]:
+        """GPUs that could not be cut a while ago, or have been."""
+        return frozenset(self._held) | {d for d, until in self._let_be.items() if until > now}
 
     def geometries(self, devices: Iterable[Device]) -> dict[str, tuple[Slice, ...]]:
         """Slices of every GPU that states its own: those that it is to have, or has."""
