@@ -2,6 +2,7 @@
 
     python bench/selection_figures.py 5 --out runs/figures
     python bench/selection_figures.py 5 --speed 3 --png docs/figures
+    python bench/selection_figures.py 5 --panels "image, 150" --at 60,70,80 --phases 4
     python bench/selection_figures.py all --quick
 
 5 trace, 6 constant load, 7 expected and simulated, 8 sixty variants, 10 slack grid, 11 batching, 12 three variants.
@@ -26,11 +27,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
+from bench.selection_gains import PAPER, PLOTTED, Point, gains, good
 from bench.selection_pictures import Line, picture
 from domain.profile import BatchLatency, Profile
 from domain.variant import Variant
 from planner.selection.generate import generate
 from planner.selection.library import build_library
+from planner.selection.model import SelectionModel
 from profiles.catalogue import Catalogue
 from profiles.ramsis_json import DEVICE_TYPE, load_ramsis
 from simulator.report.charts import lines_chart
@@ -43,23 +46,10 @@ THREE = ("shufflenet_v2_x0_5", "efficientnet_b2", "efficientnet_v2_s")
 RULES: tuple[Rule, ...] = ("jellyfish-plus", "model-switching", "model-switching, mended")
 PUBLISHED = "table, as published"
 """The same by the paper's criterion, accuracy a decision."""
+COMPARED = (*RULES, PUBLISHED)
 MARGIN = 1.03
-MOST_WORKERS = 100  # x is workers where none is larger: loads begin above
-PLOTTED = 0.05  # points with more violations are not plotted, as in the paper
-
-
-@dataclass(frozen=True)
-class Point:
-    """One system at one place of a figure. ``x``: workers, queries/s or slack bins."""
-
-    panel: str
-    system: str
-    x: float
-    accuracy: float
-    violation: float
-    expected_accuracy: float | None = None
-    expected_violation: float | None = None
-    cpu_s: float | None = None
+FEW = 40
+"""Points that are printed too."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +68,7 @@ class Job:
     many: int = 0
     grid: int | Literal["model"] = 100
     batching: Literal["maximal", "variable"] = "maximal"
+    phases: int = 1
     label: str = "table"
 
 
@@ -140,29 +131,40 @@ def compute(job: Job) -> list[Point]:
     margin = MARGIN if job.service == "sampled" else 1.0
     points = [] if job.kind == "table" else _rules(w, job, arrivals, rates, panel, x)
     if job.kind == "trace":
-        tables = build_library(w.model(job.workers, margin=margin))
+        tables = build_library(replace(w.model(job.workers, margin=margin), phases=job.phases))
         if tables:
             found = by_tables(w, arrivals, tables, np.random.default_rng(1), margin=margin)
             points.append(Point(panel, job.label, x, found.accuracy, found.violation))
         return points
-    started = process_time()
     model = replace(w.model(job.workers, job.qps, margin=margin), grid=job.grid, batching=job.batching)
     if job.batching == "variable":
         model = replace(model, late="drop")
+    asked = {system: model}
+    if job.kind == "constant" and job.label == "table":
+        asked = {PUBLISHED: replace(model, criterion="decision"), system: model}
+    return points + [_one_load(w, job, arrivals, Place(panel, name, x, margin), m) for name, m in asked.items()]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a point is drawn; ``margin``: factor on the latencies that tables count on."""
+
+    panel: str
+    system: str
+    x: float
+    margin: float
+
+
+def _one_load(w: World, job: Job, arrivals: Any, at: Place, model: SelectionModel) -> Point:
+    """A table at the load it is for; not run where it promises more violations than are plotted."""
+    started = process_time()
     table = generate(model).table
     cpu_s = process_time() - started
-    if job.kind == "constant" and job.label == "table":
-        published = generate(replace(model, criterion="decision")).table
-        found = by_tables(w, arrivals, (published,), np.random.default_rng(1), qps=job.qps, margin=margin)
-        e = published.expected
-        points.append(Point(panel, PUBLISHED, x, found.accuracy, found.violation, e.accuracy, e.violation))
-    tables = (table,) if table.expected.violation <= PLOTTED else ()
     found = Found(float("nan"), float("nan"), 0)
-    if tables:
-        found = by_tables(w, arrivals, tables, np.random.default_rng(1), qps=job.qps, margin=margin)
+    if table.expected.violation <= PLOTTED:
+        found = by_tables(w, arrivals, (table,), np.random.default_rng(1), qps=job.qps, margin=at.margin)
     e = table.expected
-    points.append(Point(panel, system, x, found.accuracy, found.violation, e.accuracy, e.violation, cpu_s))
-    return points
+    return Point(at.panel, at.system, at.x, found.accuracy, found.violation, e.accuracy, e.violation, cpu_s)
 
 
 def _rules(w: World, job: Job, arrivals: Any, rates: Any, panel: str, x: float) -> list[Point]:
@@ -176,28 +178,7 @@ def _rules(w: World, job: Job, arrivals: Any, rates: Any, panel: str, x: float) 
     return points
 
 
-def saved(points: list[Point], system: str, rule: str) -> float:
-    """Mean share of workers saved by ``system`` at the accuracy that ``rule`` has with K workers."""
-    shares = []
-    for panel in sorted({p.panel for p in points}):
-        ours = sorted((p.x, p.accuracy) for p in points if p.panel == panel and p.system == system and good(p))
-        theirs = [(p.x, p.accuracy) for p in points if p.panel == panel and p.system == rule and good(p)]
-        if len(ours) < 2:
-            continue
-        workers, accuracy = np.array(ours).T
-        accuracy = np.maximum.accumulate(accuracy)
-        for k, a in theirs:
-            if a <= accuracy[-1]:
-                shares.append(1.0 - float(np.interp(a, accuracy, workers)) / k)
-    return float(np.mean(shares)) if shares else float("nan")
-
-
-def good(p: Point) -> bool:
-    """Whether the paper would plot it."""
-    return p.violation <= PLOTTED
-
-
-def figures(quick: bool, speed: int = 1) -> dict[str, tuple[str, str, list[Job]]]:
+def figures(quick: bool, speed: int = 1, phases: int = 1) -> dict[str, tuple[str, str, list[Job]]]:
     """Number -> title, label of x, jobs."""
     trace_s = 60 if quick else 300
     load_s = 10 if quick else 30
@@ -208,7 +189,8 @@ def figures(quick: bool, speed: int = 1) -> dict[str, tuple[str, str, list[Job]]
     image = Job("table", "image", 150, 60, seconds=load_s, service="p95")
     return {
         "5": ("Twitter trace: accuracy by workers", "workers",
-              [Job("trace", t, s, k, seconds=trace_s, speed=speed) for t, s in each for k in ks]),
+              [Job("trace", t, s, k, seconds=trace_s, speed=speed, phases=phases)
+               for t, s in each for k in ks]),
         "6": ("Constant load: accuracy by load", "queries/s",
               [Job("constant", t, s, CONSTANT_WORKERS[t], float(q), load_s) for t, s in each for q in loads]),
         "7": ("Expected and simulated", "queries/s",
@@ -228,8 +210,8 @@ def figures(quick: bool, speed: int = 1) -> dict[str, tuple[str, str, list[Job]]
     }  # fmt: skip
 
 
-def draw(title: str, x_label: str, points: list[Point], file: Path) -> None:
-    """The page."""
+def draw(number: str, title: str, x_label: str, points: list[Point], file: Path) -> None:
+    """The page: curves, every point, gains beside what the paper has."""
     charts = []
     for panel in sorted({p.panel for p in points}):
         for what in ("accuracy", "violation"):
@@ -250,10 +232,9 @@ def draw(title: str, x_label: str, points: list[Point], file: Path) -> None:
          *(("" if v is None else f"{v:.5g}") for v in (p.expected_accuracy, p.expected_violation, p.cpu_s)))
         for p in points
     ]  # fmt: skip
-    notes = gains(points)
-    file.write_text(
-        page(title, intro=__doc__ or "", figures=charts, tables=[Table("numbers", header, rows)], notes=notes)
-    )
+    beside = [("here", line) for line in gains(points, COMPARED)] + [("paper", line) for line in PAPER[number]]
+    tables = [Table("beside the paper", ("from", "what"), beside), Table("numbers", header, rows)]
+    file.write_text(page(title, intro=__doc__ or "", figures=charts, tables=tables))
 
 
 def curves(points: list[Point]) -> list[Line]:
@@ -267,59 +248,58 @@ def curves(points: list[Point]) -> list[Line]:
     return list(lines.values())
 
 
-def gains(points: list[Point]) -> list[str]:
-    """By task: accuracy over each rule where both are within 5 % violations, in points, and workers saved."""
-    said = []
-    for task in sorted({p.panel.split(",")[0] for p in points}):
-        mine = [p for p in points if p.panel.startswith(task)]
-        for ours in sorted({p.system for p in mine} - {*RULES, PUBLISHED}):
-            said += [line for rule in (*RULES, PUBLISHED) for line in _gain(mine, ours, rule, task)]
-    return said
-
-
-def _gain(points: list[Point], ours: str, rule: str, task: str) -> list[str]:
-    base = {(p.panel, p.x): p.accuracy for p in points if p.system == rule and good(p)}
-    found = [
-        100.0 * (p.accuracy - base[p.panel, p.x])
-        for p in points
-        if p.system == ours and good(p) and (p.panel, p.x) in base
-    ]
-    if not found:
-        return []
-    text = f"{task}: {ours} over {rule}: {np.mean(found):+.2f} points on average, {max(found):+.2f} at most"
-    share = saved(points, ours, rule) if all(p.x <= MOST_WORKERS for p in points) else float("nan")
-    return [text + ("" if np.isnan(share) else f"; {100 * share:.1f} % of workers saved at equal accuracy")]
-
-
 def main() -> None:
     """Compute, print, write the pages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("figure", choices=["5", "6", "7", "8", "10", "11", "12", "all"])
+    parser.add_argument("figure", choices=[*PAPER, "all"])
     parser.add_argument("--out", type=Path, default=Path("runs/figures"))
     parser.add_argument("--quick", action="store_true", help="fewer places, shorter runs")
     parser.add_argument("--speed", type=int, default=1, metavar="X", help="of the trace, for figure 5")
+    parser.add_argument("--panel", help='only this one, as in "image, 150"')
+    parser.add_argument("--at", type=lambda text: tuple(map(float, text.split(","))), help="only these places (x)")
+    parser.add_argument("--phases", type=int, default=1, help="groups of turns that tables tell apart, for figure 5")
     parser.add_argument("--png", type=Path, metavar="FOLDER", help="write a picture of each figure there too")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
     data()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    chosen = figures(arguments.quick, max(1, arguments.speed))
+    chosen = figures(arguments.quick, max(1, arguments.speed), arguments.phases)
     for number in chosen if arguments.figure == "all" else [arguments.figure]:
         title, x_label, jobs = chosen[number]
-        points: list[Point] = []
-        for done, found in enumerate(_each(compute, jobs, arguments.processes), 1):
-            points += found
-            (arguments.out / f"figure-{number}.json").write_text(json.dumps([asdict(p) for p in points], indent=1))
-            print(f"\rfigure {number}: {done} of {len(jobs)}", end="", file=sys.stderr, flush=True)
-        print(file=sys.stderr)
+        asked = [j for j in jobs if wanted(j, arguments.panel, arguments.at)]
+        if not asked:
+            sys.exit(f"figure {number}: nothing at --panel {arguments.panel} --at {arguments.at}; see --help")
+        points = computed(number, asked, arguments.processes, arguments.out / f"figure-{number}.json")
         file = arguments.out / f"figure-{number}.html"
-        draw(f"Figure {number}. {title}", x_label, points, file)
+        draw(number, f"Figure {number}. {title}", x_label, points, file)
         print(f"figure {number}: {file}")
         if arguments.png:
             file = arguments.png / f"selection-{number}.png"
             picture(f"Figure {number}. {title}", x_label, curves(points), file)
-        for line in gains(points):
+        for p in points if len(points) <= FEW else ():
+            print(f"  {p.panel}, {p.system}, {p.x:g} {x_label}: {p.accuracy:.5f}, violations {p.violation:.2g}")
+        for line in gains(points, COMPARED):
             print(f"  {line}")
+        for line in PAPER[number]:
+            print(f"  paper: {line}")
+
+
+def wanted(job: Job, panel: str | None, at: tuple[float, ...] | None) -> bool:
+    """Whether a job is of the panel and at one of the places asked for."""
+    mine = f"{job.task}, {job.slo_ms} ms"
+    x = job.workers if job.kind == "trace" else job.qps
+    return (panel is None or mine in (panel, f"{panel} ms")) and (at is None or x in at)
+
+
+def computed(number: str, jobs: list[Job], processes: int, file: Path) -> list[Point]:
+    """All points; ``file`` (JSON) has those there are at any time."""
+    points: list[Point] = []
+    for done, found in enumerate(_each(compute, jobs, processes), 1):
+        points += found
+        file.write_text(json.dumps([asdict(p) for p in points], indent=1))
+        print(f"\rfigure {number}: {done} of {len(jobs)}", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return points
 
 
 def _each(work: Callable[[Job], list[Point]], jobs: Iterable[Job], processes: int) -> Iterable[list[Point]]:
