@@ -248,7 +248,7 @@ def draw(result: dict[str, Any], slo_ms: float, path: Path) -> None:
             axes.axvspan(
                 cut["cutting"], cut["serving"], color="#c0392b", alpha=0.25, lw=0, label="is cut" if last else None
             )
-    low.legend(loc="upper right", fontsize=8, ncols=4)
+    low.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize=8, ncols=4)
     figure.suptitle(f"{len(result['cuts'])} changes of eight emulated A100 while serving")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)

@@ -1,20 +1,26 @@
 """A worker's instances on their topic: looked at every second, written when there is something to say.
 
-What stands there of the worker at its start is read first, so that what it no longer holds is ended.
+Slices on which batches take longer than their profiles say are noticed on the way, for the metrics and the log. What
+stands there of the worker at its start is read first, so that what it no longer holds is ended.
 """
 
 import asyncio
+import logging
 from collections.abc import Iterable, Sequence
 
 from domain.clock import Clock
 from domain.events import LatencyMeasured
+from policies.placement.interference import InterferenceDetector
 from policies.selection.instances import Held, InstanceRecord
 from profiles.catalogue import Catalogue
 from stages.control import Follower
+from stages.metrics import Meters
 from stages.outbox import Outbox
 from streams.instances import decode_instance, encode_instance
 from streams.ports import Broker, Record
 from streams.topics import Topics
+
+log = logging.getLogger(__name__)
 
 PERIOD = 1.0
 """Seconds between looks."""
@@ -34,7 +40,11 @@ class InstanceWriter:
         clock: Clock,
         catalogue: Catalogue,
         outbox: Outbox,
+        meters: Meters,
     ) -> None:
+        self._device = device
+        self._meters = meters
+        self._interference = InterferenceDetector()
         self._topic = topics.instances
         self._clock = clock
         self._catalogue = catalogue
@@ -63,6 +73,13 @@ class InstanceWriter:
             expected = self._expected(one)
             if expected > 0.0:
                 self._measured.setdefault(place, []).append((one.execution_s / expected, float(one.batches)))
+                self._notice(part, one, expected)
+
+    def _notice(self, part: str, one: LatencyMeasured, expected: float) -> None:
+        for change in self._interference.handle(part, one.variant, one.execution_s, expected):
+            told = "run %.2f times as long as profiled" if change.on else "are back to their profiles (%.2f)"
+            log.warning(f"%s: batches on slice %s {told}", self._device, part, change.ratio)
+            self._meters.set("sluice_slice_interference", change.ratio if change.on else 0.0, self._device, part)
 
     def look(self, loaded: Sequence[tuple[str, str, str]]) -> None:
         """(slice, its kind, variant) of all that is held: after a period, what there is to say of it is written."""

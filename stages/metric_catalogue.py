@@ -192,6 +192,11 @@ CATALOGUE: tuple[Metric, ...] = (
         "Times that a GPU was cut into other slices, and cuts that failed (ok=no), after which it kept what it had.",
         "Failures: the status topic and the worker's log say why; rights and processes of others are the usual causes.",
     ),
+    _gauge(
+        "sluice_slice_interference", "ratio", ("device", "slice"), "worker",
+        "Measured over profiled time of batches on a slice, averaged, while it stays above 1.25; 0 otherwise.",
+        "One slice: something else runs there. All slices that host a variant: its profile is wrong; profile it again.",
+    ),
     # -- plans
     _gauge(
         "sluice_plan_term", "term", ("stage",), "router, worker, planner",

@@ -118,6 +118,7 @@ class WorkerStage:
             clock=clock,
             catalogue=catalogue,
             outbox=self._outbox,
+            meters=telemetry.meters,
         )
         self._plan: Plan | None = None
         self._unknown: Plan | None = None
