@@ -128,6 +128,7 @@ async def read(system: System, began: float) -> dict[str, Any]:
         "strict": figures([o for o in outcomes if o.app == STRICT], began, cuts),
         "best_effort": figures([o for o in outcomes if o.app == LOOSE], began, cuts),
         "cuts": cuts,
+        "corrections": await corrections(system, began),
         "plans": len(plans),
         "slowest_plan_s": max(plan.solve_s for plan in plans),
         "geometries": geometries(plans, began),
@@ -148,6 +149,16 @@ async def told(system: System, began: float) -> list[dict[str, Any]]:
             open_[said.subject] |= {"cutting": at, "into": said.detail}
         elif said.state in {"serving", "cut_failed"} and said.subject in open_:
             found.append({**open_.pop(said.subject), "serving": at, "ended": said.state})
+    return found
+
+
+async def corrections(system: System, began: float) -> list[dict[str, Any]]:
+    """Profiles that measured latencies contradicted, and the factor planned with from then on."""
+    found = []
+    async for record in read_results(system.broker, [TopicPartition(system.topics.status, 0)], follow=False):
+        said = control.decode_announce(record.value or b"")
+        if said.subject.startswith("profile:"):
+            found.append({"at": round(record.timestamp - began, 1), "profile": said.subject, "said": said.detail})
     return found
 
 

@@ -36,6 +36,13 @@ def test_noise_within_the_threshold_changes_nothing() -> None:
     assert factors.factors == {}
 
 
+def test_a_machine_that_is_slow_every_other_second_moves_the_factor_once_and_no_more() -> None:
+    factors = LatencyFactors(CATALOGUE, "median")
+    said = [f for n in range(200) if (f := factors.handle(measured(1.5 if n % 2 else 1.0, 20))) is not None]
+    assert len(said) == 1
+    assert factors.factors == {("v", "cpu"): said[0]}
+
+
 def test_a_profile_that_holds_again_is_trusted_again() -> None:
     factors = LatencyFactors(CATALOGUE, "median")
     factors.handle(measured(2.0, 20))
