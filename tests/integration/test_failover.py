@@ -1,20 +1,22 @@
-"""Planners in processes of their own on Apache Kafka: the active one ends, is killed, stands still, all under load."""
+"""Planners in processes of their own on Apache Kafka: the active one stands still, ends, is killed, all under load."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from domain.lease import Lease
 from domain.plan import Plan
+from sluice.settings import Settings
 from streams import connect, control
 from tests.harness import Running, running, toy_catalogue
-from tests.integration.test_processes import newest_plan, processes, spawned_settings
+from tests.integration.test_processes import newest_plan, spawned_settings
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
@@ -22,20 +24,20 @@ LEASE = 2.0
 BUSY = 2.0
 """Seconds allowed beyond the lease and one second: processes here share few cores with the rest of the suite."""
 
-Standbys = dict[Path, asyncio.subprocess.Process]
+Planners = dict[Path, asyncio.subprocess.Process]
 """By the file of its log."""
 
 
 @asynccontextmanager
-async def standbys(run: Running, folder: Path, count: int) -> AsyncIterator[Standbys]:
-    """Further planners under the settings of ``processes``, once the first one leads."""
-    await run.planned(within=90.0)
-    found: Standbys = {}
-    for i in range(count):
-        file = folder / f"standby{i}.log"
+async def planners(settings: Settings, folder: Path, *names: str) -> AsyncIterator[Planners]:
+    """Some of them."""
+    (folder / "settings.json").write_text(json.dumps(settings.model_dump(mode="json", exclude={"http"})))
+    found: Planners = {}
+    for name in names:
+        file = folder / f"{name}.log"
         with file.open("wb") as log:
             found[file] = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "sluice.main", "up", "planner", "--settings", str(folder / "settings.yaml")),
+                *(sys.executable, "-m", "sluice.main", "up", "planner", "--settings", str(folder / "settings.json")),
                 stdout=log,
                 stderr=log,
             )
@@ -77,7 +79,7 @@ async def plan_above(run: Running, term: int) -> tuple[Plan, float]:
             await asyncio.sleep(0.05)
 
 
-async def who_leads(found: Standbys, term: int) -> asyncio.subprocess.Process:
+async def who_leads(found: Planners, term: int) -> asyncio.subprocess.Process:
     """Which of them says that it leads since ``term``."""
     async with asyncio.timeout(20.0):
         while True:
@@ -96,43 +98,46 @@ async def ask_on(run: Running, qps: float) -> None:
 async def test_planners_follow_one_another_while_every_query_is_answered(kafka_url: str, tmp_path: Path) -> None:
     settings = spawned_settings(kafka_url, tmp_path).model_copy()
     settings = settings.model_copy(update={"planner": settings.planner.model_copy(update={"lease_s": LEASE})})
-    sink = running(settings, connect(kafka_url), catalogue=toy_catalogue(slo=1.0), roles=("sink",))
-    async with sink as run, processes(settings, tmp_path) as started, standbys(run, tmp_path, 3) as others:
+    roles = ("admission", "router", "worker", "sink")
+    serving = running(settings, connect(kafka_url), catalogue=toy_catalogue(slo=1.0), roles=roles)
+    async with serving as run, planners(settings, tmp_path, "first") as leader, AsyncExitStack() as stack:
+        await run.planned(within=90.0)
+        others = await stack.enter_async_context(planners(settings, tmp_path, "second", "third"))
         for file in others:
             await told(file, "Ctrl-C stops")
         asking = asyncio.create_task(ask_on(run, 60.0))
-        await asyncio.sleep(2.0)  # they hear demand and devices
+        await asyncio.sleep(1.5)  # they hear demand and devices
         first = await newest_plan(run)
         assert first is not None
         assert {lease.term for lease in await leases(run)} == {first.epoch.term}  # who stands by has claimed nothing
 
-        # In good order: the next one leads at once.
-        started["planner"].terminate()
-        await started["planner"].wait()
-        second, took = await plan_above(run, first.epoch.term)
-        assert took < 1.0
-        assert any(lease.released for lease in await leases(run))
-
-        # Killed: within the lease and one second.
-        await asyncio.sleep(1.0)
-        os.kill((await who_leads(others, second.epoch.term)).pid, signal.SIGKILL)
-        third, took = await plan_above(run, second.epoch.term)
-        assert 0.5 * LEASE < took < LEASE + 1.0 + BUSY
-
-        # Standing still: the same, and it leads no more when it comes back.
-        await asyncio.sleep(1.0)
-        stopped = await who_leads(others, third.epoch.term)
+        # Standing still: another leads within the lease and one second, and it leads no more when it comes back.
+        (stopped,) = leader.values()
         os.kill(stopped.pid, signal.SIGSTOP)
         try:
-            fourth, took = await plan_above(run, third.epoch.term)
+            second, took = await plan_above(run, first.epoch.term)
             assert 0.5 * LEASE < took < LEASE + 1.0 + BUSY
         finally:
             os.kill(stopped.pid, signal.SIGCONT)
         await asyncio.sleep(1.0)
         newest = await newest_plan(run)
         assert newest is not None
-        assert newest.epoch.term == fourth.epoch.term
+        assert newest.epoch.term == second.epoch.term
         assert stopped.returncode is None
+
+        # In good order: the next one leads at once.
+        ends = await who_leads(others, second.epoch.term)
+        ends.terminate()
+        await ends.wait()
+        third, took = await plan_above(run, second.epoch.term)
+        assert took < 1.0
+        assert any(lease.released for lease in await leases(run))
+
+        # Killed: within the lease and one second.
+        await asyncio.sleep(1.0)
+        os.kill((await who_leads(leader | others, third.epoch.term)).pid, signal.SIGKILL)
+        _, took = await plan_above(run, third.epoch.term)
+        assert 0.5 * LEASE < took < LEASE + 1.0 + BUSY
 
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)

@@ -16,6 +16,9 @@ from typing import Any
 
 import pytest
 
+from sluice.registration import register
+from tests.registration_models import request_of
+
 ROOT = Path(__file__).resolve().parents[2]
 SLUICE = [sys.executable, "-P", "-m", "sluice.main"]
 
@@ -70,7 +73,9 @@ def up(folder: Path, environment: dict[str, str]) -> Iterator[None]:
         assert process.returncode == 0, errors
 
 
-def test_register_up_infer_is_all_it_takes(place: tuple[Path, dict[str, str]]) -> None:
+def test_register_up_infer_is_all_it_takes_and_versions_come_and_go_meanwhile(
+    place: tuple[Path, dict[str, str]],
+) -> None:
     folder, environment = place
     run(sys.executable, str(ROOT / "examples/numpy_model.py"), "my-model", folder=folder, environment=environment)
     made = told(
@@ -85,18 +90,26 @@ def test_register_up_infer_is_all_it_takes(place: tuple[Path, dict[str, str]]) -
         assert answer["outcome"]["variant"] in {v["name"] for v in made["variants"] if v["served"]}
         assert len(answer["outputs"]["scores"][0]) == 4
         assert answer["label"] in range(4)
-        refused = subprocess.run(
-            [*SLUICE, "infer", "--app", "clouds", "--accuracy", "0.999"], cwd=folder, env=environment,
-            capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
-        assert refused.returncode == 1
-        assert "nearest:" in " ".join(refused.stdout.split())
         shown = run(
             sys.executable, str(ROOT / "examples/ask.py"), "clouds",
             f"memory+http://127.0.0.1:{environment['SLUICE_HTTP__PORT']}", folder=folder, environment=environment,
         )  # fmt: skip
         assert "100 of 100 in time" in shown
         assert "rejected (infeasible)" in shown
+        assert "nearest:" in shown
+
+        wait = ("--wait", "60")
+        gone = told("register", "--app", "clouds", "--retire", *wait, folder=folder, environment=environment)
+        assert gone["versions"] == [1]
+        assert gone["plan"] is not None
+        address = f"http://127.0.0.1:{environment['SLUICE_HTTP__PORT']}/v2/models/clouds"
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(address, timeout=10)
+        again = told("register", "--app", "clouds", "--version", "1", *wait, folder=folder, environment=environment)
+        assert again["served_version"] == 1
+        assert again["plan"] > gone["plan"]
+        answer = told("infer", "--app", "clouds", "--latency-ms", "60000", folder=folder, environment=environment)
+        assert answer["outcome"]["kind"] == "answered"
     audit = told("audit", folder=folder, environment=environment)
     assert (audit["lost"], audit["duplicates"]) == (0, 0)
 
@@ -115,42 +128,16 @@ def test_variants_lists_what_is_served_and_what_is_not_with_the_reason(place: tu
     assert {row["served"] for row in rows} == {True, False}
 
 
-def test_a_retired_app_is_served_no_more_and_its_version_can_be_served_again_while_it_runs(
-    place: tuple[Path, dict[str, str]],
-) -> None:
-    folder, environment = place
-    wait = ("--wait", "60")
-    with up(folder, environment):
-        gone = told("register", "--app", "clouds", "--retire", *wait, folder=folder, environment=environment)
-        assert gone["versions"] == [1]
-        assert gone["plan"] is not None
-        address = f"http://127.0.0.1:{environment['SLUICE_HTTP__PORT']}/v2/models/clouds"
-        with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(address, timeout=10)
-        again = told("register", "--app", "clouds", "--version", "1", *wait, folder=folder, environment=environment)
-        assert again["served_version"] == 1
-        assert again["plan"] > gone["plan"]
-        answer = told("infer", "--app", "clouds", "--latency-ms", "60000", folder=folder, environment=environment)
-        assert answer["outcome"]["kind"] == "answered"
-
-
 @pytest.mark.parametrize(
-    ("script", "rows", "options"),
-    [("images_model.py", "rows", ()), ("text_model.py", "rows.npz", ("--varying", "line"))],
+    ("script", "rows", "varying"), [("images_model.py", "rows", ()), ("text_model.py", "rows.npz", ("line",))]
 )
-def test_the_other_examples_are_taken_as_well(
-    place: tuple[Path, dict[str, str]], script: str, rows: str, options: tuple[str, ...]
-) -> None:
-    folder, environment = place
-    name = script.removesuffix("_model.py")
-    run(sys.executable, str(ROOT / "examples" / script), name, folder=folder, environment=environment)
-    made = told(
-        "register", f"{name}/model.onnx", "--app", f"my-{name}", "--validation", f"{name}/{rows}", "--repeats", "7",
-        *options, folder=folder, environment=environment,
-    )  # fmt: skip
-    assert len(made["variants"]) >= 4
-    assert max(v["accuracy"] for v in made["variants"]) > made["chance"] + 0.2
-    assert bool(made["variants"][0]["latency_ms_by_length"]) == bool(options)
+def test_the_other_examples_are_taken_as_well(script: str, rows: str, varying: tuple[str, ...], tmp_path: Path) -> None:
+    run(sys.executable, str(ROOT / "examples" / script), "made", folder=tmp_path, environment=dict(os.environ))
+    request = request_of(tmp_path / "made" / "model.onnx", tmp_path / "made" / rows, varying=varying)
+    record = register(request, tmp_path / "home").record
+    assert len(record.candidates) >= 4
+    assert max(c.variant.accuracy for c in record.candidates) > record.chance + 0.2
+    assert bool(record.candidates[0].profiles[0].shorter) == bool(varying)
 
 
 @pytest.mark.kafka

@@ -21,7 +21,7 @@ def test_a_constant_load_of_ten_minutes_is_scaled_in_its_first_half_minute_and_n
     assert found.answered >= 0.98 * 600 * load
 
 
-def test_noise_of_five_per_cent_does_not_make_it_oscillate() -> None:
+def test_noise_within_the_slack_does_not_make_it_oscillate() -> None:
     rng = np.random.default_rng(0)
     load = [float(q) for q in 400.0 * (1.0 + rng.uniform(-0.02, 0.02, 600))]
     assert len(simulate(model_less(), TABLE_2, {"a": load}, SLO).changes) <= 6
