@@ -21,6 +21,12 @@ Runner = Callable[[Sequence[str], Mapping[str, str], str], None]
 """Runs a command with an environment and standard input; raises OSError or CalledProcessError."""
 
 
+def check_uuid(uuid: str) -> None:
+    """Raises InvalidInputError for what names no GPU or MIG device."""
+    if _UUID.match(uuid) is None:
+        raise InvalidInputError("uuid", f"{uuid[:40]!r} is not the UUID of a GPU or MIG device")
+
+
 @dataclass(frozen=True, slots=True)
 class MpsDaemon:
     """The daemon of the slice ``uuid``; its directories lie under ``folder``. ``threads``: percentage, None for all."""
@@ -30,8 +36,7 @@ class MpsDaemon:
     threads: int | None = None
 
     def __post_init__(self) -> None:
-        if _UUID.match(self.uuid) is None:
-            raise InvalidInputError("uuid", f"{self.uuid[:40]!r} is not the UUID of a GPU or MIG device")
+        check_uuid(self.uuid)
         if self.threads is not None and not 1 <= self.threads <= 100:
             raise InvalidInputError("threads", f"{self.threads} is not a percentage of 1..100")
 

@@ -11,6 +11,7 @@ from executors.devices.library import DeviceError, DeviceLibrary
 from executors.devices.manager import FoundGpu, apply, discover, explained, steps_to
 from executors.devices.nvml import PynvmlLibrary
 from planner.geometry.tables import Geometry, parse_geometry, shown
+from sluice.commands.device_bandwidth import bandwidth
 from sluice.console import JsonOption, one_line_errors, out, print_json
 
 FakeOption = Annotated[
@@ -24,10 +25,13 @@ GpuOption = Annotated[list[int] | None, typer.Option("--gpu", min=0, help="Only 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    devices = typer.Typer(help="GPUs and their slices: list, plan, apply.", no_args_is_help=True)
+    devices = typer.Typer(
+        help="GPUs and their slices: list, plan, apply; what variants take of their bandwidth.", no_args_is_help=True
+    )
     devices.command("list")(list_devices)
     devices.command("plan")(plan)
     devices.command("apply")(apply_geometry)
+    devices.command("bandwidth")(bandwidth)
     app.add_typer(devices, name="devices")
 
 

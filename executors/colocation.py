@@ -1,0 +1,88 @@
+"""Runs variants beside each other on one device or slice, to find what share of its bandwidth each takes.
+
+Rules:
+- Each copy is an executor of its own that runs full batches one after the other. Members of a co-location begin
+  together; runs count that ended while all were at work, or the first of each where none did.
+- The slowdown of a co-location is the mean, over its members, of their time together over their time alone.
+- Two to ``copies`` copies of each variant, and every pair: what ``policies.placement.bandwidth`` needs.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+
+from domain.app import App
+from domain.executor import Executor
+from domain.tensor import Tensor
+from domain.variant import Variant
+from executors.measure import Progress, random_rows, silent
+from policies.placement.bandwidth import Colocation
+
+
+def colocations(variants: Sequence[str], copies: int) -> list[tuple[str, ...]]:
+    """What to run together."""
+    alike = [(name,) * number for name in variants for number in range(2, copies + 1)]
+    return alike + list(combinations(variants, 2))
+
+
+async def measure_colocations(
+    make: Callable[[], Executor],
+    apps: Mapping[str, App],
+    variants: Sequence[Variant],
+    *,
+    batch: int,
+    copies: int = 4,
+    seconds: float = 1.0,
+    progress: Progress = silent,
+    monotonic: Callable[[], float] = time.perf_counter,
+) -> list[Colocation]:
+    """Slowdowns of batches of ``batch`` rows. ``seconds``: each co-location runs for. Raises LoadError, ExecutionError.
+
+    ``make``: a new executor on the device. As many are there at a time as run together, with all variants loaded.
+    """
+    rows = {app: random_rows(apps[app], batch, 0) for app in sorted({v.app for v in variants})}
+    inputs = {v.name: rows[v.app] for v in variants}
+    found: list[Colocation] = []
+    executors = [make() for _ in range(max(2, copies))]
+    try:
+        for executor in executors:
+            await executor.start()
+            for variant in variants:
+                await executor.load(variant, max_batch=batch)
+
+        async def together(names: Sequence[str]) -> list[float]:
+            end = monotonic() + seconds
+            members = zip(executors, names, strict=False)
+            return await asyncio.gather(*(_run(e, n, inputs[n], batch, end, monotonic) for e, n in members))
+
+        alone = {name: (await together((name,)))[0] for name in inputs}
+        wanted = colocations(tuple(inputs), copies)
+        for i, names in enumerate(wanted):
+            progress(f"together: {', '.join(names)}", i / len(wanted))
+            took = await together(names)
+            ratios = [t / alone[name] for t, name in zip(took, names, strict=True)]
+            found.append(Colocation(names, sum(ratios) / len(ratios)))
+    finally:
+        for executor in executors:
+            await executor.close()
+    return found
+
+
+async def _run(
+    executor: Executor,
+    variant: str,
+    queries: Sequence[Sequence[Tensor]],
+    batch: int,
+    end: float,
+    monotonic: Callable[[], float],
+) -> float:
+    """Mean seconds of a batch until ``end``."""
+    began = now = monotonic()
+    ended, done = 0.0, 0
+    while done == 0 or now < end:
+        await executor.run(variant, queries, batch)
+        now = monotonic()
+        if done == 0 or now <= end:
+            ended, done = now, done + 1
+    return (ended - began) / done
