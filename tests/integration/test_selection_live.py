@@ -20,7 +20,7 @@ from domain.tensor import TensorSpec
 from domain.variant import Variant
 from executors.emulated import EmulatedExecutor
 from planner.tables.codec import decode
-from planner.tables.names import decode_name
+from planner.tables.names import TableName, decode_name
 from planner.tables.watch import Held, held
 from policies.batching.registry import batching
 from policies.batching.station import Station
@@ -40,11 +40,11 @@ SLO = 0.2
 SPEED = {"fast": (0.010, 0.7), "mid": (0.030, 0.8), "slow": (0.060, 0.9)}
 
 
-def catalogue() -> Catalogue:
-    """Three variants of one app whose batches take exactly what is profiled."""
+def catalogue(times: float = 1.0) -> Catalogue:
+    """Three variants of one app whose batches take exactly what is profiled; latencies and SLO ``times`` as long."""
     toy = App(
         name="toy",
-        slo=SLO,
+        slo=times * SLO,
         inputs=(TensorSpec("image", "FP32", (PIXELS,)),),
         outputs=(TensorSpec("label", "INT64", ()),),
     )
@@ -56,7 +56,7 @@ def catalogue() -> Catalogue:
             points=tuple(BatchLatency(b, s * (0.6 + 0.4 * b), s * (0.6 + 0.4 * b)) for b in (1, 2, 4, 8, 16)),
             load=0.01,
         )
-        for name, (s, _) in SPEED.items()
+        for name, s in ((name, times * fast) for name, (fast, _) in SPEED.items())
     ]
     return Catalogue.of([toy], variants, profiles)
 
@@ -75,18 +75,39 @@ def settings(folder: Path, *, devices: int = 3, device_timeout_s: float = 30.0, 
 
 
 async def tables_there(
-    run: Running, fewest: int = 2, within: float = 90.0, phases: int = 1
-) -> dict[tuple[str, float], SelectionTable]:
-    """The published tables once there are ``fewest`` of the newest fingerprint, of ``phases``, and no more come."""
-    seen: dict[tuple[str, float], SelectionTable] = {}
+    run: Running,
+    workers: int | None = None,
+    *,
+    phases: int = 1,
+    slos: frozenset[float] = frozenset({SLO}),
+    within: float = 90.0,
+) -> dict[TableName, SelectionTable]:
+    """What is in force once it is a library for each of ``slos``, made for ``workers``, and no more comes.
+
+    Plans made while devices still joined have tables too, for fewer workers, until the library comes.
+    """
+    seen: dict[TableName, SelectionTable] = {}
     async with asyncio.timeout(within):
         while True:
-            found = await published(run.broker, run.topics)
-            newest = [t for t in found.values() if t.fingerprint == list(found.values())[-1].fingerprint]
-            if len(newest) >= fewest and newest[-1].phases == phases and found.keys() == seen.keys():
+            found = await in_force(run)
+            made = Counter(name.shelf.slo for name in found)
+            fits = all(t.workers == (workers or t.workers) and t.phases == phases for t in found.values())
+            if fits and made.keys() == slos and min(made.values()) >= 2 and found.keys() == seen.keys():
                 return found
             seen = found
             await asyncio.sleep(0.5)
+
+
+async def in_force(run: Running) -> dict[TableName, SelectionTable]:
+    """What a worker that starts now would go by."""
+    tables: dict[TableName, SelectionTable] = {}
+    partition = TopicPartition(run.topics.policies, 0)
+    async for r in read_results(run.broker, [partition], follow=False):
+        if r.value is None:
+            tables.pop(decode_name(r.key), None)
+        else:
+            tables[decode_name(r.key)] = decode(r.value)
+    return tables
 
 
 async def all_serve(run: Running, within: float = 90.0) -> None:
@@ -113,16 +134,27 @@ async def offer(run: Running, qps: float, seconds: float, seed: int = 1) -> None
         at += rng.expovariate(qps)
 
 
-async def what_was_held(run: Running, *, after: float) -> Held:
-    await asyncio.sleep(0.8)  # the last heartbeat
+async def what_was_held(run: Running, *, after: float, within: float = 60.0) -> Held:
+    """Once every worker has told what it counted until now."""
+    now = run.system.clock.wall()
+    beats = TopicPartition(run.topics.devices_metrics, 0)
+    async with asyncio.timeout(within):
+        while True:
+            records = [r.value async for r in read_results(run.broker, [beats], follow=False) if r.value]
+            told = {beat.seen.device for beat in map(control.decode_heartbeat, records) if beat.at > now}
+            if told >= {d.name for d in run.system.devices}:
+                break
+            await asyncio.sleep(0.1)
     found = held(await counted(run.broker, run.topics, after=after), await published(run.broker, run.topics))
     assert found is not None
     return found
 
 
-async def statuses(run: Running) -> list[dict[str, Any]]:
+async def said(run: Running, state: str) -> list[dict[str, Any]]:
+    """What was announced of ``state`` so far."""
     partition = TopicPartition(run.topics.status, 0)
-    return [json.loads(r.value) async for r in read_results(run.broker, [partition], follow=False) if r.value]
+    records = [json.loads(r.value) async for r in read_results(run.broker, [partition], follow=False) if r.value]
+    return [record for record in records if record["state"] == state]
 
 
 @pytest.mark.slow
@@ -130,7 +162,7 @@ async def test_what_tables_promise_is_held_by_running_workers(tmp_path: Path) ->
     """Twice more where it is not: a machine that stands still for a while is no fault of the tables."""
     async with running(settings(tmp_path), MemoryBroker(), catalogue=catalogue()) as run:
         await all_serve(run)
-        await tables_there(run)
+        await tables_there(run, 3)
         for attempt in range(3):
             await offer(run, 60.0, 1.0, seed=attempt)
             began = run.system.clock.wall()
@@ -151,11 +183,11 @@ async def test_what_tables_promise_is_held_by_running_workers(tmp_path: Path) ->
     typed = typer.Typer()
     policy.register(typed)
     typed.callback()(lambda: None)
-    said = await asyncio.to_thread(CliRunner().invoke, typed, command)
-    (shelf,) = json.loads(said.output)["shelves"]
+    checked = await asyncio.to_thread(CliRunner().invoke, typed, command)
+    (shelf,) = json.loads(checked.output)["shelves"]
     assert (shelf["app"], shelf["worker_class"], shelf["slo_s"]) == ("toy", "cpu", SLO)
     assert shelf["queries"] >= found.queries
-    assert said.exit_code == (0 if shelf["accuracy_held"] and shelf["violation_held"] else 1)
+    assert checked.exit_code == (0 if shelf["accuracy_held"] and shelf["violation_held"] else 1)
 
 
 def slowed(factor: float) -> Any:
@@ -174,32 +206,29 @@ async def test_promises_that_bursts_break_are_announced_with_the_reason(tmp_path
     changed = settings(tmp_path, tables={"watch_s": 1.0})
     async with running(changed, MemoryBroker(), catalogue=catalogue()) as run:
         await all_serve(run)
-        await tables_there(run)
+        await tables_there(run, 3)
         began = run.system.clock.wall()
-        for _ in range(12):
-            for _ in range(45):
-                await run.ask()
-            await asyncio.sleep(0.4)
+        async with asyncio.timeout(120):
+            while not (drift := await said(run, "drift")):  # how many queries a table serves depends on the machine
+                for _ in range(45):
+                    await run.ask()
+                await asyncio.sleep(0.4)
         await run.settled()
         found = await what_was_held(run, after=began)
-        said = [s for s in await statuses(run) if s["state"] == "drift"]
     assert not (found.accuracy_held and found.violation_held), found
-    assert said
-    assert said[0]["subject"] == "tables:toy/cpu/200ms"
-    assert "gaps vary" in said[0]["detail"]
+    assert drift[0]["subject"] == "tables:toy/cpu/200ms"
+    assert "gaps vary" in drift[0]["detail"]
 
 
 @pytest.mark.slow
 async def test_tables_are_made_again_for_devices_that_turn_out_slower(tmp_path: Path) -> None:
     async with running(settings(tmp_path), MemoryBroker(), catalogue=catalogue(), change=slowed(1.5)) as run:
         await all_serve(run)
-        tables = await tables_there(run)
+        tables = await tables_there(run, 3)
         assert not any("slowdown.mid" in t.assumptions for t in tables.values())
-        sending = asyncio.create_task(offer(run, 100.0, 6.0))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(90):
             while not any("slowdown.mid" in t.assumptions for t in (await in_force(run)).values()):
-                await asyncio.sleep(0.1)
-        await sending
+                await offer(run, 100.0, 1.0)
         report = await run.settled()
     assert not report.lost
 
@@ -216,8 +245,7 @@ async def test_a_worker_that_leaves_changes_the_tables_and_loses_nothing(tmp_pat
             for name, stop in stops.items()
         }
         await all_serve(run)
-        before = await tables_there(run)
-        assert {t.workers for t in before.values()} == {3}
+        await tables_there(run, 3)
         sending = asyncio.create_task(offer(run, 60.0, 6.0))
         await asyncio.sleep(0.5)
         stops["d2"].set()
@@ -235,36 +263,26 @@ async def test_a_worker_that_leaves_changes_the_tables_and_loses_nothing(tmp_pat
     assert sum(o.on_time for o in outcomes) >= 0.95 * len(outcomes)
 
 
-async def in_force(run: Running) -> dict[Any, SelectionTable]:
-    """What a worker that starts now would go by."""
-    tables: dict[Any, SelectionTable] = {}
-    partition = TopicPartition(run.topics.policies, 0)
-    async for r in read_results(run.broker, [partition], follow=False):
-        if r.value is None:
-            tables.pop(decode_name(r.key), None)
-        else:
-            tables[decode_name(r.key)] = decode(r.value)
-    return tables
-
-
 @pytest.mark.slow
 async def test_above_capacity_workers_fall_back_ask_and_keep_their_throughput(tmp_path: Path) -> None:
+    """Slow variants: what is measured is the policy, not how fast the machine moves queries."""
     recorded = settings(tmp_path, devices=1, record=True)
-    async with running(recorded, MemoryBroker(), catalogue=catalogue()) as run:
+    async with running(recorded, MemoryBroker(), catalogue=catalogue(times=4.0)) as run:
         await all_serve(run)
-        tables = await tables_there(run)
+        tables = await tables_there(run, 1, slos=frozenset({4.0 * SLO}))
         most = max(t.qps for t in tables.values())
-        await offer(run, 1.6 * most, 3.0)
+        await offer(run, 1.6 * most, 6.0)
         report = await run.settled()
         outcomes = (await run.outcomes()).values()
-        said = [s for s in await statuses(run) if s["state"] == "table_missing"]
+        async with asyncio.timeout(60):
+            while not (missing := await said(run, "table_missing")):
+                await asyncio.sleep(0.1)
         folder = run.system.run_folder / "decisions"
     assert not report.lost
     on_time = sum(o.on_time for o in outcomes)
-    assert on_time >= 0.8 * most * 3.0  # no worse than a first-come-first-served queue of the fastest variant would be
+    assert on_time >= 0.8 * most * 6.0  # no worse than a first-come-first-served queue of the fastest variant would be
     assert {o.variant for o in outcomes if o.variant} >= {"fast"}
-    assert said
-    assert said[0]["data"]["qps"] > most
+    assert missing[0]["data"]["qps"] > most
     log = folder / "worker-d0-whole.jsonl"
     made = batching("table", guard_s=0.005, margin=1.03)
     assert replay(log, lambda: Station(made)) == []
@@ -275,7 +293,7 @@ async def test_slo_classes_of_one_app_have_workers_and_tables_of_their_own(tmp_p
     classed = settings(tmp_path, devices=4, slo_classes_s={"toy": (0.1, 0.4)})
     async with running(classed, MemoryBroker(), catalogue=catalogue()) as run:
         await all_serve(run)
-        await tables_there(run)
+        await tables_there(run, slos=frozenset({0.1, 0.4}))
         rng = random.Random(3)
         loop = asyncio.get_running_loop()
         end = loop.time() + 7.0
@@ -333,7 +351,7 @@ async def test_tables_reach_workers_over_kafka_and_outlive_the_planner(tmp_path:
     on_kafka = settings(tmp_path, devices=2).model_copy(update={"broker": kafka_url})
     async with running(on_kafka, connect(kafka_url), catalogue=catalogue()) as run:
         await all_serve(run)
-        await tables_there(run)
+        await tables_there(run, 2)
         await offer(run, 20.0, 3.0)
         report = await run.settled(within=40.0)
         outcomes = (await run.outcomes()).values()
@@ -346,9 +364,10 @@ async def test_tables_reach_workers_over_kafka_and_outlive_the_planner(tmp_path:
         for _ in range(20):
             await again.ask()
             await asyncio.sleep(0.05)
-        await asyncio.sleep(1.0)
-        later = await again.outcomes()
-    assert {later[name].variant for name in again.ids if name in later and later[name].on_time} - {"fast", None}
+        async with asyncio.timeout(40):  # the topics are those of the first run: an audit would count its queries too
+            while not set(again.ids) <= (later := await again.outcomes()).keys():
+                await asyncio.sleep(0.1)
+    assert {later[name].variant for name in again.ids if later[name].on_time} - {"fast", None}
 
 
 @pytest.mark.slow
@@ -356,7 +375,7 @@ async def test_workers_are_told_how_far_their_turn_is_where_tables_tell_phases_a
     phased = settings(tmp_path, record=True, tables={"phases": 3, "turns_s": 0.0})
     async with running(phased, MemoryBroker(), catalogue=catalogue()) as run:
         await all_serve(run)
-        await tables_there(run, phases=3)  # plans made while devices still joined ask for fewer
+        await tables_there(run, 3, phases=3)
         await offer(run, 80.0, 3.0)
         report = await run.settled()
         sent: dict[str, list[codec.WorkMessage]] = {}
@@ -377,8 +396,8 @@ async def test_workers_are_told_how_far_their_turn_is_where_tables_tell_phases_a
         assert {b - a for a, b in pairwise(mine)} == {3}
     assert [t.count for t in told] == list(range(1, count + 1))
     made = batching("table", guard_s=0.005, margin=1.03)
-    for device in sent:
-        log = folder / f"worker-{device}-whole.jsonl"
+    for name in sent:
+        log = folder / f"worker-{name}-whole.jsonl"
         heard = [event for event, _, _ in read_steps(log) if isinstance(event, TurnsTold)]
         assert len(heard) > 0.9 * len([t for t in told if t.count >= heard[0].count])
         assert replay(log, lambda: Station(made)) == []
