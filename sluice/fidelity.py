@@ -25,8 +25,7 @@ from executors.devices.gpu import Gpu
 from executors.emulated import EmulatedExecutor
 from planner.controller import Controller
 from planner.registry import planner
-from policies.batching.registry import batching
-from policies.batching.station import Station
+from policies.batching.registry import STATIONS, batching
 from policies.placement.staging import Staging
 from profiles.catalogue import Catalogue
 from simulator.arrivals.sampling import ArrivalSource
@@ -71,7 +70,7 @@ class EmulatedSystem(System):
         return SliceRunner(
             device=device,
             part=part,
-            station=Station(batching(policy.name, **policy.options)),
+            station=STATIONS[self._spec.policies.turns](batching(policy.name, **policy.options)),
             staging=Staging(device, part, self.catalogue, quantile=self._spec.planner.quantile),
             policy=policy.name,
             executor=self._executor(device),

@@ -97,12 +97,16 @@ class PromiseSettings(_Section):
 class WorkerSettings(_Section):
     """``batching``: a policy by name, with its options. ``executor``: what runs the variants.
 
+    ``turns``: on a slice that hosts several apps the executor goes to the most urgent query, or round in a duty cycle
+    with batches sized so that one cycle and one batch fit every SLO.
+
     ``guard_s``: seconds that policies which wait keep back for hops and late timers, unless the options say otherwise.
     ``cuda``, ``slices``: of devices that are GPUs.
     """
 
     batching: str = "adaptive"
     batching_options: dict[str, Any] = Field(default_factory=dict)
+    turns: Literal["urgency", "duty-cycle"] = "urgency"
     guard_s: float = Field(default=0.005, ge=0, allow_inf_nan=False)
     executor: Literal["onnx", "emulated"] = "onnx"
     heartbeat_s: Seconds = 0.5

@@ -22,8 +22,7 @@ from policies.admission.bounds import sustained
 from policies.admission.goals import GoalAdmission
 from policies.admission.registry import admission
 from policies.admission.sustainable import SustainableAdmission
-from policies.batching.registry import batching, keeps_promises, takes
-from policies.batching.station import Station
+from policies.batching.registry import STATIONS, batching, keeps_promises, takes
 from policies.placement.hosting import hosted_on
 from policies.placement.staging import Staging
 from policies.protocols import AdmissionPolicy
@@ -306,7 +305,7 @@ class System:
         guard = {"guard_s": worker.guard_s} if takes(name, "guard_s") else {}
         if takes(name, "tables"):
             guard["margin"] = self.settings.tables.margin
-        station = Station(batching(name, **{**guard, **worker.batching_options}))
+        station = STATIONS[worker.turns](batching(name, **{**guard, **worker.batching_options}))
         runner = SliceRunner(
             device=device,
             part=part,

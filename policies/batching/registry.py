@@ -1,4 +1,4 @@
-"""Batching policies by name."""
+"""Batching policies by name, and how apps of a slice take turns."""
 
 from collections.abc import Callable
 from inspect import signature
@@ -9,10 +9,12 @@ from domain.errors import ConfigurationError
 from policies.batching.adaptive import AdaptiveBatching
 from policies.batching.aimd import AdditiveIncrease
 from policies.batching.deadline import DeadlineBatching
+from policies.batching.duty_cycle import DutyCycleStation
 from policies.batching.eager import EagerBatching
 from policies.batching.early_drop import EarlyDrop, LazyDrop
 from policies.batching.spread import BalancedSpread, GreedySpread, GroupedSpread, SpreadBatching, WeaklyHardSpread
 from policies.batching.static import StaticBatching
+from policies.batching.station import Station
 from policies.protocols import BatchingPolicy
 from policies.selection.fixed import JellyfishPlus, ModelSwitching, PublishedModelSwitching
 from policies.selection.greedy import MostAccurateFit
@@ -42,6 +44,9 @@ BATCHING: MappingProxyType[str, Callable[..., BatchingPolicy]] = MappingProxyTyp
     }
 )
 """Name -> class. Options are the keyword arguments of its constructor."""
+
+STATIONS: MappingProxyType[str, type[Station]] = MappingProxyType({"urgency": Station, "duty-cycle": DutyCycleStation})
+"""Whose turn it is on a slice that hosts several apps, by name: the most urgent query's, or each app's in turn."""
 
 
 def batching(name: str, **options: Any) -> Callable[[], BatchingPolicy]:

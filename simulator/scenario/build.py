@@ -20,8 +20,7 @@ from planner.controller_settings import ControllerSettings
 from planner.demand import DemandSettings
 from planner.registry import planner
 from policies.admission.registry import admission
-from policies.batching.registry import batching
-from policies.batching.station import Station
+from policies.batching.registry import STATIONS, batching
 from policies.placement.staging import Staging
 from policies.routing.activation import Activation
 from policies.routing.registry import routing
@@ -71,7 +70,7 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
         apps=tuple(catalogue.apps[name] for name in _app_names(scenario, catalogue)),
         devices=devices,
         make_control=lambda: _control(scenario.planner, catalogue, devices, timer),
-        make_station=lambda: Station(make_batching),
+        make_station=lambda: STATIONS[policies.turns](make_batching),
         make_staging=lambda device, part: Staging(device, part, catalogue, quantile=scenario.planner.quantile),
         make_routing=routing(policies.routing.name, **policies.routing.options),
         make_activation=Activation,

@@ -132,11 +132,12 @@ PolicySpec = Annotated[_PolicyFields, BeforeValidator(_named)]
 
 
 class PoliciesSpec(Section):
-    """Policies by name. ``admission``: none where null."""
+    """Policies by name. ``admission``: none where null. ``turns``: of apps that share a slice."""
 
     admission: PolicySpec | None = None
     routing: PolicySpec = Field(default_factory=lambda: _PolicyFields(name="weighted"))
     batching: PolicySpec = Field(default_factory=lambda: _PolicyFields(name="adaptive"))
+    turns: Literal["urgency", "duty-cycle"] = "urgency"
 
 
 class PlannerSpec(Section):

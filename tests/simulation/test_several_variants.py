@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from domain.outcome import Outcome
+from policies.batching.registry import STATIONS
 from simulator.engine import Engine, RunResult
 from simulator.scenario import build, overridden, read_scenario, scenario_of, source_of
 
@@ -24,7 +25,12 @@ class Answers:
 
 
 def run(
-    tmp_path: Path, several: int, devices: list[dict[str, object]], qps: int, images: float = 0.6
+    tmp_path: Path,
+    several: int,
+    devices: list[dict[str, object]],
+    qps: int,
+    images: float = 0.6,
+    turns: str = "urgency",
 ) -> tuple[RunResult, Answers]:
     trace = tmp_path / "flat.csv"
     trace.write_text(f"{qps}\n" * 30)
@@ -39,13 +45,14 @@ def run(
             },
             "duration_s": 30,
             "devices": devices,
-            "policies": {"routing": "weighted", "batching": "adaptive"},
+            "policies": {"routing": "weighted", "batching": "adaptive", "turns": turns},
             "simulation": {"service": "median"},
             "planner": {"variants_per_device": several},
         },
     )
     scenario = scenario_of(document)
     system = build(scenario, lambda: 0.0)
+    assert type(system.make_station()) is STATIONS[turns]
     seen = Answers()
     result = Engine(system, np.random.default_rng(1), [seen]).run(
         source_of(scenario, system.catalogue, np.random.default_rng(1))
@@ -53,9 +60,10 @@ def run(
     return result, seen
 
 
-def test_one_device_serves_two_apps_by_holding_a_variant_of_each(tmp_path: Path) -> None:
+@pytest.mark.parametrize("turns", ["urgency", "duty-cycle"])
+def test_one_device_serves_two_apps_by_holding_a_variant_of_each(tmp_path: Path, turns: str) -> None:
     one, _ = run(tmp_path, 1, [{"type": "gpu", "count": 1}], 40)
-    two, seen = run(tmp_path, 2, [{"type": "gpu", "count": 1}], 40)
+    two, seen = run(tmp_path, 2, [{"type": "gpu", "count": 1}], 40, turns=turns)
     assert one.summary.slo_attainment < 0.7
     assert two.summary.slo_attainment > 0.97
     assert {v.split("-")[0] for held in seen.variants.values() for v in held} == {"images", "words"}
