@@ -1,5 +1,6 @@
 """Queries with goals through the whole system: what comes back meets them, or says why it cannot."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -42,3 +43,17 @@ async def test_a_model_that_the_plan_does_not_host_is_no_capacity(system: Runnin
     await system.settled()
     outcome = (await system.outcomes())[query_id]
     assert (outcome.kind, outcome.reason) == (OutcomeKind.DROPPED, "no_capacity")
+
+
+async def test_packing_leaves_devices_free_that_one_alone_makes_up_for(tmp_path: Path) -> None:
+    settings = settings_for("memory://", tmp_path, devices=3, routing="packing")
+    async with running(settings, connect("memory://")) as run:
+        await run.planned()
+        for number in range(30):
+            await run.ask(parameters={"latency_ms": 5000, **({"accuracy": 0.85} if number % 2 else {})})
+            await asyncio.sleep(0.02)
+        report = await run.settled()
+        outcomes = (await run.outcomes()).values()
+        assert not report.lost
+        assert {o.kind for o in outcomes} == {OutcomeKind.ANSWERED}
+        assert len({o.device for o in outcomes}) == 1  # the plan has all three host it
