@@ -31,13 +31,11 @@ def _languages(name: str, title: str, models: Sequence[str], rows: Any, options:
             " naive"
             " slicing, which sends batches to slices that are too slow, keep nearly every SLO.",
             "At 256 queries/s PROTEAN is above naive slicing, INFless and Molecule, as in the paper, and joint above"
-            " PROTEAN;"
-            " not so for GPT, whose load is then more than the fleet does: nobody serves half.",
+            " PROTEAN. GPT's load is then more than the fleet does: nobody who cuts serves half.",
             "GPT, 128/s: Molecule is ahead, the other way round than in the paper. GPUs are idle most of the time,"
             " and one"
             " batch at a time on a whole one meets no neighbour; GPT's large slowdown on slices (RDF 1.4 and more)"
-            " costs all"
-            " who cut. Joint is behind PROTEAN for GPT-2.",
+            " costs all who cut.",
             MEMORY,
         ],
         found,

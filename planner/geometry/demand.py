@@ -165,7 +165,9 @@ def _catalogue(
     profiles = []
     for name in names:
         known = table.demands[name]
-        budget = _BUDGET * multiplier * known.solo / (_crowding(multiplier) if name == names[0] else 1.0)
+        budget = _BUDGET * multiplier * known.solo
+        if name == names[0]:
+            budget = min(budget, max(budget / _crowding(multiplier), _on_the_second(table, placements, name)))
         for profile, part in placements.profiles.items():
             if not table.runs(name, profile) or known.memory_bytes > part.memory_bytes:
                 continue
@@ -180,6 +182,19 @@ def _catalogue(
         [Variant(name=n, app=n, accuracy=1.0, nominal=True) for n in names],
         profiles,
     )
+
+
+def _on_the_second(table: SlowdownTable, placements: PlacementTable, variant: str) -> float:
+    """Seconds on the second best part of a GPU: 0 where it runs on one at most.
+
+    No GPU has two of the best: a strict variant that is barred from the others has half of each at most.
+    """
+    known = [p for p in placements.profiles.values() if table.runs(variant, p.name)]
+    parts = [p for p in known if p.compute < placements.compute_slices]
+    seconds = sorted(
+        table.of(variant, p.name).seconds for p in parts if table.demands[variant].memory_bytes <= p.memory_bytes
+    )
+    return seconds[1] if len(seconds) > 1 else 0.0
 
 
 def _crowding(multiplier: float) -> float:

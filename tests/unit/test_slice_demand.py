@@ -59,6 +59,11 @@ def test_small_slices_give_way_to_large_ones_where_bursts_need_them_two_gpus_at_
     assert plan("vgg19", {"mobilenet": 20.0}, start="4g+3g") == {}
 
 
+def test_a_strict_variant_that_bears_little_crowding_has_the_second_largest_slice_all_the_same() -> None:
+    # 3g slows it by 1.85: too much beside others, and without 3g only half of a cut GPU would serve it.
+    assert set(plan("gpt2", {"mobilenet": 20.0}, start="4g+2g+1g").values()) == {("4g", "3g")}
+
+
 def test_without_best_effort_a_variant_that_wastes_slices_gets_whole_gpus() -> None:
     changes = plan("dpn92", {}, start="4g+3g", changes=8)
     assert set(changes.values()) == {("7g",)}
