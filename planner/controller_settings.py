@@ -14,8 +14,9 @@ from planner.problem import Capacity
 class ControllerSettings:
     """Seconds unless said otherwise. ``headroom``: a uniform one instead of each app's own.
 
-    ``geometry``: whether GPUs may be cut otherwise; "joint" asks the planner, which must be one that answers how,
-    "protean" follows PROTEAN's rule, which asks nobody.
+    ``variants_per_device``: None is as many as it takes to host every app. ``geometry``: whether GPUs may be cut
+    otherwise; "joint" asks the planner, which must be one that answers how, "protean" follows PROTEAN's rule, which
+    asks nobody.
     """
 
     plan_period: float = 10.0
@@ -31,7 +32,7 @@ class ControllerSettings:
     headroom: float | None = None
     capacity: Capacity = "best-batch"
     quantile: Quantile = "median"
-    variants_per_device: int = 1
+    variants_per_device: int | None = 1
     switching_weight: float = 0.0
     max_loads: int | None = None
     money_weight: float = 0.0

@@ -18,6 +18,9 @@ from planner.latency import LatencyFactors
 from planner.problem import Allocation, AppDemand, Problem
 from profiles.catalogue import Catalogue
 
+_MOST_TOGETHER = 8
+"""Variants of different apps on one unit, at most."""
+
 
 class Outlook:
     """Fold in what is heard, ask for a problem. Pure: time comes with the calls."""
@@ -92,13 +95,18 @@ class Outlook:
             capacity=s.capacity,
             quantile=s.quantile,
             latency_factor=self._factors.factors,
-            variants_per_device=s.variants_per_device,
+            variants_per_device=s.variants_per_device or self._enough(devices),
             switching_weight=s.switching_weight,
             max_loads=s.max_loads,
             money_weight=s.money_weight,
             budget=s.budget,
             strict_on_demand=s.strict_on_demand,
         )
+
+    def _enough(self, devices: Sequence[Device]) -> int:
+        """Variants a unit must hold for every app to be hosted: one where there are as many units as apps."""
+        units = sum(len(device.slices) for device in devices)
+        return min(_MOST_TOGETHER, max(1, -(-len(self._catalogue.apps) // max(1, units))))
 
     def _demands(self, now: float) -> list[AppDemand]:
         uniform = self._settings.headroom

@@ -378,6 +378,7 @@ class System:
         if settings.demand == "faust":
             self._kafka_for("planner.demand: faust")
         scales = settings.scaling != "off"
+        shares = settings.name.startswith("allocation") and settings.geometry == "off" and not scales
         chosen = ScalingPlanner(exact=settings.scaling == "ilp") if scales else planner(settings.name)
         stage = PlannerStage(
             broker=self.broker,
@@ -396,7 +397,7 @@ class System:
                     device_timeout=settings.device_timeout_s,
                     quantile=settings.quantile,
                     headroom=settings.headroom,
-                    variants_per_device=settings.variants_per_device,
+                    variants_per_device=settings.variants_per_device or (None if shares else 1),
                     switching_weight=settings.switching_weight,
                     max_loads=settings.max_loads,
                     money_weight=settings.money_weight,

@@ -8,7 +8,7 @@ import pytest
 
 from domain.outcome import OutcomeKind
 from streams import connect
-from tests.harness import Running, running, settings_for
+from tests.harness import Running, running, settings_for, toy_catalogue
 
 
 @pytest.fixture
@@ -57,3 +57,14 @@ async def test_packing_leaves_devices_free_that_one_alone_makes_up_for(tmp_path:
         assert not report.lost
         assert {o.kind for o in outcomes} == {OutcomeKind.ANSWERED}
         assert len({o.device for o in outcomes}) == 1  # the plan has all three host it
+
+
+async def test_more_apps_than_devices_are_all_answered(tmp_path: Path) -> None:
+    apps = ("one", "two", "three")
+    async with running(settings_for("memory://", tmp_path), connect("memory://"), catalogue=toy_catalogue(apps)) as run:
+        await run.planned()
+        for _ in range(3):
+            for app in apps:
+                await run.ask(app=app, parameters={"latency_ms": 5000})
+        await run.settled()
+        assert {o.kind for o in (await run.outcomes()).values()} == {OutcomeKind.ANSWERED}
