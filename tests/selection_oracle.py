@@ -5,6 +5,7 @@ folded with the phase weights; expected values and long-run shares by plain iter
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +55,7 @@ class Oracle:
         w = np.exp(log_w - log_w.max())
         return w / w.sum()
 
+    @cache  # noqa: B019  # an oracle lives as long as its test
     def from_phase(self, tau: float) -> Array:
         """P(n', slack bin | r, tau): (K, N + 1, D + 1)."""
         k, ages = self.workers, self.ages()

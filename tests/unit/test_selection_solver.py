@@ -148,16 +148,22 @@ def test_small_policies_equal_those_of_another_solver(
 
 
 @pytest.mark.parametrize(
-    ("task", "slo_ms", "workers", "qps"),
-    [("text", 100, 3, 60.0), ("text", 200, 4, 200.0), ("text", 300, 2, 30.0), ("image", 300, 3, 45.0)],
+    ("task", "slo_ms", "workers", "qps", "bins", "longest"),
+    [
+        ("text", 100, 20, 2000.0, 30, 8),
+        ("text", 200, 4, 200.0, 12, 6),
+        ("text", 300, 2, 30.0, 12, 6),
+        ("image", 300, 3, 45.0, 12, 6),
+    ],
 )
 def test_policies_of_the_papers_tasks_equal_those_of_another_solver(
-    sluice_data: Path, task: str, slo_ms: int, workers: int, qps: float
+    sluice_data: Path, task: str, slo_ms: int, workers: int, qps: float, bins: int, longest: int
 ) -> None:
     catalogue = load_ramsis(sluice_data / "ramsis", tasks=(task,), table="artifact")
     variants = pareto_front(candidates(catalogue, task, DEVICE_TYPE))
     compare(
         SelectionModel(
-            variants=variants, slo=slo_ms / 1e3, workers=workers, qps=qps, grid=12, queue=6, criterion="decision"
+            variants=variants, slo=slo_ms / 1e3, workers=workers, qps=qps, grid=bins, queue=longest,
+            criterion="decision",
         )
-    )
+    )  # fmt: skip
