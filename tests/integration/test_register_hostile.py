@@ -15,6 +15,7 @@ import pytest
 from onnx import TensorProto as T
 from onnx import helper as h
 
+from domain.app import Promise, WeaklyHard
 from domain.errors import ConfigurationError, InvalidInputError
 from executors import generating, generator
 from executors.generator import GeneratorLimits
@@ -304,6 +305,11 @@ CASES: dict[str, tuple[Make, str, str]] = {
     ),
     "a name that climbs": (
         lambda f: request_of(write_model(f, linear()), write_rows(f), app="../mine"), "app", "../mine"
+    ),
+    "a promise that cannot be broken": (
+        lambda f: request_of(write_model(f, linear()), write_rows(f), promise=Promise(weakly_hard=(WeaklyHard(5, 5),))),
+        "weakly_hard",
+        "m < K",
     ),
     "an SLO in the past": (
         lambda f: request_of(write_model(f, linear()), write_rows(f), slo=-1.0), "slo", "-1"

@@ -18,6 +18,7 @@ import pytest
 from onnx import TensorProto as T
 from onnx import helper as h
 
+from domain.app import Promise, WeaklyHard
 from domain.errors import ConfigurationError, InvalidInputError
 from domain.profile import BatchLatency, Profile
 from executors.generator import GeneratorLimits, VariantMaker
@@ -263,13 +264,15 @@ def test_the_same_again_is_known_another_model_is_a_new_version_and_old_ones_can
     register(first, home)
     assert register(first, home).known
     changed = model_of([h.make_node("MatMul", ["x", "w"], ["scores"])], {"w": 2 * weights()})
-    second = replace(first, model=write_model(tmp_path, changed, "second.onnx"))
+    promise = Promise(max_consecutive=2, weakly_hard=(WeaklyHard(4, 10),))
+    second = replace(first, model=write_model(tmp_path, changed, "second.onnx"), promise=promise)
     assert register(second, home).record.version == 2
     registered = Registered(home)
     assert registered.served_version("mine") == 2
     catalogue = registered.catalogue()
     assert catalogue is not None
     assert all(name.startswith("mine.v2.") for name in catalogue.variants)
+    assert catalogue.apps["mine"].promise == promise
     registered.publish(registered.record("mine", 1))
     assert registered.served_version("mine") == 1
     name = next(c.variant.name for c in registered.record("mine", 1).candidates if c.served)
