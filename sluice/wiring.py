@@ -18,10 +18,12 @@ from domain.errors import ConfigurationError
 from domain.events import HostedOn, PlanActivated
 from domain.executor import Executor
 from domain.plan import Plan
-from policies.admission.bounds import sustained
+from domain.profile import LatencyCurve
+from policies.admission.bounds import Turn, sustained
 from policies.admission.goals import GoalAdmission
 from policies.admission.registry import admission
 from policies.admission.sustainable import SustainableAdmission
+from policies.batching.duty_cycle import turn_of
 from policies.batching.registry import STATIONS, batching, keeps_promises, takes
 from policies.placement.hosting import hosted_on
 from policies.placement.staging import Staging
@@ -543,9 +545,24 @@ class System:
     def _resized(self, policy: SustainableAdmission, app: str, plan: Plan) -> None:
         """Admission keeps to what ``plan`` sustains from now on."""
         known = self.known.apps[app]
-        bounds = sustained(self._hosted(app, plan, burst=True), known.slo, known.promise)
+        cycles = self._cycles(app, plan) if self.settings.worker.turns == "duty-cycle" else {}
+        bounds = sustained(self._hosted(app, plan, burst=True), known.slo, known.promise, cycles)
         if bounds is not None:
             policy.resize(app, bounds.bound, bounds.window_s, bounds.degraded)
+
+    def _cycles(self, app: str, plan: Plan) -> dict[tuple[str, str], Turn]:
+        """The turns of ``app`` on slices that serve others as well."""
+        curves: dict[tuple[str, str], dict[str, LatencyCurve]] = {}
+        for served in sorted({p.app for p in plan.placements}):
+            for part in self._hosted(served, plan, burst=True):
+                if part.hosted:
+                    curves.setdefault((part.device, part.slice), {})[served] = part.hosted[0].curve
+        slos = {name: known.slo for name, known in self.known.apps.items()}
+        return {
+            place: turn_of(app, shared, {a: slos[a] for a in shared})
+            for place, shared in curves.items()
+            if app in shared and len(shared) > 1
+        }
 
     def _activated(self, app: str, plan: Plan) -> PlanActivated:
         """The event a router gets: the plan, and what its slices can run."""

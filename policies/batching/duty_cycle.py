@@ -25,6 +25,12 @@ def cycle_batches(curves: dict[str, LatencyCurve], slos: dict[str, float]) -> di
     return batches
 
 
+def turn_of(app: str, curves: dict[str, LatencyCurve], slos: dict[str, float]) -> tuple[int, float]:
+    """The batch of ``app`` in the cycle of all ``curves``, and the seconds of each cycle that go to the others."""
+    batches = cycle_batches(curves, slos)
+    return batches[app], sum(processing_bound(c, batches[a]) for a, c in curves.items() if a != app)
+
+
 class DutyCycleStation(Station):
     """A Station whose apps take turns. See the module's rules."""
 
@@ -41,9 +47,7 @@ class DutyCycleStation(Station):
         curves = {app: lane.hosted[0].curve for app, lane in hosted.items()}
         if not curves:
             return
-        batches = cycle_batches(curves, {app: lane.slo for app, lane in hosted.items()})
-        takes = {app: processing_bound(curve, batches[app]) for app, curve in curves.items()}
-        cycle = sum(takes.values())
+        slos = {app: lane.slo for app, lane in hosted.items()}
         for lane in self._lanes:
-            if lane.app in takes and isinstance(lane.policy, SpreadBatching):
-                lane.policy.in_cycle(batches[lane.app], cycle - takes[lane.app])
+            if lane.app in curves and isinstance(lane.policy, SpreadBatching):
+                lane.policy.in_cycle(*turn_of(lane.app, curves, slos))

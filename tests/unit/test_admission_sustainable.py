@@ -5,12 +5,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from domain.actions import Accept, AdmissionAction, Announce, Expire, Reject
+from domain.app import Promise, WeaklyHard
 from domain.errors import ConfigurationError
-from domain.events import Arrived
+from domain.events import Arrived, Hosted, HostedOn
 from domain.outcome import Reason
+from domain.profile import LatencyCurve
 from domain.query import Query
+from policies.admission.bounds import sustained
 from policies.admission.registry import admission
 from policies.admission.sustainable import FairWindow, SustainableAdmission
+from policies.batching.duty_cycle import turn_of
 
 
 def ask(policy: SustainableAdmission, at: float, client: str = "") -> list[AdmissionAction]:
@@ -107,3 +111,16 @@ def test_bad_options_are_refused() -> None:
         admission("sustainable", mode="ignore")
     with pytest.raises(ConfigurationError, match="bound"):
         admission("sustainable", bound=4, degraded_bound=2)
+
+
+def test_a_slice_that_others_share_sustains_what_its_turn_in_the_cycle_leaves() -> None:
+    curves = {"a": LatencyCurve((1.0,) * 3), "b": LatencyCurve((2.0,) * 2)}
+    promise = Promise(weakly_hard=(WeaklyHard(1, 3),))
+    part = HostedOn("d0", "whole", (Hosted("v", 0.9, curves["a"]),))
+    turn = turn_of("a", curves, {"a": 6.0, "b": 6.0})
+    assert turn == (3, 2.0)
+    alone = sustained([part], 6.0, promise)
+    shared = sustained([part], 6.0, promise, {("d0", "whole"): turn})
+    assert alone is not None and shared is not None
+    assert (alone.bound, alone.window_s) == (4, 1.0)
+    assert (shared.bound, shared.window_s) == (4, 3.0)
