@@ -21,7 +21,7 @@ def write_report(result: DemoResult, catalogue: Catalogue, folder: Path) -> Path
     """Write the page and ``summary.json``; returns the page."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
+        options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
         (folder / "summary.json").write_bytes(orjson.dumps(result.summary, option=options))
         place = folder / "index.html"
         place.write_text(_page(result, catalogue), encoding="utf-8")
