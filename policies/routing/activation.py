@@ -2,7 +2,9 @@
 
 Rules.
 - Epochs only grow (term first, then number): a plan at or below the newest one seen is ignored, and so is what a
-  deposed planner publishes. A newer plan replaces a pending one.
+  deposed planner publishes. A newer plan replaces a pending one; the wait is that of the first of them of which
+  nothing was used, or plans that come faster than variants load would keep the router where it is. ``ANSWER_S`` are
+  left in any case: devices that have nothing to load answer within that.
 - A placement is ready when its device has acknowledged the plan's epoch and staged at least one of its variants.
 - The plan is activated when every device that hosts the app in it has acknowledged, less the placements that failed.
 - The first plan of all is activated with its first ready placement and again with each further one.
@@ -25,12 +27,13 @@ from domain.plan import NO_EPOCH, Placement, Plan
 from policies.routing.weighted import hosting
 
 WAIT_S = 5.0
+ANSWER_S = 0.5
 
 
 class Activation:
     """ActivationPolicy of ``app``. ``wait_s``: seconds after which a plan is activated with what is ready."""
 
-    __slots__ = ("_acks", "_active", "_newest", "_pending", "_routed", "_since", "app", "wait_s")
+    __slots__ = ("_acks", "_active", "_due", "_newest", "_pending", "_routed", "app", "wait_s")
 
     def __init__(self, app: str, *, wait_s: float = WAIT_S) -> None:
         self.app = app
@@ -39,7 +42,7 @@ class Activation:
         self._active: Plan | None = None
         self._pending: Plan | None = None
         self._routed: tuple[Placement, ...] = ()
-        self._since = 0.0
+        self._due = 0.0
         self._acks: dict[str, PlanAcknowledged] = {}
 
     @property
@@ -73,9 +76,10 @@ class Activation:
                 assert_never(event)
 
     def _published(self, plan: Plan, now: float) -> list[ActivationAction]:
+        waits_on = self._pending is not None and (self._active is None or self._active.epoch != self._pending.epoch)
         self._newest = plan.epoch
         self._pending = plan
-        self._since = now
+        self._due = max(self._due, now + ANSWER_S) if waits_on else now + self.wait_s
         wanted = hosting(plan, self.app)
         alive = {p.device for p in plan.placements} | set(plan.geometries)
         self._acks = {d: a for d, a in self._acks.items() if d in alive or a.epoch > plan.epoch}
@@ -88,11 +92,11 @@ class Activation:
                 return self._activate(plan, wanted, complete=True)
             actions += self._activate(self._active, left, complete=False)
         progress = self._progress(plan, now)
-        return [*actions, *(progress or [WakeAt(now + self.wait_s)])]
+        return [*actions, *(progress or [WakeAt(self._due)])]
 
     def _woke(self, plan: Plan, now: float) -> list[ActivationAction]:
-        if now < self._since + self.wait_s:
-            return [WakeAt(self._since + self.wait_s)]
+        if now < self._due:
+            return [WakeAt(self._due)]
         return self._progress(plan, now)
 
     def _progress(self, plan: Plan, now: float) -> list[ActivationAction]:
@@ -100,9 +104,8 @@ class Activation:
         answers = [self._answer(p, plan) for p in wanted]
         ready = tuple(p for p, answer in zip(wanted, answers, strict=True) if answer)
         answered = None not in answers
-        due = self._since + self.wait_s
         joined = self._active is not None and self._active.epoch == plan.epoch
-        if ready and (answered or joined or now >= due or self._active is None):
+        if ready and (answered or joined or now >= self._due or self._active is None):
             complete = len(ready) == len(wanted)
             if joined and ready == self._routed and not complete:
                 return []

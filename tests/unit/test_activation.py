@@ -97,8 +97,19 @@ def test_a_newer_plan_replaces_the_pending_one() -> None:
     activation.handle(PlanPublished(plan(2, ("d1", "w"))), 1.0)
     activation.handle(PlanPublished(plan(3, ("d1", "x"))), 2.0)
     assert activation.handle(ack("d1", 2, "w"), 2.1) == []
-    assert activation.handle(Woke(), 6.0) == [WakeAt(7.0)]
-    assert routed(activation.handle(ack("d1", 3, "x"), 6.5)) == [(3, [("d1", "x")])]
+    assert activation.handle(Woke(), 5.5) == [WakeAt(6.0)]
+    assert routed(activation.handle(ack("d1", 3, "x"), 5.8)) == [(3, [("d1", "x")])]
+
+
+def test_plans_that_come_faster_than_variants_load_do_not_prolong_the_wait() -> None:
+    activation = active_on(("d1", "v"), ("d2", "v"))
+    for number in range(2, 7):
+        activation.handle(PlanPublished(plan(number, ("d1", "w"), ("d2", "w"))), float(number - 1))
+    assert activation.handle(ack("d1", 6, "w"), 5.5) == []
+    assert routed(activation.handle(Woke(), 6.0)) == [(6, [("d1", "w")])]
+    activation.handle(PlanPublished(plan(7, ("d1", "w"), ("d2", "w"))), 6.2)
+    actions = activation.handle(PlanPublished(plan(8, ("d1", "x"), ("d2", "x"))), 6.5)
+    assert actions == [WakeAt(11.2)]  # something of the sixth was used: the wait began anew
 
 
 def test_a_plan_that_changes_shares_only_is_activated_at_once() -> None:
