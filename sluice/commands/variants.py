@@ -84,6 +84,7 @@ def candidate_rows(record: Record) -> list[dict[str, Any]]:
         {
             "name": c.variant.name,
             "recipe": c.recipe,
+            "device_type": c.profiles[0].device_type,
             "accuracy": c.variant.accuracy,
             "accuracy_se": c.variant.accuracy_se,
             "latency_ms": {str(p.batch): 1e3 * p.median_s for p in c.profiles[0].points},

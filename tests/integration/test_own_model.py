@@ -124,6 +124,7 @@ def test_variants_lists_what_is_served_and_what_is_not_with_the_reason(place: tu
         assert {"1", "64"} <= set(row["latency_ms"])
         assert row["load_ms"] > 0.0
         assert row["memory_bytes"] > 0
+        assert row["device_type"] == "cpu"
         assert row["served"] == (row["reason"] == "")
     assert {row["served"] for row in rows} == {True, False}
 
