@@ -15,7 +15,16 @@ from domain.device import Device, profile_type
 from domain.plan import Placement, Plan
 from planner.selection.generate import candidates
 from planner.selection.library import LibraryRules
-from planner.selection.model import MAX_WORKERS, Candidate, Criterion, SelectionModel, non_decreasing, pareto_front
+from planner.selection.model import (
+    MAX_WORKERS,
+    Batching,
+    Candidate,
+    Criterion,
+    Late,
+    SelectionModel,
+    non_decreasing,
+    pareto_front,
+)
 from planner.tables.names import Shelf
 from profiles.catalogue import Catalogue
 
@@ -36,6 +45,9 @@ class TableRules:
     criterion: Criterion = "query"
     violation_price: float = 0.5
     grid: int = 100
+    arrival_shape: float = 1.0
+    batching: Batching = "maximal"
+    late: Late = "serve"
     phases: int = 1
     watch_s: float = 10.0
     library: LibraryRules = field(default_factory=LibraryRules)
@@ -112,6 +124,9 @@ def _model(
         criterion=rules.criterion,
         violation_price=rules.violation_price,
         grid=rules.grid,
+        arrival_shape=rules.arrival_shape,
+        batching=rules.batching,
+        late=rules.late,
         dispatch="round_robin" if equal else "weighted",
         share=None if equal else sum(p.share for p in mine) / len(mine) / whole,
         phases=min(rules.phases, workers) if equal else 1,

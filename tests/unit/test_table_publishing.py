@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from pydantic import ValidationError
 
 from domain.device import Device
 from domain.errors import InvalidInputError
@@ -26,6 +27,7 @@ from planner.tables.publishing import (
 )
 from planner.tables.questions import Question, TableRules, questions
 from planner.tables.watch import DriftWatch, held
+from sluice.settings import TableSettings
 from stages.tables import TableLibrary
 from streams.ports import Record
 from tests.harness import toy_catalogue
@@ -194,6 +196,20 @@ def test_measured_latency_slows_what_tables_count_on() -> None:
     table = make_tables(Make(asked, (50.0,)), RULES)[0]
     assert table.assumptions["slowdown.toy-v2"] == 2.0
     assert table.slo_class == 0.25
+
+
+def test_tables_are_made_for_the_arrivals_and_the_batching_that_settings_name() -> None:
+    rules = TableRules(arrival_shape=0.25, batching="variable", late="drop", library=RULES)
+    (asked,) = questions(plan((0.5, 0.5)), toy_catalogue(), DEVICES, {}, rules)
+    (plain,) = questions(plan((0.5, 0.5)), toy_catalogue(), DEVICES, {}, TableRules())
+    bursty, poisson = (make_tables(Make(q, (50.0,)), RULES)[0] for q in (asked, plain))
+    assert (bursty.assumptions["arrival_shape"], poisson.assumptions["arrival_shape"]) == (0.25, 1.0)
+    assert bursty.batches
+    assert not poisson.batches
+    assert bursty.fingerprint != poisson.fingerprint
+    assert bursty.expected.violation > poisson.expected.violation
+    with pytest.raises(ValidationError, match="phases"):
+        TableSettings(phases=2, batching="variable")
 
 
 def test_an_slo_that_hops_take_whole_is_no_question() -> None:
