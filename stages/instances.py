@@ -78,7 +78,7 @@ class InstanceWriter:
     def _notice(self, part: str, one: LatencyMeasured, expected: float) -> None:
         for change in self._interference.handle(part, one.variant, one.execution_s, expected):
             told = "run %.2f times as long as profiled" if change.on else "are back to their profiles (%.2f)"
-            log.warning(f"%s: batches on slice %s {told}", self._device, part, change.ratio)
+            log.info(f"%s: batches on slice %s {told}", self._device, part, change.ratio)
             self._meters.set("sluice_slice_interference", change.ratio if change.on else 0.0, self._device, part)
 
     def look(self, loaded: Sequence[tuple[str, str, str]]) -> None:
