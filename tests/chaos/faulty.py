@@ -20,9 +20,6 @@ from stages.clock import SystemClock
 from stages.intake import Intake
 from stages.planner import PlannerStage
 from stages.worker import WorkerStage
-from streams.settings import KafkaSettings
-
-SESSION_TIMEOUT = 6.0
 
 armed = False
 
@@ -142,9 +139,6 @@ def main() -> None:
 
     signal.signal(signal.SIGUSR1, lambda *_: arm(True))
     signal.signal(signal.SIGUSR2, lambda *_: arm(False))
-    defaults = KafkaSettings.__init__.__kwdefaults__
-    assert defaults is not None
-    defaults["session_timeout"] = SESSION_TIMEOUT
     run()
 
 

@@ -19,17 +19,18 @@ from domain.tensor import Tensor, TensorSpec
 from domain.variant import Variant
 from profiles.catalogue import Catalogue
 from profiles.folder import save_catalogue
+from sluice.access import KafkaSection
 from sluice.settings import DeviceSettings, PlannerSettings, Settings, WorkerSettings
 from stages.clock import SystemClock
 from streams import codec, connect
 from streams.local_broker import LocalBroker
 from streams.ports import Broker, Producer, Written
 from streams.topics import Topics
-from tests.chaos.faulty import SESSION_TIMEOUT
 
 _ROOT = Path(__file__).resolve().parents[2]
 PIXELS = 4
 SLO = 1.0
+SESSION_TIMEOUT = 6.0
 PROMISED = Promise(weakly_hard=(WeaklyHard(10, 20),))
 Delivery = Literal["at_least_once", "exactly_once"]
 DEVICES = ("d0", "d1", "d2", "d3")
@@ -174,6 +175,7 @@ async def stack(
         planner=PlannerSettings(period_s=5.0),
         record=record,
         delivery=delivery,
+        kafka=KafkaSection(session_timeout_s=SESSION_TIMEOUT),
     )
     (folder / "settings.yaml").write_text(json.dumps(settings.model_dump(mode="json", exclude={"http"})))
     running = Stack(folder, settings, local, connect(url))
