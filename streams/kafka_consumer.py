@@ -81,6 +81,7 @@ class KafkaConsumer:
         self._last_read = inf
         self._held: frozenset[TopicPartition] = frozenset()
         self._settled = asyncio.Event()
+        self._readings: set[asyncio.Task[Any]] = set()
         self._failure: Exception | None = None
 
     async def start(self) -> None:
@@ -134,28 +135,46 @@ class KafkaConsumer:
             raise ConfigurationError("this consumer is not started (or stopped): await start() before reading")
         if self._group is not None and not self._explicit and not self._settled.is_set():
             return await self._wait_for_rebalance(wait)
+        reading = asyncio.create_task(inner.getmany(timeout_ms=ceil(1e3 * wait), max_records=max_records))
+        self._readings.add(reading)
         try:
-            batches = await inner.getmany(timeout_ms=ceil(1e3 * wait), max_records=max_records)
-        except KafkaError as error:
-            raise BrokerError(f"cannot read: {error}") from error
+            batches = await self._read(reading, wait)
         finally:
-            self._raise_failure()
-        if self._group is not None and not self._explicit and not self._settled.is_set():
-            return []  # given up while it was fetched: its next reader has it from the commit on
-        now = asyncio.get_running_loop().time()
-        stood_still = now - self._last_read - wait > 0.5 * self._settings.session_timeout
-        if stood_still and self._group is not None and not self._explicit and not await self._still_member():
-            self._put_back(batches)
-            await asyncio.sleep(wait)
+            reading.cancel()  # where this is cancelled itself; what is done is not touched
+            self._readings.discard(reading)
+        if batches is None:
             return []
-        self._last_read = now
+        self._last_read = asyncio.get_running_loop().time()
         if batches:
-            self._next_read = now + self._settings.gather
+            self._next_read = self._last_read + self._settings.gather
         return [
             Record(r.topic, r.partition, r.offset, r.key, r.value, tuple(r.headers), r.timestamp / 1e3)
             for batch in batches.values()
             for r in batch
         ]
+
+    async def _read(self, reading: "asyncio.Task[Any]", wait: float) -> Any:
+        """What it fetched; None where that was given up meanwhile: its next reader has it from the commit on."""
+        await asyncio.wait((reading,))
+        self._raise_failure()
+        if reading not in self._readings:
+            return None
+        try:
+            batches = reading.result()
+        except KafkaError as error:
+            raise BrokerError(f"cannot read: {error}") from error
+        now = asyncio.get_running_loop().time()
+        stood_still = now - self._last_read - wait > 0.5 * self._settings.session_timeout
+        if not stood_still or self._group is None or self._explicit:
+            return batches
+        member = await self._still_member()
+        if reading not in self._readings:
+            return None
+        if not member:
+            self._put_back(batches)
+            await asyncio.sleep(wait)
+            return None
+        return batches
 
     async def subscribe(self, topics: Iterable[str]) -> None:
         """Read these topics from now on: a rebalance, where they are others."""
@@ -271,7 +290,12 @@ class KafkaConsumer:
             await cut_off(inner)
 
     async def _revoked(self) -> None:
+        """Give all up. No fetch outlasts this: one that did could bring records of what is assigned next, and move its
+        position past them, before the listener has taken it up."""
         self._settled.clear()
+        readings, self._readings = self._readings, set()
+        for reading in readings:
+            reading.cancel()
         held = self._held
         try:
             if self._listener is not None and held:

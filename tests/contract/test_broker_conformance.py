@@ -400,6 +400,51 @@ async def test_what_a_listener_raises_is_raised_by_the_next_read(grouping: Broke
         await consumer.get_many(wait=0.1)
 
 
+async def test_what_comes_while_partitions_are_taken_up_is_read(grouping: Broker) -> None:
+    taking, go = asyncio.Event(), asyncio.Event()
+
+    class Slow(Told):
+        async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+            await super().on_assigned(partitions)
+            if len(partitions) == 1:
+                taking.set()
+                await go.wait()
+
+    topic = await new_topic(grouping, 2)
+    told = Slow()
+    first = grouping.consumer(topics=[topic], group=f"{topic}.g", listener=told)
+    told.consumer = first
+    second = grouping.consumer(topics=[topic], group=f"{topic}.g")
+    producer = await started(grouping)
+    await first.start()
+    seen: set[bytes] = set()
+
+    async def take(consumer: Consumer) -> None:
+        while True:  # a fetch is under way whenever partitions change hands
+            seen.update(r.value or b"" for r in await consumer.get_many(wait=5.0))
+
+    reading = [asyncio.create_task(take(first))]
+    joining = asyncio.create_task(second.start())
+    async with asyncio.timeout(20.0):
+        await taking.wait()
+    for partition in (0, 1):
+        await write(producer, topic, [b"%d-%d" % (partition, i) for i in range(10)], partition=partition)
+    await asyncio.sleep(0.5)
+    go.set()
+    await joining
+    reading.append(asyncio.create_task(take(second)))
+
+    async def all_seen() -> bool:
+        return len(seen) == 20
+
+    try:
+        await eventually(all_seen)
+    finally:
+        for task in reading:
+            task.cancel()
+        await asyncio.gather(*reading, return_exceptions=True)
+
+
 async def test_a_static_member_finds_its_partitions_as_it_left_them(grouping: Broker) -> None:
     topic = await new_topic(grouping, 2)
     group = f"{topic}.g"
