@@ -33,7 +33,7 @@ def test_a_slice_on_which_batches_take_too_long_is_told_until_they_do_no_more(
         for _ in range(batches):
             writer.measured(part, [LatencyMeasured("toy-v0", "cpu", 1, times * profiled, 1)])
 
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO):
         run("3g.4", 1.0, 5)
         assert meters.value("sluice_slice_interference", "gpu0", "3g.4") == 0.0
         run("3g.4", 2.0, 10)
