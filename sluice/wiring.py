@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -581,11 +582,16 @@ class System:
         self.devices = tuple(replace(d, slices=slices) if d.name == device else d for d in self.devices)
 
     def _recorded(self, policy: Any, name: str) -> Any:
-        """``policy``, its decisions written under the run's folder where the settings ask for it."""
+        """``policy``, its decisions written under the run's folder where the settings ask for it.
+
+        Each policy has a log of its own, or none could be replayed: what takes another's place is numbered.
+        """
         if not self.settings.record:
             return policy
         folder = self.run_folder / "decisions"
         folder.mkdir(parents=True, exist_ok=True)
-        log = (folder / f"{name}.jsonl").open("a", encoding="utf-8")  # a slice may come back
+        names = chain([name], (f"{name}.{number}" for number in count(2)))
+        file = next(file for one in names if not (file := folder / f"{one}.jsonl").exists())
+        log = file.open("x", encoding="utf-8")
         self._logs.append(log)
         return Recorded(policy, log)

@@ -10,8 +10,11 @@ from aiohttp import ClientSession
 
 from domain.app import Promise, WeaklyHard
 from domain.outcome import Outcome, OutcomeKind, Reason
+from policies.routing.registry import routing
+from policies.routing.streams import StreamRouting
 from profiles.catalogue import Catalogue
 from sluice.registry_topic import publish_catalogue
+from stages.eventlog import replay
 from stages.registry import RegistryStage
 from streams import connect
 from tests.harness import ROLES, Running, running, settings_for, toy_catalogue
@@ -116,7 +119,7 @@ def promised(app: str, catalogue: Catalogue, m: int = 1, k: int = 5) -> Catalogu
 
 async def test_promises_of_an_app_registered_while_everything_runs_are_kept_and_counted(tmp_path: Path) -> None:
     worker = {"executor": "emulated", "batching": "adaptive"}
-    settings = settings_for("memory://", tmp_path, partitions=1, worker=worker, planner={"period_s": 60.0})
+    settings = settings_for("memory://", tmp_path, partitions=1, worker=worker, planner={"period_s": 60.0}, record=True)
     async with running(settings, connect("memory://")) as run:
         await run.planned()
         await tell(run, promised("late", toy_catalogue(("late",))), "late")
@@ -139,6 +142,10 @@ async def test_promises_of_an_app_registered_while_everything_runs_are_kept_and_
         await until_promised(run, None)
         report = await run.audit()
         assert not report.lost and not report.promises_broken, report.examples
+        folder = run.system.run_folder / "decisions"
+    assert sorted(file.name for file in folder.glob("router-late*")) == ["router-late.2.jsonl", "router-late.jsonl"]
+    assert replay(folder / "router-late.jsonl", lambda: StreamRouting("late")) == []
+    assert replay(folder / "router-late.2.jsonl", lambda: routing("weighted")("late")) == []
 
 
 async def until_promised(run: Running, promise: Promise | None) -> Outcome:
