@@ -1,6 +1,7 @@
 """A whole system in one process for tests: a synthetic catalogue, emulated devices, any broker."""
 
 import asyncio
+import socket
 import struct
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -52,6 +53,13 @@ def toy_catalogue(apps: tuple[str, ...] = ("toy",), slo: float = 0.25) -> Catalo
             variants.append(variant)
             profiles.append(Profile(variant=variant.name, device_type="cpu", points=points, load=0.05))
     return Catalogue.of(listed, variants, profiles)
+
+
+def free_port() -> int:
+    """Of loopback; nobody listens there."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
 
 
 def settings_for(broker: str, folder: Path, *, devices: int = 2, **changes: Any) -> Settings:

@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import json
 import re
-import socket
 import struct
 import sys
 import tempfile
@@ -30,32 +29,20 @@ import matplotlib.pyplot as plt
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.pipeline import kafka_at
+from docs.figures.shoot import CARE, qps
 from domain.tensor import Tensor
 from profiles.folder import save_catalogue
 from sluice.settings import DeviceSettings, PromiseSettings, Settings
 from stages.outbox import Outbox
 from streams import codec, connect
 from streams.topics import Topics
-from tests.harness import PIXELS, toy_catalogue
+from tests.harness import PIXELS, free_port, toy_catalogue
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 DEVICES = ("edge-0", "edge-1")
-CARE = "care"
 QUIET = {"Sent again", "Dead letters", "Safe mode"}
 """Panels that say nothing while nothing is wrong."""
-
-
-def free_port() -> int:
-    """Of loopback."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
-
-
-def qps(second: float, whole: float) -> float:
-    """Calm, a burst above what the best variants can do, calm again."""
-    return 650.0 if 0.45 * whole < second < 0.8 * whole else 60.0
 
 
 @asynccontextmanager

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,16 +16,11 @@ from typing import Any
 import pytest
 
 from sluice.registration import register
+from tests.harness import free_port
 from tests.registration_models import request_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SLUICE = [sys.executable, "-P", "-m", "sluice.main"]
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

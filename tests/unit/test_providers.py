@@ -1,6 +1,5 @@
 """The simulated provider's bill and boot, and notices from files and over HTTP, hostile ones included."""
 
-import socket
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from executors.providers.notices import MAX_BYTES, file_notices, http_notices, n
 from executors.providers.port import Notice, ProviderError
 from executors.providers.simulated import SimulatedProvider
 from planner.procurement import Kind, Prices
+from tests.harness import free_port
 
 
 class Clock:
@@ -76,9 +76,7 @@ async def test_http_answers_404_without_notices_and_errors_are_one_line(unused_t
 
 @pytest.fixture
 def unused_tcp_port_of() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    return free_port()
 
 
 @pytest.mark.parametrize(
