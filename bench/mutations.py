@@ -39,8 +39,9 @@ from domain.outcome import Outcome, OutcomeKind
 from domain.plan import Epoch, Placement, Plan
 from domain.tensor import Tensor, TensorSpec
 from policies.admission.deadline import DeadlineAdmission
-from stages.admission import AdmissionStage, DedupeWindow
+from stages.admission import AdmissionStage
 from stages.clock import SystemClock
+from stages.dedupe import DedupeWindow
 from streams import codec, connect, control
 from streams.ports import Headers, Letter, Record
 from streams.topics import Topics

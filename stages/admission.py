@@ -13,7 +13,7 @@ Rules.
 
 import asyncio
 import logging
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -30,6 +30,7 @@ from policies.protocols import AdmissionPolicy
 from policies.routing.activation import Activation
 from profiles.catalogue import Catalogue
 from stages.control import Follower
+from stages.dedupe import DedupeWindow
 from stages.exactly_once import ExactlyOnce
 from stages.intake import Intake
 from stages.outbox import Outbox
@@ -43,25 +44,6 @@ from streams.topics import Topics
 log = logging.getLogger(__name__)
 
 _TELL_EVERY = 0.5
-
-
-class DedupeWindow:
-    """Ids seen in the last ``seconds``, at most ``entries`` of them: the oldest are forgotten first."""
-
-    def __init__(self, seconds: float, entries: int) -> None:
-        self._seconds = seconds
-        self._entries = entries
-        self._seen: OrderedDict[str, float] = OrderedDict()
-
-    def add(self, query_id: str, now: float) -> bool:
-        """Remember ``query_id``; whether it is new."""
-        seen = self._seen
-        if query_id in seen:
-            return False
-        while seen and (len(seen) >= self._entries or next(iter(seen.values())) < now - self._seconds):
-            seen.popitem(last=False)
-        seen[query_id] = now
-        return True
 
 
 class AdmissionStage:

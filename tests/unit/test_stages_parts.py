@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Sequence
 import pytest
 
 from domain.errors import InvalidInputError
-from stages.admission import DedupeWindow
 from stages.intake import Intake
 from stages.outbox import Outbox
 from stages.run import run_stages
@@ -157,22 +156,6 @@ async def test_after_abandoning_nothing_more_is_committed() -> None:
     await intake.run(handle, stop)
     assert await broker.admin().committed("g", TopicPartition("t", 0)) is None
     await broker.close()
-
-
-def test_an_id_is_new_once_within_the_window() -> None:
-    window = DedupeWindow(seconds=10.0, entries=100)
-    assert window.add("a", 0.0)
-    assert not window.add("a", 9.0)
-    assert window.add("b", 10.5)
-    assert window.add("a", 10.5)
-
-
-def test_the_window_forgets_the_oldest_when_it_is_full() -> None:
-    window = DedupeWindow(seconds=1e9, entries=2)
-    for query_id in ("a", "b", "c"):
-        assert window.add(query_id, 0.0)
-    assert not window.add("c", 0.0)
-    assert window.add("a", 0.0)
 
 
 class OneStage:
