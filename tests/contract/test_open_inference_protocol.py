@@ -96,28 +96,17 @@ async def affine_front(folder: Path) -> AsyncIterator[str]:
     models = {digest_of(affine(factor)): affine(factor) for factor in (2.0, 3.0)}
     save_catalogue(folder / "catalogue", catalogue, models)
     settings = settings_for("memory://", folder, http={"port": 0}, worker={"executor": "onnx"}, slo_s={"affine": 5.0})
-    fronts: list[HttpStage] = []
-
-    def catch(system: Any) -> None:
-        built = system._http
-
-        def build(apps: Any, devices: Any) -> Any:
-            fronts.extend(built(apps, devices))
-            return list(fronts)
-
-        system._http = build
-
     async with running(
         settings,
         connect("memory://"),
         catalogue=catalogue,
         models=folder / "catalogue",
         roles=(*ROLES, "http"),
-        change=catch,
     ) as run:
         await run.planned()
-        await fronts[0].bound.wait()
-        yield fronts[0].address
+        http = next(stage for stage in run.stages if isinstance(stage, HttpStage))
+        await http.bound.wait()
+        yield http.address
 
 
 @pytest.fixture

@@ -17,21 +17,11 @@ from tests.harness import PIXELS, ROLES, Running, running, settings_for
 @pytest.fixture
 async def front(tmp_path: Path) -> AsyncIterator[tuple[Running, aiohttp.ClientSession]]:
     settings = settings_for("memory://", tmp_path, http={"port": 0})
-    fronts: list[HttpStage] = []
-
-    def catch(system: Any) -> None:
-        built = system._http
-
-        def build(apps: Any, devices: Any) -> Any:
-            fronts.extend(built(apps, devices))
-            return list(fronts)
-
-        system._http = build
-
-    async with running(settings, connect("memory://"), roles=(*ROLES, "http"), change=catch) as run:
+    async with running(settings, connect("memory://"), roles=(*ROLES, "http")) as run:
         await run.planned()
-        await fronts[0].bound.wait()
-        async with aiohttp.ClientSession(fronts[0].address) as session:
+        http = next(stage for stage in run.stages if isinstance(stage, HttpStage))
+        await http.bound.wait()
+        async with aiohttp.ClientSession(http.address) as session:
             yield run, session
 
 

@@ -194,9 +194,7 @@ def slowed(factor: float) -> Any:
     """A change to the system: its devices take ``factor`` times as long as profiled."""
 
     def change(system: System) -> None:
-        system._executor = lambda device: EmulatedExecutor(  # type: ignore[method-assign]
-            system.catalogue, device.type, slowdown=factor
-        )
+        system.make_executor = lambda device: EmulatedExecutor(system.catalogue, device.type, slowdown=factor)
 
     return change
 

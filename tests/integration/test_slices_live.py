@@ -153,7 +153,7 @@ async def test_a_gpu_that_cannot_be_cut_says_why_and_serves_on_with_the_slices_i
     gpu = Gpu(Stuck("a100", 1), 0, name="gpu0", kind="a100")
 
     def given(system: System) -> None:
-        system._gpus.gpu = lambda device: gpu if device.name == "gpu0" else None  # type: ignore[method-assign]
+        system.gpus.gpu = lambda device: gpu if device.name == "gpu0" else None  # type: ignore[method-assign]
 
     options = {
         "catalogue": load_catalogue(CATALOGUE),

@@ -1,0 +1,69 @@
+"""The roles that people and programs look at: ``sink``, ``http``, ``web``, and every process's metrics."""
+
+from typing import TYPE_CHECKING
+
+from stages.sink import OutcomeStore, SinkStage
+from streams.memory import MemoryBroker
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sluice.wiring import System
+    from stages.http import HttpStage
+    from stages.metrics_http import MetricsStage
+    from stages.web import WebStage
+
+
+def sink_stage(system: "System", apps: "Sequence[str]") -> SinkStage:
+    """The stage ``sink``: outcomes of ``apps`` into the run's folder."""
+    return SinkStage(
+        apps,
+        broker=system.broker,
+        topics=system.topics,
+        store=OutcomeStore(system.run_folder),
+        member=system.settings.member,
+        telemetry=system.telemetry,
+    )
+
+
+def http_stage(system: "System", apps: "Sequence[str]") -> "HttpStage":
+    """The front of Open Inference Protocol."""
+    from stages.http import HttpStage
+    from streams.remote import routes
+
+    return HttpStage(
+        {name: system.apps[name] for name in apps},
+        broker=system.broker,
+        producer=system.producer,
+        topics=system.topics,
+        clock=system.clock,
+        access=system.settings.http.access("http"),
+        registry=system.registry.catch_up if system.registry is not None else None,
+        versions={name: [v.name for v in system.catalogue.of_app(name)] for name in apps},
+        routes=routes(system.broker) if isinstance(system.broker, MemoryBroker) else (),
+        max_body_bytes=system.settings.admission.max_body_bytes,
+        telemetry=system.telemetry,
+    )
+
+
+def web_stage(system: "System", apps: "Sequence[str]") -> "WebStage":
+    """The live page."""
+    from stages.web import WebStage
+
+    return WebStage(
+        {name: system.apps[name] for name in apps},
+        {name: variant.accuracy for name, variant in system.catalogue.variants.items()},
+        broker=system.broker,
+        topics=system.topics,
+        clock=system.clock,
+        access=system.settings.web.access("web"),
+        telemetry=system.telemetry,
+    )
+
+
+def metrics_stage(system: "System", roles: str) -> "MetricsStage":
+    """``/metrics`` and ``/healthz`` of a process that runs ``roles``."""
+    from stages.metrics_http import MetricsStage
+
+    access = system.settings.metrics.access("metrics")
+    return MetricsStage(system.telemetry.meters, access=access, clock=system.clock, roles=roles)
