@@ -2,8 +2,9 @@
 
 Rules. Each record leads to one letter. Letters of the contiguous prefix of answered records are written every
 ``interval`` seconds with the offset behind them; then their records are done. A partition begins with its transactions'
-id, which fences whoever had it before, and only then with the committed offset. Once it is fenced here, nothing more of
-it is written: its records are another's.
+id, which fences whoever had it before, and only then with the committed offset; where the broker is not ready for that,
+it is tried again for ``patience`` seconds. Once it is fenced here, nothing more of it is written: its records are
+another's.
 """
 
 import asyncio
@@ -12,7 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
-from streams.ports import BrokerError, Consumer, FencedError, Letter, Record, TopicPartition, Transactions
+from domain.errors import SluiceError
+from streams.ports import Consumer, FencedError, Letter, Record, TopicPartition, Transactions
 
 log = logging.getLogger(__name__)
 
@@ -55,12 +57,19 @@ class ExactlyOnce:
     """The lanes of one intake. ``make``: transactions of an id. ``group``: whose offsets are committed."""
 
     def __init__(
-        self, make: Callable[[str], Transactions], group: str, *, interval: float = 0.02, retry: float = 0.2
+        self,
+        make: Callable[[str], Transactions],
+        group: str,
+        *,
+        interval: float = 0.02,
+        retry: float = 0.2,
+        patience: float = 30.0,
     ) -> None:
         self._make = make
         self._group = group
         self._interval = interval
         self._retry = retry
+        self._patience = patience
         self._lanes: dict[TopicPartition, _Lane] = {}
         self._answered = asyncio.Event()
 
@@ -72,12 +81,26 @@ class ExactlyOnce:
     async def begin(self, partitions: Iterable[TopicPartition], consumer: Consumer) -> None:
         """These are ours: fence others, then read on from what they had committed."""
         for partition in sorted(partitions):
+            await self.end([partition])
             transactions = self._make(transactional_id(self._group, partition))
-            await transactions.start()
+            await self._start(transactions)
             self._lanes[partition] = _Lane(transactions)
             committed = await consumer.committed(partition)
             if committed is not None:
                 await consumer.seek(partition, committed)
+
+    async def _start(self, transactions: Transactions) -> None:
+        patient_until = asyncio.get_running_loop().time() + self._patience
+        while True:
+            try:
+                await transactions.start()
+            except SluiceError as error:
+                if asyncio.get_running_loop().time() >= patient_until:
+                    raise
+                log.warning("%s; trying again", error)
+                await asyncio.sleep(self._retry)
+            else:
+                return
 
     async def end(self, partitions: Iterable[TopicPartition]) -> None:
         """These are not ours any more."""
@@ -120,7 +143,7 @@ class ExactlyOnce:
         lost: Callable[[TopicPartition], None],
     ) -> None:
         due = lane.due()
-        if not due:
+        if not due or self._lanes.get(partition) is not lane:
             return
         behind = due[-1][0].offset + 1
         try:
@@ -130,7 +153,9 @@ class ExactlyOnce:
             if self._lanes.get(partition) is lane:
                 await self.end([partition])
                 lost(partition)
-        except BrokerError as error:
+        except SluiceError as error:
+            if self._lanes.get(partition) is not lane:
+                return
             log.warning("%s; trying again", error)
             await asyncio.sleep(self._retry)
             self._answered.set()

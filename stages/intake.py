@@ -7,13 +7,17 @@ forgotten. After ``stop`` nothing more is fetched, what is in flight gets ``drai
 consumer leaves.
 
 ``answer`` sends what a record led to: through the outbox, to be done once acknowledged; or, exactly once, in a
-transaction with the record's offset.
+transaction with the record's offset. A member of a group that is fenced, but that the group leaves the partition, takes
+it back after ``rest`` seconds: it was a zombie that came back, which will be fenced by that in its turn.
+
+What writes or commits beside the reading must not end before it does: where it fails, the reading fails.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
+from domain.errors import SluiceError
 from stages.commits import CommitTracker
 from stages.exactly_once import ExactlyOnce
 from stages.outbox import Outbox
@@ -38,6 +42,7 @@ class Intake:
         commit_every: float = 0.2,
         poll: float = 0.2,
         drain_s: float = 5.0,
+        rest: float = 1.0,
         exactly_once: ExactlyOnce | None = None,
     ) -> None:
         self._exactly_once = exactly_once
@@ -46,6 +51,9 @@ class Intake:
         self._commit_every = commit_every
         self._poll = poll
         self._drain_s = drain_s
+        self._rest = rest
+        self._shared = False
+        self._returns: set[asyncio.Task[None]] = set()
         self._tracker = CommitTracker()
         self._paused = False
         self._room = asyncio.Event()
@@ -99,8 +107,12 @@ class Intake:
         try:
             while not stop.is_set():
                 await self._step(consumer, handle)
+                for task in tasks:
+                    if task.done():
+                        task.result()
             await self._drain()
         finally:
+            tasks += self._returns
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -133,12 +145,34 @@ class Intake:
 
     async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
         """Start with nothing in flight."""
+        self._shared = True
         self._forget(partitions)
         if self._exactly_once is not None and self._consumer is not None:
             await self._exactly_once.begin(partitions, self._consumer)
 
     def _lost(self, partition: TopicPartition) -> None:
         self._forget(frozenset([partition]))
+        if self._shared:
+            task = asyncio.create_task(self._take_back(partition))
+            self._returns.add(task)
+            task.add_done_callback(self._returns.discard)
+
+    async def _take_back(self, partition: TopicPartition) -> None:
+        """Begin anew with what was fenced, should it be ours by then."""
+        await asyncio.sleep(self._rest)
+        once, consumer = self._exactly_once, self._consumer
+        if once is None or consumer is None or partition not in consumer.assignment() - once.partitions:
+            return
+        self._forget(frozenset([partition]))
+        try:
+            await once.begin([partition], consumer)
+        except SluiceError as error:  # taken away meanwhile, or a broker that is away for long
+            log.warning("%s/%d could not be taken back: %s", partition.topic, partition.partition, error)
+            await once.end([partition])
+            self._lost(partition)
+        else:
+            if partition not in consumer.assignment():
+                await once.end([partition])
 
     def _forget(self, partitions: frozenset[TopicPartition]) -> None:
         self._tracker.forget(partitions)

@@ -2,22 +2,26 @@
 
 Rules. One transactional producer an input partition, its id always the same (``<group>/<topic>/<partition>``): who
 takes the partition over starts with that id, which fences whoever had it, whatever the group's generation says. After
-any other error the transaction is undone, and the caller tries again, where needed with a new client.
+any other error the transaction is undone, and the caller tries again: with a new client, unless the old one can go on.
+Nothing waits for a client whose sender has ended: what such a client was asked for would never end.
 """
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
 from aiokafka import TopicPartition as KafkaPartition
 from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    GroupAuthorizationFailedError,
     InvalidProducerEpoch,
     KafkaConnectionError,
     KafkaError,
     MessageSizeTooLargeError,
     ProducerFenced,
+    TransactionalIdAuthorizationFailed,
 )
 
 from domain.errors import ConfigurationError
@@ -29,6 +33,7 @@ from streams.settings import KafkaSettings
 log = logging.getLogger(__name__)
 
 _FENCED = (ProducerFenced, InvalidProducerEpoch)
+_REFUSED = (TransactionalIdAuthorizationFailed, ClusterAuthorizationFailedError, GroupAuthorizationFailedError)
 
 
 class KafkaTransactions:
@@ -39,39 +44,61 @@ class KafkaTransactions:
         self._settings = settings
         self._id = transactional_id
         self._inner: Any = None
+        self._started = False
 
     async def start(self) -> None:
-        """Connect and fence. Raises ConfigurationError where no broker answers."""
+        """Connect and fence. Raises ConfigurationError where no broker answers, BrokerError where it is not ready."""
+        self._started = True
         if self._inner is None:
             self._inner = await self._connect()
 
     async def write(self, letters: Sequence[Letter], offsets: Mapping[TopicPartition, int], group: str) -> None:
         """All of it, or nothing."""
-        inner = self._inner
-        if inner is None:
+        if not self._started:
             raise ConfigurationError("these transactions are not started (or stopped): await start() first")
-        sent: list[asyncio.Future[Any]] = []
+        inner = self._inner = self._inner or await self._connect_again()
         try:
-            async with inner.transaction():
-                for letter in letters:
-                    if (future := await self._send(inner, letter)) is not None:
-                        future.add_done_callback(_seen)
-                        sent.append(future)
-                await asyncio.gather(*sent)
-                moved = {KafkaPartition(*tp): offset for tp, offset in offsets.items()}
-                await inner.send_offsets_to_transaction(moved, group)
+            await _while_it_sends(inner, self._write(inner, letters, offsets, group))
         except _FENCED as error:
             raise FencedError(f"{self._id}: another has taken over") from error
         except KafkaError as error:
-            if not error.retriable:
-                await self._renew()
+            if not (error.retriable and await self._undone(inner)) and self._inner is inner:
+                self._inner = None
+                await self._stop(inner)
             raise BrokerError(f"{self._id}: not written ({error})") from error
+        except asyncio.CancelledError:
+            await self._undone(inner)
+            raise
 
     async def stop(self) -> None:
         """Disconnect, within a bound."""
+        self._started = False
         inner, self._inner = self._inner, None
         if inner is not None:
             await self._stop(inner)
+
+    async def _write(
+        self, inner: Any, letters: Sequence[Letter], offsets: Mapping[TopicPartition, int], group: str
+    ) -> None:
+        sent: list[asyncio.Future[Any]] = []
+        await inner.begin_transaction()
+        for letter in letters:
+            if (future := await self._send(inner, letter)) is not None:
+                future.add_done_callback(_seen)
+                sent.append(future)
+        await asyncio.gather(*sent)
+        moved = {KafkaPartition(*tp): offset for tp, offset in offsets.items()}
+        await inner.send_offsets_to_transaction(moved, group)
+        await inner.commit_transaction()
+
+    async def _undone(self, inner: Any) -> bool:
+        """Whether the transaction could be undone, within a bound, so that the client can begin another one."""
+        try:
+            async with asyncio.timeout(self._settings.stop_timeout):
+                await _while_it_sends(inner, inner.abort_transaction())
+        except (KafkaError, TimeoutError):
+            return False
+        return True
 
     async def _send(self, inner: Any, letter: Letter) -> Any:
         partition = letter.partition
@@ -103,15 +130,27 @@ class KafkaTransactions:
         except KafkaConnectionError as error:
             await self._stop(inner)
             raise unreachable(self._servers, error) from error
+        except _REFUSED:
+            await self._stop(inner)
+            raise
+        except KafkaError as error:
+            await self._stop(inner)
+            raise BrokerError(f"{self._id}: cannot begin ({error})") from error
         except BaseException:
             await self._stop(inner)
             raise
         return inner
 
-    async def _renew(self) -> None:
-        inner, self._inner = self._inner, None
-        await self._stop(inner)
-        self._inner = await self._connect()
+    async def _connect_again(self) -> Any:
+        """A new client, whose start undoes what the one before it left."""
+        try:
+            inner = await self._connect()
+        except ConfigurationError as error:
+            raise BrokerError(f"{self._id}: {error}") from error
+        if not self._started:  # stopped meanwhile
+            await self._stop(inner)
+            raise BrokerError(f"{self._id}: stopped")
+        return inner
 
     async def _stop(self, inner: Any) -> None:
         stopping = asyncio.create_task(inner.stop())
@@ -125,3 +164,18 @@ def _seen(future: "asyncio.Future[Any]") -> None:
     """What a letter failed of is told once, for the transaction."""
     if not future.cancelled():
         future.exception()
+
+
+async def _while_it_sends(inner: Any, work: Coroutine[Any, Any, None]) -> None:
+    """Await ``work``, which the sender of ``inner`` does. Raises what that ended of, should it end before."""
+    working: asyncio.Task[None] = asyncio.create_task(work)
+    sender: asyncio.Task[None] = inner._sender.sender_task
+    try:
+        await asyncio.wait((working, sender), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if undone := not working.done():
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+    if undone:
+        raise (None if sender.cancelled() else sender.exception()) or KafkaError("the client's sender has ended")
+    working.result()

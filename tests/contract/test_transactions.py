@@ -5,14 +5,16 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from aiokafka.errors import KafkaError
 
 from domain.errors import ConfigurationError
 from sluice.reading import read_results
 from stages.worker import WorkerStage
 from streams import connect
-from streams.ports import Broker, FencedError, Letter, TopicPartition, TopicSpec
+from streams.ports import Broker, BrokerError, FencedError, Letter, TopicPartition, TopicSpec
 from tests.harness import running, settings_for
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
@@ -68,6 +70,35 @@ async def test_who_starts_with_the_same_id_ends_the_one_before(broker: Broker) -
     assert await broker.admin().committed(group, source) == 2
     await zombie.stop()
     await heir.stop()
+
+
+async def test_a_client_whose_sender_ends_is_replaced_and_nothing_waits_for_it(broker: Broker) -> None:
+    """What a connection lost in the look-up of the coordinator leads to in the client."""
+    source, target = await topics(broker)
+    group = uuid.uuid4().hex
+    writer: Any = broker.transactions(f"{group}/a")
+    await writer.start()
+    await writer.write([Letter(target.topic, b"first")], {source: 1}, group)
+    sender = writer._inner._sender
+
+    async def lost(*_: object) -> int:
+        await writer._inner.client.force_metadata_update()
+        raise KafkaError("connection closed")
+
+    sender._find_coordinator = lost
+    for _ in range(2):  # while it begins, and once it is dead
+        with pytest.raises(BrokerError, match="not written"):
+            async with asyncio.timeout(20.0):
+                await writer.write([Letter(target.topic, b"second")], {source: 2}, group)
+        if writer._inner is None:
+            break
+    async with asyncio.timeout(20.0):
+        await writer.write([Letter(target.topic, b"second")], {source: 2}, group)
+    assert await read(broker, target, 2) == [b"first", b"second"]
+    assert await broker.admin().committed(group, source) == 2
+    await writer.stop()
+    with pytest.raises(ConfigurationError, match="not started"):
+        await writer.write([Letter(target.topic, b"third")], {source: 3}, group)
 
 
 async def test_a_system_that_delivers_exactly_once(kafka_url: str, tmp_path: Path) -> None:

@@ -1,0 +1,147 @@
+"""Exactly-once reading: what fails is tried again, who is fenced takes back what it is left, nothing stalls."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+
+from stages.exactly_once import ExactlyOnce
+from stages.intake import Intake
+from stages.outbox import Outbox
+from streams.memory import MemoryBroker
+from streams.ports import BrokerError, Consumer, FencedError, Letter, Record, TopicPartition, TopicSpec
+
+SOURCE = TopicPartition("in", 0)
+
+
+class Log:
+    """What transactions wrote, and who holds their id. ``troubles``: raised by the next writes or starts."""
+
+    def __init__(self) -> None:
+        self.letters: list[bytes | None] = []
+        self.committed: int | None = None
+        self.holder: object = None
+        self.troubles: list[Exception] = []
+        self.reluctant = 0
+
+    def transactions(self, transactional_id: str) -> "InMemory":
+        assert transactional_id == "group/in/0"
+        return InMemory(self)
+
+
+class InMemory:
+    """Implements ``streams.ports.Transactions``."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    async def start(self) -> None:
+        if self._log.reluctant:
+            self._log.reluctant -= 1
+            raise BrokerError("the coordinator is not there yet")
+        self._log.holder = self
+
+    async def write(self, letters: Sequence[Letter], offsets: Mapping[TopicPartition, int], group: str) -> None:
+        await asyncio.sleep(0)
+        if self._log.holder is not self:
+            raise FencedError("another has taken over")
+        if self._log.troubles:
+            raise self._log.troubles.pop()
+        assert group == "group"
+        self._log.letters += [letter.value for letter in letters]
+        self._log.committed = offsets[SOURCE]
+
+    async def stop(self) -> None: ...
+
+
+class Reading:
+    """An intake that answers each record with its own value."""
+
+    def __init__(self, broker: MemoryBroker, log: Log) -> None:
+        self.broker = broker
+        self.log = log
+        self.stop = asyncio.Event()
+        once = ExactlyOnce(log.transactions, "group", retry=0.01, patience=0.5)
+        self.intake = Intake(self._consumer, exactly_once=once, rest=0.05, drain_s=0.2)
+        self.task = asyncio.create_task(self.intake.run(self._handle, self.stop))
+
+    def _consumer(self, intake: Intake) -> Consumer:
+        consumer = self.broker.consumer(topics=["in"], group="group", listener=intake)
+
+        async def committed(partition: TopicPartition) -> int | None:
+            return self.log.committed
+
+        consumer.committed = committed  # type: ignore[method-assign]
+        return consumer
+
+    async def _handle(self, records: Sequence[Record]) -> None:
+        for record in records:
+            self.intake.answer(record, Outbox(self.broker.producer()), Letter("out", record.value))
+
+
+@pytest.fixture
+async def broker() -> MemoryBroker:
+    made = MemoryBroker()
+    await made.admin().create_topics([TopicSpec(name="in"), TopicSpec(name="out")])
+    return made
+
+
+async def ask(broker: MemoryBroker, values: Sequence[bytes]) -> None:
+    producer = broker.producer()
+    await producer.start()
+    for value in values:
+        await (await producer.send("in", value))
+    await producer.stop()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5.0):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_what_cannot_be_written_is_written_later_and_once(broker: MemoryBroker) -> None:
+    log = Log()
+    log.troubles, log.reluctant = [BrokerError("away"), BrokerError("away")], 2
+    reading = Reading(broker, log)
+    await ask(broker, [b"0", b"1", b"2"])
+    await until(lambda: log.committed == 3)
+    assert log.letters == [b"0", b"1", b"2"]
+    reading.stop.set()
+    await reading.task
+
+
+async def test_a_member_that_a_zombie_fenced_takes_its_partition_back(broker: MemoryBroker) -> None:
+    log = Log()
+    reading = Reading(broker, log)
+    await ask(broker, [b"0"])
+    await until(lambda: log.committed == 1)
+    zombie = log.transactions("group/in/0")
+    await zombie.start()
+    await ask(broker, [b"1", b"2"])
+    await until(lambda: log.committed == 3)
+    assert log.letters == [b"0", b"1", b"2"]
+    with pytest.raises(FencedError):
+        await zombie.write([Letter("out", b"from the grave")], {SOURCE: 1}, "group")
+    await until(lambda: reading.intake.in_flight == 0)
+    reading.stop.set()
+    await reading.task
+
+
+async def test_where_writing_ends_of_a_defect_reading_ends_too(broker: MemoryBroker) -> None:
+    log = Log()
+    log.troubles = [ZeroDivisionError("a defect")]
+    reading = Reading(broker, log)
+    await ask(broker, [b"0"])
+    async with asyncio.timeout(5.0):
+        with pytest.raises(ZeroDivisionError):
+            await reading.task
+
+
+async def test_a_broker_that_is_never_ready_is_told_of(broker: MemoryBroker) -> None:
+    log = Log()
+    log.reluctant = 10**9
+    reading = Reading(broker, log)
+    async with asyncio.timeout(10.0):
+        with pytest.raises(BrokerError, match="not there yet"):
+            await reading.task
