@@ -2,7 +2,8 @@
 
 Rules.
 - What can be attributed to a query (its id is readable) and is wrong gets a rejected outcome; what cannot, a dead
-  letter. An id seen within the dedupe window gets a dead letter ``duplicate_id`` and no second outcome.
+  letter. An id seen within the dedupe window gets a dead letter ``duplicate_id`` and no second outcome; the same record
+  read again (after a rebalance that did not wait for its end) is let in again, or it might have no end at all.
 - A query that expired on its way here ends here; one of an app with a promise goes on to the worker, where the misses
   of its stream are counted.
 - Apps come and go while it runs (``registered``); of a retired one every query is refused, none is left without an end.
@@ -205,7 +206,7 @@ class AdmissionStage:
         self._write_outcome(record, outcome)
 
     def _new(self, record: Record, query_id: str, now: float) -> bool:
-        if self._dedupe.add(query_id, now):
+        if self._dedupe.add(query_id, hash((record.topic, record.partition, record.offset)), now):
             return True
         self._dead_letter(
             record, InvalidInputError("ce_id", f"duplicate_id {query_id!r}; give each query its own"), now

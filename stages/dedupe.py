@@ -1,4 +1,7 @@
-"""Ids of queries seen of late, so that one asked twice is answered once."""
+"""Ids of queries seen of late, so that one asked twice is answered once.
+
+A record that is read again, by whoever could not finish it, is no second asking: an id is known by where it was read.
+"""
 
 from collections import deque
 
@@ -8,7 +11,7 @@ _GENERATIONS = 8
 class DedupeWindow:
     """Ids seen in the last ``seconds``, at most ``entries`` of them.
 
-    They are forgotten a generation at a time, the oldest first: an eighth of the window is a set, dropped as a whole.
+    They are forgotten a generation at a time, the oldest first: an eighth of the window is a table, dropped as a whole.
     So an id is remembered for ``seconds`` at least and an eighth longer at most, or until newer ones fill the window.
     Memory stays flat, where an entry forgotten for each that comes has one table grow and be copied for ever.
     """
@@ -18,27 +21,28 @@ class DedupeWindow:
         self._span = seconds / _GENERATIONS
         self._share = max(1, entries // (_GENERATIONS + 1))
         self._most = max(1, entries // self._share)
-        self._generations: deque[set[str]] = deque()  # newest first
+        self._generations: deque[dict[str, int]] = deque()  # newest first
         self._ends: deque[float] = deque()  # of each, the last second at which it took an id
 
-    def add(self, query_id: str, now: float) -> bool:
-        """Remember ``query_id``; whether it is new."""
+    def add(self, query_id: str, place: int, now: float) -> bool:
+        """Remember ``query_id``; whether it is new, or was read at the same ``place`` before."""
         generations, ends = self._generations, self._ends
         while ends and ends[-1] < now - self._seconds:
             generations.pop()
             ends.pop()
         for seen in generations:
-            if query_id in seen:
-                return False
+            known = seen.get(query_id)
+            if known is not None:
+                return known == place
         if not ends or now > ends[0] or len(generations[0]) >= self._share:
             self._next(now)
-        generations[0].add(query_id)
+        generations[0][query_id] = place
         return True
 
     def _next(self, now: float) -> None:
         if self._ends:
             self._ends[0] = min(self._ends[0], now)
-        self._generations.appendleft(set())
+        self._generations.appendleft({})
         self._ends.appendleft(now + self._span)
         if len(self._generations) > self._most:
             self._generations.pop()
