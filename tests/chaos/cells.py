@@ -49,7 +49,7 @@ async def kill_worker(stack: Stack, rng: random.Random) -> str:
     name = rng.choice(DEVICES)
     await _armed_kill(stack, name)
     await asyncio.sleep(3.0)
-    await stack.start_again(name)
+    await stack.bring_back(name)
     return name
 
 
@@ -59,6 +59,7 @@ async def stop_worker(stack: Stack, rng: random.Random) -> str:
     stack.children[name].send(signal.SIGSTOP)
     stack.kills += 1
     await asyncio.sleep(rng.uniform(2.5, 5.0))
+    stack.mends.append(time.time())
     stack.children[name].send(signal.SIGCONT)
     return name
 
@@ -79,7 +80,7 @@ async def kill_router(stack: Stack, rng: random.Random) -> str:
     await stack.ended(name)
     stack.kills += 1
     await asyncio.sleep(8.5)
-    await stack.start_again(name)
+    await stack.bring_back(name)
     return name
 
 
@@ -99,6 +100,7 @@ async def stop_router(stack: Stack, rng: random.Random) -> str:
     stack.children[name].send(signal.SIGSTOP)
     stack.kills += 1
     await asyncio.sleep(8.0)
+    stack.mends.append(time.time())
     stack.children[name].send(signal.SIGCONT)
     return name
 
@@ -210,8 +212,8 @@ CELLS = {
         Cell("worker-stop", stop_worker, resumes="device", window=8.0),
         Cell("planner-kill-mid-plan", kill_planner, planner_point="kill-mid-plan", window=7.0),
         Cell("admission-kill", kill_admission, resumes="group", window=10.0),
-        Cell("router-kill", kill_router, routers=2, resumes="group", window=12.0),
-        Cell("router-stop", stop_router, routers=2, resumes="group", window=12.0),
+        Cell("router-kill", kill_router, routers=2, resumes="group", window=15.0),
+        Cell("router-stop", stop_router, routers=2, resumes="group", window=15.0),
         Cell("rebalance-storm", storm, window=10.0),
         Cell("broker-restart", restart_broker, resumes="broker", window=12.0),
         Cell("broker-crash", crash_broker, resumes="broker", window=14.0),

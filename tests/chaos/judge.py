@@ -3,8 +3,10 @@
 Rules. Only what the topics hold counts (``sluice.audit``), and the count of records that the broker acknowledged here.
 Service is back after a fault once queries are answered as before it: in half-second bins of arrival time, the first one
 from which on nine in ten are answered on time for two bins. A bin without queries is not served: load never ceases.
-While the broker itself is away nothing is due. A machine that does not answer on time while nothing is broken can judge
-nothing: that is told as ``no_calm``.
+Each time that service was away is counted from the newest thing that was done before: the fault, or what mends it (a
+process that comes back moves partitions once more). What was asked within an SLO of the next fault is not counted: it
+suffers from that one. While the broker itself is away nothing is due. A machine that does not answer on time while
+nothing is broken can judge nothing: that is told as ``no_calm``.
 """
 
 from collections import defaultdict
@@ -23,12 +25,13 @@ _STEADY = 2
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     """One seed: what was hit, when, until when it is judged, and from when on service is due (``began`` unless it takes
-    its time to mend). Wall clock."""
+    its time to mend). ``mends``: when something was done that disturbs in its turn. Wall clock."""
 
     hit: str
     began: float
     due: float
     until: float
+    mends: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +89,11 @@ class Verdict:
         return {**asdict(self), "faults": self.faults}
 
 
-def resumed_after(outcomes: Iterable[Outcome], due: float, until: float) -> float:
-    """Seconds from ``due`` until queries that arrive are answered on time again, judged up to ``until``."""
+def resumed_after(outcomes: Iterable[Outcome], due: float, until: float, mends: Sequence[float] = ()) -> float:
+    """Seconds until queries that arrive are answered on time again, the longest time that they were not.
+
+    From ``due``, or from the newest of ``mends`` before they ceased to be; judged up to ``until``.
+    """
     asked: defaultdict[int, int] = defaultdict(int)
     served: defaultdict[int, int] = defaultdict(int)
     for outcome in outcomes:
@@ -95,13 +101,19 @@ def resumed_after(outcomes: Iterable[Outcome], due: float, until: float) -> floa
             place = int((outcome.arrival - due) / _BIN)
             asked[place] += 1
             served[place] += outcome.on_time
-    good = [asked[b] > 0 and served[b] >= _SERVED * asked[b] for b in range(int((until - due) / _BIN))]
-    if all(good):
-        return 0.0
-    for first in range(good.index(False), len(good) - _STEADY + 1):
-        if all(good[first : first + _STEADY]):
-            return first * _BIN
-    return until - due
+    bins = int((until - due) / _BIN)
+    good = [asked[b] > 0 and served[b] >= _SERVED * asked[b] for b in range(bins)]
+    longest, place = 0.0, 0
+    while place < bins:
+        if good[place]:
+            place += 1
+            continue
+        steady = (first for first in range(place, bins - _STEADY + 1) if all(good[first : first + _STEADY]))
+        end = next(steady, bins)
+        since = max((m - due for m in mends if m - due < (place + 1) * _BIN), default=0.0)
+        longest = max(longest, end * _BIN - max(0.0, since))
+        place = end
+    return longest
 
 
 def judge(
@@ -112,12 +124,13 @@ def judge(
     faults: Sequence[Fault],
     *,
     calm: tuple[float, float],
+    slo: float,
     acknowledged: int,
     copies_allowed: int,
     resume_s_allowed: float | None,
 ) -> Verdict:
     """``calm``: from when to when load ran with nothing broken."""
-    resumed = [resumed_after(_within(outcomes, f.due, f.until), f.due, f.until) for f in faults]
+    resumed = [resumed_after(_within(outcomes, f.due, f.until), f.due, f.until - slo, f.mends) for f in faults]
     outages = [resume + f.due - f.began if resume else 0.0 for resume, f in zip(resumed, faults, strict=True)]
     before = [o for o in _within(outcomes, *calm) if o.kind is not OutcomeKind.REJECTED]
     during = [o for f in faults for o in _within(outcomes, f.began, f.until) if o.kind is not OutcomeKind.REJECTED]

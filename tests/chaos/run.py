@@ -77,6 +77,7 @@ async def run_cell(
         outcomes,
         faults,
         calm=(calm, faults[0].began - SLO),  # what was asked later ends in the first window
+        slo=SLO,
         acknowledged=sum(running.sent.values()),
         copies_allowed=running.kills * IN_FLIGHT if delivery == "at_least_once" else 0,
         resume_s_allowed=RESUMES.get(cell.resumes),
@@ -88,13 +89,14 @@ async def _break(running: Stack, cell: Cell, rng: random.Random) -> Fault:
     loop = asyncio.get_running_loop()
     began, ends = time.time(), loop.time() + cell.window
     running.mended = 0.0
+    running.mends.clear()
     hit = await cell.inject(running, rng)
     due = running.mended or began
     await asyncio.sleep(max(1.0, ends - loop.time()))
     patience = loop.time() + _READY
     while loop.time() < patience and not await _planned(running):
         await asyncio.sleep(0.5)
-    return Fault(hit=hit, began=began, due=due, until=time.time())
+    return Fault(hit=hit, began=began, due=due, until=time.time(), mends=tuple(running.mends))
 
 
 async def _start(running: Stack, cell: Cell, first_seed: int) -> None:

@@ -1,0 +1,44 @@
+"""When service counts as resumed after a fault."""
+
+from dataclasses import replace
+
+import pytest
+
+from domain.outcome import Outcome, OutcomeKind
+from domain.query import Query
+from tests.chaos.judge import resumed_after
+
+
+def outcomes(*away: tuple[float, float], seconds: float = 12.0) -> list[Outcome]:
+    """Twenty queries a second; those that arrive within ``away`` are late."""
+    found = []
+    for number in range(int(20 * seconds)):
+        arrival = number / 20 + 0.01
+        query = Query(id=str(number), app="toy", arrival=arrival, deadline=arrival + 1.0)
+        late = any(began <= arrival < ended for began, ended in away)
+        outcome = Outcome.of(query, OutcomeKind.ANSWERED, arrival + 0.1)
+        found.append(replace(outcome, at=arrival + 3.0) if late else outcome)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("away", "mends", "resumed"),
+    [
+        ((), (), 0.0),
+        (((0.0, 6.2),), (), 6.5),
+        (((1.0, 6.2),), (), 6.5),  # from the fault, not from when it was felt
+        (((0.0, 2.0), (2.5, 4.0)), (), 4.0),  # half a second is not steady
+        (((0.0, 6.0), (9.0, 9.5)), (), 9.5),
+        (((0.0, 6.0), (9.0, 9.5)), (8.5,), 6.0),  # the second time by what came back
+        (((9.0, 11.0),), (8.5,), 2.5),
+        (((5.0, 12.0),), (), 12.0),  # never again
+    ],
+)
+def test_service_is_back_once_it_is_steady_counted_from_what_disturbed_it_last(
+    away: tuple[tuple[float, float], ...], mends: tuple[float, ...], resumed: float
+) -> None:
+    assert resumed_after(outcomes(*away), 0.0, 12.0, mends) == resumed
+
+
+def test_without_queries_there_is_no_service() -> None:
+    assert resumed_after([], 0.0, 5.0) == 5.0
