@@ -158,6 +158,8 @@ class KafkaConsumer:
         await asyncio.wait((reading,))
         self._raise_failure()
         if reading not in self._readings:
+            if not reading.cancelled():
+                reading.exception()  # looked at: nobody else will
             return None
         try:
             batches = reading.result()

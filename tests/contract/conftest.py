@@ -1,0 +1,49 @@
+"""Brokers that tests of the ports run on: memory, a served log, Apache Kafka."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from streams import connect
+from streams.ports import Broker
+from streams.settings import KafkaSettings, MemorySettings
+from tests.contract.brokers import serve
+
+KAFKA = pytest.param("kafka", marks=pytest.mark.kafka)
+
+
+@pytest.fixture(params=["memory", "remote", KAFKA])
+async def broker(request: pytest.FixtureRequest) -> AsyncIterator[Broker]:
+    """A broker that is closed afterwards, leaving no task behind."""
+    async with _open(request) as made:
+        yield made
+
+
+@pytest.fixture(params=["memory", KAFKA])
+async def grouping(request: pytest.FixtureRequest) -> AsyncIterator[Broker]:
+    """A broker that has groups."""
+    async with _open(request) as made:
+        yield made
+
+
+@asynccontextmanager
+async def _open(request: pytest.FixtureRequest) -> AsyncIterator[Broker]:
+    match request.param:
+        case "memory":
+            made = connect("memory://", memory=MemorySettings(session_timeout=3.0))
+            yield made
+        case "kafka":
+            made = connect(request.getfixturevalue("kafka_url"), kafka=KafkaSettings(session_timeout=3.0))
+            yield made
+        case _:
+            behind = connect("memory://")
+            async with serve(behind) as url:
+                made = connect(url)
+                yield made
+                await made.close()
+            made = behind
+    await made.close()
+    await asyncio.sleep(0)
+    assert not asyncio.all_tasks() - {asyncio.current_task()}

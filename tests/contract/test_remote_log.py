@@ -1,0 +1,72 @@
+"""A log that is served over HTTP: who may ask, and what is refused."""
+
+import pytest
+from aiohttp import ClientSession
+
+from domain.errors import ConfigurationError
+from streams import connect
+from streams.ports import TopicSpec
+from streams.settings import RemoteSettings
+from tests.contract.brokers import serve
+
+
+async def test_a_remote_log_asks_for_its_token_and_for_a_loopback_name() -> None:
+    behind = connect("memory://")
+    async with serve(behind, token="secret") as url, ClientSession() as session:
+        for given in (None, "wrong"):
+            stranger = connect(url, remote=RemoteSettings(token=given))
+            with pytest.raises(ConfigurationError, match="token"):
+                await stranger.admin().topics()
+            await stranger.close()
+        friend = connect(url, remote=RemoteSettings(token="secret"))
+        assert await friend.admin().topics() == frozenset()
+        await friend.close()
+        plain = url.removeprefix("memory+")
+        async with session.get(f"{plain}/log/topics") as answer:
+            assert answer.status == 403
+    async with serve(behind) as url, ClientSession() as session:
+        plain = url.removeprefix("memory+")
+        headers = {"Host": "rebound.example", "Sluice-Log": "1"}
+        async with session.get(f"{plain}/log/topics", headers=headers) as answer:
+            assert answer.status == 403
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("produce", b""),
+        ("produce", b"\xff\xff\xff\xff"),
+        ("produce", b"\x02\x00\x00\x00{}"),
+        ("produce", b'\x17\x00\x00\x00{"blocks":[["t",0,999]]}'),
+        ("fetch", b"not json"),
+        ("fetch", b"[]"),
+        ("fetch", b'{"positions":[]}'),
+        ("fetch", b'{"positions":[["absent",0,0]]}'),
+        ("fetch", b'{"positions":[["t",0,-4]]}'),
+        ("fetch", b'{"positions":[["t","0"]],"wait":1}'),
+        ("fetch", b'{"positions":[["t",0,0]],"wait":"long"}'),
+        ("offsets", b'{"partitions":[["t",7]]}'),
+        ("offsets", b'{"partitions":{}}'),
+        ("committed", b'{"group":1,"partitions":[]}'),
+        ("topics", b'{"topics":[{"name":"../x"}]}'),
+        ("topics", b'{"topics":[{"name":"x","partitions":0}]}'),
+        ("topics", b'{"topics":[{"name":"x","owner":0}]}'),
+    ],
+)
+async def test_a_remote_log_refuses_malformed_calls_in_one_line(path: str, body: bytes) -> None:
+    behind = connect("memory://")
+    await behind.admin().create_topics([TopicSpec(name="t")])
+    async with serve(behind) as url, ClientSession(headers={"Sluice-Log": "1"}) as session:
+        answer = await session.post(f"{url.removeprefix('memory+')}/log/{path}", data=body)
+        assert answer.status == 400
+        assert (await answer.json())["problem"]
+    assert await behind.admin().topics() == {"t"}
+
+
+async def test_a_remote_log_that_is_not_there_says_so() -> None:
+    absent = connect("memory+http://127.0.0.1:1")
+    with pytest.raises(ConfigurationError, match="nothing answers"):
+        await absent.admin().topics()
+    with pytest.raises(ConfigurationError, match="groups only within"):
+        absent.consumer(topics=["t"], group="g")
+    await absent.close()
