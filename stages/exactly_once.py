@@ -86,8 +86,9 @@ class ExactlyOnce:
             await self._start(transactions)
             self._lanes[partition] = _Lane(transactions)
             committed = await consumer.committed(partition)
-            if committed is not None:
-                await consumer.seek(partition, committed)
+            if committed is None:
+                committed = (await consumer.beginning_offsets([partition]))[partition]
+            await consumer.seek(partition, committed)
 
     async def _start(self, transactions: Transactions) -> None:
         patient_until = asyncio.get_running_loop().time() + self._patience

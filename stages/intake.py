@@ -8,7 +8,8 @@ consumer leaves.
 
 ``answer`` sends what a record led to: through the outbox, to be done once acknowledged; or, exactly once, in a
 transaction with the record's offset. A member of a group that is fenced, but that the group leaves the partition, takes
-it back after ``rest`` seconds: it was a zombie that came back, which will be fenced by that in its turn.
+it back after ``rest`` seconds: it was a zombie that came back, which is fenced by that in its turn, or a transaction
+was open for too long. Who reads without a group says with ``on_fenced`` what is to be done.
 
 What writes or commits beside the reading must not end before it does: where it fails, the reading fails.
 """
@@ -44,6 +45,7 @@ class Intake:
         drain_s: float = 5.0,
         rest: float = 1.0,
         exactly_once: ExactlyOnce | None = None,
+        on_fenced: Callable[[], None] | None = None,
     ) -> None:
         self._exactly_once = exactly_once
         self._make_consumer = make_consumer
@@ -52,7 +54,9 @@ class Intake:
         self._poll = poll
         self._drain_s = drain_s
         self._rest = rest
+        self._on_fenced = on_fenced
         self._shared = False
+        self._fenced: set[TopicPartition] = set()
         self._returns: set[asyncio.Task[None]] = set()
         self._tracker = CommitTracker()
         self._paused = False
@@ -112,10 +116,10 @@ class Intake:
                         task.result()
             await self._drain()
         finally:
-            tasks += self._returns
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await self._let_go()
             await self._commit(consumer)
             if once is not None:
                 await once.end(once.partitions)
@@ -136,6 +140,7 @@ class Intake:
 
     async def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
         """Finish and commit what is theirs, within the bound; the rest is read again by its next owner."""
+        await self._let_go()
         await self._drain()
         if self._consumer is not None:
             await self._commit(self._consumer)
@@ -152,27 +157,36 @@ class Intake:
 
     def _lost(self, partition: TopicPartition) -> None:
         self._forget(frozenset([partition]))
-        if self._shared:
-            task = asyncio.create_task(self._take_back(partition))
+        if self._on_fenced is not None:
+            self._on_fenced()
+        elif self._shared and self._consumer is not None and partition in self._consumer.assignment():
+            self._fenced.add(partition)
+            self._consumer.pause([partition])
+            task = asyncio.create_task(self._take_back(partition, self._consumer))
             self._returns.add(task)
             task.add_done_callback(self._returns.discard)
 
-    async def _take_back(self, partition: TopicPartition) -> None:
-        """Begin anew with what was fenced, should it be ours by then."""
-        await asyncio.sleep(self._rest)
-        once, consumer = self._exactly_once, self._consumer
-        if once is None or consumer is None or partition not in consumer.assignment() - once.partitions:
-            return
-        self._forget(frozenset([partition]))
-        try:
-            await once.begin([partition], consumer)
-        except SluiceError as error:  # taken away meanwhile, or a broker that is away for long
-            log.warning("%s/%d could not be taken back: %s", partition.topic, partition.partition, error)
-            await once.end([partition])
-            self._lost(partition)
-        else:
-            if partition not in consumer.assignment():
-                await once.end([partition])
+    async def _take_back(self, partition: TopicPartition, consumer: Consumer) -> None:
+        """Begin anew with what was fenced. Nothing of it is read meanwhile."""
+        assert self._exactly_once is not None
+        while partition in self._fenced:
+            await asyncio.sleep(self._rest)
+            try:
+                await self._exactly_once.begin([partition], consumer)
+            except SluiceError as error:
+                log.warning("%s/%d is not taken back yet: %s", partition.topic, partition.partition, error)
+            else:
+                self._fenced.discard(partition)
+                self._forget(frozenset([partition]))
+                consumer.resume([partition])
+
+    async def _let_go(self) -> None:
+        """Nothing is taken back any more."""
+        returns = tuple(self._returns)
+        for task in returns:
+            task.cancel()
+        await asyncio.gather(*returns, return_exceptions=True)
+        self._fenced.clear()
 
     def _forget(self, partitions: frozenset[TopicPartition]) -> None:
         self._tracker.forget(partitions)
@@ -185,6 +199,8 @@ class Intake:
             await self._wait_for_room(consumer)
             return
         records = await consumer.get_many(wait=self._poll, max_records=min(room, 500))
+        if self._fenced:
+            records = [r for r in records if TopicPartition(r.topic, r.partition) not in self._fenced]
         if not records:
             return
         begin = self._tracker.begin
@@ -209,7 +225,7 @@ class Intake:
             await consumer.get_many(wait=0.0)  # paused partitions give nothing; a group member must go on polling
         finally:
             self._paused = False
-            consumer.resume(assigned & consumer.assignment())
+            consumer.resume((assigned & consumer.assignment()) - self._fenced)
 
     async def _drain(self) -> None:
         try:

@@ -273,6 +273,7 @@ class WorkerStage:
             limit=self._options.max_in_flight,
             drain_s=self._options.drain_s,
             exactly_once=self._exactly_once and self._exactly_once(self._topics.worker_group(self.device.name)),
+            on_fenced=self._on_fenced,
         )
         await self._intake.run(self._take, self._session, after_start=self._seek_to_fence)
 
@@ -336,7 +337,7 @@ class WorkerStage:
         self._meters.set("sluice_plan_number", plan.epoch.number, self.name)
         named = plan.incarnations.get(self.device.name) == self._incarnation
         if self._named and not named:
-            self._abandon()
+            self._abandon("was declared dead")
             return
         if named:
             if not self._named:
@@ -346,9 +347,14 @@ class WorkerStage:
             if not self._slices:  # while it is cut nothing can be staged, and routers need not wait for it
                 self._post_staged(plan.epoch)
 
-    def _abandon(self) -> None:
-        """The planner took us for dead: our queries are others' now."""
-        log.warning("%s was declared dead; joining again", self.device.name)
+    def _on_fenced(self) -> None:
+        """The planner took our transactions before its plan came to us, or one was open for too long."""
+        if self._named:
+            self._abandon("was fenced")
+
+    def _abandon(self, why: str) -> None:
+        """We are taken for dead, or must be: our queries are others' now."""
+        log.warning("%s %s; joining again", self.device.name, why)
         self._meters.add("sluice_declared_dead", self.device.name)
         if self._tracing is not None:
             self._tracing.abandon()

@@ -12,6 +12,7 @@ from aiokafka.errors import KafkaError
 
 from domain.errors import ConfigurationError
 from sluice.reading import read_results
+from stages.exactly_once import transactional_id
 from stages.worker import WorkerStage
 from streams import connect
 from streams.ports import Broker, BrokerError, FencedError, Letter, TopicPartition, TopicSpec
@@ -109,6 +110,27 @@ async def test_a_system_that_delivers_exactly_once(kafka_url: str, tmp_path: Pat
         report = await run.settled(within=30.0)
         assert report.balanced, report
         assert report.kinds["answered"] > 150
+
+
+async def test_who_is_fenced_but_serves_goes_on(kafka_url: str, tmp_path: Path) -> None:
+    """As after a transaction that was open for too long, or of a zombie: of a member of a group, and of a worker."""
+    settings = settings_for(kafka_url, tmp_path, delivery="exactly_once", devices=1)
+    async with running(settings, connect(kafka_url)) as run:
+        await run.planned(within=60.0)
+        fences = {
+            run.topics.admission_group: TopicPartition(run.topics.queries("toy"), 0),
+            run.topics.worker_group("d0"): TopicPartition(run.topics.work("d0"), 0),
+        }
+        for group, partition in fences.items():
+            zombie = run.broker.transactions(transactional_id(group, partition))
+            await zombie.start()
+            for _ in range(40):
+                await run.ask(parameters={"latency_ms": 30_000})
+            await zombie.stop()
+        report = await run.settled(within=60.0)
+        assert report.lost == 0, report
+        assert report.duplicates == 0, report
+        assert report.kinds["answered"] == 80
 
 
 async def test_a_zombie_worker_answers_nothing_after_its_heir_began(

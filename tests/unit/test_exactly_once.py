@@ -114,6 +114,8 @@ async def test_what_cannot_be_written_is_written_later_and_once(broker: MemoryBr
 async def test_a_member_that_a_zombie_fenced_takes_its_partition_back(broker: MemoryBroker) -> None:
     log = Log()
     reading = Reading(broker, log)
+    await until(lambda: log.holder is not None)
+    await log.transactions("group/in/0").start()  # before anything was committed
     await ask(broker, [b"0"])
     await until(lambda: log.committed == 1)
     zombie = log.transactions("group/in/0")
