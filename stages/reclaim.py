@@ -92,6 +92,9 @@ class Reclaimer:
                 await consumer.commit({work: end})
             log.info("%s: %d records below %d moved to others", device, moved, end)
             return end
+        except FencedError:  # by a worker that came back, or after a transaction that was open for too long: once more
+            await self._unfence(device)
+            raise
         finally:
             await consumer.stop()
 
@@ -103,6 +106,11 @@ class Reclaimer:
             await transactions.start()
             self._fences[device] = transactions
         return transactions
+
+    async def _unfence(self, device: str) -> None:
+        transactions = self._fences.pop(device, None)
+        if transactions is not None:
+            await transactions.stop()
 
     async def _post_all(self, letters: Sequence[Letter]) -> None:
         """Write them, and wait until all are acknowledged."""
@@ -156,9 +164,7 @@ class Reclaimer:
 
     async def returned(self, device: str) -> None:
         """``device`` serves again: what was said of promises for its sake is over."""
-        transactions = self._fences.pop(device, None)
-        if transactions is not None:
-            await transactions.stop()
+        await self._unfence(device)
         for app in [app for app, of in self._announced if of == device]:
             self._say(app, device, "promise_kept")
 
