@@ -10,8 +10,9 @@ nothing is broken can judge nothing: that is told as ``no_calm``.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from domain.outcome import Outcome, OutcomeKind
 from sluice.audit import AuditReport
@@ -38,8 +39,9 @@ class Fault:
 class Verdict:
     """One cell in one mode of delivery.
 
-    ``queries``: acknowledged records; ``copies_allowed``: what may have been in flight, for each process that was
-    killed or stood still; ``resume_s_max``: from when service was due; ``outage_s_max``: from the fault.
+    ``rate``: queries a second; ``queries``: acknowledged records; ``copies_allowed``: what may have been in flight, for
+    each process that was killed or stood still; ``resume_s_max``: from when service was due; ``outage_s_max``: from the
+    fault.
     ``promises_broken``: without safe mode having been announced; ``promises_announced``: windows of K with too many
     misses while it was. ``added_p99_ms_…``: from arrival to outcome less execution, of queries that arrived before
     anything was broken and of those that arrived in the windows.
@@ -47,6 +49,7 @@ class Verdict:
 
     cell: str
     delivery: str
+    rate: float
     seeds: int
     queries: int
     lost: int
@@ -88,6 +91,13 @@ class Verdict:
         """Plain values."""
         return {**asdict(self), "faults": self.faults}
 
+    @classmethod
+    def from_json(cls, held: Mapping[str, Any]) -> "Verdict":
+        """What ``as_json`` gave."""
+        plain = {name: value for name, value in held.items() if name != "faults"}
+        windows = tuple(WindowReport(**window) for window in held["windows"])
+        return cls(**{**plain, "hits": tuple(held["hits"]), "windows": windows})
+
 
 def resumed_after(outcomes: Iterable[Outcome], due: float, until: float, mends: Sequence[float] = ()) -> float:
     """Seconds until queries that arrive are answered on time again, the longest time that they were not.
@@ -124,6 +134,7 @@ def judge(
     faults: Sequence[Fault],
     *,
     calm: tuple[float, float],
+    rate: float,
     slo: float,
     acknowledged: int,
     copies_allowed: int,
@@ -137,6 +148,7 @@ def judge(
     return Verdict(
         cell=cell,
         delivery=delivery,
+        rate=rate,
         seeds=len(faults),
         queries=acknowledged,
         lost=report.lost + max(0, acknowledged - report.queries),

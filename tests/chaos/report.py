@@ -28,9 +28,9 @@ each row, a process a stage, four devices, under load. Counted from the topics b
 - *promises broken*: windows of K queries with more than m misses, without safe mode announced; *announced*: with it.
 - *added*: 99th percentile from arrival to outcome less execution, before anything was broken and in the windows.
 
-| cell | seeds | queries | lost | duplicates (allowed) | max copies | late unmarked | resumed s (allowed) | outage s \
-| promises broken (announced) | on time | added p99 ms before, during | not as promised |
-|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|
+| cell | seeds | queries/s | queries | lost | duplicates (allowed) | max copies | late unmarked | resumed s (allowed) \
+| outage s | promises broken (announced) | on time | added p99 ms before, during | not as promised |
+|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|
 """
 
 
@@ -62,6 +62,15 @@ def in_order(verdicts: Sequence[Verdict]) -> list[Verdict]:
     return sorted(verdicts, key=lambda v: (places.get(v.cell, len(places)), v.delivery == EXACTLY))
 
 
+def held(out: Path) -> tuple[list[Verdict], float]:
+    """Rows of an earlier run that wrote to ``out``, and the seconds it took; nothing where there was none."""
+    file = out / "summary.json"
+    if not file.exists():
+        return [], 0.0
+    summary = json.loads(file.read_text())
+    return [Verdict.from_json(row) for row in summary["cells"].values()], float(summary["seconds"])
+
+
 def write(out: Path, verdicts: Sequence[Verdict], seconds: float, docs: Path | None = None) -> None:
     """summary.json, windows.json (which `sluice audit --windows` reads) and report.md; the page also as ``docs``."""
     out.mkdir(parents=True, exist_ok=True)
@@ -89,8 +98,9 @@ def page(verdicts: Sequence[Verdict], seconds: float) -> str:
     for v in verdicts:
         allowed = f"{v.resume_s_allowed:.0f}" if v.resume_s_allowed else "-"
         lines.append(
-            f"| {row_name(v)} | {v.seeds} | {v.queries} | {v.lost} | {v.duplicates} ({v.copies_allowed}) "
-            f"| {v.max_copies} | {v.late_unmarked} | {v.resume_s_max:.1f} ({allowed}) | {v.outage_s_max:.1f} "
+            f"| {row_name(v)} | {v.seeds} | {v.rate:.0f} | {v.queries} | {v.lost} "
+            f"| {v.duplicates} ({v.copies_allowed}) | {v.max_copies} | {v.late_unmarked} "
+            f"| {v.resume_s_max:.1f} ({allowed}) | {v.outage_s_max:.1f} "
             f"| {v.promises_broken} ({v.promises_announced}) | {100 * v.on_time:.1f} % "
             f"| {v.added_p99_ms_before:.0f}, {v.added_p99_ms_during:.0f} | {', '.join(v.faults)} |"
         )

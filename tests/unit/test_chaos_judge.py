@@ -1,12 +1,15 @@
 """When service counts as resumed after a fault."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
 from domain.outcome import Outcome, OutcomeKind
 from domain.query import Query
-from tests.chaos.judge import resumed_after
+from sluice.fault_windows import WindowReport
+from tests.chaos.judge import Verdict, resumed_after
+from tests.chaos.report import held, write
 
 
 def outcomes(*away: tuple[float, float], seconds: float = 12.0) -> list[Outcome]:
@@ -42,3 +45,16 @@ def test_service_is_back_once_it_is_steady_counted_from_what_disturbed_it_last(
 
 def test_without_queries_there_is_no_service() -> None:
     assert resumed_after([], 0.0, 5.0) == 5.0
+
+
+def test_rows_of_an_earlier_run_are_read_as_they_were_written(tmp_path: Path) -> None:
+    window = WindowReport(
+        name="0: d0", began=1.0, ended=2.0, queries=3, lost=0, duplicates=0, late_unmarked=0, promises_broken=0
+    )
+    numbers = {field.name: 0 for field in fields(Verdict) if field.name != "faults"}
+    row = Verdict(
+        **{**numbers, "cell": "worker-stop", "delivery": "at_least_once", "hits": ("d0",), "windows": (window,)}
+    )  # type: ignore[arg-type]
+    assert held(tmp_path) == ([], 0.0)
+    write(tmp_path, [row], 12.0)
+    assert held(tmp_path) == ([row], 12.0)
