@@ -49,7 +49,7 @@ async def kill_worker(stack: Stack, rng: random.Random) -> str:
     name = rng.choice(DEVICES)
     await _armed_kill(stack, name)
     await asyncio.sleep(3.0)
-    await stack.bring_back(name)
+    await stack.start_again(name)
     return name
 
 
@@ -59,7 +59,6 @@ async def stop_worker(stack: Stack, rng: random.Random) -> str:
     stack.children[name].send(signal.SIGSTOP)
     stack.kills += 1
     await asyncio.sleep(rng.uniform(2.5, 5.0))
-    stack.mends.append(time.time())
     stack.children[name].send(signal.SIGCONT)
     return name
 
@@ -80,7 +79,7 @@ async def kill_router(stack: Stack, rng: random.Random) -> str:
     await stack.ended(name)
     stack.kills += 1
     await asyncio.sleep(8.5)
-    await stack.bring_back(name)
+    await stack.start_again(name)
     return name
 
 
@@ -100,7 +99,6 @@ async def stop_router(stack: Stack, rng: random.Random) -> str:
     stack.children[name].send(signal.SIGSTOP)
     stack.kills += 1
     await asyncio.sleep(8.0)
-    stack.mends.append(time.time())
     stack.children[name].send(signal.SIGCONT)
     return name
 

@@ -3,10 +3,10 @@
 Rules. Only what the topics hold counts (``sluice.audit``), and the count of records that the broker acknowledged here.
 Service is back after a fault once queries are answered as before it: in half-second bins of arrival time, the first one
 from which on nine in ten are answered on time for two bins. A bin without queries is not served: load never ceases.
-Each time that service was away is counted from the newest thing that was done before: the fault, or what mends it (a
-process that comes back moves partitions once more). What was asked within an SLO of the next fault is not counted: it
-suffers from that one. While the broker itself is away nothing is due. A machine that does not answer on time while
-nothing is broken can judge nothing: that is told as ``no_calm``.
+Service may be away more than once (a process that comes back moves partitions and plans): what is felt within ``_FELT``
+seconds counts from the fault, any later time from its own beginning, and the longest is told. What was asked within an
+SLO of the next fault is not counted: it suffers from that one. While the broker itself is away nothing is due. A
+machine that does not answer on time while nothing is broken can judge nothing: that is told as ``no_calm``.
 """
 
 from collections import defaultdict
@@ -21,18 +21,18 @@ from sluice.fault_windows import WindowReport
 _BIN = 0.5
 _SERVED = 0.9
 _STEADY = 2
+_FELT = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     """One seed: what was hit, when, until when it is judged, and from when on service is due (``began`` unless it takes
-    its time to mend). ``mends``: when something was done that disturbs in its turn. Wall clock."""
+    its time to mend). Wall clock."""
 
     hit: str
     began: float
     due: float
     until: float
-    mends: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +99,10 @@ class Verdict:
         return cls(**{**plain, "hits": tuple(held["hits"]), "windows": windows})
 
 
-def resumed_after(outcomes: Iterable[Outcome], due: float, until: float, mends: Sequence[float] = ()) -> float:
-    """Seconds until queries that arrive are answered on time again, the longest time that they were not.
+def resumed_after(outcomes: Iterable[Outcome], due: float, until: float) -> float:
+    """Seconds from ``due`` until queries that arrive are answered on time again, judged up to ``until``.
 
-    From ``due``, or from the newest of ``mends`` before they ceased to be; judged up to ``until``.
+    Where they cease to be once more: the seconds that that took, if those are more.
     """
     asked: defaultdict[int, int] = defaultdict(int)
     served: defaultdict[int, int] = defaultdict(int)
@@ -120,8 +120,7 @@ def resumed_after(outcomes: Iterable[Outcome], due: float, until: float, mends: 
             continue
         steady = (first for first in range(place, bins - _STEADY + 1) if all(good[first : first + _STEADY]))
         end = next(steady, bins)
-        since = max((m - due for m in mends if m - due < (place + 1) * _BIN), default=0.0)
-        longest = max(longest, end * _BIN - max(0.0, since))
+        longest = max(longest, (end - place) * _BIN if place * _BIN > _FELT else end * _BIN)
         place = end
     return longest
 
@@ -141,7 +140,7 @@ def judge(
     resume_s_allowed: float | None,
 ) -> Verdict:
     """``calm``: from when to when load ran with nothing broken."""
-    resumed = [resumed_after(_within(outcomes, f.due, f.until), f.due, f.until - slo, f.mends) for f in faults]
+    resumed = [resumed_after(_within(outcomes, f.due, f.until), f.due, f.until - slo) for f in faults]
     outages = [resume + f.due - f.began if resume else 0.0 for resume, f in zip(resumed, faults, strict=True)]
     before = [o for o in _within(outcomes, *calm) if o.kind is not OutcomeKind.REJECTED]
     during = [o for f in faults for o in _within(outcomes, f.began, f.until) if o.kind is not OutcomeKind.REJECTED]

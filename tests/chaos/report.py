@@ -23,8 +23,8 @@ each row, a process a stage, four devices, under load. Counted from the topics b
 
 - *duplicates*: outcomes beyond a query's first; allowed is what may have been in flight, for each process hit.
 - *resumed*: seconds until nine in ten queries were answered on time again, the longest of all seeds, from the fault
-  (of the broker's own faults: from when it served again; *outage* is from the fault). Where a process that comes back
-  moves partitions and service was away once more, that is counted from its start.
+  (of the broker's own faults: from when it served again; *outage* is from the fault). Where service was away once more,
+  because what comes back moves partitions and plans: for how long.
 - *promises broken*: windows of K queries with more than m misses, without safe mode announced; *announced*: with it.
 - *added*: 99th percentile from arrival to outcome less execution, before anything was broken and in the windows.
 

@@ -92,14 +92,13 @@ async def _break(running: Stack, cell: Cell, rng: random.Random) -> Fault:
     loop = asyncio.get_running_loop()
     began, ends = time.time(), loop.time() + cell.window
     running.mended = 0.0
-    running.mends.clear()
     hit = await cell.inject(running, rng)
     due = running.mended or began
     await asyncio.sleep(max(1.0, ends - loop.time()))
     patience = loop.time() + _READY
     while loop.time() < patience and not await _planned(running):
         await asyncio.sleep(0.5)
-    return Fault(hit=hit, began=began, due=due, until=time.time(), mends=tuple(running.mends))
+    return Fault(hit=hit, began=began, due=due, until=time.time())
 
 
 async def _start(running: Stack, cell: Cell, first_seed: int) -> None:

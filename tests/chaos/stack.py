@@ -7,7 +7,6 @@ import random
 import signal
 import struct
 import sys
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -78,7 +77,7 @@ class Child:
 @dataclass
 class Stack:
     """Everything of one cell. ``sent``: query records acknowledged, by app. ``mended``: wall clock at which what was
-    broken served again, where that takes its time; 0 for none. ``mends``: when processes were brought back."""
+    broken served again, where that takes its time; 0 for none."""
 
     folder: Path
     settings: Settings
@@ -88,7 +87,6 @@ class Stack:
     sent: dict[str, int] = field(default_factory=dict)
     kills: int = 0
     mended: float = 0.0
-    mends: list[float] = field(default_factory=list)
     _numbers: int = 0
 
     @property
@@ -101,11 +99,6 @@ class Stack:
         child = self.children[name] = Child(tuple(arguments), point, environment=environment)
         await self.start_again(name)
         return child
-
-    async def bring_back(self, name: str) -> None:
-        """Start the process of ``name`` anew, a while after it was hit."""
-        self.mends.append(time.time())
-        await self.start_again(name)
 
     async def start_again(self, name: str) -> None:
         """Start the process of ``name`` anew."""
