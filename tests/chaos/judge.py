@@ -6,7 +6,7 @@ from which on nine in ten are answered on time for two bins. A bin without queri
 Service may be away more than once (a process that comes back moves partitions and plans): what is felt within ``_FELT``
 seconds counts from the fault, any later time from its own beginning, and the longest is told. What was asked within an
 SLO of the next fault is not counted: it suffers from that one. While the broker itself is away nothing is due. A
-machine that does not answer on time while nothing is broken can judge nothing: that is told as ``no_calm``.
+machine that does not answer on time while nothing is broken cannot judge how long that takes: ``no_calm``.
 """
 
 from collections import defaultdict
@@ -82,7 +82,7 @@ class Verdict:
                 ("promises_broken", self.promises_broken),
                 ("duplicates", self.duplicates > self.copies_allowed),
                 ("resume_s_max", slow and calm),
-                ("no_calm", not calm),
+                ("no_calm", slow and not calm),
             )
             if bad
         )

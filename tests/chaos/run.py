@@ -33,6 +33,7 @@ from tests.chaos.stack import DEVICES, SESSION_TIMEOUT, SLO, Delivery, Stack, st
 IN_FLIGHT = 500
 DEVICE_TIMEOUT = 2.0
 RESUMES = {"device": DEVICE_TIMEOUT + 2.0, "group": SESSION_TIMEOUT + 2.0, "broker": SESSION_TIMEOUT + 2.0}
+_WARM = 8.0
 _CALM = 4.0
 _EXACTLY = 0.8
 _READY = 10.0
@@ -59,7 +60,7 @@ async def run_cell(
             asyncio.create_task(running.load(app, rate * share, stop, random.Random(f"{app}{first_seed}")))
             for app, share in (("toy", 0.75), ("vow", 0.25))
         ]
-        await asyncio.sleep(2.0)
+        await asyncio.sleep(_WARM)
         calm = time.time()
         await asyncio.sleep(_CALM)
         faults: list[Fault] = []
