@@ -55,6 +55,7 @@ class Intake:
         self._drain_s = drain_s
         self._rest = rest
         self._on_fenced = on_fenced
+        self._abandoned = False
         self._shared = False
         self._fenced: set[TopicPartition] = set()
         self._returns: set[asyncio.Task[None]] = set()
@@ -132,7 +133,9 @@ class Intake:
             await self._consumer.subscribe(topics)
 
     def abandon(self) -> None:
-        """Commit nothing more of what was read so far: others have taken it over."""
+        """Read and commit nothing more: others have taken over what was read. What is not answered of it lies below
+        whatever would be committed next."""
+        self._abandoned = True
         if self._consumer is not None:
             self._forget(self._consumer.assignment())
         if self._exactly_once is not None:
@@ -199,6 +202,8 @@ class Intake:
             await self._wait_for_room(consumer)
             return
         records = await consumer.get_many(wait=self._poll, max_records=min(room, 500))
+        if self._abandoned:
+            return
         if self._fenced:
             records = [r for r in records if TopicPartition(r.topic, r.partition) not in self._fenced]
         if not records:
