@@ -105,7 +105,7 @@ class AdmissionStage:
             acks = Follower(self._broker, self._topics.acks, self._on_acknowledged)
             tasks += [asyncio.create_task(f.run(stop)) for f in (plans, acks)]
         try:
-            await self._intake.run(self._take, stop)
+            await self._intake.run(self._take, stop, beside=tasks)
         finally:
             self._wakes.cancel()
             for task in tasks:

@@ -121,6 +121,7 @@ class Batches:
         kept = [(query, tensors) for query in run.queries if (tensors := self._inputs(query)) is not None]
         if not kept:
             return Ran(())
+        began = self._clock.monotonic()  # the wall clock may be set while it runs
         self._ends_at = started + self._expected(run)
         try:
             executed = await self._executor.run(
@@ -131,7 +132,7 @@ class Batches:
         finally:
             self._ends_at = None
         now = self._clock.wall()
-        self._note(run, now - started)
+        self._note(run, self._clock.monotonic() - began)
         return Ran(_answers([query for query, _ in kept], run, executed, started, now), executed.execution_s)
 
     async def _one_by_one(self, run: Run, started: float, error: ExecutionError) -> list[Ending]:

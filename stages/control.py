@@ -5,9 +5,11 @@ import logging
 from collections.abc import Callable, Mapping
 
 from domain.errors import InvalidInputError
-from streams.ports import Broker, Consumer, Record, TopicPartition
+from streams.ports import Broker, BrokerError, Consumer, Record, TopicPartition
 
 log = logging.getLogger(__name__)
+
+_RETRY = 0.5
 
 
 class Follower:
@@ -48,7 +50,13 @@ class Follower:
             while not stop.is_set():
                 if not self.ready.is_set() and await self._reached(consumer, ends):
                     self.ready.set()
-                for record in await consumer.get_many(wait=0.2 if self.ready.is_set() else 0.02):
+                try:
+                    records = await consumer.get_many(wait=0.2 if self.ready.is_set() else 0.02)
+                except BrokerError as error:
+                    log.warning("%s: %s; trying again", self._topic, error)
+                    await asyncio.sleep(_RETRY)
+                    continue
+                for record in records:
                     self._take(record)
         finally:
             await consumer.stop()

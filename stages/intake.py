@@ -11,12 +11,13 @@ transaction with the record's offset. A member of a group that is fenced, but th
 it back after ``rest`` seconds: it was a zombie that came back, which is fenced by that in its turn, or a transaction
 was open for too long. Who reads without a group says with ``on_fenced`` what is to be done.
 
-What writes or commits beside the reading must not end before it does: where it fails, the reading fails.
+What is done beside the reading, here or by the stage (``beside``), must not end unseen: where it fails, the reading
+fails.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from domain.errors import SluiceError
 from stages.commits import CommitTracker
@@ -97,8 +98,9 @@ class Intake:
         stop: asyncio.Event,
         *,
         after_start: Callable[[Consumer], Awaitable[None]] | None = None,
+        beside: Sequence["asyncio.Task[None]"] = (),
     ) -> None:
-        """Read until ``stop``, then drain and leave. ``after_start`` may seek."""
+        """Read until ``stop``, then drain and leave. ``after_start`` may seek. Raises what ended a task ``beside``."""
         consumer = self._consumer = self._make_consumer(self)
         await consumer.start()
         self._started.set()
@@ -112,9 +114,7 @@ class Intake:
         try:
             while not stop.is_set():
                 await self._step(consumer, handle)
-                for task in tasks:
-                    if task.done():
-                        task.result()
+                raise_failures((*tasks, *beside))
             await self._drain()
         finally:
             for task in tasks:
@@ -268,3 +268,10 @@ class Intake:
             log.warning("commit failed (%s); trying again", error)
         else:
             self._tracker.committed(due)
+
+
+def raise_failures(tasks: Iterable["asyncio.Task[None]"]) -> None:
+    """What the first of these that failed has raised."""
+    for task in tasks:
+        if task.done() and not task.cancelled():
+            task.result()

@@ -142,7 +142,7 @@ class RouterStage:
         tasks = [asyncio.create_task(f.run(stop)) for f in followers]
         tasks.append(asyncio.create_task(self._expire_held()))
         try:
-            await self._intake.run(self._take, stop)
+            await self._intake.run(self._take, stop, beside=tasks)
         finally:
             self._wakes.cancel()
             await self._outbox.stop()

@@ -36,7 +36,7 @@ from stages.control import Follower
 from stages.exactly_once import ExactlyOnce
 from stages.holding import Holding, HoldingOptions
 from stages.instances import InstanceWriter
-from stages.intake import Intake
+from stages.intake import Intake, raise_failures
 from stages.outbox import Outbox
 from stages.parts import Parts
 from stages.recall import recall
@@ -153,10 +153,13 @@ class WorkerStage:
         helpers = [asyncio.create_task(self._plans.run(stop)), asyncio.create_task(self._beat_often())]
         helpers += [asyncio.create_task(follower.run(stop)) for follower in self.followers]
         helpers.append(asyncio.create_task(self._instances.read()))
+        for helper in helpers:
+            helper.add_done_callback(self._on_ended)
         waiter = asyncio.create_task(self._end_session_on(stop))
         try:
             while not stop.is_set() and not self._holding.broken:
                 await self._serve_while_named(stop)
+                raise_failures(helpers)
             self._named = False  # what the planner does about us from now on is for the others
             self._beat(leaving=True)
             self._instances.ended()
@@ -190,6 +193,11 @@ class WorkerStage:
         if self._named and self._plan is not None:
             for runner in parts:
                 runner.plan(self._plan)
+
+    def _on_ended(self, helper: "asyncio.Task[None]") -> None:
+        """Let ``run`` see what went wrong beside it: a worker without heartbeats would be dead and not know it."""
+        if not helper.cancelled() and helper.exception() is not None:
+            self._on_broken()
 
     def _on_broken(self) -> None:
         """Let ``run`` see it."""
