@@ -4,6 +4,7 @@ Each role imports what it needs when it is built: a stage in a process of its ow
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, count
@@ -252,4 +253,5 @@ class System:
     def close(self) -> None:
         """Close decision logs."""
         for log in self._logs:
-            log.close()
+            with suppress(OSError):  # a full disk: what could not be written was told then
+                log.close()

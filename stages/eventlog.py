@@ -5,6 +5,7 @@ replay feeds the same events at the same times to a fresh policy and compares th
 Selection tables are written as they are published, in base64.
 """
 
+import logging
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,6 +18,8 @@ from domain import actions as action_nouns
 from domain import events as event_nouns
 from domain.table import TablesChanged
 from planner.tables.codec import decode, encode
+
+log = logging.getLogger(__name__)
 
 E = TypeVar("E", contravariant=True)
 A = TypeVar("A", covariant=True)
@@ -31,17 +34,24 @@ class Handles(Protocol[E, A]):
 
 
 class Recorded(Generic[E, A]):
-    """Wraps a policy: hands everything on, and writes what was said and decided."""
+    """Wraps a policy: hands everything on, and writes what was said and decided.
+
+    Deciding comes first: where the log cannot be written (a full disk) it ends there, which is told once.
+    """
 
     def __init__(self, policy: Handles[E, A], sink: TextIO) -> None:
         self.policy = policy
-        self._sink = sink
+        self._sink: TextIO | None = sink
 
     def handle(self, event: E, now: float) -> Sequence[A]:
         """Decide, and write the step."""
         decided = self.policy.handle(event, now)
-        self._sink.write(encode_step(event, now, decided).decode())
-        self._sink.write("\n")
+        if self._sink is not None:
+            try:
+                self._sink.write(encode_step(event, now, decided).decode() + "\n")
+            except OSError as error:
+                log.error("the decision log ends here: %s cannot be written (%s)", self._sink.name, error)
+                self._sink = None
         return decided
 
     def __getattr__(self, name: str) -> Any:
@@ -73,9 +83,11 @@ def encode_step(event: Any, now: float, decided: Sequence[Any]) -> bytes:
 
 
 def read_steps(file: Path) -> Iterator[tuple[Any, float, list[dict[str, Any]]]]:
-    """(event, now, actions as tagged JSON) of each step of a log."""
+    """(event, now, actions as tagged JSON) of each step of a log; of one that was cut off, up to there."""
     with file.open("rb") as lines:
         for line in lines:
+            if not line.endswith(b"\n"):
+                return
             step = orjson.loads(line)
             kind = getattr(event_nouns, step["event"]["is"], None) or getattr(action_nouns, step["event"]["is"])
             yield _untagged(kind, step["event"]["value"]), step["now"], step["actions"]
