@@ -140,6 +140,7 @@ async def crash_broker(stack: Stack, rng: random.Random) -> str:
 async def armed_for_a_while(stack: Stack, rng: random.Random) -> str:
     """A worker's point is armed for a few seconds."""
     name = rng.choice(DEVICES)
+    await _listens(stack, name)
     stack.children[name].send(signal.SIGUSR1)
     await asyncio.sleep(rng.uniform(2.0, 4.0))
     stack.children[name].send(signal.SIGUSR2)
@@ -152,21 +153,28 @@ async def load_failure(stack: Stack, rng: random.Random) -> str:
     stack.children[name].send(signal.SIGTERM)
     await stack.ended(name)
     await stack.start_again(name)
-    await asyncio.sleep(0.3)
-    for _ in range(10):  # once the process handles it
-        stack.children[name].send(signal.SIGUSR1) if _ready(stack, name) else None
-        await asyncio.sleep(0.3)
+    await _listens(stack, name)
+    stack.children[name].send(signal.SIGUSR1)
+    await asyncio.sleep(3.0)
     stack.children[name].send(signal.SIGUSR2)
     return name
 
 
-def _ready(stack: Stack, name: str) -> bool:
+async def _listens(stack: Stack, name: str) -> None:
+    """Until a process that was started handles our signals: it would die of them."""
+    loop = asyncio.get_running_loop()
+    patience = loop.time() + 30.0
+    while loop.time() < patience and not _handles(stack, name):
+        await asyncio.sleep(0.05)
+
+
+def _handles(stack: Stack, name: str) -> bool:
     process = stack.children[name].process
     if process is None or process.returncode is not None:
         return False
     with Path(f"/proc/{process.pid}/status").open(encoding="ascii") as lines:
         caught = next(int(line.split()[1], 16) for line in lines if line.startswith("SigCgt"))
-    return bool(caught >> (signal.SIGUSR1 - 1) & 1)
+    return all(caught >> (number - 1) & 1 for number in (signal.SIGUSR1, signal.SIGUSR2))
 
 
 async def poison(stack: Stack, rng: random.Random) -> str:
