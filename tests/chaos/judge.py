@@ -3,10 +3,10 @@
 Rules. Only what the topics hold counts (``sluice.audit``), and the count of records that the broker acknowledged here.
 Service is back after a fault once queries are answered as before it: in half-second bins of arrival time, the first one
 from which on nine in ten are answered on time for two bins. A bin without queries is not served: load never ceases.
-Service may be away more than once (a process that comes back moves partitions and plans): what is felt within ``_FELT``
-seconds counts from the fault, any later time from its own beginning, and the longest is told. What was asked within an
-SLO of the next fault is not counted: it suffers from that one. While the broker itself is away nothing is due. A
-machine that does not answer on time while nothing is broken cannot judge how long that takes: ``no_calm``.
+Service may be away more than once (a process that comes back moves partitions and plans): the first time counts from
+the fault, however late it is felt, any later time from its own beginning, and the longest is told. What was asked
+within an SLO of the next fault is not counted: it suffers from that one. While the broker itself is away nothing is
+due. A machine that does not answer on time while nothing is broken can judge nothing: that is told as ``no_calm``.
 """
 
 from collections import defaultdict
@@ -21,7 +21,6 @@ from sluice.fault_windows import WindowReport
 _BIN = 0.5
 _SERVED = 0.9
 _STEADY = 2
-_FELT = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +81,7 @@ class Verdict:
                 ("promises_broken", self.promises_broken),
                 ("duplicates", self.duplicates > self.copies_allowed),
                 ("resume_s_max", slow and calm),
-                ("no_calm", slow and not calm),
+                ("no_calm", not calm),
             )
             if bad
         )
@@ -118,9 +117,10 @@ def resumed_after(outcomes: Iterable[Outcome], due: float, until: float) -> floa
         if good[place]:
             place += 1
             continue
+        away = place * _BIN if longest else 0.0
         steady = (first for first in range(place, bins - _STEADY + 1) if all(good[first : first + _STEADY]))
         end = next(steady, bins)
-        longest = max(longest, (end - place) * _BIN if place * _BIN > _FELT else end * _BIN)
+        longest = max(longest, end * _BIN - away)
         place = end
     return longest
 

@@ -33,7 +33,7 @@ def outcomes(*away: tuple[float, float], seconds: float = 12.0) -> list[Outcome]
         (((0.0, 2.0), (2.5, 4.0)), 4.0),  # half a second is not steady
         (((0.0, 6.0), (9.0, 9.5)), 6.0),  # a second time, by what came back
         (((0.0, 2.0), (5.0, 10.0)), 5.0),
-        (((9.0, 11.0),), 2.0),
+        (((9.0, 11.0),), 11.0),
         (((1.5, 12.0),), 12.0),  # never again
     ],
 )
