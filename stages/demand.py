@@ -9,11 +9,13 @@ Rules.
 import asyncio
 import logging
 import tempfile
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 from domain.clock import Clock
 from domain.errors import ConfigurationError
+from stages.beside import beside
 from stages.control import Follower
 from streams import control
 from streams.demand_windows import DemandWindows, decode_windows
@@ -54,23 +56,20 @@ class DemandStage:
             Follower(self._broker, self._topics.demand_windows, self._on_windows),
             Follower(self._broker, self._topics.plan, self._on_plan),
         ]
-        tasks = [asyncio.create_task(follower.run(stop)) for follower in followers]
         with tempfile.TemporaryDirectory(prefix="sluice-demand-") as folder:
-            app = self._app(count, Path(folder))
+            app, watch = self._app(count, Path(folder))
             try:
-                await app.start()
-                self.bound.set()
-                while not stop.is_set():
-                    if app.crashed:
-                        raise BrokerError(f"counting demand by windows ended: {app.crash_reason}")
-                    await asyncio.sleep(_LOOK_EVERY)
+                async with beside([*(follower.run(stop) for follower in followers), watch()]):
+                    await app.start()
+                    self.bound.set()
+                    while not stop.is_set():
+                        if app.crashed:
+                            raise BrokerError(f"counting demand by windows ended: {app.crash_reason}")
+                        await asyncio.sleep(_LOOK_EVERY)
             finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
                 await app.stop()
 
-    def _app(self, partitions: int, folder: Path) -> Any:
+    def _app(self, partitions: int, folder: Path) -> tuple[Any, Callable[[], Coroutine[Any, Any, None]]]:
         try:
             from streams.faust_app import demand_app
         except ModuleNotFoundError as error:

@@ -41,6 +41,7 @@ from planner.lease import (
 )
 from planner.problem import Planner, Problem
 from profiles.catalogue import Catalogue
+from stages.beside import beside
 from stages.control import Follower
 from stages.inventory import Inventory
 from stages.outbox import Outbox
@@ -152,24 +153,24 @@ class PlannerStage:
             Follower(self._broker, self._topics.acks, self._on_acknowledged, start_at="end"),
             Follower(self._broker, self._topics.devices, self._inventory.handle),
         ]
-        tasks = [asyncio.create_task(f.run(stop)) for f in followers]
         try:
-            await plans.ready.wait()
-            await leases.ready.wait()
-            self._lease_tell(CaughtUp())
-            while not stop.is_set():
-                self._lease_tell(Ticked())
-                if self._to_lead is not None:
-                    await self._lead(plans)
-                if not self._hearing.deaf(self._clock.monotonic()):
-                    self._tell(Ticked())
-                await self._pause()
+            async with beside(follower.run(stop) for follower in followers):
+                await plans.ready.wait()
+                await leases.ready.wait()
+                self._lease_tell(CaughtUp())
+                while not stop.is_set():
+                    self._lease_tell(Ticked())
+                    if self._to_lead is not None:
+                        await self._lead(plans)
+                    if not self._hearing.deaf(self._clock.monotonic()):
+                        self._tell(Ticked())
+                    await self._pause()
         finally:
             self._stop_acting()
             await self._give_back()
-            for task in (*tasks, *self._tasks):
+            for task in self._tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, *self._tasks, return_exceptions=True)
+            await asyncio.gather(*self._tasks, return_exceptions=True)
             await self._reclaimer.close()
             await self._outbox.stop()
 

@@ -41,6 +41,7 @@ from planner.procurement import (
     SpotAnswered,
     StopSending,
 )
+from stages.beside import beside
 from stages.control import Follower
 from stages.outbox import Outbox
 from stages.telemetry import Telemetry
@@ -122,19 +123,19 @@ class ProcurementStage:
         """Look after the devices until ``stop``; workers that were started are ended then."""
         await self._outbox.start()
         follower = Follower(self._broker, self._topics.devices_metrics, self._on_heartbeat, start_at="end")
-        following = asyncio.create_task(follower.run(stop))
         try:
-            await self._begin()
-            while not stop.is_set():
-                await self._look()
-                try:
-                    await asyncio.wait_for(stop.wait(), self._poll)
-                except TimeoutError:
-                    continue
+            async with beside([follower.run(stop)]):
+                await self._begin()
+                while not stop.is_set():
+                    await self._look()
+                    try:
+                        await asyncio.wait_for(stop.wait(), self._poll)
+                    except TimeoutError:
+                        continue
         finally:
-            for task in (following, *self._tasks):
+            for task in self._tasks:
                 task.cancel()
-            await asyncio.gather(following, *self._tasks, return_exceptions=True)
+            await asyncio.gather(*self._tasks, return_exceptions=True)
             if self._driver is not None:
                 await self._driver.close()
             self._bill()

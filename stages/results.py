@@ -1,10 +1,15 @@
 """Reading the results of apps from now on, of more apps as they are registered: for those who wait or watch."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 
-from streams.ports import Broker, Consumer, Record, TopicPartition
+from streams.ports import Broker, BrokerError, Consumer, Record, TopicPartition
 from streams.topics import Topics
+
+log = logging.getLogger(__name__)
+
+_RETRY = 0.5
 
 
 class ResultsReader:
@@ -48,7 +53,13 @@ class ResultsReader:
     async def _read(self, consumer: Consumer) -> None:
         try:
             while True:
-                for record in await consumer.get_many(wait=0.2):
+                try:
+                    records = await consumer.get_many(wait=0.2)
+                except BrokerError as error:
+                    log.warning("results: %s; trying again", error)
+                    await asyncio.sleep(_RETRY)
+                    continue
+                for record in records:
                     self._handle(record)
                 await asyncio.sleep(self._gather)
         finally:

@@ -30,6 +30,7 @@ from planner.elastic import (
     WorkerEnded,
     WorkerHeard,
 )
+from stages.beside import beside
 from stages.control import Follower
 from stages.outbox import Outbox
 from stages.telemetry import Telemetry
@@ -90,18 +91,18 @@ class ScalerStage:
             Follower(self._broker, self._topics.demand, self._on_demand, start_at="end", every_partition=True),
             Follower(self._broker, self._topics.devices_metrics, self._on_heartbeat, start_at="end"),
         )
-        tasks = [asyncio.create_task(f.run(stop)) for f in followers]
         try:
-            while not stop.is_set():
-                self._look()
-                try:
-                    await asyncio.wait_for(stop.wait(), self._period)
-                except TimeoutError:
-                    continue
+            async with beside(follower.run(stop) for follower in followers):
+                while not stop.is_set():
+                    self._look()
+                    try:
+                        await asyncio.wait_for(stop.wait(), self._period)
+                    except TimeoutError:
+                        continue
         finally:
-            for task in (*tasks, *self._tasks):
+            for task in self._tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, *self._tasks, return_exceptions=True)
+            await asyncio.gather(*self._tasks, return_exceptions=True)
             await self._driver.close()
             await self._outbox.stop()
 

@@ -19,6 +19,7 @@ from planner.scaling.live import InstancesSeen, LiveEvent, LiveScaling, StartWor
 from planner.scaling.planners import ScalingPlanner
 from planner.scaling.workers import WorkerBeat, WorkerLeft
 from policies.selection.instances import LEASE, InstanceIndex
+from stages.beside import beside
 from stages.control import Follower
 from stages.outbox import Outbox
 from stages.telemetry import Telemetry
@@ -77,19 +78,19 @@ class ScalingStage:
             Follower(self._broker, self._topics.devices_metrics, self._on_heartbeat, start_at="end"),
             Follower(self._broker, self._topics.status, self._on_status, start_at="end"),
         )
-        tasks = [asyncio.create_task(f.run(stop)) for f in followers]
         try:
-            await instances.ready.wait()
-            while not stop.is_set():
-                self._tick()
-                try:
-                    await asyncio.wait_for(stop.wait(), self._period)
-                except TimeoutError:
-                    continue
+            async with beside(follower.run(stop) for follower in followers):
+                await instances.ready.wait()
+                while not stop.is_set():
+                    self._tick()
+                    try:
+                        await asyncio.wait_for(stop.wait(), self._period)
+                    except TimeoutError:
+                        continue
         finally:
-            for task in (*tasks, *self._tasks):
+            for task in self._tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, *self._tasks, return_exceptions=True)
+            await asyncio.gather(*self._tasks, return_exceptions=True)
             await self._driver.close()
             await self._outbox.stop()
 

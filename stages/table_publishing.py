@@ -33,6 +33,7 @@ from planner.tables.publishing import (
 from planner.tables.questions import TableRules, questions
 from planner.tables.watch import DriftWatch
 from profiles.catalogue import Catalogue
+from stages.beside import beside
 from stages.control import Follower
 from stages.outbox import Outbox
 from stages.table_maker import LENGTH, decode_answer, encode_request
@@ -115,17 +116,14 @@ class TablePublisher:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Make and publish. What is on the topic already is read first."""
-        tasks = [asyncio.create_task(f.run(stop)) for f in (self._known, self._status)]
         try:
-            await self._maker.start()
-            await self._known.ready.wait()
-            self._ask()
-            while True:
-                await self._make(await self._makes.get())
+            async with beside(follower.run(stop) for follower in (self._known, self._status)):
+                await self._maker.start()
+                await self._known.ready.wait()
+                self._ask()
+                while True:
+                    await self._make(await self._makes.get())
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             await self._maker.close()
 
     def follow(self, plan: Plan, devices: Sequence[Device], latency_factor: Mapping[tuple[str, str], float]) -> None:

@@ -17,6 +17,7 @@ from aiohttp import web
 from domain.app import App
 from domain.clock import Clock
 from profiles.catalogue import Catalogue
+from stages.beside import beside
 from stages.control import Follower
 from stages.guard import Access, Guard, bind
 from stages.live_view import End, LiveView
@@ -82,19 +83,15 @@ class WebStage:
             Follower(self._broker, topics.devices_metrics, self._on_heartbeat, start_at="end"),
             Follower(self._broker, topics.dead_letters, self._on_dead_letter, start_at="end"),
         ]
-        tasks = [asyncio.create_task(f.run(stop)) for f in followers]
-        tasks.append(asyncio.create_task(self._results.add(self._apps)))
         runner = web.AppRunner(self._application(), access_log=None, handle_signals=False)
         await runner.setup()
         try:
-            self.address = await bind(runner, self._access, "web")
-            self.bound.set()
-            await stop.wait()
+            async with beside([*(follower.run(stop) for follower in followers), self._results.add(self._apps)]):
+                self.address = await bind(runner, self._access, "web")
+                self.bound.set()
+                await stop.wait()
         finally:
             await runner.cleanup()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             await self._results.close()
 
     async def registered(self, served: Catalogue) -> None:

@@ -5,26 +5,31 @@ Rules.
   through the changelog, so that a worker that starts or takes over goes on in mid-window.
 - Faust can pass records over while it recovers (its open issue 596). So each partition's offsets are watched, from the
   group's committed one when the partition was assigned on: what was passed over is read apart and counted first.
+  What it passed over at the end of a partition, where no later record shows it, it is sent back to.
+- A worker that stands still although counts wait, as in a recovery that never ends, fails rather than be silent.
 - The changelog has as many partitions as the demand topic; Faust creates it when the first worker starts.
 - Web views listen on loopback only.
 """
 
+import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
 import faust
 import orjson
+from aiokafka.errors import IllegalStateError
+from faust.types import TP
 
 from domain.errors import InvalidInputError
 from streams import control
 from streams.demand_windows import HALF, KEPT, STALE, encode_windows, folded, half_of
 from streams.gaps import Gaps
 from streams.kafka_connection import connection
-from streams.ports import Broker
+from streams.ports import Broker, BrokerError, Consumer, TopicPartition
 from streams.settings import KafkaSettings
 from streams.topics import Topics
 
@@ -32,6 +37,8 @@ log = logging.getLogger(__name__)
 
 _LOOPBACK = "127.0.0.1"
 _SEGMENT_S = 60.0
+_LOOK_EVERY = 1.0
+_BACK_AFTER = 3.0
 
 
 def demand_app(
@@ -44,10 +51,11 @@ def demand_app(
     port: int,
     folder: Path,
     views: Mapping[str, Callable[[], Any]],
-) -> faust.App:
-    """An app to be started in a running loop. ``servers``: host:port, by commas; ``partitions``: of the demand topic.
+) -> tuple[faust.App, Callable[[], Coroutine[Any, Any, None]]]:
+    """An app to be started in a running loop, and what is to run beside it, from before it starts.
 
-    ``broker``: the same Kafka, for what Faust passes over.
+    ``servers``: host:port, by commas; ``partitions``: of the demand topic. ``broker``: the same Kafka, for what Faust
+    passes over.
 
     ``views``: what each web view shows, as JSON, by its path (``/demand``). ``folder``: Faust's own, for nothing kept.
     """
@@ -88,7 +96,12 @@ def demand_app(
     app.on_partitions_assigned.connect(counting.assigned, weak=False)
     for path, view in views.items():
         _add_view(app, path, view)
-    return app
+
+    async def watch() -> None:
+        reader = broker.consumer(partitions=[TopicPartition(topics.demand, i) for i in range(partitions)])
+        await counting.watch(app, reader)
+
+    return app, watch
 
 
 class _Counting:
@@ -104,6 +117,38 @@ class _Counting:
         """Faust's signal: before tables recover and records are read."""
         del sender, more
         await self._gaps.assigned([tp.partition for tp in assigned if tp.topic == self._gaps.topic])
+
+    async def watch(self, app: Any, reader: Consumer) -> None:
+        """Send Faust back to counts that it does not use. Raises BrokerError where that does not help."""
+        await reader.start()
+        try:
+            reader.pause(reader.assignment())  # it tells where partitions end, no more
+            while True:
+                await asyncio.sleep(_LOOK_EVERY)
+                try:
+                    ends = await reader.end_offsets(reader.assignment())
+                except BrokerError as error:
+                    log.warning("%s: %s; looking again", self._gaps.topic, error)
+                    ends = {}
+                unused = self._gaps.unused({p.partition: end for p, end in ends.items()}, time.monotonic())
+                await self._back(app, unused)
+        finally:
+            await reader.stop()
+
+    async def _back(self, app: Any, unused: Mapping[int, tuple[int, float]]) -> None:
+        if any(seconds >= STALE for _, seconds in unused.values()):
+            raise BrokerError(f"{self._gaps.topic}: nothing was counted for {STALE:g} s although counts wait")
+        behind = {TP(self._gaps.topic, p): offset for p, (offset, seconds) in unused.items() if seconds >= _BACK_AFTER}
+        if not behind or app.rebalancing or app.in_recovery:
+            return
+        log.info("back to what was passed over: %s", behind)
+        try:
+            async with asyncio.timeout(STALE):
+                await app.consumer.seek_wait(behind)
+        except IllegalStateError:  # they went to another worker meanwhile
+            log.info("no longer ours: %s", list(behind))
+        except TimeoutError:
+            raise BrokerError(f"{self._gaps.topic}: Faust's consumer does not answer") from None
 
     async def run(self, stream: Any) -> None:
         async for event in stream.events():

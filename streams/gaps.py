@@ -5,10 +5,11 @@ Rules.
   there was none: nothing that is committed later tells of a gap before it.
 - A gap is read to its end before the record that showed it is used, so that records are used in order.
 - Records that come again, as after a rebalance, are no gap.
+- A gap at the end of a partition shows in no later record: ``unused`` tells of it, for the consumer to go back there.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from streams.ports import Broker, Record, TopicPartition
 
@@ -23,10 +24,15 @@ class Gaps:
         self.topic = topic
         self._group = group
         self._next: dict[int, int] = {}
+        self._unused: dict[int, tuple[int, float]] = {}
 
     async def assigned(self, partitions: Iterable[int]) -> None:
-        """These go on from what the group has committed. To be awaited before any of their records is used."""
+        """These, and no others, go on from what the group has committed.
+
+        To be awaited before any of their records is used.
+        """
         admin = self._broker.admin()
+        self._next.clear()
         for number in partitions:
             self._next[number] = await admin.committed(self._group, TopicPartition(self.topic, number)) or 0
 
@@ -50,3 +56,15 @@ class Gaps:
         if missed:
             log.info("%s: %d records before offset %d were passed over; read apart", place, len(missed), offset)
         return missed
+
+    def unused(self, ends: Mapping[int, int], now: float) -> dict[int, tuple[int, float]]:
+        """Partitions that stand still though they hold records: the next offset, and for how many seconds.
+
+        ``ends``: of every partition, the offset that its next record will get. To be asked again and again.
+        """
+        waiting = {p: offset for p, offset in self._next.items() if offset < ends.get(p, 0)}
+        self._unused = {
+            p: before if (before := self._unused.get(p, (offset, now)))[0] == offset else (offset, now)
+            for p, offset in waiting.items()
+        }
+        return {p: (offset, now - since) for p, (offset, since) in self._unused.items()}

@@ -3,9 +3,10 @@
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,12 +18,18 @@ from stages.demand import DemandStage
 from stages.planner import PlannerStage
 from streams import connect, control
 from streams.demand_windows import decode_windows
-from streams.ports import Broker, TopicPartition
+from streams.ports import Broker, BrokerError, TopicPartition
 from streams.settings import KafkaSettings
 from streams.topics import Topics
 from tests.harness import ROLES, running, settings_for
 
 pytest.importorskip("faust", reason="faust-streaming is not installed: pip install 'sluicegate[faust]'")
+
+from faust.types import TP
+
+from streams import faust_app
+from streams.faust_app import demand_app
+
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 
 
@@ -90,6 +97,73 @@ async def test_a_restart_in_mid_window_loses_and_doubles_no_count(kafka_url: str
                 if round_ == 1:
                     await published(broker, topics, sent, within=60.0)
         assert await rows_by_app(broker, topics) == sent
+
+
+@asynccontextmanager
+async def an_app(
+    broker: Broker, topics: Topics, port: int, folder: Path
+) -> AsyncIterator[tuple[Any, asyncio.Task[None]]]:
+    """Faust that counts, and the watch beside it."""
+    app, watch = demand_app(
+        broker,
+        broker.url.removeprefix("kafka://"),
+        KafkaSettings(),
+        topics,
+        partitions=1,
+        port=port,
+        folder=folder,
+        views={},
+    )
+    watching = asyncio.create_task(watch())
+    try:
+        await app.start()
+        yield app, watching
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        await app.stop()
+
+
+async def counts(broker: Broker, topics: Topics, rows: Iterable[int]) -> None:
+    producer = broker.producer()
+    await producer.start()
+    for count in rows:
+        value = control.encode_demand(DemandCounted("a", count, 0.5), source="test", at=SystemClock().wall())
+        await (await producer.send(topics.demand, value, key=b"a"))
+    await producer.stop()
+
+
+async def test_counts_passed_over_where_no_other_follows_are_counted(kafka_url: str, tmp_path: Path) -> None:
+    broker = connect(kafka_url)
+    topics = Topics(settings_for(kafka_url, tmp_path).prefix)
+    await broker.admin().create_topics(topics.specs(["a"], ["d0"]))
+    partition = TP(topics.demand, 0)
+    async with an_app(broker, topics, 18_188, tmp_path) as (app, _):
+        await counts(broker, topics, [1, 2, 3])
+        await published(broker, topics, {"a": 6}, within=30.0)
+        app.consumer.pause_partitions([partition])
+        await counts(broker, topics, [4, 5, 6])
+        await app.consumer.seek_wait({partition: 6})
+        app.consumer.resume_partitions([partition])
+        await published(broker, topics, {"a": 21}, within=30.0)
+    await broker.close()
+
+
+async def test_a_worker_that_stands_still_while_counts_wait_fails(
+    kafka_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = connect(kafka_url)
+    topics = Topics(settings_for(kafka_url, tmp_path).prefix)
+    await broker.admin().create_topics(topics.specs(["a"], ["d0"]))
+    async with an_app(broker, topics, 18_189, tmp_path) as (app, watching):
+        await counts(broker, topics, [1])
+        await published(broker, topics, {"a": 1}, within=30.0)
+        monkeypatch.setattr(faust_app, "STALE", 6.0)
+        app.consumer.pause_partitions([TP(topics.demand, 0)])
+        await counts(broker, topics, [2])
+        with pytest.raises(BrokerError, match="nothing was counted for 6 s although counts wait"):
+            await asyncio.wait_for(asyncio.shield(watching), 30.0)
+    await broker.close()
 
 
 async def test_a_planner_estimates_the_demand_that_windows_tell(kafka_url: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Records that a consumer passed over are read apart, in order, and once."""
+"""Records that a consumer passed over are read apart, in order, and once; what stands unused is told."""
 
 import pytest
 
@@ -56,4 +56,22 @@ async def test_records_that_come_again_are_no_gap(again: int) -> None:
     for offset in (*range(5), *range(again, 5)):
         assert await values(gaps, offset) == []
     assert await values(gaps, 8) == [5, 6, 7]
+    await broker.close()
+
+
+async def test_partitions_that_stand_still_though_they_hold_records_are_told_with_their_time() -> None:
+    broker = await a_topic(10)
+    gaps = Gaps(broker, "counts", "g")
+    await gaps.assigned([0, 1])
+    ends = {0: 10, 1: 0}
+    assert gaps.unused(ends, 5.0) == {0: (0, 0.0)}
+    assert gaps.unused(ends, 8.0) == {0: (0, 3.0)}
+    await gaps.before(0, 0)  # used: the time counts anew
+    assert gaps.unused(ends, 9.0) == {0: (1, 0.0)}
+    assert gaps.unused({}, 10.0) == {}  # nobody knows where they end
+    assert gaps.unused(ends, 11.0) == {0: (1, 0.0)}
+    await gaps.before(0, 9)
+    assert gaps.unused(ends, 12.0) == {}
+    await gaps.assigned([1])
+    assert gaps.unused({0: 11, 1: 0}, 13.0) == {}
     await broker.close()
