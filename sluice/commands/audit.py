@@ -69,7 +69,11 @@ async def _audit(broker: Broker, topics: Topics, windows: str | None) -> AuditRe
 
 def table(report: AuditReport) -> Table:
     """The report as a terminal table."""
-    shown = Table(title="Audit: balanced" if report.balanced else "Audit: NOT balanced")
+    counted = report.queries + report.outcomes + report.dead_letters
+    verdict = ("balanced" if counted else "nothing to audit") if report.balanced else "NOT balanced"
+    shown = Table(title=f"Audit: {verdict}")
+    if not counted:
+        shown.caption = "no query was asked here; is it the broker, run or --prefix that was meant?"
     shown.add_column("what")
     shown.add_column("count", justify="right")
     shown.add_column("for example")

@@ -116,3 +116,12 @@ def test_a_wrong_file_of_windows_is_told_in_one_line(text: str, told: str, tmp_p
     ran = CliRunner().invoke(app, [str(folder), "--windows", str(tmp_path / "windows.json")])
     assert ran.exit_code == 2
     assert told in " ".join(ran.stderr.split())
+
+
+def test_an_audit_of_nothing_says_so(tmp_path: Path) -> None:
+    folder = run_of(tmp_path / "run", broken=False)
+    wrong = CliRunner().invoke(app, [str(folder), "--prefix", "slucie"])
+    assert "nothing to audit" in wrong.stdout
+    assert "--prefix" in wrong.stdout
+    right = CliRunner().invoke(app, [str(folder)])
+    assert "Audit: balanced" in right.stdout
