@@ -10,13 +10,17 @@ another's.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from itertools import islice
+from typing import TypeVar
 
 from domain.errors import SluiceError
-from streams.ports import Consumer, FencedError, Letter, Record, TopicPartition, Transactions
+from streams.ports import BrokerError, Consumer, FencedError, Letter, Record, TopicPartition, Transactions
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _MOST = 1000
 """Letters in one transaction."""
@@ -53,6 +57,11 @@ class _Lane:
             del self.answers[self.order.popleft()]
 
 
+async def _committed(consumer: Consumer, partition: TopicPartition) -> int:
+    committed = await consumer.committed(partition)
+    return committed if committed is not None else (await consumer.beginning_offsets([partition]))[partition]
+
+
 class ExactlyOnce:
     """The lanes of one intake. ``make``: transactions of an id. ``group``: whose offsets are committed."""
 
@@ -83,25 +92,20 @@ class ExactlyOnce:
         for partition in sorted(partitions):
             await self.end([partition])
             transactions = self._make(transactional_id(self._group, partition))
-            await self._start(transactions)
+            await self._patiently(transactions.start)
             self._lanes[partition] = _Lane(transactions)
-            committed = await consumer.committed(partition)
-            if committed is None:
-                committed = (await consumer.beginning_offsets([partition]))[partition]
-            await consumer.seek(partition, committed)
+            await consumer.seek(partition, await self._patiently(partial(_committed, consumer, partition)))
 
-    async def _start(self, transactions: Transactions) -> None:
+    async def _patiently(self, step: Callable[[], Awaitable[T]]) -> T:
         patient_until = asyncio.get_running_loop().time() + self._patience
         while True:
             try:
-                await transactions.start()
-            except SluiceError as error:
+                return await step()
+            except BrokerError as error:
                 if asyncio.get_running_loop().time() >= patient_until:
                     raise
                 log.warning("%s; trying again", error)
                 await asyncio.sleep(self._retry)
-            else:
-                return
 
     async def end(self, partitions: Iterable[TopicPartition]) -> None:
         """These are not ours any more."""

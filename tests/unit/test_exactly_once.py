@@ -15,14 +15,17 @@ SOURCE = TopicPartition("in", 0)
 
 
 class Log:
-    """What transactions wrote, and who holds their id. ``troubles``: raised by the next writes or starts."""
+    """What transactions wrote, and who holds their id. ``troubles``: raised by the next writes.
+
+    ``reluctant``, ``forgetful``: how often they cannot be started, and their offset not be told.
+    """
 
     def __init__(self) -> None:
         self.letters: list[bytes | None] = []
         self.committed: int | None = None
         self.holder: object = None
         self.troubles: list[Exception] = []
-        self.reluctant = 0
+        self.reluctant = self.forgetful = 0
 
     def transactions(self, transactional_id: str) -> "InMemory":
         assert transactional_id == "group/in/0"
@@ -69,6 +72,9 @@ class Reading:
         consumer = self.broker.consumer(topics=["in"], group="group", listener=intake)
 
         async def committed(partition: TopicPartition) -> int | None:
+            if self.log.forgetful:
+                self.log.forgetful -= 1
+                raise BrokerError("no coordinator")
             return self.log.committed
 
         consumer.committed = committed  # type: ignore[method-assign]
@@ -102,7 +108,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def test_what_cannot_be_written_is_written_later_and_once(broker: MemoryBroker) -> None:
     log = Log()
-    log.troubles, log.reluctant = [BrokerError("away"), BrokerError("away")], 2
+    log.troubles, log.reluctant, log.forgetful = [BrokerError("away"), BrokerError("away")], 2, 2
     reading = Reading(broker, log)
     await ask(broker, [b"0", b"1", b"2"])
     await until(lambda: log.committed == 3)
