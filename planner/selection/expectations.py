@@ -30,7 +30,7 @@ def expectations(chain: Chain, solution: Solution) -> Expectations:
     rate = chain.arrivals_per_second
     return Expectations(
         accuracy=min(_accuracy(on_time, accuracy, served), float(accuracy.max())),
-        violation=float((weight * (1.0 - met)).sum()) / served,
+        violation=max(0.0, float((weight * (1.0 - met)).sum()) / served),
         mean_batch=mean_batch,
         utilisation=min(1.0, busy * rate / mean_batch),
         accuracy_spread=_spread(accuracy * met, weight, worst_low=True),
