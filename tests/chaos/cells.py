@@ -216,7 +216,7 @@ CELLS = {
         Cell("worker-kill-before-commit", kill_worker, point="kill-before-commit", resumes="device", window=7.0),
         Cell("worker-kill-mid-batch", kill_worker, point="kill-mid-batch", resumes="device", window=7.0),
         Cell("worker-stop", stop_worker, resumes="device", window=8.0),
-        Cell("planner-kill-mid-plan", kill_planner, planner_point="kill-mid-plan", window=7.0),
+        Cell("planner-kill-mid-plan", kill_planner, planner_point="kill-mid-plan", window=8.0),
         Cell("admission-kill", kill_admission, resumes="group", window=10.0),
         Cell("router-kill", kill_router, routers=2, resumes="group", window=15.0),
         Cell("router-stop", stop_router, routers=2, resumes="group", window=15.0),
