@@ -62,14 +62,19 @@ class Follower:
             await consumer.stop()
 
     async def catch_up(self) -> None:
-        """Wait until everything that is on the topic now has been given to ``handle``."""
+        """Wait until everything that is on the topic now has been given to ``handle``, however long that takes."""
         await self.ready.wait()
         consumer = self._consumer
-        if consumer is None:
-            return
-        ends = await consumer.end_offsets(self._partitions)
-        while not await self._reached(consumer, ends):
-            await asyncio.sleep(0.01)
+        while consumer is not None:
+            try:
+                ends = await consumer.end_offsets(self._partitions)
+                while not await self._reached(consumer, ends):
+                    await asyncio.sleep(0.01)
+            except BrokerError as error:
+                log.warning("%s: %s; trying again", self._topic, error)
+                await asyncio.sleep(_RETRY)
+            else:
+                return
 
     async def _reached(self, consumer: Consumer, ends: Mapping[TopicPartition, int]) -> bool:
         return all([await consumer.position(partition) >= end for partition, end in ends.items()])

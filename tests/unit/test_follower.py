@@ -1,0 +1,91 @@
+"""Who follows a control topic, or results, outlasts a broker that is away."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from stages import control, results
+from stages.control import Follower
+from stages.results import ResultsReader
+from streams.memory import MemoryBroker
+from streams.memory_consumer import MemoryConsumer
+from streams.ports import BrokerError, Record, TopicSpec
+from streams.topics import Topics
+
+
+def failing_first(method: Callable[..., Awaitable[Any]], times: int) -> Callable[..., Awaitable[Any]]:
+    left = [times]
+
+    async def called(*args: Any, **options: Any) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise BrokerError("away")
+        return await method(*args, **options)
+
+    return called
+
+
+@pytest.fixture
+async def broker(monkeypatch: pytest.MonkeyPatch) -> MemoryBroker:
+    monkeypatch.setattr(control, "_RETRY", 0.01)
+    made = MemoryBroker()
+    await made.admin().create_topics([TopicSpec(name="plan")])
+    return made
+
+
+async def told(broker: MemoryBroker, *values: bytes, topic: str = "plan") -> None:
+    producer = broker.producer()
+    await producer.start()
+    for value in values:
+        await (await producer.send(topic, value))
+    await producer.stop()
+
+
+@pytest.mark.parametrize("what", ["end_offsets", "position"])
+async def test_catching_up_waits_for_a_broker_that_is_away(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    seen: list[Record] = []
+    follower = Follower(broker, "plan", seen.append)
+    following = asyncio.create_task(follower.run(asyncio.Event()))
+    await follower.ready.wait()
+    await told(broker, b"1", b"2")
+    monkeypatch.setattr(MemoryConsumer, what, failing_first(getattr(MemoryConsumer, what), 2))
+    async with asyncio.timeout(5.0):
+        await follower.catch_up()
+    assert [record.value for record in seen] == [b"1", b"2"]
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+
+
+async def test_reading_goes_on_once_the_broker_is_back(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Record] = []
+    follower = Follower(broker, "plan", seen.append)
+    following = asyncio.create_task(follower.run(asyncio.Event()))
+    await follower.ready.wait()
+    monkeypatch.setattr(MemoryConsumer, "get_many", failing_first(MemoryConsumer.get_many, 2))
+    await told(broker, b"1")
+    async with asyncio.timeout(5.0):
+        while not seen:
+            await asyncio.sleep(0.01)
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+
+
+async def test_results_are_read_on_once_the_broker_is_back(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "_RETRY", 0.01)
+    topics = Topics("sluice")
+    await broker.admin().create_topics([TopicSpec(name=topics.results("toy"))])
+    seen: list[Record] = []
+    reader = ResultsReader(broker, topics, seen.append)
+    monkeypatch.setattr(MemoryConsumer, "get_many", failing_first(MemoryConsumer.get_many, 2))
+    await reader.add(["toy"])
+    await told(broker, b"1", topic=topics.results("toy"))
+    async with asyncio.timeout(5.0):
+        while not seen:
+            await asyncio.sleep(0.01)
+    await reader.close()
