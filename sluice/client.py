@@ -21,9 +21,10 @@ from domain.tensor import Tensor
 from sluice.reading import result_topics
 from stages.clock import SystemClock
 from stages.control import Follower
+from stages.results import ResultsReader
 from streams import codec, connect, control
 from streams.oip import DTYPES
-from streams.ports import Broker, Consumer, Producer, Record
+from streams.ports import Broker, Producer, Record
 from streams.settings import KafkaSettings, RemoteSettings
 from streams.topics import Topics
 
@@ -57,10 +58,9 @@ class Client:
         self._timeout = timeout
         self._clock = SystemClock()
         self._waiting: dict[str, asyncio.Future[codec.OutcomeMessage]] = {}
-        self._apps: set[str | None] = set()
+        self._apps: set[str] = set()
         self._producer: Producer | None = None
-        self._consumer: Consumer | None = None
-        self._reader: asyncio.Task[None] | None = None
+        self._results = ResultsReader(self._broker, self._topics, self._heard)
         self._followers: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -74,10 +74,8 @@ class Client:
             raise ConfigurationError(
                 f"no result topics under {self._topics.prefix!r} at {self._broker.url}: start `sluice up`"
             )
-        self._apps = {self._topics.app_of(p.topic) for p in partitions}
-        self._consumer = self._broker.consumer(partitions=partitions, start_at="end")
-        await self._consumer.start()
-        self._reader = asyncio.create_task(self._read(self._consumer))
+        self._apps = {app for p in partitions if (app := self._topics.app_of(p.topic)) is not None}
+        await self._results.add(self._apps)
         return self
 
     async def __aexit__(
@@ -86,12 +84,10 @@ class Client:
         """Disconnect; queries that still wait are cancelled here (the system ends them all the same)."""
         for waiting in self._waiting.values():
             waiting.cancel()
-        tasks = [*self._followers, *([self._reader] if self._reader is not None else [])]
-        for task in tasks:
+        for task in self._followers:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if self._consumer is not None:
-            await self._consumer.stop()
+        await asyncio.gather(*self._followers, return_exceptions=True)
+        await self._results.close()
         if self._producer is not None:
             await self._producer.stop()
         await self._broker.close()
@@ -114,7 +110,7 @@ class Client:
         if producer is None:
             raise ConfigurationError("the client is not connected: use `async with Client(…)`")
         if app not in self._apps:
-            known = ", ".join(sorted(name for name in self._apps if name)) or "none"
+            known = ", ".join(sorted(self._apps)) or "none"
             raise InvalidInputError("app", f"{app!r:.80} is not served here; known: {known}; connect again for others")
         if "query_class" in parameters:
             parameters["class"] = parameters.pop("query_class")
@@ -153,7 +149,7 @@ class Client:
         again; "over_sustainable_rate", "degrade" and "within_sustainable_rate" of admission. A callback that raises
         ends this, and the error is logged. Raises ConfigurationError where the client is not connected.
         """
-        if self._reader is None:
+        if self._producer is None:
             raise ConfigurationError("the client is not connected: use `async with Client(…)`")
         task = asyncio.create_task(self._follow_status(callback))
         self._followers.add(task)
@@ -182,12 +178,14 @@ class Client:
         parts = [{name: a[i : i + rows] for name, a in inputs.items()} for i in range(0, count, rows)]
         return await self.infer_batch(app, parts, **parameters)
 
-    async def _read(self, consumer: Consumer) -> None:
-        while True:
-            for record in await consumer.get_many(wait=0.5):
-                waiting = self._waiting.get(codec.query_id_of(record) or "")
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(codec.decode_outcome(record))
+    def _heard(self, record: Record) -> None:
+        waiting = self._waiting.get(codec.query_id_of(record) or "")
+        if waiting is None or waiting.done():
+            return
+        try:
+            waiting.set_result(codec.decode_outcome(record))
+        except InvalidInputError as error:
+            waiting.set_exception(error)
 
 
 def tensors_of(arrays: Mapping[str, NDArray[Any]]) -> tuple[Tensor, ...]:

@@ -21,6 +21,7 @@ from domain.errors import InvalidInputError, SluiceError
 from domain.outcome import Outcome, OutcomeKind
 from domain.tensor import TensorSpec
 from profiles.catalogue import Catalogue
+from stages.beside import beside
 from stages.guard import Access, Guard, bind
 from stages.http_bodies import Asked, read_request, respond, with_model
 from stages.outbox import Outbox
@@ -99,18 +100,18 @@ class HttpStage:
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop``; requests that wait get 503 then."""
         await self._outbox.start()
-        reader = asyncio.create_task(self._results.add(self._apps))
         runner = web.AppRunner(self._application(), access_log=None, handle_signals=False)
         await runner.setup()
         try:
-            self.address = await bind(runner, self._access, "http")
-            self.bound.set()
-            await stop.wait()
+            async with beside([self._results.add(self._apps)]):
+                self.address = await bind(runner, self._access, "http")
+                self.bound.set()
+                await stop.wait()
         finally:
             for waiting in self._waiting.values():
                 waiting.cancel()
             await runner.cleanup()
-            await asyncio.gather(reader, *([self._looking] if self._looking else []), return_exceptions=True)
+            await asyncio.gather(*([self._looking] if self._looking else []), return_exceptions=True)
             await self._results.close()
             await self._outbox.stop()
 

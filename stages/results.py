@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
+from domain.errors import InvalidInputError
 from streams.ports import Broker, BrokerError, Consumer, Record, TopicPartition
 from streams.topics import Topics
 
@@ -15,6 +16,7 @@ _RETRY = 0.5
 class ResultsReader:
     """``handle`` gets each outcome record that is written after its app was added.
 
+    Records that it cannot understand (InvalidInputError) are logged and skipped; a broker that is away is waited for.
     ``gather``: seconds between reads; what comes close together is cheaper read together. ``ready``: whether the first
     apps are read.
     """
@@ -60,7 +62,13 @@ class ResultsReader:
                     await asyncio.sleep(_RETRY)
                     continue
                 for record in records:
-                    self._handle(record)
+                    self._take(record)
                 await asyncio.sleep(self._gather)
         finally:
             await consumer.stop()
+
+    def _take(self, record: Record) -> None:
+        try:
+            self._handle(record)
+        except InvalidInputError as error:
+            log.warning("%s offset %d skipped: %s", record.topic, record.offset, error)

@@ -10,6 +10,7 @@ from domain.errors import InvalidInputError
 from domain.outcome import OutcomeKind
 from sluice.client import Client
 from streams import connect
+from streams.ports import Record
 from tests.contract.test_open_inference_protocol import affine_front
 
 
@@ -50,3 +51,13 @@ async def test_answers_come_back_to_whoever_asked_whatever_their_order(tmp_path:
                 await client.infer("nobody", {"x": rows[:1]})
             with pytest.raises(InvalidInputError, match="as many of each"):
                 await client.infer_rows("affine", {"x": rows, "z": rows[:1]})
+
+
+async def test_an_outcome_that_cannot_be_read_is_told_to_who_waits_for_it() -> None:
+    client = Client("memory://")
+    waiting = client._waiting["q1"] = asyncio.get_running_loop().create_future()
+    record = Record("sluice.app.affine.results", 0, 0, None, b"{", (("ce_id", b"q1"),), 0.0)
+    client._heard(record)
+    client._heard(record)  # once more: nobody waits for it any more
+    with pytest.raises(InvalidInputError):
+        await waiting
