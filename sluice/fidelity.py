@@ -78,6 +78,7 @@ class EmulatedSystem(System):
             clock=self.clock,
             ends=stage.ends,
             acknowledge=stage.acknowledge,
+            fails=stage.failed,
             announce=stage.announce,
         )
 

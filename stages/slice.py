@@ -78,7 +78,10 @@ class _Waiting:
 
 
 class SliceRunner:
-    """``station`` and ``staging`` decide; ``ends`` is told each query's outcome, ``acknowledge`` each staged epoch."""
+    """``station`` and ``staging`` decide; ``ends`` is told each query's outcome, ``acknowledge`` each staged epoch.
+
+    ``fails`` is told of what should never be raised here: the slice may stand still from then on.
+    """
 
     def __init__(
         self,
@@ -93,6 +96,7 @@ class SliceRunner:
         clock: Clock,
         ends: Ends,
         acknowledge: Callable[[str, Acknowledge], None],
+        fails: Callable[[BaseException], None],
         announce: Callable[[Announce, float], None] = lambda _said, _at: None,
         telemetry: Telemetry | None = None,
     ) -> None:
@@ -109,6 +113,7 @@ class SliceRunner:
         self._ends = ends
         self._acknowledge = acknowledge
         self._announce = announce
+        self._fails = fails
         self.watch: Watch | None = None
         self._waiting: dict[Query, _Waiting] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -407,3 +412,4 @@ class SliceRunner:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.critical("%s/%s: %s", self._device.name, self._slice.name, error, exc_info=error)
+            self._fails(error)

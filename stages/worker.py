@@ -11,6 +11,8 @@ Rules.
 - A GPU is cut otherwise as plans ask (``stages.recut``): what is here is finished first, what comes while it is cut
   goes back to the admitted topic, and heartbeats state the slices that there are.
 - Before it reads work, the results topics of apps with a promise are read for the last outcomes of their streams.
+- What fails beside the reading, heartbeats or a slice's task, ends the worker: its device is dead to the planner, and
+  not silently lame.
 - Stopping: no more fetching, what is queued is finished within ``drain_s`` and committed, and the last heartbeat says
   ``leaving``, upon which the planner moves what is left.
 """
@@ -131,6 +133,7 @@ class WorkerStage:
         self._last_beat = clock.monotonic()
         self._held: list[Callable[[], None]] | None = None
         self._recheck: asyncio.Task[None] | None = None
+        self._failure: BaseException | None = None
         self.followers: list[Follower] = []  # of further control topics, beside the plans
 
     @property
@@ -160,6 +163,8 @@ class WorkerStage:
             while not stop.is_set() and not self._holding.broken:
                 await self._serve_while_named(stop)
                 raise_failures(helpers)
+                if self._failure is not None:
+                    raise self._failure
             self._named = False  # what the planner does about us from now on is for the others
             self._beat(leaving=True)
             self._instances.ended()
@@ -198,6 +203,11 @@ class WorkerStage:
         """Let ``run`` see what went wrong beside it: a worker without heartbeats would be dead and not know it."""
         if not helper.cancelled() and helper.exception() is not None:
             self._on_broken()
+
+    def failed(self, error: BaseException) -> None:
+        """A slice met what should never happen, and may stand still with all that it holds: others answer that."""
+        self._failure = error
+        self._on_broken()
 
     def _on_broken(self) -> None:
         """Let ``run`` see it."""

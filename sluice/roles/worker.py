@@ -95,6 +95,7 @@ def _runner(system: "System", stage: WorkerStage, device: Device, part: Slice, e
         clock=system.clock,
         ends=stage.ends,
         acknowledge=stage.acknowledge,
+        fails=stage.failed,
         announce=stage.announce,
         telemetry=system.telemetry,
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from sluice.wiring import System
+from stages.batches import Batches
 from stages.clock import SystemClock
 from stages.worker import WorkerStage
 from streams.memory import MemoryBroker
@@ -57,5 +58,21 @@ async def test_a_worker_whose_heartbeats_fail_ends_with_what_they_failed_of(
                 raise ZeroDivisionError
 
             monkeypatch.setattr(workers(run)[0], "_beat", failing)
+            async with asyncio.timeout(10.0):
+                await run.task
+
+
+async def test_a_worker_whose_slice_fails_ends_with_what_it_failed_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with running(settings_for("memory://", tmp_path), MemoryBroker()) as run:
+            await run.planned()
+
+            async def failing(*_: object) -> None:
+                raise ZeroDivisionError
+
+            monkeypatch.setattr(Batches, "run", failing)
+            await run.ask()
             async with asyncio.timeout(10.0):
                 await run.task
