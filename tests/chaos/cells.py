@@ -20,8 +20,9 @@ class Cell:
     """One kind of fault. ``point``: where workers (or the planner) break. ``routers``: processes of each app's router.
 
     ``resumes``: "device", "group", "broker" (once that serves again), or "" where service is not expected to stop.
-    ``window``: seconds a seed takes. ``copies``: whether this fault may leave a query with two answers where delivery
-    is at least once; only then is there anything to prove of exactly-once delivery.
+    ``window``: seconds a seed takes. ``load``: share of the run's rate, so that every cell sees a hundred thousand
+    queries in its windows, and the machine no more than it must. ``copies``: whether this fault may leave a query with
+    two answers where delivery is at least once; only then is there anything to prove of exactly-once delivery.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Cell:
     routers: int = 1
     resumes: str = ""
     window: float = 11.0
+    load: float = 1.0
     record: bool = False
     copies: bool = True
 
@@ -78,7 +80,7 @@ async def kill_router(stack: Stack, rng: random.Random) -> str:
     stack.children[name].send(signal.SIGKILL)
     await stack.ended(name)
     stack.kills += 1
-    await asyncio.sleep(8.5)
+    await asyncio.sleep(7.0)
     await stack.start_again(name)
     return name
 
@@ -212,21 +214,23 @@ async def poison(stack: Stack, rng: random.Random) -> str:
 CELLS = {
     cell.name: cell
     for cell in (
-        Cell("worker-kill-before-produce", kill_worker, point="kill-before-produce", resumes="device", window=7.0),
-        Cell("worker-kill-before-commit", kill_worker, point="kill-before-commit", resumes="device", window=7.0),
-        Cell("worker-kill-mid-batch", kill_worker, point="kill-mid-batch", resumes="device", window=7.0),
-        Cell("worker-stop", stop_worker, resumes="device", window=8.0),
-        Cell("planner-kill-mid-plan", kill_planner, planner_point="kill-mid-plan", window=8.0),
-        Cell("admission-kill", kill_admission, resumes="group", window=10.0),
-        Cell("router-kill", kill_router, routers=2, resumes="group", window=15.0),
-        Cell("router-stop", stop_router, routers=2, resumes="group", window=15.0),
-        Cell("rebalance-storm", storm, window=10.0),
-        Cell("broker-restart", restart_broker, resumes="broker", window=12.0),
-        Cell("broker-crash", crash_broker, resumes="broker", window=14.0),
-        Cell("load-failure", load_failure, point="load-failure", window=7.0, copies=False),
-        Cell("poison", poison, window=7.0, copies=False),
-        Cell("clock-skew", armed_for_a_while, point="clock-skew", window=7.0, copies=False),
-        Cell("full-disk", armed_for_a_while, point="full-disk", window=7.0, record=True, copies=False),
-        Cell("slow-consumer", armed_for_a_while, point="slow-consumer", window=7.0, copies=False),
+        Cell(
+            "worker-kill-before-produce", kill_worker, "kill-before-produce", resumes="device", window=12.0, load=0.65
+        ),
+        Cell("worker-kill-before-commit", kill_worker, "kill-before-commit", resumes="device", window=12.0, load=0.65),
+        Cell("worker-kill-mid-batch", kill_worker, "kill-mid-batch", resumes="device", window=12.0, load=0.65),
+        Cell("worker-stop", stop_worker, resumes="device", window=8.0, load=0.95),
+        Cell("planner-kill-mid-plan", kill_planner, planner_point="kill-mid-plan", window=8.0, load=0.95),
+        Cell("admission-kill", kill_admission, resumes="group", window=10.0, load=0.75),
+        Cell("router-kill", kill_router, routers=2, resumes="group", window=15.0, load=0.52),
+        Cell("router-stop", stop_router, routers=2, resumes="group", window=15.0, load=0.52),
+        Cell("rebalance-storm", storm, window=10.0, load=0.75),
+        Cell("broker-restart", restart_broker, resumes="broker", window=12.0, load=0.62),
+        Cell("broker-crash", crash_broker, resumes="broker", window=14.0, load=0.55),
+        Cell("load-failure", load_failure, "load-failure", window=10.0, load=0.68, copies=False),
+        Cell("poison", poison, window=10.0, load=0.68, copies=False),
+        Cell("clock-skew", armed_for_a_while, "clock-skew", window=10.0, load=0.68, copies=False),
+        Cell("full-disk", armed_for_a_while, "full-disk", window=10.0, load=0.68, record=True, copies=False),
+        Cell("slow-consumer", armed_for_a_while, "slow-consumer", window=10.0, load=0.68, copies=False),
     )
 }

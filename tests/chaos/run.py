@@ -1,8 +1,8 @@
 """Cells side by side, each on a broker of its own: ``python -m tests.chaos.run --seeds 20 --cells worker-stop,poison``.
 
 Every cell runs with at-least-once delivery; those whose fault may leave copies also exactly once, at four fifths of the
-rate, for that takes the machine more. A cell that runs but once gets twice the rate, so that all of them see as many
-queries. With ``--keep`` the rows of an earlier run that are not run now stay in the report.
+rate, for that takes the machine more. A cell that runs but once gets twice the rate, and each has its share of it, so
+that all of them see as many queries. With ``--keep`` the rows of an earlier run that are not run now stay in the report.
 """
 
 import argparse
@@ -89,7 +89,8 @@ async def run_cell(
 
 
 async def _break(running: Stack, cell: Cell, rng: random.Random) -> Fault:
-    """One fault and its window, which ends once every device serves again."""
+    """One fault and its window, which ends once every device serves again and routers share their partitions: the next
+    fault is to hit what serves."""
     loop = asyncio.get_running_loop()
     began, ends = time.time(), loop.time() + cell.window
     running.mended = 0.0
@@ -97,7 +98,7 @@ async def _break(running: Stack, cell: Cell, rng: random.Random) -> Fault:
     due = running.mended or began
     await asyncio.sleep(max(1.0, ends - loop.time()))
     patience = loop.time() + _READY
-    while loop.time() < patience and not await _planned(running):
+    while loop.time() < patience and not (await _planned(running) and await running.joined(cell.routers)):
         await asyncio.sleep(0.5)
     return Fault(hit=hit, began=began, due=due, until=time.time())
 
@@ -134,6 +135,7 @@ async def _settled(
     deadline = asyncio.get_running_loop().time() + within
     expected = sum(running.sent.values())
     windows = [FaultWindow(name=f"{number}: {f.hit}", began=f.began, ended=f.until) for number, f in enumerate(faults)]
+    await asyncio.sleep(SLO)  # by then nearly all have
     while True:
         report = (await read_topics(running.broker, running.topics, timed=True)).report(windows)
         if (report.queries >= expected and not report.lost) or asyncio.get_running_loop().time() > deadline:
@@ -180,7 +182,7 @@ async def _run(arguments: argparse.Namespace, console: Console) -> list[Verdict]
                     folder,
                     arguments.home,
                     seeds=arguments.seeds,
-                    rate=arguments.rate * factor,
+                    rate=arguments.rate * cell.load * factor,
                     first_seed=arguments.first_seed,
                     delivery=delivery,
                     said=said,
@@ -202,9 +204,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--cells", default="", help="names joined by commas; all by default")
-    parser.add_argument("--rate", type=float, default=360.0, help="queries per second")
+    parser.add_argument("--rate", type=float, default=360.0, help="queries per second, of which a cell has its share")
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--parallel", type=int, default=2, help="cells at once, each with a broker of its own")
+    parser.add_argument("--parallel", type=int, default=3, help="cells at once, each with a broker of its own")
     parser.add_argument("--delivery", choices=("both", "at_least_once", "exactly_once"), default="both")
     parser.add_argument("--keep", action="store_true", help="keep the rows in --out that are not run now")
     parser.add_argument("--out", type=Path, default=Path("reports/chaos"))

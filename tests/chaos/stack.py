@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
+
 from domain.app import App, Promise, WeaklyHard
 from domain.profile import BatchLatency, Profile
 from domain.tensor import Tensor, TensorSpec
@@ -114,6 +117,19 @@ class Stack:
             cwd=_ROOT,
         )
         log.close()
+
+    async def joined(self, routers: int) -> bool:
+        """Whether the routers' groups are stable with so many members."""
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.broker.url.removeprefix("kafka://"))
+        try:
+            await admin.start()
+            said = await admin.describe_consumer_groups([self.topics.router_group(app) for app in ("toy", "vow")])
+        except KafkaError:
+            return False
+        finally:
+            await admin.close()
+        groups = [group for response in said for group in response.groups]
+        return all(group[2] == "Stable" and len(group[5]) == routers for group in groups)
 
     async def ended(self, name: str, *, within: float = 30.0) -> bool:
         """Wait for the end of a process; whether it came."""
