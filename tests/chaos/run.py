@@ -2,7 +2,8 @@
 
 Every cell runs with at-least-once delivery; those whose fault may leave copies also exactly once, at four fifths of the
 rate, for that takes the machine more. A cell that runs but once gets twice the rate, and each has its share of it, so
-that all of them see as many queries. With ``--keep`` the rows of an earlier run that are not run now stay in the report.
+that all of them see as many queries. With ``--keep`` the rows of an earlier run that are not run now stay in the
+report.
 """
 
 import argparse
