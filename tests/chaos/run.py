@@ -99,7 +99,7 @@ async def _break(running: Stack, cell: Cell, rng: random.Random) -> Fault:
     due = running.mended or began
     await asyncio.sleep(max(1.0, ends - loop.time()))
     patience = loop.time() + _READY
-    while loop.time() < patience and not (await _planned(running) and await running.joined(cell.routers)):
+    while loop.time() < patience and not (await _planned(running) and running.joined(cell.routers)):
         await asyncio.sleep(0.5)
     return Fault(hit=hit, began=began, due=due, until=time.time())
 
