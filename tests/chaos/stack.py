@@ -35,7 +35,7 @@ SESSION_TIMEOUT = 6.0
 PROMISED = Promise(weakly_hard=(WeaklyHard(10, 20),))
 Delivery = Literal["at_least_once", "exactly_once"]
 DEVICES = ("d0", "d1", "d2", "d3")
-_MOVES = re.compile(r"Stabilized group|Preparing to rebalance|has failed, removing|has left group")
+_MOVES = re.compile(r"Loaded classic group|Stabilized group|Preparing to rebalance|has failed, removing|has left group")
 
 
 def catalogue() -> Catalogue:
