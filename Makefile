@@ -41,7 +41,7 @@ bench: $(VENV)/.dev ## benchmarks side by side, into reports/bench/
 	@for file in bench/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 chaos: $(VENV)/.dev ## faults on brokers of its own, SEEDS=20 each, CELLS=a,b or all; report in reports/chaos/
-	$(BIN)/python -m tests.chaos.run --seeds $(or $(SEEDS),20) --cells "$(CELLS)" --parallel $(or $(PARALLEL),3) \
+	$(BIN)/python -m tests.chaos.run --seeds $(or $(SEEDS),20) --cells "$(CELLS)" --parallel $(or $(PARALLEL),2) \
 		--rate $(or $(RATE),360) $(if $(CELLS)$(SEEDS),,--docs docs/reports/chaos.md)
 
 soak: $(VENV)/.dev ## an hour's traffic of a million queries in a quarter of it, memory watched; into reports/bench/

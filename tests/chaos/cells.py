@@ -214,23 +214,21 @@ async def poison(stack: Stack, rng: random.Random) -> str:
 CELLS = {
     cell.name: cell
     for cell in (
-        Cell(
-            "worker-kill-before-produce", kill_worker, "kill-before-produce", resumes="device", window=12.0, load=0.65
-        ),
-        Cell("worker-kill-before-commit", kill_worker, "kill-before-commit", resumes="device", window=12.0, load=0.65),
-        Cell("worker-kill-mid-batch", kill_worker, "kill-mid-batch", resumes="device", window=12.0, load=0.65),
+        Cell("worker-kill-before-produce", kill_worker, "kill-before-produce", resumes="device", window=9.0, load=0.82),
+        Cell("worker-kill-before-commit", kill_worker, "kill-before-commit", resumes="device", window=9.0, load=0.82),
+        Cell("worker-kill-mid-batch", kill_worker, "kill-mid-batch", resumes="device", window=9.0, load=0.82),
         Cell("worker-stop", stop_worker, resumes="device", window=8.0, load=0.95),
         Cell("planner-kill-mid-plan", kill_planner, planner_point="kill-mid-plan", window=8.0, load=0.95),
-        Cell("admission-kill", kill_admission, resumes="group", window=10.0, load=0.75),
-        Cell("router-kill", kill_router, routers=2, resumes="group", window=15.0, load=0.52),
-        Cell("router-stop", stop_router, routers=2, resumes="group", window=15.0, load=0.52),
+        Cell("admission-kill", kill_admission, resumes="group", window=9.0, load=0.85),
+        Cell("router-kill", kill_router, routers=2, resumes="group", window=13.0, load=0.58),
+        Cell("router-stop", stop_router, routers=2, resumes="group", window=13.0, load=0.58),
         Cell("rebalance-storm", storm, window=10.0, load=0.75),
         Cell("broker-restart", restart_broker, resumes="broker", window=12.0, load=0.62),
         Cell("broker-crash", crash_broker, resumes="broker", window=14.0, load=0.55),
-        Cell("load-failure", load_failure, "load-failure", window=10.0, load=0.68, copies=False),
-        Cell("poison", poison, window=10.0, load=0.68, copies=False),
-        Cell("clock-skew", armed_for_a_while, "clock-skew", window=10.0, load=0.68, copies=False),
-        Cell("full-disk", armed_for_a_while, "full-disk", window=10.0, load=0.68, record=True, copies=False),
-        Cell("slow-consumer", armed_for_a_while, "slow-consumer", window=10.0, load=0.68, copies=False),
+        Cell("load-failure", load_failure, "load-failure", window=7.0, copies=False),
+        Cell("poison", poison, window=7.0, copies=False),
+        Cell("clock-skew", armed_for_a_while, "clock-skew", window=7.0, copies=False),
+        Cell("full-disk", armed_for_a_while, "full-disk", window=7.0, record=True, copies=False),
+        Cell("slow-consumer", armed_for_a_while, "slow-consumer", window=7.0, copies=False),
     )
 }

@@ -207,7 +207,7 @@ def main() -> None:
     parser.add_argument("--cells", default="", help="names joined by commas; all by default")
     parser.add_argument("--rate", type=float, default=360.0, help="queries per second, of which a cell has its share")
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--parallel", type=int, default=3, help="cells at once, each with a broker of its own")
+    parser.add_argument("--parallel", type=int, default=2, help="cells at once, each with a broker of its own")
     parser.add_argument("--delivery", choices=("both", "at_least_once", "exactly_once"), default="both")
     parser.add_argument("--keep", action="store_true", help="keep the rows in --out that are not run now")
     parser.add_argument("--out", type=Path, default=Path("reports/chaos"))
