@@ -80,7 +80,7 @@ async def kill_router(stack: Stack, rng: random.Random) -> str:
     stack.children[name].send(signal.SIGKILL)
     await stack.ended(name)
     stack.kills += 1
-    await asyncio.sleep(7.0)
+    await asyncio.sleep(8.5)  # longer than the others may take: it is to be no help to them
     await stack.start_again(name)
     return name
 
