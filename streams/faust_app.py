@@ -126,14 +126,18 @@ class _Counting:
             while True:
                 await asyncio.sleep(_LOOK_EVERY)
                 try:
-                    ends = await reader.end_offsets(reader.assignment())
+                    kept = await self._kept(reader)
                 except BrokerError as error:
                     log.warning("%s: %s; looking again", self._gaps.topic, error)
-                    ends = {}
-                unused = self._gaps.unused({p.partition: end for p, end in ends.items()}, time.monotonic())
-                await self._back(app, unused)
+                    kept = {}
+                await self._back(app, self._gaps.unused(kept, time.monotonic()))
         finally:
             await reader.stop()
+
+    async def _kept(self, reader: Consumer) -> dict[int, range]:
+        first = await reader.beginning_offsets(reader.assignment())
+        ends = await reader.end_offsets(reader.assignment())
+        return {p.partition: range(first[p], end) for p, end in ends.items()}
 
     async def _back(self, app: Any, unused: Mapping[int, tuple[int, float]]) -> None:
         if any(seconds >= STALE for _, seconds in unused.values()):

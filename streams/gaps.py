@@ -57,12 +57,13 @@ class Gaps:
             log.info("%s: %d records before offset %d were passed over; read apart", place, len(missed), offset)
         return missed
 
-    def unused(self, ends: Mapping[int, int], now: float) -> dict[int, tuple[int, float]]:
+    def unused(self, kept: Mapping[int, range], now: float) -> dict[int, tuple[int, float]]:
         """Partitions that stand still though they hold records: the next offset, and for how many seconds.
 
-        ``ends``: of every partition, the offset that its next record will get. To be asked again and again.
+        ``kept``: the offsets that every partition holds; of one that retention has emptied nothing waits. To be asked
+        again and again.
         """
-        waiting = {p: offset for p, offset in self._next.items() if offset < ends.get(p, 0)}
+        waiting = {p: at for p, at in self._next.items() if (held := kept.get(p)) and at < held.stop}
         self._unused = {
             p: before if (before := self._unused.get(p, (offset, now)))[0] == offset else (offset, now)
             for p, offset in waiting.items()

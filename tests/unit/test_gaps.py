@@ -63,15 +63,16 @@ async def test_partitions_that_stand_still_though_they_hold_records_are_told_wit
     broker = await a_topic(10)
     gaps = Gaps(broker, "counts", "g")
     await gaps.assigned([0, 1])
-    ends = {0: 10, 1: 0}
-    assert gaps.unused(ends, 5.0) == {0: (0, 0.0)}
-    assert gaps.unused(ends, 8.0) == {0: (0, 3.0)}
+    kept = {0: range(10), 1: range(0)}
+    assert gaps.unused(kept, 5.0) == {0: (0, 0.0)}
+    assert gaps.unused(kept, 8.0) == {0: (0, 3.0)}
     await gaps.before(0, 0)  # used: the time counts anew
-    assert gaps.unused(ends, 9.0) == {0: (1, 0.0)}
+    assert gaps.unused(kept, 9.0) == {0: (1, 0.0)}
     assert gaps.unused({}, 10.0) == {}  # nobody knows where they end
-    assert gaps.unused(ends, 11.0) == {0: (1, 0.0)}
+    assert gaps.unused(kept, 11.0) == {0: (1, 0.0)}
+    assert gaps.unused({0: range(10, 10)}, 11.5) == {}  # retention has emptied it
     await gaps.before(0, 9)
-    assert gaps.unused(ends, 12.0) == {}
+    assert gaps.unused(kept, 12.0) == {}
     await gaps.assigned([1])
-    assert gaps.unused({0: 11, 1: 0}, 13.0) == {}
+    assert gaps.unused({0: range(11), 1: range(0)}, 13.0) == {}
     await broker.close()
