@@ -39,11 +39,12 @@ from planner.lease import (
     TermSeen,
     Write,
 )
-from planner.problem import Planner, Problem
+from planner.problem import Allocation, Planner, Problem
 from profiles.catalogue import Catalogue
 from stages.beside import beside
 from stages.control import Follower
 from stages.inventory import Inventory
+from stages.memory import release_freed
 from stages.outbox import Outbox
 from stages.reclaim import Reclaimer
 from stages.table_publishing import TablePublisher
@@ -340,7 +341,7 @@ class PlannerStage:
 
     async def _solve(self, solve: Solve) -> None:
         started = self._clock.monotonic()
-        work = asyncio.create_task(asyncio.to_thread(answered, self._planner, solve.problem))
+        work = asyncio.create_task(asyncio.to_thread(_solved, self._planner, solve.problem))
         urgent = solve.urgent or not solve.problem.previous
         try:
             await asyncio.wait({work}, timeout=self._patience * (1 if urgent else _CALM))
@@ -388,3 +389,11 @@ class PlannerStage:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.critical("planner: %s", error, exc_info=error)
+
+
+def _solved(planner: Planner, problem: Problem) -> Allocation:
+    """What ``planner`` allocates; its solver's memory goes back at once."""
+    try:
+        return answered(planner, problem)
+    finally:
+        release_freed()
