@@ -50,7 +50,7 @@ async def kill_worker(stack: Stack, rng: random.Random) -> str:
     """A worker dies at the cell's point; it is back once it was declared dead."""
     name = rng.choice(DEVICES)
     await _armed_kill(stack, name)
-    await asyncio.sleep(3.0)
+    await asyncio.sleep(2.5)
     await stack.start_again(name)
     return name
 
@@ -214,21 +214,23 @@ async def poison(stack: Stack, rng: random.Random) -> str:
 CELLS = {
     cell.name: cell
     for cell in (
-        Cell("worker-kill-before-produce", kill_worker, "kill-before-produce", resumes="device", window=9.0, load=0.82),
-        Cell("worker-kill-before-commit", kill_worker, "kill-before-commit", resumes="device", window=9.0, load=0.82),
-        Cell("worker-kill-mid-batch", kill_worker, "kill-mid-batch", resumes="device", window=9.0, load=0.82),
-        Cell("worker-stop", stop_worker, resumes="device", window=8.0, load=0.95),
-        Cell("planner-kill-mid-plan", kill_planner, planner_point="kill-mid-plan", window=8.0, load=0.95),
-        Cell("admission-kill", kill_admission, resumes="group", window=9.0, load=0.85),
-        Cell("router-kill", kill_router, routers=2, resumes="group", window=13.0, load=0.58),
-        Cell("router-stop", stop_router, routers=2, resumes="group", window=13.0, load=0.58),
-        Cell("rebalance-storm", storm, window=10.0, load=0.75),
-        Cell("broker-restart", restart_broker, resumes="broker", window=12.0, load=0.62),
-        Cell("broker-crash", crash_broker, resumes="broker", window=14.0, load=0.55),
-        Cell("load-failure", load_failure, "load-failure", window=7.0, copies=False),
-        Cell("poison", poison, window=7.0, copies=False),
-        Cell("clock-skew", armed_for_a_while, "clock-skew", window=7.0, copies=False),
-        Cell("full-disk", armed_for_a_while, "full-disk", window=7.0, record=True, copies=False),
-        Cell("slow-consumer", armed_for_a_while, "slow-consumer", window=7.0, copies=False),
+        Cell(
+            "worker-kill-before-produce", kill_worker, "kill-before-produce", resumes="device", window=10.0, load=0.74
+        ),
+        Cell("worker-kill-before-commit", kill_worker, "kill-before-commit", resumes="device", window=10.0, load=0.74),
+        Cell("worker-kill-mid-batch", kill_worker, "kill-mid-batch", resumes="device", window=10.0, load=0.74),
+        Cell("worker-stop", stop_worker, resumes="device", window=8.0, load=0.92),
+        Cell("planner-kill-mid-plan", kill_planner, planner_point="kill-mid-plan", window=8.0, load=0.92),
+        Cell("admission-kill", kill_admission, resumes="group", window=9.0, load=0.82),
+        Cell("router-kill", kill_router, routers=2, resumes="group", window=12.5, load=0.6),
+        Cell("router-stop", stop_router, routers=2, resumes="group", window=12.5, load=0.6),
+        Cell("rebalance-storm", storm, window=10.0, load=0.74),
+        Cell("broker-restart", restart_broker, resumes="broker", window=12.0, load=0.6),
+        Cell("broker-crash", crash_broker, resumes="broker", window=13.5, load=0.56),
+        Cell("load-failure", load_failure, "load-failure", window=9.0, load=0.76, copies=False),
+        Cell("poison", poison, window=7.0, load=0.93, copies=False),
+        Cell("clock-skew", armed_for_a_while, "clock-skew", window=7.0, load=0.93, copies=False),
+        Cell("full-disk", armed_for_a_while, "full-disk", window=7.0, load=0.93, record=True, copies=False),
+        Cell("slow-consumer", armed_for_a_while, "slow-consumer", window=7.0, load=0.93, copies=False),
     )
 }

@@ -18,7 +18,6 @@ from executors.emulated import EmulatedExecutor
 from sluice.main import run
 from stages.clock import SystemClock
 from stages.intake import Intake
-from stages.planner import PlannerStage
 from stages.worker import WorkerStage
 
 armed = False
@@ -65,6 +64,8 @@ def kill_mid_batch() -> None:
 
 def kill_mid_plan() -> None:
     """The solver is at work."""
+    from stages.planner import PlannerStage  # other stages are to start as fast as they do without us
+
     plain = PlannerStage._solve
 
     async def broken(self: PlannerStage, solve: Any) -> None:
