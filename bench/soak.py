@@ -380,6 +380,7 @@ def main() -> None:
     parser.add_argument("--speed", type=float, default=60.0, help="seconds of the hour in one")
     parser.add_argument("--kafka", help="kafka://host:port (default: start one)")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does: with every process that it started
     given.no_kafka = False
     with tempfile.TemporaryDirectory() as place, kafka_at(given) as url:
         if url is None:

@@ -215,6 +215,7 @@ def main() -> None:
     parser.add_argument("--home", type=Path, default=Path(os.environ.get("SLUICE_HOME", Path.home() / ".sluicegate")))
     arguments = parser.parse_args()
     console = Console()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does: with every process that it started
     verdicts = asyncio.run(_run(arguments, console))
     console.print(table(verdicts))
     raise SystemExit(any(v.faults for v in verdicts))
