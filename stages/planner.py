@@ -205,7 +205,8 @@ class PlannerStage:
                     self._to_lead = action
                     self._stirred.set()
                 case StepDown(reason):
-                    log.warning("planner: stands by: %s", reason)
+                    if self._leading or self._to_lead is not None:  # not where it has ended in good order
+                        log.warning("planner: stands by: %s", reason)
                     self._stop_acting()
 
     async def _lead(self, plans: Follower) -> None:
