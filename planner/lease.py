@@ -54,7 +54,7 @@ class LeaseRead:
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """This candidate ends in good order."""
+    """This candidate ends in good order: it acts no more, and need not be told to step down."""
 
 
 LeaseEvent = CaughtUp | TermSeen | LeaseRead | Ticked | Stopping
@@ -208,8 +208,8 @@ class LeaderLease:
 
     def _stop(self, now: float) -> list[LeaseAction]:
         self._stopping = True
+        self._leading = False
         if not self._holds:
             return []
-        actions = self._lost("it ends")
         self._count += 1
-        return [*actions, self._write(self._own(self._count, released=True), now)]
+        return [self._write(self._own(self._count, released=True), now)]

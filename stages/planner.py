@@ -205,8 +205,7 @@ class PlannerStage:
                     self._to_lead = action
                     self._stirred.set()
                 case StepDown(reason):
-                    if self._leading or self._to_lead is not None:  # not where it has ended in good order
-                        log.warning("planner: stands by: %s", reason)
+                    log.warning("planner: stands by: %s", reason)
                     self._stop_acting()
 
     async def _lead(self, plans: Follower) -> None:
