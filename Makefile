@@ -1,5 +1,8 @@
 # Each target makes what it needs, in .venv at the root. `make help` lists them.
-PYTHON ?= python3.11
+# Your python3 where it is one of those supported, else the newest found, or what is named: make PYTHON=/path/to/one
+PYTHON ?= $(shell for found in python3 python3.13 python3.12 python3.11; do \
+	$$found -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
+	&& { echo $$found; break; }; done)
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
@@ -13,6 +16,7 @@ help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
 
 $(BIN)/python:
+	@test -n "$(PYTHON)" || { echo 'no Python 3.11, 3.12 or 3.13 with venv found: make PYTHON=/path/to/one'; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: $(BIN)/python pyproject.toml requirements.lock
@@ -47,9 +51,10 @@ chaos: $(VENV)/.dev ## faults on brokers of its own, SEEDS=20 each, CELLS=a,b or
 soak: $(VENV)/.dev ## an hour's traffic of a million queries in a quarter of it, memory watched; into reports/bench/
 	$(BIN)/python bench/soak.py --queries 1000000 --speed 4
 
-lock: $(VENV)/.dev ## pin all dependencies again
+lock: $(VENV)/.dev ## pin all dependencies again, one version of each for every Python
 	$(PIP) install uv
-	$(BIN)/uv pip compile --quiet --all-extras --python-version 3.11 --no-header --output-file requirements.lock pyproject.toml
+	$(BIN)/uv pip compile --quiet --universal --fork-strategy fewest --all-extras --python-version 3.11 --no-header \
+		--output-file requirements.lock pyproject.toml
 
 clean: ## remove what was made here
 	rm -rf $(VENV) reports runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,7 +1,8 @@
 """``sluice``: one command, its subcommands in ``sluice.commands``, one module each with ``register(app)``."""
 
 import sys
-from importlib import import_module
+from importlib import import_module, metadata
+from typing import Annotated
 
 import typer
 
@@ -40,13 +41,25 @@ COMMANDS: tuple[str, ...] = (
 """Modules of ``sluice.commands``, in the order of the help page."""
 
 
+def _say_version(asked: bool) -> None:
+    if asked:
+        print(f"sluice {metadata.version('sluicegate')}")  # noqa: T201 - what was asked for, without rich's wrapping
+        raise typer.Exit
+
+
 @app.callback()
-def _root() -> None:
+def _root(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
     """Machine-learning inference on Kafka topics that scales accuracy instead of hardware."""
 
 
 def register_all(asked: str | None = None) -> None:
     """Register the command that was asked for, or all of them: a stage starts faster without what it never runs."""
+    if asked == "--version":
+        return
     names = (asked,) if asked is not None and asked in COMMANDS else COMMANDS
     for name in names:
         import_module(f"sluice.commands.{name}").register(app)

@@ -17,6 +17,9 @@ from rich.table import Table
 from sluice.console import EXIT_FAILED, JsonOption, one_line_errors, out, print_json
 from sluice.settings import Settings, load
 
+SUPPORTED = ((3, 11), (3, 13))
+"""Oldest and newest Python that the suite runs on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -71,7 +74,8 @@ def examine(settings: Settings) -> list[Finding]:
 
 def _python() -> Finding:
     version = ".".join(str(part) for part in sys.version_info[:3])
-    return Finding("Python", sys.version_info[:2] == (3, 11), True, version, "use Python 3.11")
+    oldest, newest = SUPPORTED
+    return Finding("Python", oldest <= sys.version_info[:2] <= newest, True, version, "use Python 3.11, 3.12 or 3.13")
 
 
 def _distribution(name: str, *, needed: bool, remedy: str) -> Finding:

@@ -1,8 +1,17 @@
 """Our folders are import packages as they stand: nobody else may own their names."""
 
+import re
+import subprocess
+import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from sluice.commands.doctor import SUPPORTED
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -20,13 +29,42 @@ def test_every_top_level_package_is_shipped() -> None:
     assert folders - {"tests"} == set(PACKAGES)
 
 
-def test_the_lock_file_pins_every_dependency() -> None:
+PYTHONS = ("3.11", "3.12", "3.13")
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_the_lock_file_pins_every_dependency_once_and_within_what_is_asked_for(python: str) -> None:
+    at = {"python_version": python, "python_full_version": f"{python}.0", "sys_platform": "linux", "extra": ""}
+    lines = [line for line in (ROOT / "requirements.lock").read_text().splitlines() if "==" in line]
+    pins = [pin for pin in map(Requirement, lines) if pin.marker is None or pin.marker.evaluate(at)]
     project = PROJECT["project"]
-    pinned = {
-        line.split("==")[0].strip().lower()
-        for line in (ROOT / "requirements.lock").read_text().splitlines()
-        if "==" in line and not line.lstrip().startswith("#")
-    }
     wanted = [*project["dependencies"], *(d for extra in project["optional-dependencies"].values() for d in extra)]
-    names = {d.split(">")[0].split("[")[0].strip().lower() for d in wanted}
-    assert names <= pinned
+    for one in map(Requirement, wanted):
+        pinned = [str(pin.specifier).removeprefix("==") for pin in pins if pin.name.lower() == one.name.lower()]
+        assert len(pinned) == 1, one
+        assert one.specifier.contains(pinned[0], prereleases=True), one
+
+
+def test_the_pythons_that_are_asked_for_are_those_that_are_looked_for_and_named() -> None:
+    project = PROJECT["project"]
+    asked = SpecifierSet(project["requires-python"])
+    assert [minor for minor in range(5, 30) if f"3.{minor}.5" in asked] == [11, 12, 13]
+    named = {found[1] for line in project["classifiers"] if (found := re.fullmatch(r".* :: (3\.\d+)", line))}
+    assert named == set(PYTHONS)
+    assert SUPPORTED == ((3, 11), (3, 13))
+    assert all(f"python{python}" in (ROOT / "Makefile").read_text() for python in PYTHONS)
+
+
+def test_the_licence_is_in_the_tree_and_in_what_is_shipped() -> None:
+    assert PROJECT["project"]["license"] == "Apache-2.0"
+    assert PROJECT["project"]["license-files"] == ["LICENSE"]
+    text = (ROOT / "LICENSE").read_text()
+    assert "Apache License" in text and "9. Accepting Warranty" in text
+    assert "!LICENSE" in (ROOT / ".dockerignore").read_text().splitlines(), "the image builds from the project file"
+
+
+def test_the_command_says_its_version() -> None:
+    asked = subprocess.run(
+        [sys.executable, "-m", "sluice.main", "--version"], capture_output=True, text=True, check=True
+    )
+    assert asked.stdout == f"sluice {PROJECT['project']['version']}\n"
