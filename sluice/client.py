@@ -146,8 +146,9 @@ class Client:
         """Call ``callback`` with what stands on the status topic and whatever is announced from now on.
 
         ``subject`` "app:<name>": state "safe_mode" before a promise breaks and "promise_kept" once misses are within it
-        again; "over_sustainable_rate", "degrade" and "within_sustainable_rate" of admission. A callback that raises
-        ends this, and the error is logged. Raises ConfigurationError where the client is not connected.
+        again; "over_sustainable_rate", "degrade" and "within_sustainable_rate" of admission. Where the callback raises,
+        that is logged, and it is called with what comes next. Raises ConfigurationError where the client is not
+        connected.
         """
         if self._producer is None:
             raise ConfigurationError("the client is not connected: use `async with Client(…)`")

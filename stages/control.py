@@ -1,10 +1,13 @@
-"""Following a compacted control topic: read to its end before serving, then go on."""
+"""Following a compacted control topic: read to its end before serving, then go on.
+
+What one record does to its reader, that record alone is skipped for: control topics are input like any other.
+"""
 
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
-from domain.errors import InvalidInputError
+from stages.skipping import Skipping
 from streams.ports import Broker, BrokerError, Consumer, Record, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -16,8 +19,7 @@ class Follower:
     """Gives each record of a one-partition topic to ``handle``, from ``start_at``, in order.
 
     ``every_partition``: of a topic with any number of them, in order within each. ``ready`` is set once the end that
-    was seen at the start has been reached. Records that ``handle`` cannot understand (InvalidInputError) are logged and
-    skipped.
+    was seen at the start has been reached. A record at which ``handle`` raises is logged and skipped.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class Follower:
         self._every_partition = every_partition
         self._handle = handle
         self._start_at = start_at
+        self._skipping = Skipping(log)
         self.ready = asyncio.Event()
         self._consumer: Consumer | None = None
 
@@ -82,5 +85,5 @@ class Follower:
     def _take(self, record: Record) -> None:
         try:
             self._handle(record)
-        except InvalidInputError as error:
-            log.warning("%s offset %d skipped: %s", record.topic, record.offset, error)
+        except Exception as error:
+            self._skipping.skipped(record, error)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from domain.errors import InvalidInputError
+from stages.skipping import Skipping
 from streams.ports import Broker, BrokerError, Consumer, Record, TopicPartition
 from streams.topics import Topics
 
@@ -16,7 +16,7 @@ _RETRY = 0.5
 class ResultsReader:
     """``handle`` gets each outcome record that is written after its app was added.
 
-    Records that it cannot understand (InvalidInputError) are logged and skipped; a broker that is away is waited for.
+    A record at which it raises is logged and skipped; a broker that is away is waited for.
     ``gather``: seconds between reads; what comes close together is cheaper read together. ``ready``: whether the first
     apps are read.
     """
@@ -31,6 +31,7 @@ class ResultsReader:
         self._apps: set[str] = set()
         self._adding = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
+        self._skipping = Skipping(log)
         self.ready = False
 
     async def add(self, apps: Iterable[str]) -> None:
@@ -70,5 +71,5 @@ class ResultsReader:
     def _take(self, record: Record) -> None:
         try:
             self._handle(record)
-        except InvalidInputError as error:
-            log.warning("%s offset %d skipped: %s", record.topic, record.offset, error)
+        except Exception as error:
+            self._skipping.skipped(record, error)

@@ -1,14 +1,17 @@
-"""Who follows a control topic, or results, outlasts a broker that is away."""
+"""Who follows a control topic, or results, outlasts a broker that is away, and any record."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
+from domain.errors import InvalidInputError
 from stages import control, results
 from stages.control import Follower
 from stages.results import ResultsReader
+from stages.skipping import Skipping
 from streams.memory import MemoryBroker
 from streams.memory_consumer import MemoryConsumer
 from streams.ports import BrokerError, Record, TopicSpec
@@ -89,3 +92,56 @@ async def test_results_are_read_on_once_the_broker_is_back(
         while not seen:
             await asyncio.sleep(0.01)
     await reader.close()
+
+
+def fragile(seen: list[bytes | None]) -> Callable[[Record], None]:
+    def take(record: Record) -> None:
+        if record.value == b"odd":
+            raise OverflowError("int too large to convert to float")
+        seen.append(record.value)
+
+    return take
+
+
+async def test_a_record_at_which_its_reader_fails_is_skipped_alone(
+    broker: MemoryBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[bytes | None] = []
+    follower = Follower(broker, "plan", fragile(seen))
+    await told(broker, b"odd", b"1")
+    following = asyncio.create_task(follower.run(asyncio.Event()))
+    await follower.ready.wait()
+    await told(broker, b"odd", b"2")
+    async with asyncio.timeout(5.0):
+        await follower.catch_up()
+    assert seen == [b"1", b"2"]
+    assert not following.done()
+    assert "plan offset 0 skipped: OverflowError: int too large" in caplog.text
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+
+
+async def test_a_result_at_which_its_reader_fails_is_skipped_alone(broker: MemoryBroker) -> None:
+    topics = Topics("sluice")
+    await broker.admin().create_topics([TopicSpec(name=topics.results("toy"))])
+    seen: list[bytes | None] = []
+    reader = ResultsReader(broker, topics, fragile(seen))
+    await reader.add(["toy"])
+    await told(broker, b"odd", b"1", topic=topics.results("toy"))
+    async with asyncio.timeout(5.0):
+        while not seen:
+            await asyncio.sleep(0.01)
+    await reader.close()
+
+
+def test_a_flood_of_records_that_are_skipped_is_a_line_a_second(caplog: pytest.LogCaptureFixture) -> None:
+    now = [100.0]
+    skipping = Skipping(logging.getLogger("flood"), lambda: now[0])
+    for offset in range(30):
+        skipping.skipped(Record("t", 0, offset, None, b"", (), 0.0), InvalidInputError("term", "is too large"))
+    now[0] += 1.0
+    skipping.skipped(Record("t", 0, 30, None, b"", (), 0.0), InvalidInputError("term", "is too large"))
+    assert [r.getMessage() for r in caplog.records] == [
+        "t offset 0 skipped: term: is too large",
+        "t offset 30 skipped: term: is too large (29 more since the last such line)",
+    ]
