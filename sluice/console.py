@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Annotated, Any
 
 import orjson
@@ -9,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from domain.errors import SluiceError
+from domain.errors import ConfigurationError, SluiceError
 
 out = Console()
 err = Console(stderr=True)
@@ -26,6 +27,12 @@ def print_json(value: Any) -> None:
     """Write ``value`` as indented JSON to standard output. NaN becomes null. Dataclasses and numpy are understood."""
     options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
     typer.echo(orjson.dumps(value, default=str, option=options).decode())
+
+
+def require_plots() -> None:
+    """Raise ConfigurationError where plots cannot be drawn: before the work that they would show, not after it."""
+    if find_spec("matplotlib") is None:
+        raise ConfigurationError("plots: matplotlib is not installed; pip install 'sluicegate[report]'")
 
 
 @contextmanager

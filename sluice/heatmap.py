@@ -1,12 +1,11 @@
-"""A selection table as a picture: queue length across slack, one colour a variant, in the terminal and as PNG."""
+"""A selection table as a picture: queue length across slack, one colour a variant, in the terminal and as PNG.
+
+Codes are read without matplotlib, which only pictures need.
+"""
 
 import io
 
 import numpy as np
-from matplotlib import colormaps
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import ListedColormap
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from rich.style import Style
 from rich.text import Text
@@ -26,6 +25,10 @@ def actions(table: SelectionTable, phase: int = 0) -> NDArray[np.uint8]:
 
 def png(table: SelectionTable) -> bytes:
     """The picture: slack in milliseconds to the right, queries queued upwards, as far as it makes a difference."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.colors import ListedColormap
+    from matplotlib.figure import Figure
+
     codes = actions(table)
     used = sorted(set(codes.ravel().tolist()))
     index = np.searchsorted(used, codes)
@@ -93,5 +96,7 @@ def _colour(code: int, variants: int) -> tuple[float, float, float]:
     """Pale for the fastest, dark for the most accurate."""
     if code == DROP:
         return _DROP_COLOUR
+    from matplotlib import colormaps
+
     r, g, b, _ = colormaps["viridis"](1.0 - code / max(variants - 1, 1))
     return float(r), float(g), float(b)

@@ -16,7 +16,7 @@ from domain.errors import ConfigurationError, SluiceError
 from simulator.slices.experiment import SliceRun, run_once, together
 from simulator.slices.spec import SliceScenario, slice_scenario
 from simulator.slices.systems import system_of
-from sluice.console import err, out, print_json
+from sluice.console import err, out, print_json, require_plots
 
 Document = Mapping[str, Any]
 
@@ -48,6 +48,8 @@ def compare_slices(
         raise ConfigurationError(f"policies: {', '.join(chosen)} names one twice")
     for name in chosen:
         system_of(scenario, name)
+    if report is not None:
+        require_plots()
     runs = _run_all(document, chosen, [scenario.seed + i for i in range(seeds)], jobs)
     results = {name: together(of_system) for name, of_system in runs.items()}
     if report is not None:

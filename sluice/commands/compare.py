@@ -19,7 +19,7 @@ from simulator.rows import HEADER, row_of
 from simulator.scenario import catalogue_of, scenario_of
 from simulator.slices.spec import is_slices
 from sluice.commands.simulate import SetOption, document_of, save
-from sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, print_json
+from sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, print_json, require_plots
 from sluice.slices import compare_slices
 
 Document = Mapping[str, Any]
@@ -65,6 +65,7 @@ def compare(
             if not compare_live(document, _loads(loads), as_json=as_json):
                 raise typer.Exit(EXIT_FAILED)
             return
+        require_plots()
         names = [name.strip() for name in policies.split(",") if name.strip()] if policies else None
         documents = systems_of(document, names)
         for name, one in documents.items():

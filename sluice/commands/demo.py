@@ -10,9 +10,8 @@ from rich.live import Live
 from rich.table import Table
 
 from sluice.catalogue import open_catalogue
-from sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, print_json
+from sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, print_json, require_plots
 from sluice.demo import DEVICES, DemoResult, demo_trace, run_demo
-from sluice.demo_report import write_report
 from sluice.live import frame
 from sluice.logs import show_logs
 from sluice.observer import Observer
@@ -39,6 +38,7 @@ def demo(
     """Replay a trace whose peak overloads the most accurate variants, and watch accuracy scale with load."""
     show_logs()
     with one_line_errors():
+        require_plots()
         chosen = load(settings, broker=broker, record=record or None)
         chosen = chosen.model_copy(
             update={
@@ -59,6 +59,8 @@ def demo(
                 live.update(frame(observer, elapsed=elapsed, duration=duration))
 
             result = asyncio.run(run_demo(chosen, catalogue, models, folder, arrivals=arrivals, show=show))
+        from sluice.demo_report import write_report  # plots take half a second to import
+
         page = write_report(result, catalogue, report)
     if as_json:
         print_json(result.summary)

