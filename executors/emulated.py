@@ -59,6 +59,21 @@ class EmulatedExecutor:
         self._started = False
         self._overslept = 0.0
 
+    @property
+    def profiled_as(self) -> str:
+        """The device type whose profile it follows."""
+        return self._device_type
+
+    @property
+    def service(self) -> str:
+        """What a batch takes: "median", "p95", or "sampled" around the median."""
+        return "sampled" if self._jitter is not None else self._quantile
+
+    @property
+    def loads(self) -> dict[str, float]:
+        """Seconds that loading took, of each variant that is loaded."""
+        return {name: hosted.loaded.load_s for name, hosted in self._hosted.items()}
+
     async def start(self) -> None:
         """Nothing stands behind it: it only begins to answer."""
         self._started = True

@@ -79,6 +79,11 @@ class Controller:
         self._shortage = ShortageWatch(self._settings.served_enough, self._settings.calm_plans)
 
     @property
+    def settings(self) -> ControllerSettings:
+        """What was set of its decisions."""
+        return self._settings
+
+    @property
     def plan(self) -> Plan | None:
         """The plan in force."""
         return self._plan

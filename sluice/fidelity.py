@@ -12,6 +12,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,119 +22,73 @@ from domain.device import Device, Slice
 from domain.errors import ConfigurationError
 from domain.executor import Executor
 from domain.tensor import TensorSpec
-from executors.devices.gpu import Gpu
 from executors.emulated import EmulatedExecutor
-from planner.controller import Controller
-from planner.registry import planner
-from policies.batching.registry import STATIONS, batching
-from policies.placement.staging import Staging
+from policies.placement.hosting import profiled_as
+from policies.selection.fixed import ModelSwitching, PublishedModelSwitching
+from policies.selection.table import TableSelection
 from profiles.catalogue import Catalogue
 from simulator.arrivals.sampling import ArrivalSource
 from simulator.experiment import arrivals_of, figures_of, run_once
 from simulator.fidelity import Difference, difference
-from simulator.scenario import Scenario, catalogue_of, controller_settings, devices_of, overridden, scenario_of
+from simulator.scenario import Scenario, build, catalogue_of, controller_settings, devices_of, overridden, scenario_of
 from sluice.console import err, out, print_json
 from sluice.observer import Observer
 from sluice.sending import Sender, samples_of
-from sluice.settings import Settings, load
+from sluice.settings import Settings, settings_of
+from sluice.what_ran import what_ran
 from sluice.wiring import System
 from stages.clock import SystemClock
-from stages.planner import PlannerStage
+from stages.planner import STANDS_IN
 from stages.run import Stage, run_stages
-from stages.slice import SliceRunner
-from stages.worker import WorkerStage
 from streams import connect
 
 ROLES = ("admission", "router", "worker", "planner")
 _NUMBER = (TensorSpec("x", "FP32", (1,)),)
 _SETTLE = 10.0
-
-Runner = Callable[[Scenario, int], Awaitable[dict[str, Any]]]
-"""Runs a scenario live with a seed and returns its figures."""
-
-
-@dataclass
-class EmulatedSystem(System):
-    """The live system with a scenario's devices, policies and planner, and emulated executors."""
-
-    scenario: Scenario | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        assert self.scenario is not None
-        self._spec = self.scenario
-        self.devices = devices_of(self._spec)
-
-    def _slice(self, stage: WorkerStage, device: Device, part: Slice, gpu: Gpu | None = None) -> SliceRunner:
-        del gpu  # what is emulated here is no GPU of this machine
-        policy = self._spec.policies.batching
-        return SliceRunner(
-            device=device,
-            part=part,
-            station=STATIONS[self._spec.policies.turns](batching(policy.name, **policy.options)),
-            staging=Staging(device, part, self.catalogue, quantile=self._spec.planner.quantile),
-            policy=policy.name,
-            executor=self._executor(device),
-            catalogue=self.catalogue,
-            clock=self.clock,
-            ends=stage.ends,
-            acknowledge=stage.acknowledge,
-            fails=stage.failed,
-            announce=stage.announce,
-        )
-
-    def _executor(self, device: Device) -> Executor:
-        service = self._spec.simulation.service
-        return EmulatedExecutor(
-            self.catalogue,
-            device.type,
-            quantile="p95" if service == "p95" else "median",
-            jitter=service == "sampled",
-            seed=self._spec.seed + sum(device.name.encode()),
-        )
-
-    def _planner(self, apps: Sequence[str], devices: Sequence[str]) -> list[Stage]:
-        del devices
-        spec = self._spec.planner
-        return [
-            PlannerStage(
-                broker=self.broker,
-                producer=self.producer,
-                topics=self.topics,
-                clock=self.clock,
-                planner=planner(spec.name),
-                apps=apps,
-                make_controller=lambda term, previous: Controller(
-                    self.catalogue,
-                    settings=controller_settings(spec),
-                    term=term,
-                    devices=self.devices,
-                    previous=previous,
-                ),
-            )
-        ]
+_BY_TABLES = frozenset({TableSelection.name, ModelSwitching.name, PublishedModelSwitching.name})
+"""Batching rules that get their tables in another way live: ``bench/selection_live.py`` compares them."""
 
 
-async def run_live(scenario: Scenario, seed: int) -> dict[str, Any]:
-    """The figures of a live run. Takes as long as the trace lasts. Raises ConfigurationError for what is not live."""
+@dataclass(frozen=True, slots=True)
+class LiveRun:
+    """``figures``: as of a simulated run; ``ran``: what ran, as ``what_ran`` reads it, and what became of plans."""
+
+    figures: dict[str, Any]
+    ran: dict[str, Any]
+
+
+Runner = Callable[[Scenario, int], Awaitable[LiveRun]]
+"""Runs a scenario live with a seed."""
+
+
+async def run_live(scenario: Scenario, seed: int) -> LiveRun:
+    """A live run. Takes as long as the trace lasts. Raises ConfigurationError for what is not live."""
     check(scenario)
     began = time.monotonic()
     catalogue = _with_tensors(catalogue_of(scenario))
     arrivals = arrivals_of(scenario, catalogue, seed)
-    async with _running(scenario, catalogue) as built:
+    async with _running(scenario, catalogue) as (built, stages):
         observer = Observer(built.broker, built.topics)
-        sent = await _replay(built, observer, arrivals, scenario.simulation.warm_up_s)
+        sent, behind = await _replay(built, observer, arrivals, scenario.simulation.warm_up_s)
+        ran = what_ran(stages, built.apps)
     summary = observer.fold.summary(arrivals.duration)
     if summary.queries != sent:
         raise ConfigurationError(
             f"{sent} queries were sent and {summary.queries} outcomes came; the run does not count"
         )
-    return figures_of(summary, [plan.solve_s for plan in observer.plans], time.monotonic() - began, seed)
+    plans = observer.plans
+    ran["plans"] = {"published": len(plans), "stand_ins": sum(STANDS_IN in plan.reason for plan in plans)}
+    ran["sent_late_s"] = behind
+    figures = figures_of(summary, [plan.solve_s for plan in plans], time.monotonic() - began, seed)
+    return LiveRun(figures, ran)
 
 
 def check(scenario: Scenario) -> None:
-    """Raises ConfigurationError where the live system cannot do what the scenario asks."""
+    """Raises ConfigurationError where it cannot be simulated, or not be done live: before minutes were spent on it."""
+    build(scenario, time.perf_counter)
+    controller_settings(scenario.planner)
     simulation, policies = scenario.simulation, scenario.policies
+    door = policies.admission
     unknown = {
         "simulation.service: exponential": simulation.service == "exponential",
         "simulation.slow_batches": simulation.slow_batches.probability > 0.0,
@@ -142,15 +97,19 @@ def check(scenario: Scenario) -> None:
         "simulation.stragglers": bool(simulation.stragglers),
         "simulation.loads: exclusive": simulation.loads == "exclusive",
         "policies.routing options": bool(policies.routing.options),
-        "policies.admission": policies.admission is not None,
+        "policies.admission: other than deadline": door is not None and (door.name != "deadline" or bool(door.options)),
+        f"policies.batching: {policies.batching.name}": policies.batching.name in _BY_TABLES,
+        f"planner.name: {scenario.planner.name}": scenario.planner.name.startswith("scaling-"),
+        "apps.*.lengths": any(app is not None and app.lengths for app in (scenario.apps or {}).values()),
         "planner.latency_s": scenario.planner.latency_s != 0.0,
     }
     for name, asked in unknown.items():
         if asked:
-            raise ConfigurationError(f"{name}: emulated devices cannot do that live; leave it out with --live")
+            raise ConfigurationError(f"{name}: emulated devices do not do that live; leave it out with --live")
 
 
-async def _replay(built: System, observer: Observer, arrivals: ArrivalSource, warm_up: float) -> int:
+async def _replay(built: System, observer: Observer, arrivals: ArrivalSource, warm_up: float) -> tuple[int, float]:
+    """Queries sent, and seconds by which one of them was sent late at most."""
     samples = [samples_of(built.apps[app], None, None) for app in arrivals.apps]
     sender = Sender(built.producer, built.topics, SystemClock(), samples, run=uuid.uuid4().hex[:8])
     stop = asyncio.Event()
@@ -162,7 +121,7 @@ async def _replay(built: System, observer: Observer, arrivals: ArrivalSource, wa
         sent = await sender.replay(arrivals)
         with contextlib.suppress(ConfigurationError):
             await _until(lambda: observer.outcomes >= sent.queries, _SETTLE, "")
-        return sent.queries
+        return sent.queries, sent.behind
     finally:
         stop.set()
         await watching
@@ -177,26 +136,69 @@ async def _until(condition: Callable[[], bool], within: float, problem: str) -> 
 
 
 @asynccontextmanager
-async def _running(scenario: Scenario, catalogue: Catalogue) -> AsyncIterator[EmulatedSystem]:
-    settings: Settings = load(
-        None, broker="memory://", routing=scenario.policies.routing.name, worker={"executor": "emulated"}, record=False
-    )
+async def _running(scenario: Scenario, catalogue: Catalogue) -> AsyncIterator[tuple[System, list[Stage]]]:
+    """The live system with what the scenario sets, and its stages."""
+    settings = live_settings(scenario)
     broker = connect(settings.broker)
     producer = broker.producer()
     with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
         path = Path(folder)
-        built = EmulatedSystem(settings, catalogue, path, broker, producer, path, scenario=scenario)
+        built = System(
+            settings,
+            catalogue,
+            path,
+            broker,
+            producer,
+            path,
+            hardware=devices_of(scenario),
+            rules=controller_settings(scenario.planner),
+        )
+        built.make_executor = partial(_executor, scenario, built.catalogue)
         await producer.start()
         await built.create_topics()
+        stages = built.stages(ROLES)
         stop = asyncio.Event()
-        running = asyncio.create_task(run_stages(built.stages(ROLES), stop))
+        running = asyncio.create_task(run_stages(stages, stop))
         try:
-            yield built
+            yield built, stages
         finally:
             stop.set()
             await running
             await producer.stop()
             await broker.close()
+
+
+def live_settings(scenario: Scenario) -> Settings:
+    """Settings of the live system under ``scenario``; its devices and planner's rules are handed over as they are."""
+    spec, policies = scenario.planner, scenario.policies
+    return settings_of(
+        f"scenario {scenario.name}",
+        {
+            "broker": "memory://",
+            "routing": policies.routing.name,
+            "worker": {
+                "executor": "emulated",
+                "batching": policies.batching.name,
+                # A guard is what the scenario says it is: the live system's own is not what is simulated.
+                "guard_s": 0.0,
+                "batching_options": policies.batching.options,
+                "turns": policies.turns,
+                "heartbeat_s": scenario.simulation.heartbeat_s,
+            },
+            "planner": {"name": spec.name, "quantile": spec.quantile},
+        },
+    )
+
+
+def _executor(scenario: Scenario, catalogue: Catalogue, device: Device, part: Slice) -> Executor:
+    service = scenario.simulation.service
+    return EmulatedExecutor(
+        catalogue,
+        profiled_as(catalogue, device, part),
+        quantile="p95" if service == "p95" else "median",
+        jitter=service == "sampled",
+        seed=scenario.seed + sum(f"{device.name}/{part.name}".encode()),
+    )
 
 
 def _with_tensors(catalogue: Catalogue) -> Catalogue:
@@ -217,14 +219,18 @@ def at_load(document: Mapping[str, Any], load_: float) -> Scenario:
 async def fidelity(
     document: Mapping[str, Any], loads: Sequence[float], seed: int, runner: Runner = run_live
 ) -> dict[str, dict[str, Any]]:
-    """For each load: the figures live and simulated, and how far apart they are."""
+    """For each load: the figures live and simulated, how far apart they are, and what ran live."""
     result: dict[str, dict[str, Any]] = {}
     for load_ in loads:
         scenario = at_load(document, load_)
         live = await runner(scenario, seed)
         simulated = run_once(scenario, seed, time.perf_counter).figures()
-        apart = difference(live, simulated)
-        result[f"x{load_:g}"] = {"live": live, "simulated": simulated, "difference": asdict(apart)}
+        result[f"x{load_:g}"] = {
+            "live": live.figures,
+            "simulated": simulated,
+            "difference": asdict(difference(live.figures, simulated)),
+            "ran_live": live.ran,
+        }
     return result
 
 
@@ -251,7 +257,20 @@ def compare_live(document: Mapping[str, Any], loads: Sequence[float], *, as_json
         table.add_row("", "apart", "", violations, accuracy, f"{d['throughput_percent']:+.2f} %", "", "")
         table.add_section()
     out.print(table)
+    for name, one in found.items():
+        out.print(f"{name} ran live: {_told(one['ran_live'])}", style="dim", markup=False, highlight=False)
     return small
+
+
+def _told(ran: Mapping[str, Any]) -> str:
+    planner, plans = ran["planner"], ran["plans"]
+    routing = ", ".join(sorted(set(ran["routing"].values())))
+    return (
+        f"planner {planner['name']} every {planner['period_s']:g} s ({plans['published']} plans, "
+        f"{plans['stand_ins']} of them stand-ins), batching {', '.join(ran['batching'])}, "
+        f"routing {routing}, admission {ran['admission']}; "
+        f"queries were sent {1e3 * ran['sent_late_s']:.0f} ms late at most"
+    )
 
 
 def _cells(figures: Mapping[str, Any]) -> tuple[str, ...]:

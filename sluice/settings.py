@@ -1,7 +1,7 @@
 """Settings: one YAML file, environment overrides (``SLUICE_…``, nested by ``__``), validated at start-up."""
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -289,6 +289,31 @@ class Settings(BaseSettings):
             return tuple(d.device() for d in self.devices)
         count = max(2, len(os.sched_getaffinity(0)))
         return tuple(Device(name=f"cpu{i}", type="cpu") for i in range(count))
+
+
+class _Alone(Settings):
+    """The same, of what is passed in and nothing else."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Not the environment."""
+        del settings_cls, env_settings, dotenv_settings, file_secret_settings
+        return (init_settings,)
+
+
+def settings_of(what: str, values: Mapping[str, Any]) -> Settings:
+    """Settings of these values alone, whatever the environment says. Raises ConfigurationError as ``load`` does."""
+    try:
+        return _Alone(**values)
+    except ValidationError as error:
+        raise ConfigurationError(describe(error, what)) from error
 
 
 def load(file: Path | None = None, **overrides: Any) -> Settings:

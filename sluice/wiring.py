@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, final
 
 from domain.app import App
 from domain.device import Device, Slice
@@ -45,13 +45,22 @@ from stages.worker import WorkerStage
 from streams.ports import Broker, Producer
 from streams.topics import Topics
 
+if TYPE_CHECKING:
+    from planner.controller_settings import ControllerSettings
+
 ROLES = ("admission", "router", "worker", "demand", "planner", "scaler", "procurement", "sink", "http", "web")
 """Process roles, upstream first. Those that the settings do not ask for are not part of "all"."""
 
 
+@final
 @dataclass
 class System:
-    """What the stages of one process share. ``models``: the catalogue's folder."""
+    """What the stages of one process share. ``models``: the catalogue's folder.
+
+    ``hardware``: the devices, and ``rules``: of the planner's decisions, in place of what the settings say of them.
+    ``make_executor`` may be set before stages are made. Nothing derives from it: a method that was overridden once and
+    is called no more would pass unseen.
+    """
 
     settings: Settings
     catalogue: Catalogue
@@ -60,11 +69,13 @@ class System:
     producer: Producer
     run_folder: Path
     telemetry: Telemetry = field(default_factory=Telemetry)
+    hardware: tuple[Device, ...] | None = None
+    rules: "ControllerSettings | None" = None
 
     def __post_init__(self) -> None:
         self.topics = Topics(self.settings.prefix)
         self.clock = SystemClock()
-        self.devices = self.settings.all_devices()
+        self.devices = self.settings.all_devices() if self.hardware is None else self.hardware
         self.gpus = Gpus(self.settings)
         self._driven = frozenset(driven(self.settings.scaling, self.settings.procurement, self.devices))
         if both := sorted(self._driven & set(self.settings.planner.spare)):
@@ -97,7 +108,7 @@ class System:
             self.broker.transactions("check")  # a broker without transactions is an error now
             self.exactly_once = partial(ExactlyOnce, self.broker.transactions)
         self._logs: list[TextIO] = []
-        self.make_executor: Callable[[Device], Executor] = partial(executor_of, self)
+        self.make_executor: Callable[[Device, Slice], Executor] = partial(executor_of, self)
 
     async def create_topics(self, apps: Mapping[str, App] | None = None) -> None:
         """Create what does not exist, of all that is served where ``apps`` are not named."""
@@ -228,8 +239,9 @@ class System:
     def hosted(self, app: str, plan: Plan, *, burst: bool = False) -> tuple[HostedOn, ...]:
         """What ``plan`` has each slice run of ``app``; ``burst``: in batches as large as the SLO bears."""
         devices = {d.name: replace(d, slices=plan.geometries.get(d.name, d.slices)) for d in self.devices}
+        quantile = self.settings.planner.quantile
         placed = [p for p in plan.of_app(app) if p.device in devices]
-        return tuple(hosted_on(self.known, devices[p.device], p, "p95", burst=burst) for p in placed)
+        return tuple(hosted_on(self.known, devices[p.device], p, quantile, burst=burst) for p in placed)
 
     def recut(self, device: str, slices: tuple[Slice, ...]) -> None:
         """A worker states the slices of its device."""

@@ -96,6 +96,11 @@ class AdmissionStage:
         """Of the stage, for logs."""
         return "admission"
 
+    @property
+    def policy(self) -> AdmissionPolicy:
+        """What lets queries in."""
+        return self._policy
+
     async def run(self, stop: asyncio.Event) -> None:
         """Admit until ``stop``, then drain."""
         await self._outbox.start()

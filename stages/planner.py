@@ -24,6 +24,7 @@ from domain.events import ControllerEvent, Ticked
 from domain.plan import Plan
 from planner.asking import Solve, Solved
 from planner.controller import Controller
+from planner.controller_settings import ControllerSettings
 from planner.fallback import answered
 from planner.greedy import GreedyFill
 from planner.hearing import Hearing
@@ -56,6 +57,8 @@ from streams.topics import Topics
 
 log = logging.getLogger(__name__)
 
+STANDS_IN = "stands in"
+"""Ends the reason of a plan that a heuristic made while the planner's own was awaited."""
 _TICK = 0.1
 _SWEEP_EVERY = 0.5
 _CATCH_UP = 0.5
@@ -138,6 +141,16 @@ class PlannerStage:
         self._fences: dict[str, int] = {}
         self._inventory = Inventory()
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def planner(self) -> Planner:
+        """What plans are asked of."""
+        return self._planner
+
+    @property
+    def settings(self) -> ControllerSettings:
+        """Those of its decisions."""
+        return self._controller.settings
 
     async def run(self, stop: asyncio.Event) -> None:
         """Plan while this one leads, listen while another does, until ``stop``."""
@@ -348,7 +361,7 @@ class PlannerStage:
             if not work.done():
                 stand_in = await asyncio.to_thread(answered, GreedyFill(), solve.problem.merged())
                 took = self._clock.monotonic() - started
-                reason = f"{solve.reason}; {self._planner.name} is late, greedy-fill stands in"
+                reason = f"{solve.reason}; {self._planner.name} is late, greedy-fill {STANDS_IN}"
                 self._tell(Solved(stand_in, reason, took, solve.number, provisional=True))
             allocation = await work
         finally:

@@ -119,6 +119,11 @@ class RouterStage:
         """Of the stage, for logs."""
         return f"router {self.app}"
 
+    @property
+    def policy(self) -> RoutingPolicy:
+        """What chooses devices."""
+        return self._routes.policy
+
     async def registered(self, served: Catalogue) -> None:
         """The registry changed: what the plan in force hosts may be known by now, and what was promised may differ."""
         app = served.apps.get(self.app)

@@ -139,6 +139,16 @@ class SliceRunner:
         self._book = StreamBook((device.name, part.name))
 
     @property
+    def station(self) -> Any:
+        """What decides upon batches."""
+        return self._station
+
+    @property
+    def executor(self) -> Executor:
+        """What runs them."""
+        return self._executor
+
+    @property
     def queued(self) -> int:
         """Queries waiting or running."""
         return len(self._waiting)

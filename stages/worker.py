@@ -141,6 +141,16 @@ class WorkerStage:
         """Of the stage, for logs."""
         return f"worker {self.device.name}"
 
+    @property
+    def options(self) -> WorkerOptions:
+        """What was set of it."""
+        return self._options
+
+    @property
+    def slices(self) -> Mapping[str, SliceRunner]:
+        """Its slices by name, as it is cut just now."""
+        return dict(self._slices.named())
+
     async def registered(self, served: Catalogue) -> None:
         """The registry changed: a plan that was held because of it can be followed now."""
         for runner in self._slices:

@@ -106,6 +106,12 @@ class Station:
         """Queries of ``app`` waiting."""
         return sum(lane.policy.queued for lane in self._lanes if lane.app == app)
 
+    @property
+    def policies(self) -> dict[tuple[str, str], BatchingPolicy]:
+        """(app, class) -> the policy that batches its queries, of all that came or is hosted so far."""
+        classes = {True: QueryClass.STRICT, False: QueryClass.BEST_EFFORT}
+        return {(lane.app, classes[lane.strict].value): lane.policy for lane in self._lanes}
+
     def policy_of(self, app: str) -> BatchingPolicy:
         """The policy that batches the strict queries of ``app``."""
         return self._lane(app, QueryClass.STRICT).policy

@@ -5,7 +5,7 @@ answered by the next. A slice loads and hosts for whatever is answered within th
 in larger batches; rules that must not do that keep the limit themselves.
 """
 
-from domain.device import WHOLE, Device, profile_type
+from domain.device import WHOLE, Device, Slice, profile_type
 from domain.events import Hosted, HostedOn
 from domain.plan import Placement
 from domain.profile import Profile, Quantile
@@ -17,6 +17,12 @@ def profile_on(catalogue: Catalogue, device: Device, part: str, variant: str) ->
     kind = next((p.profile for p in device.slices if p.name == part), WHOLE)
     sliced = catalogue.profiles.get((variant, profile_type(device.type, kind))) if kind != WHOLE else None
     return sliced if sliced is not None else catalogue.profiles[variant, device.type]
+
+
+def profiled_as(catalogue: Catalogue, device: Device, part: Slice) -> str:
+    """What profiles call a slice: by its own name where anything is profiled on it, else its device's."""
+    kind = profile_type(device.type, part.profile)
+    return kind if kind in catalogue.device_types else device.type
 
 
 def largest_batch(catalogue: Catalogue, profile: Profile, quantile: Quantile) -> int:

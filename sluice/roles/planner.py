@@ -34,7 +34,7 @@ def planner_stages(system: "System", apps: "Sequence[str]") -> list[Stage]:
     scales = settings.scaling != "off"
     shares = settings.name.startswith("allocation") and settings.geometry == "off" and not scales
     chosen = ScalingPlanner(exact=settings.scaling == "ilp") if scales else planner(settings.name)
-    rules = ControllerSettings(
+    rules = system.rules or ControllerSettings(
         plan_period=min(settings.period_s, TICK) if scales else settings.period_s,
         device_timeout=settings.device_timeout_s,
         quantile=settings.quantile,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from domain.device import Device, Slice, profile_type
 from domain.executor import Executor
 from policies.batching.registry import STATIONS, batching, takes
+from policies.placement.hosting import profiled_as
 from policies.placement.staging import Staging
 from stages.control import Follower
 from stages.holding import HoldingOptions
@@ -28,7 +29,7 @@ def worker_stage(system: "System", device: Device) -> WorkerStage:
         runners = []
         for part in device.slices:
             executor = (
-                system.make_executor(device)
+                system.make_executor(device, part)
                 if gpu is None
                 else system.gpus.executor(gpu, device, part, system.known, system.model_folders)
             )
@@ -65,14 +66,14 @@ def worker_stage(system: "System", device: Device) -> WorkerStage:
     return stage
 
 
-def executor_of(system: "System", device: Device) -> Executor:
-    """What runs models on a device that is no GPU."""
+def executor_of(system: "System", device: Device, part: Slice) -> Executor:
+    """What runs models on a slice of a device that is no GPU of this machine."""
     from executors.emulated import EmulatedExecutor
     from executors.onnx import OnnxExecutor
     from executors.runtime import Runtime
 
     if system.settings.worker.executor == "emulated":
-        return EmulatedExecutor(system.known, device.type)
+        return EmulatedExecutor(system.known, profiled_as(system.known, device, part))
     threads = {d.name: d.threads for d in system.settings.devices}
     return OnnxExecutor(system.model_folders, system.known.apps, Runtime(threads=threads.get(device.name, 1)))
 
@@ -88,7 +89,7 @@ def _runner(system: "System", stage: WorkerStage, device: Device, part: Slice, e
         device=device,
         part=part,
         station=system.recorded(station, f"worker-{device.name}-{part.name}"),
-        staging=Staging(device, part, system.known),
+        staging=Staging(device, part, system.known, quantile=system.settings.planner.quantile),
         policy=name,
         executor=executor,
         catalogue=system.known,

@@ -82,7 +82,7 @@ async def test_queries_before_the_first_plan_are_answered_or_expire_on_time(brok
 
 async def test_a_query_that_breaks_the_model_fails_alone(broker_url: str, tmp_path: Path) -> None:
     def brittle(system: System) -> None:
-        system.make_executor = lambda device: Brittle(system.catalogue, device.type)
+        system.make_executor = lambda device, part: Brittle(system.catalogue, device.type)
 
     settings = settings_for(broker_url, tmp_path, devices=1)
     async with running(settings, connect(broker_url), change=brittle) as run:

@@ -194,7 +194,7 @@ def slowed(factor: float) -> Any:
     """A change to the system: its devices take ``factor`` times as long as profiled."""
 
     def change(system: System) -> None:
-        system.make_executor = lambda device: EmulatedExecutor(system.catalogue, device.type, slowdown=factor)
+        system.make_executor = lambda device, part: EmulatedExecutor(system.catalogue, device.type, slowdown=factor)
 
     return change
 

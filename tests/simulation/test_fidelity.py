@@ -8,7 +8,8 @@ import pytest
 from domain.errors import ConfigurationError
 from simulator.fidelity import Difference, difference
 from simulator.scenario import Scenario, overridden, read_scenario, scenario_of
-from sluice.fidelity import check, fidelity, run_live
+from sluice.fidelity import LiveRun, check, fidelity, run_live
+from sluice.wiring import System
 
 SMALL = Path(__file__).resolve().parents[2] / "examples" / "scenarios" / "small.yaml"
 
@@ -37,23 +38,29 @@ def test_differences_are_in_points_and_percent_of_the_simulated() -> None:
         {"simulation.stragglers": [{"device": "cpu0", "factor": 2}]},
         {"simulation.loads": "exclusive"},
         {"planner.latency_s": 1.0},
+        {"policies.admission": "sustainable"},
+        {"planner.name": "scaling-greedy"},
+        {"policies.batching": {"name": "adaptive", "gard_s": 0.005}},
+        {"planner.demand": {"alhpa": 0.5}},
     ],
 )
 def test_what_cannot_be_done_live_is_refused_by_name(field: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match=next(iter(field))):
+    named = {"policies.batching": "gard_s", "planner.demand": "alhpa"}.get(next(iter(field)), next(iter(field)))
+    with pytest.raises(ConfigurationError, match=named):
         check(scenario_of(_document(**field)))
 
 
 async def test_each_load_is_run_on_both_sides() -> None:
     seen = []
 
-    async def runner(scenario: Scenario, seed: int) -> dict[str, Any]:
+    async def runner(scenario: Scenario, seed: int) -> LiveRun:
         seen.append((scenario.traces.scale, seed))
-        return {"effective_accuracy": 0.9, "goodput_qps": 1.0, "violation_ratio": 0.5}
+        return LiveRun({"effective_accuracy": 0.9, "goodput_qps": 1.0, "violation_ratio": 0.5}, {"routing": {"a": "b"}})
 
     found = await fidelity(_document(duration_s=5), [0.5, 2.0], 4, runner)
     assert seen == [(0.5, 4), (2.0, 4)]
     assert list(found) == ["x0.5", "x2"]
+    assert found["x2"]["ran_live"] == {"routing": {"a": "b"}}
     assert found["x2"]["simulated"]["queries"] > 2 * found["x0.5"]["simulated"]["queries"]
     assert found["x2"]["difference"]["violation_points"] > 40.0
 
@@ -67,3 +74,87 @@ async def test_a_short_live_run_answers_as_the_simulation_does() -> None:
     # Wide: a busy machine answers late; accuracy follows the plans, which must be alike.
     assert live["violation_ratio"] < 0.2
     assert live["effective_accuracy"] == pytest.approx(simulated["effective_accuracy"], abs=0.03)
+
+
+KNOBS: dict[str, Any] = {
+    "duration_s": 2,
+    "traces.qps": [40, 60],
+    "apps": {"images": {"slo_ms": 340, "class": "best_effort"}, "words": {"slo_ms": 170, "min_accuracy": 0.9}},
+    "devices": [
+        {"type": "cpu", "count": 2, "memory_mb": 900, "price": 0.4, "spot": True},
+        {"type": "gpu", "count": 1, "slices": [{"name": "left", "memory_mb": 70}, {"name": "right", "memory_mb": 80}]},
+    ],
+    "policies.admission": "deadline",
+    "policies.routing": "packing",
+    "policies.turns": "duty-cycle",
+    "planner.name": "greedy-fill",
+    "planner.period_s": 3.0,
+    "planner.burst_interval_s": 1.5,
+    "planner.device_timeout_s": 4.0,
+    "planner.headroom": 1.3,
+    "planner.capacity": "largest-batch",
+    "planner.quantile": "median",
+    "planner.variants_per_device": 3,
+    "planner.switching_weight": 0.25,
+    "planner.money_weight": 0.01,
+    "planner.budget": 50.0,
+    "planner.strict_on_demand": 0.125,
+    "planner.max_loads": 7,
+    "planner.demand": {"alpha": 0.55},
+    "simulation.service": "p95",
+    "simulation.heartbeat_s": 0.3,
+    "simulation.warm_up_s": 3.0,
+}
+
+
+async def test_every_knob_of_a_scenario_reaches_what_runs_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is at its default, and the environment says something else."""
+    monkeypatch.setenv("SLUICE_PLANNER__PERIOD_S", "8")
+    monkeypatch.setenv("SLUICE_WORKER__BATCHING", "eager")
+    document = _document(**KNOBS)
+    document["policies"]["batching"] = {"name": "static", "size": 3, "timeout_s": 0.025}
+    document["catalogue"]["variants"][4]["load_s"] = 0.7  # words-large
+    live = await run_live(scenario_of(document), 2)
+    ran = live.ran
+    assert live.figures["queries"] > 40
+
+    planner = ran["planner"]
+    assert planner.pop("demand")["alpha"] == 0.55
+    assert planner == {name.removeprefix("planner."): value for name, value in KNOBS.items() if _is_rule(name)}
+    assert ran["routing"] == {"images": "packing", "words": "packing"}
+    assert ran["admission"] == "deadline"
+    assert ran["batching"] == ["static"]
+    assert ran["apps"] == {
+        "images": {"slo_s": 0.34, "class": "best_effort", "min_accuracy": 0.0},
+        "words": {"slo_s": 0.17, "class": "strict", "min_accuracy": 0.9},
+    }
+    devices = ran["devices"]
+    assert {name: tuple(device["slices"]) for name, device in devices.items()} == {
+        "cpu0": ("whole",),
+        "cpu1": ("whole",),
+        "gpu0": ("left", "right"),
+    }
+    assert (devices["cpu1"]["price"], devices["cpu1"]["spot"], devices["cpu1"]["memory_bytes"]) == (
+        0.4,
+        True,
+        900 << 20,
+    )
+    assert {device["heartbeat_s"] for device in devices.values()} == {0.3}
+    parts = [(device["type"], part) for device in devices.values() for part in device["slices"].values()]
+    assert {part["turns"] for _, part in parts} == {"duty-cycle"}
+    assert {part["service"] for _, part in parts} == {"p95"}
+    assert all(part["profiled_as"] == kind for kind, part in parts)
+    rules = [one for _, part in parts for one in part["batching"].values()]
+    assert rules and all(one == {"name": "static", "size": 3, "timeout_s": 0.025} for one in rules)
+    loads = {name: seconds for _, part in parts for name, seconds in part["loads_s"].items()}
+    assert loads["words-large"] >= 0.7
+    assert all(seconds >= 0.5 for seconds in loads.values())
+
+
+def _is_rule(name: str) -> bool:
+    return name.startswith("planner.") and name != "planner.demand"
+
+
+def test_nothing_derives_from_the_system() -> None:
+    """A subclass whose methods were called no more once ran defaults for a scenario; checks of types refuse another."""
+    assert System.__final__  # type: ignore[attr-defined]
