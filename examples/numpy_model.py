@@ -1,11 +1,12 @@
-"""A model of one's own with nothing but NumPy: which of four clouds does a point belong to.
+"""Models of one's own with nothing but NumPy: which of four clouds does a point belong to.
 
     python examples/numpy_model.py my-model
-    sluice register my-model/model.onnx --app clouds --validation my-model/rows.npz
+    sluice register my-model/*.onnx --app clouds --validation my-model/rows.npz
     sluice up                          # and, in a second terminal:
     sluice infer --app clouds
 
-Random ReLU features and a least-squares head: a two-layer network without a training loop.
+Random ReLU features and a least-squares head: two-layer networks without a training loop, a small one, a medium one
+and a large one, so that there is something to scale between.
 """
 
 import sys
@@ -15,7 +16,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-FEATURES, HIDDEN, CLASSES = 16, 256, 4
+FEATURES, CLASSES = 16, 4
+HIDDEN = {"small": 48, "medium": 384, "large": 3072}
 
 
 def rows(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -27,16 +29,13 @@ def rows(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     return (points * radii[:, None]).astype(np.float32), labels
 
 
-def main(folder: Path) -> None:
-    """Fit on 4,000 rows; write the graph, and 1,000 other rows with their labels."""
-    folder.mkdir(parents=True, exist_ok=True)
-    rng = np.random.default_rng(0)
-    x, y = rows(4000, rng)
-    filters = rng.standard_normal((FEATURES, HIDDEN)).astype(np.float32)
-    biases = rng.standard_normal(HIDDEN).astype(np.float32)
-    hidden = np.maximum(x @ filters + biases, 0.0)
-    gram = hidden.T @ hidden + np.eye(HIDDEN)
-    head = np.linalg.solve(gram, hidden.T @ (np.eye(CLASSES)[y] - 1.0 / CLASSES)).astype(np.float32)
+def fitted(x: np.ndarray, y: np.ndarray, hidden: int, rng: np.random.Generator) -> onnx.ModelProto:
+    """A network of so many hidden units as a graph; the rows it is fitted on."""
+    filters = rng.standard_normal((FEATURES, hidden)).astype(np.float32)
+    biases = rng.standard_normal(hidden).astype(np.float32)
+    activated = np.maximum(x @ filters + biases, 0.0).astype(np.float64)
+    gram = activated.T @ activated + 0.1 * hidden * np.eye(hidden)
+    head = np.linalg.solve(gram, activated.T @ (np.eye(CLASSES)[y] - 1.0 / CLASSES)).astype(np.float32)
 
     constants = {"filters": filters, "biases": biases, "head": head}
     graph = helper.make_graph(
@@ -52,12 +51,19 @@ def main(folder: Path) -> None:
         [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["n", CLASSES])],
         [numpy_helper.from_array(value, name) for name, value in constants.items()],
     )
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), folder / "model.onnx"
-    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def main(folder: Path) -> None:
+    """Fit on 6,000 rows; write the graphs, and 1,000 other rows with their labels."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    x, y = rows(6000, rng)
+    for name, hidden in HIDDEN.items():
+        onnx.save(fitted(x, y, hidden, rng), folder / f"{name}.onnx")
     x, y = rows(1000, rng)
     np.savez(folder / "rows.npz", point=x, label=y)
-    print(f"wrote {folder}/model.onnx and {folder}/rows.npz")
+    print(f"wrote {', '.join(f'{folder}/{name}.onnx' for name in HIDDEN)} and {folder}/rows.npz")
 
 
 if __name__ == "__main__":

@@ -19,12 +19,16 @@ _UNSCORED = metrics.Score(0.0, 0.0)
 
 @dataclass(slots=True)
 class Made:
-    """One that was made: its answers on the scored rows, its scores and its profiles by device type."""
+    """One that was made: its answers on the scored rows, its scores and its profiles by device type.
+
+    ``recipe``: with the label of its model before it, where there are several. ``model``: that label.
+    """
 
     recipe: str
     variant: Variant
     answers: Array
     finite: bool
+    model: str = ""
     score: metrics.Score = _UNSCORED
     gap: metrics.Score = _UNSCORED
     profiles: dict[str, Profile] = field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""Registration: from a trained model and labelled rows to an app that is served, as a job that can be interrupted.
+"""Registration: from trained models and labelled rows to an app that is served, as a job that can be interrupted.
 
-``register(Request(model=..., app=..., validation=...))`` does what ``sluice register`` does. Steps: check the model (in
-a child process), read the validation set, make the candidates, run each on the rows kept for scoring, profile them
+``register(Request(model=..., app=..., validation=...))`` does what ``sluice register`` does. Steps: check the models
+(in a child process), read the validation set, make the candidates, run each on the rows kept for scoring, profile them
 interleaved, choose, publish. Each step's result is kept as it comes; the same request goes on from there. Nothing is
 visible to anyone before the catalogue is replaced, at the end, in one step.
 """
@@ -9,6 +9,7 @@ visible to anyone before the catalogue is replaced, at the end, in one step.
 import asyncio
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -16,7 +17,6 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from domain.errors import InvalidInputError
-from executors.generator import check_model
 from executors.measure import Progress, silent
 from executors.prepare import home_folder, machine
 from policies.dropping.rate import window_bound
@@ -26,6 +26,7 @@ from profiles.folder import digest_of
 from profiles.generation import metrics
 from profiles.generation.validation import ValidationSet, read_validation
 from profiles.registered import Record, Registered
+from sluice.given import Given, check_models
 from sluice.journal import Journal
 from sluice.registration_job import DEFAULT_SLO, Job, Request
 
@@ -35,12 +36,16 @@ GENERATOR = "3"
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What came of it. ``known``: the same had been registered before; ``resumed``: it was begun before."""
+    """What came of it. ``known``: the same had been registered before; ``resumed``: it was begun before.
+
+    ``replaced``: the version that was served until then and the files of its models, empty where none was.
+    """
 
     record: Record
     folder: Path
     known: bool = False
     resumed: bool = False
+    replaced: str = ""
 
 
 def register(request: Request, home: Path | None = None, progress: Progress = silent) -> Registration:
@@ -52,10 +57,9 @@ async def register_model(request: Request, home: Path | None = None, progress: P
     """Register. Cancelled, it leaves what it has done to the next time the same is asked."""
     _check_request(request)
     registered = Registered(home or home_folder())
-    progress("check the model", 0.0)
-    model, interface = await check_model(request.model, request.limits)
-    rows = await asyncio.to_thread(read_validation, request.validation, interface.inputs)
-    key = _key(request, model, rows)
+    given = await check_models((request.model, *request.others), request.limits, progress)
+    rows = await asyncio.to_thread(read_validation, request.validation, given[0].interface.inputs)
+    key = _key(request, given, rows)
     with registered.locked(f"{request.app}-job", wait=False):
         known = registered.find(request.app, key)
         if known is not None:
@@ -63,13 +67,15 @@ async def register_model(request: Request, home: Path | None = None, progress: P
                 registered.publish(known)
             return Registration(known, registered.folder, known=True)
         journal = Journal(registered.folder / "jobs" / f"{request.app}-{key[:16]}")
-        job = Job(request, registered, journal, key, model, interface, rows, progress)
+        job = Job(request, registered, journal, key, given, rows, progress)
         record = await job.run()
+        before = registered.served_record(request.app)
         registered.keep(record, job.samples())
         registered.publish(record)
         journal.remove()
     progress("registered", 1.0)
-    return Registration(record, registered.folder, resumed=journal.resumed)
+    replaced = f"version {before.version} ({before.source})" if before is not None else ""
+    return Registration(record, registered.folder, resumed=journal.resumed, replaced=replaced)
 
 
 def _check_request(request: Request) -> None:
@@ -92,10 +98,11 @@ def _check_request(request: Request) -> None:
         raise InvalidInputError(what, f"{fault['input']!r:.80}: {fault['msg']}") from error
 
 
-def _key(request: Request, model: bytes, rows: ValidationSet) -> str:
+def _key(request: Request, given: Sequence[Given], rows: ValidationSet) -> str:
+    digests = [[one.label, digest_of(one.model)] for one in given]
     decides = {
         "generator": GENERATOR,
-        "model": digest_of(model),
+        **({"model": digests[0][1]} if len(given) == 1 else {"models": digests}),
         "validation": rows.digest,
         "metric": request.metric,
         "slo": request.slo,

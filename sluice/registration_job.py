@@ -1,10 +1,11 @@
-"""The steps of one registration, from a checked model to the record of its candidates.
+"""The steps of one registration, from checked models to the record of their candidates.
 
 Rules. Rows are split once, by a seed: a part, never scored, calibrates static quantisation; all candidates are scored
-on the same rest. Only the registered model must work; a candidate that fails is listed with the reason. Each step's
+on the same rest. Only registered models must work; a candidate that fails is listed with the reason. Each step's
 result is in the journal before the next begins.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,13 +27,14 @@ from profiles.document import MAX_ROW_BYTES, AppDocument, app_to_document, varia
 from profiles.folder import digest_of, model_path, save_model
 from profiles.generation import metrics
 from profiles.generation.answers import AnswerOutput, answer_output, answers_of, check_skill, check_truth
-from profiles.generation.batch_axis import Interface, check_varying
+from profiles.generation.batch_axis import check_varying
 from profiles.generation.choice import Candidate, verdicts
 from profiles.generation.recipes import ORIGINAL, RECIPES
 from profiles.generation.validation import Array, ValidationSet, row_bytes
 from profiles.profiler import BATCH_SIZES, Effort, shorter_lengths
 from profiles.registered import Record, Registered
 from sluice.candidates import Made, document_of, targets
+from sluice.given import Given
 from sluice.journal import Journal, KeptSweep
 
 _CALIBRATION_ROWS = 128
@@ -43,7 +45,9 @@ DEFAULT_SLO = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What to register. ``slo``: seconds (None: 0.1, or five times what the model takes, if that is more).
+    """What to register. ``others``: further models of the same task, smaller and larger ones, to scale between.
+
+    ``slo``: seconds (None: 0.1, or five times what the model takes, if that is more).
 
     ``threads``: device types to profile for besides a CUDA device where there is one: 1 is ``cpu``, n is ``cpu<n>``.
     ``chance_allowed``: also take a model that does no better than chance on the validation set. ``run_timeout``:
@@ -54,6 +58,7 @@ class Request:
     model: Path
     app: str
     validation: Path
+    others: tuple[Path, ...] = ()
     metric: str = "accuracy"
     slo: float | None = None
     threads: tuple[int, ...] = (1,)
@@ -76,8 +81,7 @@ class Job:
         registered: Registered,
         journal: Journal,
         key: str,
-        model: bytes,
-        interface: Interface,
+        given: Sequence[Given],
         rows: ValidationSet,
         progress: Progress,
     ) -> None:
@@ -86,15 +90,17 @@ class Job:
         self._folder = registered.folder
         self._journal = journal
         self._key = key
-        self._source = model
-        self._interface = interface
+        self._given = given
         self._all_rows = rows
         self._progress = progress
         self._version = 1 + max(registered.versions(request.app), default=0)
+        interface = given[0].interface
         shapes = {name: array.shape[1:] for name, array in rows.inputs.items()}
         if row_bytes(interface.inputs, shapes) > MAX_ROW_BYTES:
             raise InvalidInputError("validation", f"a row has over {MAX_ROW_BYTES} bytes; that cannot be sent")
-        check_varying(request.varying, interface.inputs)
+        for one in given:
+            with one.blamed():
+                check_varying(request.varying, one.interface.inputs)
         self._inputs = tuple(
             TensorSpec(p.name, p.datatype, shapes[p.name], p.name in request.varying) for p in interface.inputs
         )
@@ -109,59 +115,75 @@ class Job:
 
     async def run(self) -> Record:
         """All steps; the record, not yet kept."""
+        candidates: list[Made] = []
+        originals: list[Made] = []
         try:
-            candidates, output, app = await self._candidates()
+            for given in self._given:
+                with given.blamed():
+                    made, output, app = await self._candidates(given, candidates)
+                originals.append(made[0])
+                candidates += made
         finally:
             await self._evaluator.close()
+        of = {original.model: original for original in originals}
         for candidate in candidates:
-            self._score(candidate, candidates[0])
+            self._score(candidate, of[candidate.model])
         for target, runtime in targets(self._request.threads):
             await self._profile(target, runtime, candidates, app)
-        return self._record(candidates, output, self._with_slo(app, candidates[0]))
+        return self._record(candidates, output, self._with_slo(app, originals))
 
     # -- steps
 
-    async def _candidates(self) -> tuple[list[Made], AnswerOutput, App]:
-        """The registered model and all that could be made of it, each with its answers on the scored rows."""
-        original, output, app = await self._original()
+    async def _candidates(self, given: Given, before: Sequence[Made]) -> tuple[list[Made], AnswerOutput, App]:
+        """One registered model and all that could be made of it, each with its answers on the scored rows."""
+        original, output, app = await self._original(given)
+        if before and app != self._apps[app.name]:
+            told, first = _outputs(app), _outputs(self._apps[app.name])
+            raise InvalidInputError(
+                "model", f"gives {told}, and {self._given[0].path.name[:80]} {first}; export them with the same outputs"
+            )
         self._apps[app.name] = app
         candidates = [original]
         recipes = [r for r in RECIPES if r != ORIGINAL]
-        unmade = [r for r in recipes if self._journal.get(f"recipe-{r}") is None]
-        path = self._folder / model_path(digest_of(self._source))
+        unmade = [r for r in recipes if self._journal.get(f"recipe-{given.named(r)}") is None]
+        path = self._folder / model_path(digest_of(given.model))
+        start = self._given.index(given)
         async with VariantMaker(path, unmade, self._calibration.inputs, self._request.limits) as maker:
             for i, recipe in enumerate(recipes):
-                self._progress(f"make {recipe}", 0.1 + 0.4 * i / len(recipes))
-                made = await self._candidate(recipe, output, maker, {c.variant.digest for c in candidates})
+                done = (start + i / len(recipes)) / len(self._given)
+                self._progress(f"make {given.named(recipe)}", 0.1 + 0.4 * done)
+                known = {c.variant.digest for c in (*before, *candidates)}
+                made = await self._candidate(given, recipe, output, maker, known)
                 if made is not None:
                     candidates.append(made)
         return candidates, output, app
 
-    async def _original(self) -> tuple[Made, AnswerOutput, App]:
-        variant = self._keep_model(ORIGINAL, self._source)
-        done = self._journal.get("original")
-        kept = self._journal.arrays(f"answers-{ORIGINAL}")
+    async def _original(self, given: Given) -> tuple[Made, AnswerOutput, App]:
+        name = given.named(ORIGINAL)
+        variant = self._keep_model(name, given.model)
+        done = self._journal.get(given.named("original"))
+        kept = self._journal.arrays(f"answers-{name}")
         if done is not None and kept is not None:
             outputs = tuple(TensorSpec(n, d, tuple(s)) for n, d, s in done["outputs"])
             output = AnswerOutput(done["answer"][0], done["answer"][1])
-            return Made(ORIGINAL, variant, kept[0], True), output, self._app(outputs)
-        found, output = await self._first_run(variant)
+            return Made(name, variant, kept[0], True, given.label), output, self._app(outputs)
+        found, output = await self._first_run(given, variant)
         answers = answers_of(output, found.outputs[output.name])
         if not self._request.chance_allowed:
             check_skill(self._request.metric, answers, self._rows.labels)
         outputs = specs_of(found.outputs)
-        self._journal.put_arrays(f"answers-{ORIGINAL}", [answers])
+        self._journal.put_arrays(f"answers-{name}", [answers])
         self._journal.put(
-            "original",
+            given.named("original"),
             {
                 "outputs": [[s.name, s.datatype, list(s.row_shape)] for s in outputs],
                 "answer": [output.name, output.reading],
             },
         )
-        return Made(ORIGINAL, variant, answers, True), output, self._app(outputs)
+        return Made(name, variant, answers, True, given.label), output, self._app(outputs)
 
-    async def _first_run(self, variant: Variant) -> tuple[Evaluation, AnswerOutput]:
-        found = await self._run_or_blame_the_batch(variant)
+    async def _first_run(self, given: Given, variant: Variant) -> tuple[Evaluation, AnswerOutput]:
+        found = await self._run_or_blame_the_batch(given, variant)
         if not found.finite:
             raise InvalidInputError("model", "answers NaN or infinity on the validation set; it cannot be served")
         output = answer_output(found.outputs, self._request.metric)
@@ -171,46 +193,50 @@ class Job:
             await check_lengths(self._evaluator, variant, self._inputs, self._rows, found)
         return found, output
 
-    async def _run_or_blame_the_batch(self, variant: Variant) -> Evaluation:
+    async def _run_or_blame_the_batch(self, given: Given, variant: Variant) -> Evaluation:
         try:
             return await self._evaluate(variant, self._share(0.02, 0.08))
         except InvalidInputError as error:
-            fixed = self._interface.fixed_batch
+            fixed = given.interface.fixed_batch
             if fixed is None:
                 raise
             problem = f"fixes its batch at {fixed}, and with another {error.problem}; export it with a free batch axis"
             raise InvalidInputError(error.field, problem) from error
 
     async def _candidate(
-        self, recipe: str, output: AnswerOutput, maker: VariantMaker, digests: set[str]
+        self, given: Given, recipe: str, output: AnswerOutput, maker: VariantMaker, digests: set[str]
     ) -> Made | None:
         """One more, or None with the reason among the skipped ones."""
-        done = self._journal.get(f"recipe-{recipe}") or await self._make(recipe, output, maker, digests)
+        name = given.named(recipe)
+        done = self._journal.get(f"recipe-{name}") or await self._make(given, recipe, output, maker, digests)
         if done["skipped"]:
-            self._skipped[recipe] = done["skipped"]
+            self._skipped[name] = done["skipped"]
             return None
-        kept = self._journal.arrays(f"answers-{recipe}")
+        kept = self._journal.arrays(f"answers-{name}")
         assert kept is not None  # written before the step's result
         # Another version may have been registered since the job began.
-        variant = replace(Variant(**done["variant"]), name=self._name(recipe))
-        return Made(recipe, variant, kept[0], done["finite"])
+        variant = replace(Variant(**done["variant"]), name=self._name(name))
+        return Made(name, variant, kept[0], done["finite"], given.label)
 
-    async def _make(self, recipe: str, output: AnswerOutput, maker: VariantMaker, digests: set[str]) -> dict[str, Any]:
+    async def _make(
+        self, given: Given, recipe: str, output: AnswerOutput, maker: VariantMaker, digests: set[str]
+    ) -> dict[str, Any]:
+        name = given.named(recipe)
         made = await maker.make(recipe)
         result: dict[str, Any] = {"skipped": made.skipped}
         if made.model is not None and digest_of(made.model) in digests:
             result = {"skipped": "it is the same graph as another's"}
         elif made.model is not None:
-            variant = self._keep_model(recipe, made.model)
+            variant = self._keep_model(name, made.model)
             try:
                 found = await self._evaluate(variant)
             except InvalidInputError as error:
                 result = {"skipped": error.problem}
             else:
                 values = np.nan_to_num(found.outputs[output.name])
-                self._journal.put_arrays(f"answers-{recipe}", [answers_of(output, values)])
+                self._journal.put_arrays(f"answers-{name}", [answers_of(output, values)])
                 result = {"skipped": "", "variant": variant_to_document(variant), "finite": found.finite}
-        self._journal.put(f"recipe-{recipe}", result)
+        self._journal.put(f"recipe-{name}", result)
         return result
 
     async def _evaluate(self, variant: Variant, progress: Progress = silent) -> Evaluation:
@@ -275,22 +301,33 @@ class Job:
             answer_reading=output.reading,
             scored_rows=self._rows.rows,
             calibration_rows=self._calibration.rows,
-            source=self._request.model.name[:200],
-            source_digest=digest_of(self._source),
+            source=", ".join(given.path.name for given in self._given)[:200],
+            source_digest=digest_of(b"".join(given.model for given in self._given)),
             validation_digest=self._all_rows.digest,
             registered_at=_now(),
             machine=machine(),
-            notes=self._interface.notes,
+            notes=tuple(f"{g.label}: {n}" if g.label else n for g in self._given for n in g.interface.notes),
             candidates=tuple(document_of(c, by_target) for c in candidates),
             skipped=self._skipped,
         )
 
     def _verdicts(self, candidates: list[Made], target: str, chance: float) -> dict[str, str]:
         measured = [
-            Candidate(name=c.variant.name, score=c.score, gap=c.gap, latency=c.spreads[target], finite=c.finite)
+            Candidate(
+                name=c.variant.name,
+                score=c.score,
+                gap=c.gap,
+                latency=c.spreads[target],
+                finite=c.finite,
+                model=c.model,
+            )
             for c in candidates
         ]
-        return verdicts(measured, chance)
+        answers = {c.variant.name: c.answers for c in candidates}
+        metric, truth = self._request.metric, self._rows.labels
+        return verdicts(
+            measured, chance, lambda one, other: metrics.difference(metric, answers[one], answers[other], truth).se
+        )
 
     # -- what they are made of
 
@@ -318,10 +355,10 @@ class Job:
         slo = request.slo or DEFAULT_SLO
         return App(name=request.app, slo=slo, promise=request.promise, inputs=self._inputs, outputs=outputs)
 
-    def _with_slo(self, app: App, original: Made) -> App:
+    def _with_slo(self, app: App, originals: Sequence[Made]) -> App:
         if self._request.slo is not None:
             return app
-        slowest = max(p.points[0].p95 for p in original.profiles.values())
+        slowest = max(p.points[0].p95 for original in originals for p in original.profiles.values())
         return replace(app, slo=max(DEFAULT_SLO, float(f"{5.0 * slowest:.2g}")))
 
     def _executor(self, runtime: Runtime) -> OnnxExecutor:
@@ -335,6 +372,10 @@ class Job:
         """Some scored rows, inputs in the app's order, then their true answers."""
         some = self._rows.take(np.arange(min(_SAMPLES, self._rows.rows)))
         return {**{s.name: some.inputs[s.name] for s in self._inputs}, "": some.labels}
+
+
+def _outputs(app: App) -> str:
+    return ", ".join(f"{s.name[:80]} ({s.datatype} {list(s.row_shape)})" for s in app.outputs)
 
 
 def _now() -> float:

@@ -2,18 +2,20 @@
 
 Rules, in this order.
 - One that has collapsed is out: it gives values that are not finite, or keeps less than half of what the registered
-  model knows beyond chance (chance: always the commonest class).
+  model that it was made of knows beyond chance (chance: always the commonest class).
 - One is dominated, and out, where another that is served is no slower at any batch size and as accurate. Noise is given
   to what changes the model less (which stands earlier in the list): it counts as being as accurate where it is less so
   by no more than 1.96 standard errors of the difference on the same rows, and needs to be no faster. A later one must
   be as accurate by the number, and faster beyond the noise, or more accurate beyond it. Latencies are told apart where
   the 95 % confidence intervals of their medians do not overlap.
-- What is left is served: each is the best at some trade of accuracy for time. The registered model itself is judged
-  like any other, except that it cannot collapse.
+- Of two that were made of different registered models neither changes the other: there the more accurate by the number
+  dominates where it is no slower beyond the noise, so that what is clearly faster always stays.
+- What is left is served: each is the best at some trade of accuracy for time. A registered model itself is judged like
+  any other, except that it cannot collapse.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from profiles.generation.metrics import Score
@@ -27,9 +29,10 @@ RETAINED = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """What was measured of one. ``gap``: how much less accurate than the registered model on the same rows.
+    """What was measured of one. ``gap``: how much less accurate than its registered model on the same rows.
 
-    ``latency``: batch -> spread of the time it takes. ``finite``: no answer was NaN or infinite.
+    ``latency``: batch -> spread of the time it takes. ``finite``: no answer was NaN or infinite. ``model``: which of
+    the registered models it was made of, where there are several.
     """
 
     name: str
@@ -37,14 +40,23 @@ class Candidate:
     gap: Score
     latency: Mapping[int, Spread]
     finite: bool = True
+    model: str = ""
 
 
-def verdicts(candidates: Sequence[Candidate], chance: float) -> dict[str, str]:
-    """Name -> why it is not served; "" for those that are. The first candidate is the registered model."""
+Apart = Callable[[str, str], float]
+"""Names of two candidates -> standard error of the difference of their accuracies on the same rows."""
+
+
+def verdicts(candidates: Sequence[Candidate], chance: float, apart: Apart | None = None) -> dict[str, str]:
+    """Name -> why it is not served; "" for those that are.
+
+    The first candidate of each model is that model as registered. ``apart``: for candidates of different models.
+    """
     reasons: dict[str, str] = {}
-    original = candidates[0]
-    for candidate in candidates[1:]:
-        why = _collapsed(candidate, original, chance)
+    originals: dict[str, Candidate] = {}
+    for candidate in candidates:
+        original = originals.setdefault(candidate.model, candidate)
+        why = _collapsed(candidate, original, chance) if candidate is not original else ""
         if why:
             reasons[candidate.name] = why
     rest = [(place, c) for place, c in enumerate(candidates) if c.name not in reasons]
@@ -60,7 +72,7 @@ def verdicts(candidates: Sequence[Candidate], chance: float) -> dict[str, str]:
             served.append(found)
     for found in rest:
         better = next((s[1] for s in served if found not in served and _dominates(s, found)), None)
-        reasons[found[1].name] = "" if better is None else _dominated(found[1], better)
+        reasons[found[1].name] = "" if better is None else _dominated(found[1], better, apart)
     return {c.name: reasons[c.name] for c in candidates}
 
 
@@ -84,7 +96,9 @@ def _dominates(one: tuple[int, Candidate], another: tuple[int, Candidate]) -> bo
     if any(by.latency[b].low > other.latency[b].high for b in batches):
         return False
     lead = by.score.value - other.score.value
-    noise = CONFIDENT * math.hypot(by.gap.se, other.gap.se)  # both are differences from the registered model
+    if by.model != other.model:
+        return lead > 0.0 or (lead == 0.0 and (bool(_faster(by, other)) or place < other_place))
+    noise = _noise(by, other)
     if place < other_place:
         return lead >= -noise
     return lead >= 0.0 and (lead > noise or bool(_faster(by, other)))
@@ -95,10 +109,17 @@ def _faster(by: Candidate, other: Candidate) -> list[int]:
     return [b for b in sorted(set(by.latency) & set(other.latency)) if by.latency[b].high < other.latency[b].low]
 
 
-def _dominated(candidate: Candidate, by: Candidate) -> str:
+def _noise(one: Candidate, another: Candidate, apart: Apart | None = None) -> float:
+    """Difference in accuracy below which the two are not told apart."""
+    if one.model != another.model and apart is not None:
+        return CONFIDENT * apart(one.name, another.name)
+    return CONFIDENT * math.hypot(one.gap.se, another.gap.se)  # of one model both are differences from it
+
+
+def _dominated(candidate: Candidate, by: Candidate, apart: Apart | None) -> str:
     faster = _faster(by, candidate)
     lead = 100 * (by.score.value - candidate.score.value)
-    noise = 100 * CONFIDENT * math.hypot(by.gap.se, candidate.gap.se)
+    noise = 100 * _noise(by, candidate, apart)
     accuracy = f"{lead:.1f} points more accurate" if lead > noise else "as accurate"
     accuracy += f" within the noise ({lead:+.1f} ± {noise:.1f} points)" if lead and lead <= noise else ""
     if not faster:

@@ -19,7 +19,7 @@ from profiles.profiler import Effort
 from profiles.registered import Record, Registered
 from sluice.announcing import WAIT, Announced, announce
 from sluice.commands.sustain import promise_of
-from sluice.commands.variants import candidate_rows
+from sluice.commands.variants import candidate_rows, nothing_to_scale_with
 from sluice.console import JsonOption, err, one_line_errors, out, print_json
 from sluice.fetching import fetch, is_address
 from sluice.settings import Settings, load
@@ -33,8 +33,11 @@ def register(app: typer.Typer) -> None:
 
 
 def register_command(
-    model: Annotated[
-        str | None, typer.Argument(help="The trained model, .onnx: a path, or s3://… and the like.")
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="MODEL…", help="Trained models of one task, .onnx, small and large: paths, or s3://… and the like."
+        ),
     ] = None,
     app: Annotated[str, typer.Option("--app", help="Name of the app it answers.")] = "",
     validation: Annotated[Path | None, typer.Option(help="Labelled rows: .npz, or a folder of .npy files.")] = None,
@@ -61,7 +64,10 @@ def register_command(
     settings: Annotated[Path | None, typer.Option(help="Settings file (YAML).")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check a model, generate and measure variants of it, and have `sluice up` serve those that are worth it.
+    """Check models, generate and measure variants of them, and have `sluice up` serve those that are worth it.
+
+    Given a small and a large model of the same task, it answers with the large one while load allows and scales down
+    to the small one as load rises.
 
     Interrupted, it goes on from where it was when the same command is given again.
     """
@@ -70,16 +76,18 @@ def register_command(
         if not app:
             raise InvalidInputError("--app", "name the app")
         if retire or version is not None:
-            if model is not None or validation is not None or (retire and version is not None):
+            if models or validation is not None or (retire and version is not None):
                 raise InvalidInputError("--retire", "give --app with --retire or --version, and nothing else")
             _change(chosen, app, version, wait, as_json=as_json)
             return
-        if model is None or validation is None:
-            raise InvalidInputError("MODEL, --validation", "give the .onnx file and its labelled rows")
+        if not models or validation is None:
+            raise InvalidInputError("MODEL, --validation", "give the .onnx files and their labelled rows")
+        if sha256 and len(models) > 1:
+            raise InvalidInputError("--sha256", "is of one model; with several give none, or files you have checked")
         slo = None if slo_ms is None else slo_ms / 1e3
-        path = _model_at(model, chosen, sha256)
+        paths = [_model_at(model, chosen, sha256) for model in models]
         promise = promise_of(mcd, mk)
-        request = _request(path, app, validation, metric, slo, _threads(threads), repeats, chance, varying, promise)
+        request = _request(paths, app, validation, metric, slo, _threads(threads), repeats, chance, varying, promise)
         made = _register(chosen, request)
     _show(made, _announce(chosen, app, wait), wait, as_json=as_json)
 
@@ -138,7 +146,7 @@ def _model_at(model: str, settings: Settings, sha256: str) -> Path:
 
 
 def _request(
-    model: Path,
+    models: list[Path],
     app: str,
     validation: Path,
     metric: str,
@@ -152,7 +160,8 @@ def _request(
     from sluice.registration import Request  # brings ONNX Runtime, which no other option needs
 
     return Request(
-        model=model,
+        model=models[0],
+        others=tuple(models[1:]),
         app=app,
         validation=validation,
         metric=metric,
@@ -217,6 +226,7 @@ def _show(made: Any, announced: Announced | None, wait: float, *, as_json: bool)
                 "rows": record.scored_rows,
                 "notes": record.notes,
                 "variants": candidate_rows(record),
+                "nothing_to_scale_with": _alone(record),
                 "skipped": record.skipped,
             }
         )
@@ -230,14 +240,26 @@ def _show(made: Any, announced: Announced | None, wait: float, *, as_json: bool)
     for recipe, why in record.skipped.items():
         out.print(f"[dim]{recipe}: {why}[/]", highlight=False, soft_wrap=True)
     state = "was registered before" if made.known else "is registered"
+    if made.replaced:
+        out.print(
+            f"it takes the place of {escape(made.replaced)}; to have both, register their models in one command",
+            highlight=False,
+            soft_wrap=True,
+        )
     name = record.app.name
+    if _alone(record):
+        out.print(f"[yellow]{nothing_to_scale_with(name)}[/]", highlight=False, soft_wrap=True)
     out.print(f"{name} {state}, version {record.version}; {_served(announced, name, wait)}", soft_wrap=True)
+
+
+def _alone(record: Record) -> bool:
+    return sum(candidate.served for candidate in record.candidates) == 1
 
 
 def candidate_table(record: Record) -> Table:
     """Candidates of a version: what was measured of each, and whether it is served."""
     title = f"{record.app.name} v{record.version}: {record.metric} on {record.scored_rows} rows"
-    table = Table(title=title, box=SIMPLE_HEAD)
+    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))  # names of several models are long
     table.add_column("variant", no_wrap=True)
     for name in ("%", "ms", "largest: ms", "load", "MB"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sluice.catalogue import open_catalogue
+from sluice.commands.variants import nothing_to_scale_with
 from sluice.console import err, one_line_errors
 from sluice.logs import show_logs
 from sluice.places import new_run_folder
@@ -64,6 +65,8 @@ async def _up(settings: Settings, roles: list[str], apps: list[str], devices: li
 
         def started() -> None:
             err.print(f"[bold]sluice[/] {', '.join(s.name for s in stages)} on {built.broker.url}; Ctrl-C stops")
+            for app in (name for name in built.apps if len(built.catalogue.of_app(name)) == 1 and not roles):
+                err.print(f"[yellow]{nothing_to_scale_with(app)}[/]", highlight=False, soft_wrap=True)
             for front in fronts:
                 asyncio.get_running_loop().create_task(_tell_address(front))
 

@@ -54,6 +54,16 @@ def variants(
             )
         for line in _noise(catalogue.of_app(name)):
             out.print(f"[dim]{line}[/]")
+        if len(catalogue.of_app(name)) == 1:
+            out.print(f"[yellow]{nothing_to_scale_with(name)}[/]", highlight=False, soft_wrap=True)
+
+
+def nothing_to_scale_with(app: str) -> str:
+    """What to do where an app is served by one variant: between it and others nothing can be chosen."""
+    return (
+        f"{app}: nothing to scale with: one variant. Train a smaller and a larger model of the same task and register "
+        f"them together: sluice register --app {app} small.onnx large.onnx --validation …"
+    )
 
 
 def describe_app(catalogue: Catalogue, app: str) -> list[dict[str, Any]]:

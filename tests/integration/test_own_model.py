@@ -72,11 +72,15 @@ def test_register_up_infer_is_all_it_takes_and_versions_come_and_go_meanwhile(
 ) -> None:
     folder, environment = place
     run(sys.executable, str(ROOT / "examples/numpy_model.py"), "my-model", folder=folder, environment=environment)
+    models = [f"my-model/{size}.onnx" for size in ("small", "medium", "large")]
     made = told(
-        "register", "my-model/model.onnx", "--app", "clouds", "--validation", "my-model/rows.npz", "--repeats", "7",
+        "register", *models, "--app", "clouds", "--validation", "my-model/rows.npz", "--repeats", "7",
         folder=folder, environment=environment,
     )  # fmt: skip
-    assert len(made["variants"]) >= 4
+    assert len(made["variants"]) >= 12
+    served = {v["recipe"].split(".")[0] for v in made["variants"] if v["served"]}
+    assert "large" in served
+    assert len(served) >= 2, "there is something to scale with"
     with up(folder, environment):
         # On a busy machine the first plan may take longer than an answer may.
         answer = told("infer", "--app", "clouds", "--latency-ms", "60000", folder=folder, environment=environment)

@@ -17,11 +17,14 @@ def candidate(
     gap_se: float = 0.0,
     noise: float = 0.01,
     finite: bool = True,
+    model: str = "",
 ) -> Candidate:
     """Latencies at batch 1 and 8, with intervals of ``noise`` relative to either side."""
     times = ms if isinstance(ms, tuple) else (ms, 4 * ms)
     latency = {b: Spread(t, t * (1 - noise), t * (1 + noise), 50) for b, t in zip((1, 8), times, strict=True)}
-    return Candidate(name=name, score=Score(accuracy, 0.01), gap=Score(0.0, gap_se), latency=latency, finite=finite)
+    return Candidate(
+        name=name, score=Score(accuracy, 0.01), gap=Score(0.0, gap_se), latency=latency, finite=finite, model=model
+    )
 
 
 def served(*candidates: Candidate, base: float = 0.1) -> list[str]:
@@ -63,6 +66,36 @@ def test_collapse_is_told_by_skill_beyond_chance_not_by_accuracy() -> None:
     assert why["b"] == "collapsed: 60.0 % where the registered model reaches 95.0 % and chance 50.0 %"
     assert served(original, candidate("b", 0.60, 1), base=0.1) == ["a", "b"]
     assert "not finite" in verdicts([original, candidate("b", 0.95, 1, finite=False)], 0.1)["b"]
+
+
+def test_of_different_models_what_is_clearly_faster_stays_however_little_it_is_told_apart_in_accuracy() -> None:
+    small = candidate("s", 0.895, 5, gap_se=0.02, model="small")
+    large = candidate("l", 0.900, 10, gap_se=0.02, model="large")
+    assert served(small, large) == ["s", "l"]
+    assert served(large, small) == ["l", "s"], "the order in which they are given decides nothing"
+    slow = candidate("s", 0.895, 10, gap_se=0.02, model="small")
+    why = verdicts([slow, large], 0.1, lambda one, other: 0.01)
+    assert why == {
+        "s": "dominated by l, which is as accurate within the noise (+0.5 ± 2.0 points), and as fast within the noise",
+        "l": "",
+    }
+    assert served(large, slow) == ["l"]
+
+
+def test_of_different_models_equal_in_all_the_first_is_served() -> None:
+    twins = [candidate(name, 0.9, 10, model=name) for name in "ba"]
+    assert served(*twins) == ["b"]
+    assert served(candidate("slow", 0.9, 10, model="x"), candidate("fast", 0.9, 5, model="y")) == ["fast"]
+
+
+def test_a_small_model_does_not_collapse_because_a_large_one_knows_more_but_what_is_made_of_it_may() -> None:
+    large, small = candidate("l", 0.95, 10, model="l"), candidate("s", 0.40, 1, model="s")
+    spoilt = candidate("s8", 0.15, 0.5, model="s")
+    halved = candidate("l8", 0.40, 2, model="l")
+    assert served(large, small, spoilt) == ["l", "s"]
+    why = verdicts([large, halved, small, spoilt], 0.1)
+    assert why["s8"] == "collapsed: 15.0 % where the registered model reaches 40.0 % and chance 10.0 %"
+    assert why["l8"].startswith("collapsed: 40.0 %")
 
 
 def test_one_that_is_measured_at_fewer_batch_sizes_dominates_none() -> None:
