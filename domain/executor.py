@@ -1,6 +1,6 @@
 """The protocol of everything that runs variants."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,6 +36,10 @@ class Executor(Protocol):
     ``fatal`` the executor must be started again before its next use.
     """
 
+    def watch(self, on_end: Callable[[], None]) -> None:
+        """Call ``on_end`` whenever the process behind it ends unasked, also while idle: nothing is loaded then."""
+        ...
+
     async def start(self) -> None:
         """Start the process behind it, if any. Idempotent."""
         ...
@@ -48,8 +52,13 @@ class Executor(Protocol):
         """Forget ``variant``; unknown names are ignored."""
         ...
 
-    async def run(self, variant: str, inputs: Sequence[Sequence[Tensor]], rows: int) -> Executed:
-        """Run one batch: ``inputs`` holds each query's tensors, ``rows`` their total rows."""
+    async def run(
+        self, variant: str, inputs: Sequence[Sequence[Tensor]], rows: int, *, within: float | None = None
+    ) -> Executed:
+        """Run one batch: ``inputs`` holds each query's tensors, ``rows`` their total rows.
+
+        What takes more than ``within`` seconds (None: the executor's own limit) is ended, and the process with it.
+        """
         ...
 
     async def close(self) -> None:

@@ -3,6 +3,7 @@
 Rules. One batch at a time. A batch ends at its start plus the profiled latency on the monotonic clock; what the event
 loop oversleeps is taken off the next batch, so that throughput is the profile's and not the timer's. Jitter, when
 asked for, is lognormal with the profile's median and p95, from a seeded generator. Loading takes the profile's time.
+A batch that would take longer than it may is given up when that time has passed, and everything loaded is gone.
 """
 
 import asyncio
@@ -58,6 +59,11 @@ class EmulatedExecutor:
         self._turn = asyncio.Lock()
         self._started = False
         self._overslept = 0.0
+        self._on_end: Callable[[], None] = lambda: None
+
+    def watch(self, on_end: Callable[[], None]) -> None:
+        """It ends unasked only where a batch takes too long."""
+        self._on_end = on_end
 
     @property
     def profiled_as(self) -> str:
@@ -102,7 +108,9 @@ class EmulatedExecutor:
         """Forget it."""
         self._hosted.pop(variant, None)
 
-    async def run(self, variant: str, inputs: Sequence[Sequence[Tensor]], rows: int) -> Executed:
+    async def run(
+        self, variant: str, inputs: Sequence[Sequence[Tensor]], rows: int, *, within: float | None = None
+    ) -> Executed:
         """Sleep as long as the profile says, then answer zeros of the app's output shapes."""
         if not self._started:
             raise ExecutionError("the executor is not started", fatal=True)
@@ -115,7 +123,13 @@ class EmulatedExecutor:
         async with self._turn:
             begun = self._monotonic()
             length = hosted.longest(inputs)
-            await self._sleep_until(begun + self._draw(hosted.curve.at(rows, length), hosted.p95.at(rows, length)))
+            takes = self._draw(hosted.curve.at(rows, length), hosted.p95.at(rows, length))
+            if within is not None and takes > within:
+                await self._sleep_until(begun + within)
+                await self.close()
+                self._on_end()
+                raise ExecutionError(f"{variant}: run took more than {within:.3g} s", fatal=True)
+            await self._sleep_until(begun + takes)
             return Executed(hosted.zeros(rows), self._monotonic() - begun)
 
     async def close(self) -> None:

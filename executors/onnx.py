@@ -1,13 +1,14 @@
 """Runs ONNX models in one child process: a device's or slice's executor.
 
 Rules. The parent never runs a model and never waits for one other than asynchronously. Batches are stacked by handing
-the kernel the queries' own buffers. A child that died, or was killed because a batch outlasted ``run_timeout``, fails
-that batch with ExecutionError(fatal); ``start`` then makes a new one, and the caller loads again what it needs.
+the kernel the queries' own buffers. A child that died, or was killed because a batch outlasted its time, fails
+that batch with ExecutionError(fatal); ``start`` then makes a new one, and the caller loads again what it needs. Who
+``watch``es is told at once when a child ends that was not asked to, whether it ran something or not.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from domain.app import App
@@ -20,11 +21,14 @@ from executors.framing import Buffer, FrameError, Header, unpack_tensors
 from executors.process import ChildProcess
 from executors.runtime import Runtime
 
+_HELD_UP = 0.25
+"""Seconds by which a timer may be late before the machine, and not the model, is taken to be slow."""
+
 
 class OnnxExecutor:
     """``folders``: where models lie, by their digests: the first that has one. ``apps``: by name; it may grow.
 
-    ``run_timeout``, ``load_timeout``, ``start_timeout``, ``close_timeout``: seconds.
+    ``run_timeout`` (where a batch is given no limit), ``load_timeout``, ``start_timeout``, ``close_timeout``: seconds.
     """
 
     def __init__(
@@ -51,6 +55,12 @@ class OnnxExecutor:
         self._runs: Channel | None = None
         self._loads: Channel | None = None
         self._inputs: dict[str, tuple[TensorSpec, ...]] = {}
+        self._on_end: Callable[[], None] = lambda: None
+        self._serving = False
+
+    def watch(self, on_end: Callable[[], None]) -> None:
+        """Be told of a child that ends unasked."""
+        self._on_end = on_end
 
     @property
     def pid(self) -> int | None:
@@ -64,7 +74,7 @@ class OnnxExecutor:
                 return
             await self._stop()
             self._child = ChildProcess("executors.child", 2, self._runtime.environment())
-            self._runs = Channel(self._child.sockets[0], self._inputs.clear)
+            self._runs = Channel(self._child.sockets[0], self._ended)
             self._loads = Channel(self._child.sockets[1])
             try:
                 await self._ask(
@@ -73,6 +83,7 @@ class OnnxExecutor:
             except (ExecutionError, LoadError) as error:
                 await self._stop()
                 raise ConfigurationError(f"the executor's process does not start: {error}") from error
+            self._serving = True
 
     async def load(self, variant: Variant, *, max_batch: int) -> Loaded:
         """Load and warm in the child, beside the batches that run. Raises LoadError with one line."""
@@ -108,7 +119,9 @@ class OnnxExecutor:
             with contextlib.suppress(ExecutionError):
                 await self._ask(self._loads, {"op": "unload", "variant": variant}, (), self._run_timeout)
 
-    async def run(self, variant: str, inputs: Sequence[Sequence[Tensor]], rows: int) -> Executed:
+    async def run(
+        self, variant: str, inputs: Sequence[Sequence[Tensor]], rows: int, *, within: float | None = None
+    ) -> Executed:
         """Run one batch in the child. Raises ExecutionError; ``fatal`` when the child is gone."""
         specs = self._inputs.get(variant)
         if specs is None:
@@ -118,7 +131,7 @@ class OnnxExecutor:
         described, buffers = stack(variant, specs, inputs, rows)
         header: Header = {"op": "run", "variant": variant, "rows": rows, "tensors": described}
         async with self._turn:
-            reply = await self._ask(self._runs, header, buffers, self._run_timeout)
+            reply = await self._ask(self._runs, header, buffers, self._run_timeout if within is None else within)
         try:
             outputs = unpack_tensors(reply.header["tensors"], reply.body)
         except FrameError as error:
@@ -142,16 +155,16 @@ class OnnxExecutor:
         if channel is None or child is None:
             raise ExecutionError("the executor is not started", fatal=True)
         try:
-            async with asyncio.timeout(timeout):
-                reply = await channel.request(header, buffers)
+            reply = await _within(timeout, channel.request(header, buffers))
         except TimeoutError:
             # The model may never return, and a thread cannot be stopped from outside: the process can.
             child.kill()
-            self._end(f"killed: {header['op']} took more than {timeout:g} s")
+            self._end(f"killed: {header['op']} took more than {timeout:.3g} s")
             await child.ended(1.0)
             what = header.get("variant", "start")
-            raise ExecutionError(f"{what}: {header['op']} took more than {timeout:g} s", fatal=True) from None
+            raise ExecutionError(f"{what}: {header['op']} took more than {timeout:.3g} s", fatal=True) from None
         except ChannelClosedError as error:
+            self._end(str(error))
             await child.ended(0.5)
             raise ExecutionError(f"the executor's process {child.how_it_ended()} ({error})", fatal=True) from error
         except FrameError as error:
@@ -169,13 +182,44 @@ class OnnxExecutor:
             if channel is not None:
                 channel.close(why)
 
+    def _ended(self) -> None:
+        """The connection to the child is gone, asked for or not."""
+        self._inputs.clear()
+        if self._serving:
+            self._serving = False
+            self._on_end()
+
     async def _stop(self) -> None:
+        self._serving = False
         child, self._child = self._child, None
         if child is not None and self._runs is not None:
             self._runs.finish()
             await child.stop(self._close_timeout if self._runs.open else 0.0)
         self._end("the executor was closed")
         self._runs = self._loads = None
+
+
+async def _within(seconds: float, reply: "asyncio.Future[Reply]") -> Reply:
+    """``reply``, or TimeoutError once it took ``seconds``. An answer that lies there when time is up counts.
+
+    Where this process itself was held up (suspended, starved), the child had no time either: it gets the same again.
+    """
+    loop = reply.get_loop()
+    due = loop.time() + seconds
+    timer: asyncio.TimerHandle
+
+    def overdue(*, again: bool) -> None:
+        nonlocal timer
+        if again:
+            timer = loop.call_later(seconds, lambda: overdue(again=False))
+        elif not reply.done():
+            reply.set_exception(TimeoutError())
+
+    timer = loop.call_at(due, lambda: overdue(again=loop.time() - due > _HELD_UP))
+    try:
+        return await reply
+    finally:
+        timer.cancel()
 
 
 def stack(

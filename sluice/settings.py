@@ -101,6 +101,8 @@ class WorkerSettings(_Section):
     with batches sized so that one cycle and one batch fit every SLO.
 
     ``guard_s``: seconds that policies which wait keep back for hops and late timers, unless the options say otherwise.
+    ``run_timeout_factor``, ``run_timeout_floor_s``: a batch that takes longer than so many times its profiled 95th
+    percentile, and longer than the floor, hangs: its process is killed and started again.
     ``cuda``, ``slices``: of devices that are GPUs.
     """
 
@@ -111,6 +113,8 @@ class WorkerSettings(_Section):
     executor: Literal["onnx", "emulated"] = "onnx"
     heartbeat_s: Seconds = 0.5
     max_in_flight: int = Field(default=4000, gt=0)
+    run_timeout_factor: float = Field(default=10.0, ge=1, le=1000)
+    run_timeout_floor_s: Seconds = 2.0
     cuda: CudaSettings = CudaSettings()
     slices: SliceSettings = SliceSettings()
 

@@ -1,6 +1,7 @@
 """Running a batch: what becomes of each of its queries, and how long it took.
 
-A batch that fails is run again query by query, so that one that breaks the model fails alone.
+A batch that fails is run again query by query, so that one that breaks the model fails alone. One that takes longer
+than its profile lets expect (``RunLimits``) hangs: it is ended, and the executor's process with it.
 """
 
 import logging
@@ -24,6 +25,18 @@ log = logging.getLogger(__name__)
 
 Inputs = Callable[[Query], Sequence[Tensor] | None]
 """A query's tensors; None for one that was abandoned meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLimits:
+    """How long a batch may run: ``factor`` times its profiled 95th percentile, ``floor`` seconds at least.
+
+    The first batch of a size after a variant was loaded may take as long as loading did, beyond that: what was not
+    warmed is made then. A variant without a profile may take ``factor`` times its app's SLO.
+    """
+
+    factor: float = 10.0
+    floor: float = 2.0
 
 
 @dataclass(slots=True)
@@ -72,6 +85,7 @@ class Batches:
         meters: Meters,
         inputs: Inputs,
         restart: Callable[[], Awaitable[None]],
+        limits: RunLimits | None = None,
     ) -> None:
         self._device = device
         self._slice = part
@@ -81,6 +95,9 @@ class Batches:
         self._meters = meters
         self._inputs = inputs
         self._restart = restart
+        self._limits = limits or RunLimits()
+        self._load_s: dict[str, float] = {}
+        self._warm: set[tuple[str, int]] = set()  # (variant, rows) that ran since the variant was loaded
         self._measured: dict[tuple[str, int], tuple[int, float]] = {}
         self._curves: dict[str, LatencyCurve] = {}
         self._busy_s = 0.0
@@ -99,6 +116,11 @@ class Batches:
     def registered(self) -> None:
         """Profiles may be others from now on."""
         self._curves.clear()
+
+    def loaded(self, variant: str, seconds: float) -> None:
+        """It was loaded (again), which took so long."""
+        self._load_s[variant] = seconds
+        self._warm = {(name, rows) for name, rows in self._warm if name != variant}
 
     def take_measured(self) -> list[LatencyMeasured]:
         """Batch latencies since the last call, one mean a variant and size."""
@@ -124,9 +146,7 @@ class Batches:
         began = self._clock.monotonic()  # the wall clock may be set while it runs
         self._ends_at = started + self._expected(run)
         try:
-            executed = await self._executor.run(
-                run.variant, [tensors for _, tensors in kept], sum(query.rows for query, _ in kept)
-            )
+            executed = await self._execute(run, [tensors for _, tensors in kept], sum(query.rows for query, _ in kept))
         except ExecutionError as error:
             return Ran(await self._one_by_one(run, started, error), failed=True)
         finally:
@@ -153,7 +173,7 @@ class Batches:
                     ends.append(Ending(query, OutcomeKind.EXPIRED, now, detail=f"its batch failed: {error}"))
                     continue
                 try:
-                    executed = await self._executor.run(run.variant, [tensors], query.rows)
+                    executed = await self._execute(run, [tensors], query.rows)
                 except ExecutionError as alone:
                     error = alone
                     if alone.fatal:
@@ -164,6 +184,22 @@ class Batches:
             at = self._clock.wall()
             ends.append(Ending(query, OutcomeKind.FAILED, at, Reason.MODEL_ERROR, str(error), run, started))
         return ends
+
+    async def _execute(self, run: Run, inputs: Sequence[Sequence[Tensor]], rows: int) -> Executed:
+        executed = await self._executor.run(run.variant, inputs, rows, within=self._limit(run, rows))
+        self._warm.add((run.variant, rows))
+        return executed
+
+    def _limit(self, run: Run, rows: int) -> float:
+        """Seconds after which a batch of ``rows`` of these queries is taken to hang."""
+        curve = self._curve(run.variant)
+        if curve is None:
+            normal = self._catalogue.apps[run.queries[0].app].slo
+        else:
+            known = min(rows, curve.max_batch)
+            normal = curve.at(known, run.length) * rows / known
+        first = 0.0 if (run.variant, rows) in self._warm else self._load_s.get(run.variant, 0.0)
+        return max(self._limits.floor, self._limits.factor * normal) + first
 
     def _expected(self, run: Run) -> float:
         """Seconds that a batch takes by its profile, 0 where it has none."""

@@ -132,8 +132,8 @@ CATALOGUE: tuple[Metric, ...] = (
     ),
     _counter(
         "sluice_executor_restarts", "restarts", ("device",), "worker",
-        "Times a device's executor process died and was started again.",
-        "Out of memory is the usual cause: host fewer variants, set memory_bytes of the device.",
+        "Times a device's executor process died, or was killed because a batch hung, and was started again.",
+        "Out of memory: host fewer variants, set memory_bytes. With batch failures: a model hangs on some input.",
     ),
     # -- devices
     _gauge(

@@ -36,7 +36,8 @@ from domain.tensor import Tensor
 from policies.dropping.streams import Recall, StreamBook
 from policies.protocols import FollowsTables
 from profiles.catalogue import Catalogue
-from stages.batches import Batches, Ending
+from stages.batches import Batches, Ending, RunLimits
+from stages.kept import KeptExecutor
 from stages.telemetry import Telemetry
 from stages.tracing import Tracing
 from stages.wakes import Wakes
@@ -99,6 +100,7 @@ class SliceRunner:
         fails: Callable[[BaseException], None],
         announce: Callable[[Announce, float], None] = lambda _said, _at: None,
         telemetry: Telemetry | None = None,
+        limits: RunLimits | None = None,
     ) -> None:
         telemetry = telemetry or Telemetry()
         self._meters, self._tracing = telemetry.meters, telemetry.tracing
@@ -119,7 +121,6 @@ class SliceRunner:
         self._tasks: set[asyncio.Task[None]] = set()
         self._unloads: set[asyncio.Task[None]] = set()
         self._wakes = Wakes(clock)
-        self._loading = asyncio.Lock()
         self._retiring: set[str] = set()
         self._running_app: str | None = None
         self._running_variant: str | None = None
@@ -134,7 +135,17 @@ class SliceRunner:
             clock=clock,
             meters=self._meters,
             inputs=self._inputs,
-            restart=self._restart,
+            restart=lambda: self._kept.restart(),
+            limits=limits,
+        )
+        self._kept = KeptExecutor(
+            executor,
+            f"{device.name}/{part.name}",
+            clock=clock,
+            held=lambda: [catalogue.variants[name] for name in self._staging.loaded],
+            spawn=self._spawn,
+            restarts=lambda: self._meters.add("sluice_executor_restarts", device.name),
+            loaded=self._batches.loaded,
         )
         self._book = StreamBook((device.name, part.name))
 
@@ -192,7 +203,7 @@ class SliceRunner:
 
     async def start(self) -> None:
         """Start the executor."""
-        await self._executor.start()
+        await self._kept.start()
 
     def arrived(self, query: Query, tensors: Sequence[Tensor], epoch: Epoch, turn: int = -1) -> None:
         """A query came by the work topic, as number ``turn`` of those that the router sent (-1: not counted)."""
@@ -246,10 +257,11 @@ class SliceRunner:
     async def close(self) -> None:
         """Stop timers, tasks and the executor."""
         self._wakes.cancel()
+        self._kept.let_go()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._executor.close()
+        await self._kept.close()
 
     # -- the station
 
@@ -283,6 +295,7 @@ class SliceRunner:
 
     async def _run(self, run: Run) -> None:
         started = self._clock.wall()
+        await self._kept.ready()
         ran = await self._batches.run(run)
         if self._tracing is not None and ran.ends:
             self._trace(self._tracing, run, started)
@@ -310,17 +323,6 @@ class SliceRunner:
         if self.watch is not None:
             self.watch.ended(self._slice.name)
         self._tell_station(event, now)
-
-    async def _restart(self) -> None:
-        """The executor's process died: start it and load what was hosted."""
-        self._meters.add("sluice_executor_restarts", self._device.name)
-        async with self._loading:
-            await self._executor.start()
-            for variant in self._staging.loaded:
-                try:
-                    await self._executor.load(self._catalogue.variants[variant], max_batch=1)
-                except LoadError as error:
-                    log.error("%s cannot be loaded again on %s: %s", variant, self._device.name, error)
 
     def _end(self, end: Ending) -> None:
         query, run, started = end.query, end.run, end.started
@@ -392,8 +394,7 @@ class SliceRunner:
         if after:
             await asyncio.wait(after)
         try:
-            async with self._loading:
-                await self._executor.load(self._catalogue.variants[variant], max_batch=max_batch)
+            await self._kept.load(self._catalogue.variants[variant], max_batch)
         except (LoadError, ExecutionError) as error:
             log.error("%s cannot be loaded on %s: %s", variant, self._device.name, error)
             self._meters.add("sluice_variant_loads", self._device.name, variant, "no")
@@ -406,9 +407,7 @@ class SliceRunner:
         """Forget it once the batch that still runs with it, if any, has ended: no further one will begin."""
         while self._running_variant == variant:
             await self._idle.wait()
-        async with self._loading:
-            if variant not in self._staging.loaded:
-                await self._executor.unload(variant)
+        await self._kept.unload(variant)
 
     # -- tasks and timers
 

@@ -8,6 +8,7 @@ from domain.executor import Executor
 from policies.batching.registry import STATIONS, batching, takes
 from policies.placement.hosting import profiled_as
 from policies.placement.staging import Staging
+from stages.batches import RunLimits
 from stages.control import Follower
 from stages.holding import HoldingOptions
 from stages.slice import SliceRunner
@@ -99,4 +100,5 @@ def _runner(system: "System", stage: WorkerStage, device: Device, part: Slice, e
         fails=stage.failed,
         announce=stage.announce,
         telemetry=system.telemetry,
+        limits=RunLimits(factor=worker.run_timeout_factor, floor=worker.run_timeout_floor_s),
     )

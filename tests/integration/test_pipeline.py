@@ -42,11 +42,13 @@ async def system(broker_url: str, tmp_path: Path) -> AsyncIterator[Running]:
 class Brittle(EmulatedExecutor):
     """Raises for any batch that holds a poisoned query, as a model would."""
 
-    async def run(self, variant: str, inputs: Sequence[Sequence[Tensor]], rows: int) -> Executed:
+    async def run(
+        self, variant: str, inputs: Sequence[Sequence[Tensor]], rows: int, *, within: float | None = None
+    ) -> Executed:
         for tensors in inputs:
             if memoryview(bytes(tensors[0].data)).cast("f")[0] == POISON:
                 raise ExecutionError("Gather: index 666 is out of bounds")
-        return await super().run(variant, inputs, rows)
+        return await super().run(variant, inputs, rows, within=within)
 
 
 async def test_every_query_is_answered_on_time_and_says_why(system: Running) -> None:

@@ -1,7 +1,7 @@
 """Variants run together to find what share of a device's bandwidth each takes."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from domain.app import App
@@ -21,6 +21,9 @@ class Shared:
     running: ClassVar[list[str]] = []
     there = 0
 
+    def watch(self, on_end: Callable[[], None]) -> None:
+        raise AssertionError(on_end)
+
     async def start(self) -> None:
         Shared.there += 1
 
@@ -31,8 +34,10 @@ class Shared:
     async def unload(self, variant: str) -> None:
         raise AssertionError(variant)
 
-    async def run(self, variant: str, inputs: Sequence[Sequence[Tensor]], rows: int) -> Executed:
-        assert len(inputs) == rows == 4
+    async def run(
+        self, variant: str, inputs: Sequence[Sequence[Tensor]], rows: int, *, within: float | None = None
+    ) -> Executed:
+        assert (len(inputs), rows, within) == (4, 4, None)
         Shared.running.append(variant)
         await asyncio.sleep(0)  # whoever begins with this one is there too
         await asyncio.sleep(SOLO * max(1.0, sum(FBR[name] for name in Shared.running)))

@@ -99,3 +99,22 @@ async def test_without_jitter_the_chosen_quantile_is_what_a_batch_takes() -> Non
     for quantile, expected in (("median", 0.004), ("p95", 0.040)):
         executor = EmulatedExecutor(catalogue, "cpu", quantile=quantile)  # type: ignore[arg-type]
         assert math.isclose(executor.draw(profile, 1), expected)
+
+
+async def test_a_batch_that_would_take_longer_than_it_may_ends_then_and_takes_the_executor_with_it(
+    catalogue: Catalogue,
+) -> None:
+    executor = await started(catalogue, slowdown=50.0)  # half a second
+    ends: list[str] = []
+    executor.watch(lambda: ends.append("ended"))
+    begun = time.monotonic()
+    with pytest.raises(ExecutionError, match=r"double: run took more than 0\.05 s") as caught:
+        await executor.run("double", [query((1, 2))], 1, within=0.05)
+    assert caught.value.fatal
+    assert 0.04 < time.monotonic() - begun < 0.45
+    assert ends == ["ended"]
+    with pytest.raises(ExecutionError, match="not started"):
+        await executor.run("double", [query((1, 2))], 1)
+    await executor.start()
+    await executor.load(catalogue.variants["double"], max_batch=1)
+    await executor.run("double", [query((1, 2))], 1, within=5.0)
