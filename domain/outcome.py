@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Any
 
 from domain.app import QueryClass
-from domain.query import Query
+from domain.query import Query, QueryKey
 
 
 class OutcomeKind(StrEnum):
@@ -61,6 +61,7 @@ class Outcome:
 
     ``accuracy``: profiled accuracy of the variant (0..1), 0 where nothing answered.
     ``best_accuracy``: that of the app's best variant, to normalise by; 1 where unknown.
+    ``source``: who asked, as in its query.
     """
 
     query_id: str
@@ -86,6 +87,7 @@ class Outcome:
     stream: str = ""
     sequence: int = -1
     promise: PromiseState | None = None
+    source: str = ""
 
     @staticmethod
     def of(query: Query, kind: OutcomeKind, at: float, **why: Any) -> "Outcome":
@@ -100,8 +102,14 @@ class Outcome:
             query_class=query.query_class,
             stream=query.stream,
             sequence=query.sequence,
+            source=query.source,
             **why,
         )
+
+    @property
+    def key(self) -> QueryKey:
+        """Identity of the query that it ends."""
+        return QueryKey(self.app, self.source, self.query_id)
 
     @property
     def late(self) -> bool:

@@ -1,8 +1,17 @@
 """A query: what policies need to know of one. Its tensors travel beside it, never inside."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from domain.app import QueryClass
+
+
+class QueryKey(NamedTuple):
+    """What makes a query the one it is: its app, who asked (``ce_source``, "" where not told), its id there."""
+
+    app: str
+    source: str
+    id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +31,7 @@ class Query:
     ``stream``: key of the sequence that promises are counted on (default: the app).
     ``sequence``: position in its stream where that is known (the offset), else -1.
     ``length``: of its longest row where the app's inputs vary in length, else 0.
+    ``source``: who asked, as CloudEvents name it; "" where not told. ``key`` is its identity, not the id alone.
     """
 
     id: str
@@ -35,3 +45,9 @@ class Query:
     priority: int = 0
     goal: Goal | None = None
     length: int = 0
+    source: str = ""
+
+    @property
+    def key(self) -> QueryKey:
+        """Its identity."""
+        return QueryKey(self.app, self.source, self.id)

@@ -1,16 +1,20 @@
 """The audit: reads the topics by itself and proves that every query has exactly one terminal outcome.
 
-records on the query topics = outcomes on the result topics + dead letters about query records. A record whose id was
-seen before has a dead letter, not a second outcome. Promises are recounted (sluice.promises). Nothing here trusts a
-counter of the system. Where windows are asked for, what went wrong is told of each of them (sluice.fault_windows).
+records on the query topics = outcomes on the result topics + dead letters about query records. A query is known by app,
+source and id; a record of one that was seen before has a dead letter, not a second outcome. Outcomes of older versions
+do not tell the source: each is of the query of its app and id that has no other. Promises are recounted
+(sluice.promises). Nothing here trusts a counter of the system. Where windows are asked for, what went wrong is told of
+each of them (sluice.fault_windows).
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from domain.errors import InvalidInputError
 from domain.fold import OutcomeFold, Summary
 from domain.outcome import Outcome, OutcomeKind
+from domain.query import QueryKey
 from sluice.fault_windows import DevicesMissed, FaultWindow, WindowReport, report_by_window
 from sluice.promises import PromiseAudit, StreamReport
 from streams import codec, control
@@ -22,7 +26,10 @@ _EXAMPLES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
-    """What was found. ``balanced``: nothing lost, duplicated, unknown or marked wrongly. ``cost``: money by kind."""
+    """What was found. ``balanced``: nothing lost, duplicated, unknown or marked wrongly. ``cost``: money by kind.
+
+    ``unreadable``: records on result topics that are no outcome, which a stranger may write.
+    """
 
     queries: int
     outcomes: int
@@ -33,6 +40,7 @@ class AuditReport:
     max_copies: int
     unknown: int
     late_unmarked: int
+    unreadable: int = 0
     kinds: Mapping[str, int]
     examples: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     summary: Summary | None = None
@@ -57,25 +65,28 @@ class Audit:
     ``timed``: keep when each query was asked, for windows.
     """
 
-    def __init__(self, *, timed: bool = False) -> None:
-        self._when: dict[str, float] | None = {} if timed else None
+    def __init__(self, topics: Topics, *, timed: bool = False) -> None:
+        self._topics = topics
+        self._when: dict[QueryKey, float] | None = {} if timed else None
         self._newest = 0.0
         self._missed = DevicesMissed()
-        self._asked: dict[tuple[str, int, int], str] = {}
+        self._asked: dict[tuple[str, int, int], QueryKey] = {}
         self._dead: dict[tuple[str, int, int], str] = {}
-        self._outcomes: Counter[str] = Counter()
+        self._outcomes: Counter[QueryKey] = Counter()
+        self._unreadable = 0
         self._kinds: Counter[str] = Counter()
         self._fold = OutcomeFold()
-        self._late_unmarked: list[str] = []
+        self._late_unmarked: list[QueryKey] = []
         self._cost: Mapping[str, float] = {}
         self._promises = PromiseAudit()
 
     def add_query(self, record: Record) -> None:
         """A record of a query topic."""
-        query_id = codec.query_id_of(record) or ""
-        self._asked[record.topic, record.partition, record.offset] = query_id
+        app = self._topics.app_of(record.topic) or ""
+        key = QueryKey(app, codec.source_of_query(record), codec.query_id_of(record) or "")
+        self._asked[record.topic, record.partition, record.offset] = key
         if self._when is not None:
-            self._when.setdefault(query_id, record.timestamp)
+            self._when.setdefault(key, record.timestamp)
             self._newest = max(self._newest, record.timestamp)
 
     def add_dead_letter(self, record: Record) -> None:
@@ -86,20 +97,27 @@ class Audit:
 
     def add_result(self, record: Record) -> None:
         """A record of a result topic."""
-        decoded = codec.decode_outcome(record)
+        try:
+            decoded = codec.decode_outcome(record)
+        except InvalidInputError:
+            self._unreadable += 1
+            return
         outcome: Outcome = decoded.outcome
-        self._outcomes[outcome.query_id] += 1
+        self._outcomes[outcome.key] += 1
         self._kinds[outcome.kind.value] += 1
         if outcome.kind is OutcomeKind.ANSWERED and outcome.late != decoded.marked_late:
-            self._late_unmarked.append(outcome.query_id)
-        if self._outcomes[outcome.query_id] == 1:
+            self._late_unmarked.append(outcome.key)
+        if self._outcomes[outcome.key] == 1:
             self._fold.add(outcome)
             self._promises.add_outcome(outcome, outcome.sequence)
 
     def add_status(self, record: Record) -> None:
         """A record of the status topic."""
         if record.value is not None:
-            said = control.decode_announce(record.value)
+            try:
+                said = control.decode_announce(record.value)
+            except InvalidInputError:
+                return
             self._missed.add(said, record.timestamp)
             if said.subject == control.COST_SUBJECT:
                 self._cost = {kind: money for kind, money in (said.data or {}).items() if isinstance(money, float)}
@@ -111,28 +129,35 @@ class Audit:
 
     def report(self, windows: Sequence[FaultWindow] = ()) -> AuditReport:
         """Reconcile what was read. ``windows``: only of a timed audit."""
-        expected = {query_id for place, query_id in self._asked.items() if place not in self._dead}
-        lost = sorted(expected - self._outcomes.keys())
-        copies = {query_id: n for query_id, n in self._outcomes.items() if n > 1}
-        unknown = sorted(self._outcomes.keys() - set(self._asked.values()))
+        asked = set(self._asked.values())
+        whose = {QueryKey(key.app, "", key.id): key for key in asked}
+        outcomes: Counter[QueryKey] = Counter()
+        for key, n in self._outcomes.items():
+            outcomes[key if key in asked else whose.get(key, key)] += n
+        expected = {key for place, key in self._asked.items() if place not in self._dead}
+        lost = sorted(expected - outcomes.keys())
+        copies = {key: n for key, n in outcomes.items() if n > 1}
+        unknown = sorted(outcomes.keys() - asked)
+        unmarked = [key if key in asked else whose.get(key, key) for key in self._late_unmarked]
         dead = {place: reason for place, reason in self._dead.items() if place in self._asked}
         promises = self._promises.report()
         return AuditReport(
             queries=len(self._asked),
-            outcomes=sum(self._outcomes.values()),
+            outcomes=sum(outcomes.values()),
             dead_letters=len(dead),
             duplicate_ids=sum(reason == codec.DUPLICATE_ID for reason in dead.values()),
             lost=len(lost),
             duplicates=sum(n - 1 for n in copies.values()),
-            max_copies=max(self._outcomes.values(), default=0),
+            max_copies=max(outcomes.values(), default=0),
             unknown=len(unknown),
-            late_unmarked=len(self._late_unmarked),
+            unreadable=self._unreadable,
+            late_unmarked=len(unmarked),
             kinds={kind.value: self._kinds[kind.value] for kind in OutcomeKind},
             examples={
-                "lost": tuple(lost[:_EXAMPLES]),
-                "duplicates": tuple(sorted(copies)[:_EXAMPLES]),
-                "unknown": tuple(unknown[:_EXAMPLES]),
-                "late_unmarked": tuple(self._late_unmarked[:_EXAMPLES]),
+                "lost": _ids(lost),
+                "duplicates": _ids(sorted(copies)),
+                "unknown": _ids(unknown),
+                "late_unmarked": _ids(unmarked),
             },
             summary=self._fold.summary(),
             cost=self._cost,
@@ -141,16 +166,20 @@ class Audit:
                 windows,
                 self._when or {},
                 lost=lost,
-                duplicates={query_id: n - 1 for query_id, n in copies.items()},
-                late_unmarked=self._late_unmarked,
+                duplicates={key: n - 1 for key, n in copies.items()},
+                late_unmarked=unmarked,
                 broken_at=[at for stream in promises for at in stream.unannounced_at],
             ),
         )
 
 
+def _ids(keys: Sequence[QueryKey]) -> tuple[str, ...]:
+    return tuple(key.id for key in keys[:_EXAMPLES])
+
+
 async def read_topics(broker: Broker, topics: Topics, *, timed: bool = False) -> Audit:
     """Read every query, result and dead-letter topic of the prefix from its beginning to its present end."""
-    audit = Audit(timed=timed)
+    audit = Audit(topics, timed=timed)
     names = await broker.admin().topics()
     await _read_all(broker, {n for n in names if topics.is_queries(n)}, audit.add_query)
     await _read_all(broker, {n for n in names if topics.is_results(n)}, audit.add_result)

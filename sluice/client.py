@@ -1,4 +1,4 @@
-"""The client: asks a running system over its topics and matches answers by query id.
+"""The client: asks a running system over its topics and matches answers by app, source and query id.
 
 ``async with Client("kafka://127.0.0.1:9092") as client: answer = await client.infer("digits", {"image": array})``
 """
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from domain.actions import Announce
 from domain.errors import ConfigurationError, InvalidInputError
 from domain.outcome import Outcome
+from domain.query import QueryKey
 from domain.tensor import Tensor
 from sluice.reading import result_topics
 from stages.clock import SystemClock
@@ -42,7 +43,10 @@ class Answer:
 
 
 class Client:
-    """One connection. Queries may be asked concurrently. ``kafka``: TLS and SASL; ``remote``: a front's token."""
+    """One connection. Queries may be asked concurrently. ``kafka``: TLS and SASL; ``remote``: a front's token.
+
+    ``source``: who asks, its ``ce_source`` is ``/<source>``: a query's id is its own among those of its source.
+    """
 
     def __init__(
         self,
@@ -50,6 +54,7 @@ class Client:
         *,
         prefix: str = "sluice",
         timeout: float = 60.0,
+        source: str = "client",
         kafka: KafkaSettings | None = None,
         remote: RemoteSettings | None = None,
     ) -> None:
@@ -57,7 +62,8 @@ class Client:
         self._topics = Topics(prefix)
         self._timeout = timeout
         self._clock = SystemClock()
-        self._waiting: dict[str, asyncio.Future[codec.OutcomeMessage]] = {}
+        self._source = source
+        self._waiting: dict[QueryKey, asyncio.Future[codec.OutcomeMessage]] = {}
         self._apps: set[str] = set()
         self._producer: Producer | None = None
         self._results = ResultsReader(self._broker, self._topics, self._heard)
@@ -120,11 +126,13 @@ class Client:
             tensors_of(inputs) if isinstance(inputs, Mapping) else inputs,
             app=app,
             now=self._clock.wall(),
+            source=self._source,
             parameters=parameters,
             stream=stream,
         )
+        key = QueryKey(app, f"/{self._source}", query_id)
         future: asyncio.Future[codec.OutcomeMessage] = asyncio.get_running_loop().create_future()
-        self._waiting[query_id] = future
+        self._waiting[key] = future
         try:
             sent = await producer.send(
                 self._topics.queries(app), message.value, key=message.key, headers=message.headers
@@ -133,7 +141,7 @@ class Client:
             async with asyncio.timeout(self._timeout):
                 answer = await future
         finally:
-            self._waiting.pop(query_id, None)
+            self._waiting.pop(key, None)
         return Answer(answer.outcome, {t.name: array_of(t) for t in answer.outputs()})
 
     async def infer_batch(
@@ -180,7 +188,9 @@ class Client:
         return await self.infer_batch(app, parts, **parameters)
 
     def _heard(self, record: Record) -> None:
-        waiting = self._waiting.get(codec.query_id_of(record) or "")
+        app = self._topics.app_of(record.topic) or ""
+        key = QueryKey(app, codec.query_source_of(record), codec.query_id_of(record) or "")
+        waiting = self._waiting.get(key)
         if waiting is None or waiting.done():
             return
         try:

@@ -16,6 +16,7 @@ import orjson
 
 from domain.actions import Announce
 from domain.errors import ConfigurationError
+from domain.query import QueryKey
 
 MARGIN = 5.0
 """Seconds: a device is missed some time after it fell silent, and queues are worked off after it is back."""
@@ -54,18 +55,18 @@ class WindowReport:
 
 def report_by_window(
     windows: Sequence[FaultWindow],
-    asked: Mapping[str, float],
+    asked: Mapping[QueryKey, float],
     *,
-    lost: Iterable[str],
-    duplicates: Mapping[str, int],
-    late_unmarked: Iterable[str],
+    lost: Iterable[QueryKey],
+    duplicates: Mapping[QueryKey, int],
+    late_unmarked: Iterable[QueryKey],
     broken_at: Iterable[float],
 ) -> tuple[WindowReport, ...]:
-    """``asked``: query id -> time of its record; ``duplicates``: query id -> outcomes beyond the first."""
+    """``asked``: query -> time of its record; ``duplicates``: query -> outcomes beyond the first."""
     times = sorted(asked.values())
-    lost_at = [asked[query_id] for query_id in lost if query_id in asked]
-    late_at = [asked[query_id] for query_id in late_unmarked if query_id in asked]
-    copies_at = [(asked[query_id], n) for query_id, n in duplicates.items() if query_id in asked]
+    lost_at = [asked[key] for key in lost if key in asked]
+    late_at = [asked[key] for key in late_unmarked if key in asked]
+    copies_at = [(asked[key], n) for key, n in duplicates.items() if key in asked]
     broken = list(broken_at)
     return tuple(
         WindowReport(

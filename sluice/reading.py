@@ -1,7 +1,8 @@
-"""Reading result topics for people: following them, and finding one query's outcome."""
+"""Reading result topics for people: following them, and finding what became of an id."""
 
 from collections.abc import AsyncIterator, Sequence
 
+from domain.query import QueryKey
 from streams import codec
 from streams.ports import Broker, Record, TopicPartition
 from streams.topics import Topics
@@ -36,11 +37,14 @@ async def read_results(
         await consumer.stop()
 
 
-async def find_result(broker: Broker, topics: Topics, query_id: str) -> Record | None:
-    """The outcome of one query, None where it has none yet."""
-    partitions = await result_topics(broker, topics)
-    found = None
+async def find_results(
+    broker: Broker, topics: Topics, query_id: str, *, app: str | None = None, source: str | None = None
+) -> dict[QueryKey, Record]:
+    """The first outcome of every query with this id, of ``app`` and ``source`` only where given."""
+    partitions = await result_topics(broker, topics, () if app is None else (app,))
+    found: dict[QueryKey, Record] = {}
     async for record in read_results(broker, partitions, follow=False):
-        if found is None and codec.query_id_of(record) == query_id:
-            found = record
+        key = QueryKey(topics.app_of(record.topic) or "", codec.query_source_of(record), query_id)
+        if codec.query_id_of(record) == query_id and source in (None, key.source):
+            found.setdefault(key, record)
     return found

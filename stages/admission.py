@@ -2,8 +2,9 @@
 
 Rules.
 - What can be attributed to a query (its id is readable) and is wrong gets a rejected outcome; what cannot, a dead
-  letter. An id seen within the dedupe window gets a dead letter ``duplicate_id`` and no second outcome; the same record
-  read again (after a rebalance that did not wait for its end) is let in again, or it might have no end at all.
+  letter. An id that its source has used for the app within the dedupe window gets a dead letter ``duplicate_id`` and no
+  second outcome; the same record read again (after a rebalance that did not wait for its end) is let in again, or it
+  might have no end at all.
 - A query that expired on its way here ends here; one of an app with a promise goes on to the worker, where the misses
   of its stream are counted.
 - Apps come and go while it runs (``registered``); of a retired one every query is refused, none is left without an end.
@@ -152,14 +153,15 @@ class AdmissionStage:
             self._dead_letter(record, error, now)
             return
         except codec.RejectedQueryError as error:
-            if self._new(record, error.query_id, now):
+            if self._new(record, app.name, error.source, error.query_id, now):
                 self._write_outcome(record, error.outcome(now))
             return
-        if not self._new(record, message.query.id, now):
+        query = message.query
+        if not self._new(record, app.name, query.source, query.id, now):
             return
         if app.name in self._retired:
             told = f"{app.name} is served no more; register it again"
-            self._end(record, message.query, OutcomeKind.REJECTED, now, Reason.UNKNOWN_APP, told)
+            self._end(record, query, OutcomeKind.REJECTED, now, Reason.UNKNOWN_APP, told)
             return
         self._judge(record, app, message, now)
 
@@ -210,12 +212,11 @@ class AdmissionStage:
         )
         self._write_outcome(record, outcome)
 
-    def _new(self, record: Record, query_id: str, now: float) -> bool:
-        if self._dedupe.add(query_id, hash((record.topic, record.partition, record.offset)), now):
+    def _new(self, record: Record, app: str, source: str, query_id: str, now: float) -> bool:
+        if self._dedupe.add(app, source, query_id, hash((record.topic, record.partition, record.offset)), now):
             return True
-        self._dead_letter(
-            record, InvalidInputError("ce_id", f"duplicate_id {query_id!r}; give each query its own"), now
-        )
+        told = f"duplicate_id {query_id!r} of source {source!r}; give each query its own"
+        self._dead_letter(record, InvalidInputError("ce_id", told), now)
         return False
 
     def _write_outcome(self, record: Record, outcome: Outcome) -> None:

@@ -19,6 +19,7 @@ from domain.app import App
 from domain.clock import Clock
 from domain.errors import InvalidInputError, SluiceError
 from domain.outcome import Outcome, OutcomeKind
+from domain.query import QueryKey
 from domain.tensor import TensorSpec
 from profiles.catalogue import Catalogue
 from stages.beside import beside
@@ -40,6 +41,7 @@ _STATUS = {
     OutcomeKind.DROPPED: 503,
     OutcomeKind.EXPIRED: 504,
 }
+_SOURCE = "http"
 _LOOK = 5.0
 """Seconds that looking an unknown app up in the registry may take."""
 _GRACE = 5.0
@@ -85,7 +87,7 @@ class HttpStage:
         self._max_waiting = max_waiting
         self._max_latency = max_latency
         self._outbox = Outbox(producer)
-        self._waiting: dict[str, asyncio.Future[codec.OutcomeMessage]] = {}
+        self._waiting: dict[QueryKey, asyncio.Future[codec.OutcomeMessage]] = {}
         self._looking: asyncio.Task[None] | None = None
         telemetry = telemetry or Telemetry()
         meters = telemetry.meters
@@ -235,8 +237,9 @@ class HttpStage:
         self, app: App, body: bytes, json_length: str | None, asked: Asked, traceparent: str | None
     ) -> web.Response:
         query_id = uuid.uuid4().hex
+        key = QueryKey(app.name, f"/{_SOURCE}", query_id)
         outcome = asyncio.get_running_loop().create_future()
-        self._waiting[query_id] = outcome
+        self._waiting[key] = outcome
         try:
             self._outbox.post(
                 self._topics.queries(app.name),
@@ -245,7 +248,7 @@ class HttpStage:
                 headers=codec.query_headers(
                     query_id,
                     app=app.name,
-                    source="http",
+                    source=_SOURCE,
                     now=self._clock.wall(),
                     json_length=json_length,
                     traceparent=traceparent,
@@ -261,7 +264,7 @@ class HttpStage:
                 return _error(503, "the server is stopping; try again elsewhere")
             raise
         finally:
-            self._waiting.pop(query_id, None)
+            self._waiting.pop(key, None)
         return self._respond(message, asked)
 
     def _respond(self, message: codec.OutcomeMessage, asked: Asked) -> web.Response:
@@ -281,7 +284,11 @@ class HttpStage:
         return _error(status, why)
 
     def _on_result(self, record: Record) -> None:
-        waiting = self._waiting.get(codec.query_id_of(record) or "") if self._waiting else None
+        if not self._waiting:
+            return
+        app = self._topics.app_of(record.topic) or ""
+        key = QueryKey(app, codec.query_source_of(record), codec.query_id_of(record) or "")
+        waiting = self._waiting.get(key)
         if waiting is not None and not waiting.done():
             waiting.set_result(codec.decode_outcome(record))
 

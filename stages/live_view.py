@@ -43,6 +43,7 @@ class End:
     best: float
     queue_s: float
     detail: str
+    source: str = ""
 
 
 @dataclass(slots=True)
@@ -255,6 +256,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
 def _miss(end: End) -> dict[str, Any]:
     return {
         "id": end.query_id[:64],
+        "source": end.source[:64],
         "app": end.app,
         "at": end.at,
         "kind": "late" if end.late else end.kind,

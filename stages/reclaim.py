@@ -16,6 +16,7 @@ from domain.actions import Announce
 from domain.clock import Clock
 from domain.errors import InvalidInputError
 from domain.outcome import Outcome, OutcomeKind, Reason
+from domain.query import QueryKey
 from stages.exactly_once import transactional_id
 from stages.outbox import Outbox
 from stages.telemetry import Telemetry
@@ -128,7 +129,7 @@ class Reclaimer:
         if letters:
             await acknowledged.wait()
 
-    def _moved(self, record: Record, device: str, answered: frozenset[str]) -> Letter | None:
+    def _moved(self, record: Record, device: str, answered: frozenset[QueryKey]) -> Letter | None:
         """Where a record goes; None for one that was answered."""
         now = self._clock.wall()
         try:
@@ -137,7 +138,7 @@ class Reclaimer:
             dead = codec.dead_letter(record, error, stage="planner", now=now)
             return Letter(self._topics.dead_letters, dead.value, dead.key, dead.headers)
         query = message.query
-        if query.id in answered:
+        if query.key in answered:
             return None
         if query.deadline > now:
             back = codec.encode_admitted(codec.QueryMessage(query, message.tensors, message.traceparent))
@@ -180,8 +181,8 @@ class Reclaimer:
         key = f"{said.subject}@planner-{device}".encode()
         self._outbox.post(self._topics.status, control.encode_announce(said), key=key, timestamp=self._clock.wall())
 
-    async def _answered_by(self, device: str) -> frozenset[str]:
-        """Ids that ``device`` has answered within the window: its last commits may not tell of them."""
+    async def _answered_by(self, device: str) -> frozenset[QueryKey]:
+        """Queries that ``device`` has answered within the window: its last commits may not tell of them."""
         partitions: list[TopicPartition] = []
         counts = await self._broker.admin().partitions([self._topics.results(app) for app in self._apps])
         for topic, count in sorted(counts.items()):
@@ -191,11 +192,13 @@ class Reclaimer:
         consumer = self._broker.consumer(partitions=partitions, start_at="end")
         await consumer.start()
         try:
-            return await self._read_ids(consumer, partitions, device)
+            return await self._read_keys(consumer, partitions, device)
         finally:
             await consumer.stop()
 
-    async def _read_ids(self, consumer: Consumer, partitions: list[TopicPartition], device: str) -> frozenset[str]:
+    async def _read_keys(
+        self, consumer: Consumer, partitions: list[TopicPartition], device: str
+    ) -> frozenset[QueryKey]:
         ends = await consumer.end_offsets(partitions)
         since = self._clock.wall() - self._window
         starts = await consumer.offsets_for_times(dict.fromkeys(partitions, since))
@@ -205,12 +208,13 @@ class Reclaimer:
             if start is not None and start < ends[partition]:
                 await consumer.seek(partition, start)
                 open_partitions.add(partition)
-        ids = set()
+        found = set()
         while open_partitions:
             for record in await consumer.get_many(wait=0.5):
                 if codec.outcome_device(record) == device and record.key is not None:
-                    ids.add(record.key.decode(errors="replace"))
+                    app = self._topics.app_of(record.topic) or ""
+                    found.add(QueryKey(app, codec.query_source_of(record), record.key.decode(errors="replace")))
             for partition in tuple(open_partitions):
                 if await consumer.position(partition) >= ends[partition]:
                     open_partitions.discard(partition)
-        return frozenset(ids)
+        return frozenset(found)

@@ -1,6 +1,7 @@
 """The sink: reads terminal outcomes into a file and an index, so that any query can be explained. It writes no topic.
 
-``outcomes.jsonl`` holds one outcome a line; ``index.sqlite`` maps a query id to the byte offset of its line. Writing
+``outcomes.jsonl`` holds one outcome a line; ``index.sqlite`` maps id, app and source of a query to the byte offset of
+its line. Writing
 happens in a thread, a batch at a time; offsets are committed after the batch is on disk.
 """
 
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from domain.errors import ConfigurationError
+from domain.query import QueryKey
 from profiles.catalogue import Catalogue
 from stages.intake import Intake
 from stages.telemetry import Telemetry
@@ -32,23 +34,29 @@ class OutcomeStore:
             raise ConfigurationError(f"sink folder {folder}: {error}; give a writable folder") from error
         self._index.execute("pragma journal_mode=wal")
         self._index.execute("pragma synchronous=off")
-        self._index.execute("create table if not exists outcomes (query_id text primary key, position integer)")
+        self._index.execute(
+            "create table if not exists ends "
+            "(query_id text, app text, source text, position integer, primary key (query_id, app, source))"
+        )
 
-    def add(self, outcomes: Sequence[tuple[str, bytes]]) -> None:
-        """Append (query id, JSON) pairs."""
+    def add(self, outcomes: Sequence[tuple[QueryKey, bytes]]) -> None:
+        """Append (query, JSON) pairs."""
         rows = []
         position = self._file.tell()
-        for query_id, line in outcomes:
-            rows.append((query_id, position))
+        for key, line in outcomes:
+            rows.append((key.id, key.app, key.source, position))
             position += len(line) + 1
         self._file.write(b"".join(line + b"\n" for _, line in outcomes))
         self._file.flush()
         with self._index:
-            self._index.executemany("insert or ignore into outcomes values (?, ?)", rows)
+            self._index.executemany("insert or ignore into ends values (?, ?, ?, ?)", rows)
 
-    def find(self, query_id: str) -> bytes | None:
+    def find(self, key: QueryKey) -> bytes | None:
         """The JSON of a query's outcome, None where it has none yet."""
-        row = self._index.execute("select position from outcomes where query_id = ?", (query_id,)).fetchone()
+        asked = (key.id, key.app, key.source)
+        row = self._index.execute(
+            "select position from ends where query_id = ? and app = ? and source = ?", asked
+        ).fetchone()
         if row is None:
             return None
         with (self._folder / "outcomes.jsonl").open("rb") as lines:
@@ -103,8 +111,12 @@ class SinkStage:
             topics=self._names, group=self._topics.sink_group, member=self._member, listener=intake
         )
 
+    def _key(self, record: Record) -> QueryKey:
+        app = self._topics.app_of(record.topic) or ""
+        return QueryKey(app, codec.query_source_of(record), codec.query_id_of(record) or "")
+
     async def _take(self, records: Sequence[Record]) -> None:
-        await asyncio.to_thread(self._store.add, [(codec.query_id_of(r) or "", codec.outcome_json(r)) for r in records])
+        await asyncio.to_thread(self._store.add, [(self._key(r), codec.outcome_json(r)) for r in records])
         self._meters.add("sluice_outcomes_stored", by=len(records))
         for record in records:
             self._intake.done(record)

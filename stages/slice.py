@@ -315,7 +315,7 @@ class SliceRunner:
 
     def _trace(self, tracing: Tracing, run: Run, started: float) -> None:
         told = {"sluice.variant": run.variant, "sluice.device": self._device.name, "sluice.rows": run.rows}
-        tracing.batch((query.id for query in run.queries), started, self._clock.wall(), told)
+        tracing.batch((query.key for query in run.queries), started, self._clock.wall(), told)
 
     def _finished(self, event: Finished, now: float) -> None:
         self._running_app = self._running_variant = None

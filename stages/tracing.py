@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from domain.errors import ConfigurationError
 from domain.outcome import Outcome
+from domain.query import QueryKey
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
@@ -33,8 +34,8 @@ class Tracing:
         self._provider = provider
         self._tracer = provider.get_tracer("sluicegate")
         self._trace = trace
-        self._open: dict[str, str | None] = {}
-        self._batches: dict[str, SpanContext] = {}
+        self._open: dict[QueryKey, str | None] = {}
+        self._batches: dict[QueryKey, SpanContext] = {}
 
     def hop(
         self, name: str, traceparent: str | None, start: float, end: float, attributes: Mapping[str, Any]
@@ -42,19 +43,17 @@ class Tracing:
         """A span of one query, ``start`` to ``end`` in wall seconds; the context to send on."""
         return self._ended(self._started(name, traceparent, start, attributes), end)
 
-    def arrived(self, query_id: str, traceparent: str | None) -> None:
+    def arrived(self, query: QueryKey, traceparent: str | None) -> None:
         """A query waits at this worker."""
         if len(self._open) >= _OPEN_LIMIT:
             del self._open[next(iter(self._open))]
-        self._open[query_id] = traceparent
+        self._open[query] = traceparent
 
-    def batch(self, query_ids: Iterable[str], start: float, end: float, attributes: Mapping[str, Any]) -> None:
+    def batch(self, queries: Iterable[QueryKey], start: float, end: float, attributes: Mapping[str, Any]) -> None:
         """A batch ran: its span, linked to those of its queries."""
-        ids = tuple(query_ids)
+        keys = tuple(queries)
         links = [
-            self._trace.Link(context)
-            for query_id in ids
-            if (context := self._context(self._open.get(query_id))) is not None
+            self._trace.Link(context) for key in keys if (context := self._context(self._open.get(key))) is not None
         ]
         span = self._tracer.start_span(
             "batch",
@@ -64,14 +63,14 @@ class Tracing:
             links=links,
         )
         span.end(end_time=int(end * _NS))
-        for query_id in ids:
-            if query_id in self._open:
-                self._batches[query_id] = span.get_span_context()
+        for key in keys:
+            if key in self._open:
+                self._batches[key] = span.get_span_context()
 
     def served(self, outcome: Outcome) -> str | None:
         """A query has ended at this worker; the context for its result."""
-        traceparent = self._open.pop(outcome.query_id, None)
-        batch = self._batches.pop(outcome.query_id, None)
+        traceparent = self._open.pop(outcome.key, None)
+        batch = self._batches.pop(outcome.key, None)
         waited = outcome.queue_s + outcome.batch_s
         attributes = {
             "sluice.query_id": outcome.query_id,
@@ -89,10 +88,10 @@ class Tracing:
             span.add_link(batch)
         return self._ended(span, outcome.at)
 
-    def forget(self, query_id: str) -> None:
+    def forget(self, query: QueryKey) -> None:
         """A query that waited here goes elsewhere."""
-        self._open.pop(query_id, None)
-        self._batches.pop(query_id, None)
+        self._open.pop(query, None)
+        self._batches.pop(query, None)
 
     def abandon(self) -> None:
         """All that waited here goes elsewhere."""

@@ -173,6 +173,7 @@ def end_of(record: Record) -> End | None:
             best=float(why.get("best_accuracy") or 1.0),
             queue_s=float(why.get("queue_s") or 0.0),
             detail=str(why.get("detail") or ""),
+            source=str(why.get("source") or ""),
         )
     except (ValueError, KeyError, TypeError):
         return None

@@ -337,7 +337,7 @@ class WorkerStage:
             return
         self._origins[query] = record
         if self._tracing is not None:
-            self._tracing.arrived(query.id, message.traceparent)
+            self._tracing.arrived(query.key, message.traceparent)
         self._slices.arrived(message, runner)
 
     def _send_back(self, record: Record, message: codec.WorkMessage) -> None:

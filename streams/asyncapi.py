@@ -93,7 +93,11 @@ def _query(app: App) -> dict[str, Any]:
             "properties": {
                 "ce_specversion": {"const": "1.0"},
                 "ce_id": {"type": "string", "minLength": 1, "maxLength": 256, "description": "id of the query"},
-                "ce_source": {"type": "string"},
+                "ce_source": {
+                    "type": "string",
+                    "maxLength": 256,
+                    "description": "who asks; app, source and id are a query's identity",
+                },
                 "ce_type": {"type": "string"},
                 "ce_time": {"type": "string", "format": "date-time"},
                 "ce_expirytime": {"type": "string", "format": "date-time", "description": "absolute deadline"},

@@ -6,7 +6,7 @@ why. Everything that comes from outside either decodes or raises InvalidInputErr
 """
 
 from streams.dead_letters import DUPLICATE_ID, dead_letter, dead_letter_origin, dead_letter_reason, letter_reason
-from streams.envelope import JSON_LENGTH_HEADER, query_headers
+from streams.envelope import JSON_LENGTH_HEADER, query_headers, query_source_of
 from streams.hops import decode_admitted, decode_work, encode_admitted, encode_work, traceparent_of_hop
 from streams.messages import (
     DEFAULT_LIMITS,
@@ -19,7 +19,7 @@ from streams.messages import (
     WorkMessage,
 )
 from streams.outcomes import OutcomeMessage, decode_outcome, encode_outcome, outcome_device, outcome_json
-from streams.queries import decode_query, encode_query, query_id_of
+from streams.queries import decode_query, encode_query, query_id_of, source_of_query
 
 __all__ = [
     "DEFAULT_LIMITS",
@@ -49,5 +49,7 @@ __all__ = [
     "outcome_json",
     "query_headers",
     "query_id_of",
+    "query_source_of",
+    "source_of_query",
     "traceparent_of_hop",
 ]

@@ -1,15 +1,17 @@
 """CloudEvents 1.0 in Kafka binary mode: attributes are ``ce_`` headers, the body is the data. Pure, no clock.
 
-What is read: ``ce_id`` (1 to 256 printable characters), ``ce_specversion`` (1.0 where present), ``ce_expirytime``
-(RFC 3339 with an offset), ``content-type``, ``traceparent`` (ignored where malformed). Where a header comes twice the
-last one counts.
+What is read: ``ce_id`` and ``ce_source`` (up to 256 printable characters each; a source may be absent),
+``ce_specversion`` (1.0 where present), ``ce_expirytime`` (RFC 3339 with an offset), ``content-type``, ``traceparent``
+(ignored where malformed). Where a header comes twice the last one counts. What our own records tell of a query names
+its source in ``ce_querysource``, for their ``ce_source`` is the app.
 """
 
 import re
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from domain.errors import InvalidInputError
-from streams.ports import Headers
+from streams.ports import Headers, Record
 
 JSON_LENGTH_HEADER = "Inference-Header-Content-Length"
 """HTTP header (and, in lower case, Kafka header) with the bytes of JSON before raw tensors."""
@@ -20,6 +22,7 @@ JSON_TYPE = b"application/json"
 BINARY_TYPE = b"application/octet-stream"
 
 MAX_ID = 256
+QUERY_SOURCE = "ce_querysource"
 SPEC_VERSION = ("ce_specversion", b"1.0")
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
@@ -63,6 +66,29 @@ def id_of(headers: dict[str, bytes]) -> str | None:
         return check_id("ce_id", raw.decode())
     except UnicodeDecodeError as error:
         raise InvalidInputError("ce_id", f"{raw[:60]!r} is not UTF-8; give 1 to {MAX_ID} characters") from error
+
+
+def source_of(headers: dict[str, bytes]) -> str:
+    """The ``ce_source``, "" where it is absent. Raises InvalidInputError where it is malformed."""
+    raw = headers.get("ce_source")
+    return "" if raw is None else _source(raw)
+
+
+@lru_cache(maxsize=1024)
+def _source(raw: bytes) -> str:
+    try:
+        source = raw.decode()
+    except UnicodeDecodeError:
+        source = "\0"
+    if len(raw) > MAX_ID or not source.isprintable():
+        raise InvalidInputError("ce_source", f"{raw[:60]!r} names nobody; give at most {MAX_ID} printable characters")
+    return source
+
+
+def query_source_of(record: Record) -> str:
+    """Who asked the query that an outcome, admitted or work record is about; "" where that is not told."""
+    held = next((held for name, held in record.headers if name == QUERY_SOURCE), None)
+    return "" if held is None else held.decode(errors="replace")
 
 
 def check_envelope(headers: dict[str, bytes]) -> None:

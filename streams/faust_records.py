@@ -36,6 +36,11 @@ class OutcomeTold(faust.Record, serializer="json"):  # type: ignore[misc,call-ar
         return str(self.parameters["kind"])
 
     @property
+    def source(self) -> str:
+        """Who asked, "" where that is not told. A query is known by it, its app (``model_name``) and its ``id``."""
+        return str(self.parameters.get("source", ""))
+
+    @property
     def late(self) -> bool:
         """Whether it was answered after its deadline."""
         return bool(self.parameters["late"])

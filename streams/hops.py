@@ -3,8 +3,9 @@
 A hop record has the tensors' raw bytes as its value, one after the other, and one header, ``sluice``: a JSON array of
 [1, id, app, arrival, deadline, rows, class, stream, sequence, priority, goal, tensors, epoch, slice, turn], with goal
 null or [accuracy, cost, model], tensors [[name, datatype, shape], …], epoch null or [term, number], turn only where
-the router counts turns, and [rows, length] in the place of rows where the app's inputs vary in length. CloudEvents
-attributes come with it for those who look from outside. A query with one tensor passes its value on without a copy.
+the router counts turns, [rows, length] in the place of rows where the app's inputs vary in length, and [id, source] in
+the place of id where it is told who asks. CloudEvents attributes come with it for those who look from outside. A query
+with one tensor passes its value on without a copy.
 """
 
 from functools import lru_cache
@@ -69,7 +70,7 @@ def _headers(
     goal = query.goal
     packed = orjson.dumps(
         (
-            _VERSION, query.id, query.app, query.arrival, query.deadline,
+            _VERSION, (query.id, query.source) if query.source else query.id, query.app, query.arrival, query.deadline,
             (query.rows, query.length) if query.length else query.rows, query.query_class.value,
             query.stream, query.sequence, query.priority,
             None if goal is None else (goal.accuracy, goal.cost, goal.model),
@@ -112,6 +113,10 @@ def _decode(record: Record) -> tuple[Query, tuple[Tensor, ...], Epoch, str, int]
         ) = orjson.loads(packed)  # fmt: skip
         if version != _VERSION:
             raise ValueError(f"version {version!r}")
+        source = ""
+        if type(query_id) is list:
+            query_id, source = query_id
+            source = _text(source)
         length = 0
         if type(rows) is list:
             rows, length = rows
@@ -119,7 +124,7 @@ def _decode(record: Record) -> tuple[Query, tuple[Tensor, ...], Epoch, str, int]
         query = Query(
             _text(query_id), _text(app), _time(arrival), _time(deadline), _count(rows), _CLASSES[query_class],
             _text(stream), _integer(sequence), _integer(priority), None if goal is None else _goal(*goal),
-            length,
+            length, source,
         )  # fmt: skip
         return (
             query,

@@ -66,9 +66,12 @@ class UnattributableError(InvalidInputError):
 class RejectedQueryError(InvalidInputError):
     """Wrong, but of a known query: it gets a rejected outcome."""
 
-    def __init__(self, error: InvalidInputError, *, query_id: str, app: App, arrival: float, reason: Reason) -> None:
+    def __init__(
+        self, error: InvalidInputError, *, query_id: str, source: str, app: App, arrival: float, reason: Reason
+    ) -> None:
         super().__init__(error.field, error.problem)
         self.query_id = query_id
+        self.source = source
         self.reason = reason
         self._app = app
         self._arrival = arrival
@@ -86,6 +89,7 @@ class RejectedQueryError(InvalidInputError):
             reason=self.reason,
             detail=str(self)[:500],
             stream=self._app.name,
+            source=self.source,
         )
 
 

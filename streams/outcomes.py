@@ -2,7 +2,8 @@
 
 The value is JSON: ``model_name`` (the app), ``model_version`` (the variant), ``id``, ``outputs`` (flat row-major data;
 NaN and infinities become null), ``error`` where nothing was answered, and ``parameters`` with all of Outcome and
-``late``. Times are seconds since the epoch, durations seconds. Header ``sluice-device`` names who answered.
+``late``. Times are seconds since the epoch, durations seconds. Header ``sluice-device`` names who answered,
+``ce_querysource`` who asked.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from domain.errors import InvalidInputError
 from domain.outcome import Outcome
 from domain.tensor import Tensor
 from streams import oip
-from streams.envelope import JSON_TYPE, RESULT_TYPE, SPEC_VERSION
+from streams.envelope import JSON_TYPE, QUERY_SOURCE, RESULT_TYPE, SPEC_VERSION
 from streams.messages import Message
 from streams.ports import Record
 
@@ -57,6 +58,8 @@ def encode_outcome(outcome: Outcome, outputs: Sequence[Tensor], *, traceparent: 
         body["error"] = ": ".join(str(part) for part in (outcome.kind, outcome.reason, outcome.detail) if part)
     query_id = outcome.query_id.encode()
     headers = [SPEC_VERSION, ("ce_id", query_id), ("ce_source", _source(outcome.app)), _TYPE, _CONTENT]
+    if outcome.source:
+        headers.append((QUERY_SOURCE, outcome.source.encode()))
     if outcome.device is not None:
         headers.append((_DEVICE, outcome.device.encode()))
     if traceparent is not None:

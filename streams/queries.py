@@ -1,6 +1,7 @@
 """Query records: what producers write, validated into a domain Query and its tensors; and builders for producers.
 
-Rules. The id is ``ce_id``, else the body's ``id``; a record without either can only be a dead letter. Arrival is the
+Rules. The id is ``ce_id``, else the body's ``id``; a record without either can only be a dead letter, and so is one
+whose ``ce_source`` cannot be read: the two and the app are a query's identity. Arrival is the
 record's timestamp, brought within ``max_skew_s`` of now. The deadline is ``ce_expirytime``, else arrival plus the
 latency asked for (``latency_ms``; or ``timeout``, in microseconds as Triton defines it, 0 meaning not given), else
 plus the app's SLO. The stream is the record's key where that is not the query's id, else the app.
@@ -26,6 +27,7 @@ from streams.envelope import (
     id_of,
     parse_time,
     query_headers,
+    source_of,
     traceparent_of,
 )
 from streams.messages import Limits, Message, QueryMessage, RejectedQueryError, TooLargeError, UnattributableError
@@ -45,6 +47,7 @@ def decode_query(record: Record, app: App, limits: Limits, now: float) -> QueryM
     body: dict[str, Any] | None = None
     raw: memoryview | None = None
     try:
+        source = source_of(headers)
         query_id = id_of(headers)
         if query_id is None:
             body, raw = _parse(record, headers, limits)
@@ -56,10 +59,12 @@ def decode_query(record: Record, app: App, limits: Limits, now: float) -> QueryM
         check_envelope(headers)
         if body is None:
             body, raw = _parse(record, headers, limits)
-        return _decode(record, headers, body, raw, app, limits, query_id, arrival)
+        return _decode(record, headers, body, raw, app, limits, query_id, source, arrival)
     except InvalidInputError as error:
         reason = Reason.TOO_LARGE if isinstance(error, TooLargeError) else Reason.INVALID
-        raise RejectedQueryError(error, query_id=query_id, app=app, arrival=arrival, reason=reason) from error
+        raise RejectedQueryError(
+            error, query_id=query_id, source=source, app=app, arrival=arrival, reason=reason
+        ) from error
 
 
 def query_id_of(record: Record) -> str | None:
@@ -72,6 +77,14 @@ def query_id_of(record: Record) -> str | None:
     except InvalidInputError:
         return None
     return query_id
+
+
+def source_of_query(record: Record) -> str:
+    """Who asks by a record of a query topic; "" where that is not told, or cannot be read."""
+    try:
+        return source_of(dict(record.headers))
+    except InvalidInputError:
+        return ""
 
 
 def encode_query(
@@ -138,6 +151,7 @@ def _decode(
     app: App,
     limits: Limits,
     query_id: str,
+    source: str,
     arrival: float,
 ) -> QueryMessage:
     parameters = body.get("parameters")
@@ -165,6 +179,7 @@ def _decode(
         _priority(parameters),
         _goal(parameters),
         length_of(app.inputs, tensors) if app.inputs else 0,
+        source,
     )
     return QueryMessage(query, tensors, traceparent_of(headers) if "traceparent" in headers else None)
 

@@ -87,6 +87,7 @@ def table(report: AuditReport) -> Table:
         "duplicates": report.duplicates,
         "unknown": report.unknown,
         "late, not marked": report.late_unmarked,
+        **({"no outcome, on result topics": report.unreadable} if report.unreadable else {}),
     }
     for name, count in rows.items():
         bad = name in {"lost", "duplicates", "unknown", "late, not marked"}

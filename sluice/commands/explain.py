@@ -7,17 +7,20 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from domain.errors import InvalidInputError
 from domain.outcome import Outcome
 from domain.plan import Plan
 from planner.capacity import throughput
 from sluice.catalogue import known_catalogue
 from sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out
 from sluice.places import open_broker
-from sluice.reading import find_result
+from sluice.reading import find_results
 from sluice.settings import Settings, load
 from streams import codec, control
 from streams.ports import Broker, Record, TopicPartition
 from streams.topics import Topics
+
+_LISTED = 10
 
 
 def register(app: typer.Typer) -> None:
@@ -27,6 +30,10 @@ def register(app: typer.Typer) -> None:
 
 def explain(
     query_id: Annotated[str, typer.Argument(help="Id of the query.")],
+    app: Annotated[str | None, typer.Option("--app", help="Its app, where several have a query of this id.")] = None,
+    source: Annotated[
+        str | None, typer.Option("--source", help="Its ce_source, where several have asked with this id.")
+    ] = None,
     run: Annotated[Path | None, typer.Option(help="Folder of a finished run.")] = None,
     broker: Annotated[str | None, typer.Option(help="Broker to read.")] = None,
     prefix: Annotated[str | None, typer.Option(help="Topic prefix.")] = None,
@@ -36,7 +43,8 @@ def explain(
     """Say what became of a query: variant, device, plan, policy, times, and what else the plan offered."""
     with one_line_errors():
         chosen = load(settings, prefix=prefix)
-        found, plan = asyncio.run(_find(open_broker(chosen, run, broker), Topics(chosen.prefix), query_id))
+        where = open_broker(chosen, run, broker)
+        found, plan = asyncio.run(_find(where, Topics(chosen.prefix), query_id, app, source))
     if found is None:
         err.print(f"no outcome of {query_id} yet; `sluice audit` tells whether it was asked")
         raise typer.Exit(EXIT_FAILED)
@@ -47,9 +55,16 @@ def explain(
         out.print(table(outcome, plan, excluded(chosen, outcome, plan)))
 
 
-async def _find(broker: Broker, topics: Topics, query_id: str) -> tuple[Record | None, Plan | None]:
+async def _find(
+    broker: Broker, topics: Topics, query_id: str, app: str | None, source: str | None
+) -> tuple[Record | None, Plan | None]:
     try:
-        found = await find_result(broker, topics, query_id)
+        candidates = await find_results(broker, topics, query_id, app=app, source=source)
+        if len(candidates) > 1:
+            listed = "; ".join(f"--app {key.app} --source {key.source!r}" for key in sorted(candidates)[:_LISTED])
+            more = f" and {len(candidates) - _LISTED} more" if len(candidates) > _LISTED else ""
+            raise InvalidInputError("QUERY_ID", f"{query_id} names {len(candidates)} queries: give {listed}{more}")
+        found = next(iter(candidates.values()), None)
         epoch = codec.decode_outcome(found).outcome.epoch if found else None
         plan = await _plan_of(broker, topics, epoch) if epoch else None
         return found, plan
@@ -68,13 +83,19 @@ async def _plan_of(broker: Broker, topics: Topics, epoch: tuple[int, int]) -> Pl
         end = (await consumer.end_offsets([partition]))[partition]
         while await consumer.position(partition) < end:
             for record in await consumer.get_many(wait=0.5):
-                if record.value is not None:
-                    plan = control.decode_plan(record.value)
-                    if tuple(plan.epoch) == tuple(epoch):
-                        return plan
+                plan = _plan_in(record)
+                if plan is not None and tuple(plan.epoch) == tuple(epoch):
+                    return plan
         return None
     finally:
         await consumer.stop()
+
+
+def _plan_in(record: Record) -> Plan | None:
+    try:
+        return control.decode_plan(record.value) if record.value is not None else None
+    except InvalidInputError:
+        return None  # anybody can write there
 
 
 def excluded(settings: Settings, outcome: Outcome, plan: Plan | None) -> list[tuple[str, str]]:
@@ -113,6 +134,7 @@ def table(outcome: Outcome, plan: Plan | None, not_hosted: list[tuple[str, str]]
     rows: list[tuple[str, str]] = [
         ("outcome", "answered late" if outcome.late else outcome.kind.value),
         ("app", f"{outcome.app} ({outcome.query_class.value})"),
+        ("asked by", outcome.source or "not told"),
         ("deadline", f"{1e3 * (outcome.deadline - outcome.arrival):.1f} ms after arrival"),
         ("ended", f"{1e3 * (outcome.at - outcome.arrival):.1f} ms after arrival"),
     ]

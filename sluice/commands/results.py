@@ -5,14 +5,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
+from domain.errors import InvalidInputError
 from domain.outcome import Outcome
 from sluice.console import JsonOption, one_line_errors, out
 from sluice.places import open_broker
 from sluice.reading import read_results, result_topics
 from sluice.settings import load
 from streams import codec
-from streams.ports import Broker
+from streams.ports import Broker, Record
 from streams.topics import Topics
 
 
@@ -24,6 +26,7 @@ def register(app: typer.Typer) -> None:
 def results(
     run: Annotated[Path | None, typer.Argument(help="Folder of a finished run.")] = None,
     app: Annotated[list[str] | None, typer.Option("--app", help="Only this app; may be given again.")] = None,
+    source: Annotated[str | None, typer.Option("--source", help="Only what this ce_source has asked.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as outcomes come; end with Ctrl-C.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,
     broker: Annotated[str | None, typer.Option(help="Broker to read.")] = None,
@@ -34,29 +37,44 @@ def results(
     """Print outcomes, a line each (with --json a JSON object each)."""
     with one_line_errors():
         chosen = load(settings, prefix=prefix)
-        source = open_broker(chosen, run, broker)
+        where = open_broker(chosen, run, broker)
         try:
-            asyncio.run(_print(source, Topics(chosen.prefix), tuple(app or ()), follow, limit, as_json))
+            asyncio.run(_print(where, Topics(chosen.prefix), tuple(app or ()), source, follow, limit, as_json))
         except KeyboardInterrupt:
             raise typer.Exit(0) from None
 
 
 async def _print(
-    broker: Broker, topics: Topics, apps: tuple[str, ...], follow: bool, limit: int | None, as_json: bool
+    broker: Broker,
+    topics: Topics,
+    apps: tuple[str, ...],
+    asked_by: str | None,
+    follow: bool,
+    limit: int | None,
+    as_json: bool,
 ) -> None:
     try:
         partitions = await result_topics(broker, topics, apps)
         printed = 0
         async for record in read_results(broker, partitions, follow=follow):
+            if asked_by not in (None, codec.query_source_of(record)):
+                continue
             if as_json:
                 typer.echo(codec.outcome_json(record).decode())
             else:
-                out.print(line(codec.decode_outcome(record).outcome), highlight=False, soft_wrap=True)
+                out.print(_shown(record), highlight=False, soft_wrap=True)
             printed += 1
             if limit is not None and printed >= limit:
                 return
     finally:
         await broker.close()
+
+
+def _shown(record: Record) -> str:
+    try:
+        return line(codec.decode_outcome(record).outcome)
+    except InvalidInputError as error:
+        return f"[red]unreadable[/] {record.place}: {escape(str(error))}"
 
 
 def line(outcome: Outcome) -> str:

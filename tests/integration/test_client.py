@@ -8,10 +8,13 @@ import pytest
 
 from domain.errors import InvalidInputError
 from domain.outcome import OutcomeKind
+from domain.query import QueryKey
 from sluice.client import Client
 from streams import connect
 from streams.ports import Record
 from tests.contract.test_open_inference_protocol import affine_front
+
+HEADERS = (("ce_id", b"q1"), ("ce_querysource", b"/client"))
 
 
 async def prefix_of(url: str) -> str:
@@ -53,10 +56,26 @@ async def test_answers_come_back_to_whoever_asked_whatever_their_order(tmp_path:
                 await client.infer_rows("affine", {"x": rows, "z": rows[:1]})
 
 
+async def test_an_id_that_another_source_uses_too_is_answered_to_each_with_its_own(tmp_path: Path) -> None:
+    async with affine_front(tmp_path) as address:
+        url = f"memory+{address}"
+        prefix = await prefix_of(url)
+        async with Client(url, prefix=prefix, source="a") as one, Client(url, prefix=prefix, source="b") as other:
+            rows = np.array([[1.0, 2.0], [30.0, 40.0]], np.float32)
+            asked = [
+                client.infer("affine", {"x": rows[i : i + 1]}, query_id="mine", latency_ms=5000)
+                for i, client in enumerate((one, other))
+            ]
+            answers = await asyncio.gather(*asked)
+    assert [answer.outcome.source for answer in answers] == ["/a", "/b"]
+    first, second = (answer.outputs["y"].tolist() for answer in answers)
+    assert first != second and second[0][0] > 10 * first[0][0]
+
+
 async def test_an_outcome_that_cannot_be_read_is_told_to_who_waits_for_it() -> None:
     client = Client("memory://")
-    waiting = client._waiting["q1"] = asyncio.get_running_loop().create_future()
-    record = Record("sluice.app.affine.results", 0, 0, None, b"{", (("ce_id", b"q1"),), 0.0)
+    waiting = client._waiting[QueryKey("affine", "/client", "q1")] = asyncio.get_running_loop().create_future()
+    record = Record("sluice.app.affine.results", 0, 0, None, b"{", HEADERS, 0.0)
     client._heard(record)
     client._heard(record)  # once more: nobody waits for it any more
     with pytest.raises(InvalidInputError):

@@ -10,6 +10,7 @@ import pytest
 from domain.errors import ExecutionError
 from domain.executor import Executed
 from domain.outcome import OutcomeKind
+from domain.query import QueryKey
 from domain.tensor import Tensor
 from executors.emulated import EmulatedExecutor
 from policies.batching.registry import batching
@@ -159,7 +160,7 @@ async def test_the_sink_keeps_outcomes_that_can_be_found(system: Running) -> Non
     system.stop.set()
     await system.task
     store = OutcomeStore(system.system.run_folder)
-    found = store.find(query_id)
+    found = store.find(QueryKey("toy", "/client", query_id))
     store.close()
     assert found is not None
     assert orjson.loads(found)["id"] == query_id
