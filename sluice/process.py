@@ -1,12 +1,12 @@
 """Running a process of the system: connect, create topics, run stages until told to stop, keep what must be kept."""
 
 import asyncio
-import contextlib
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from profiles.catalogue import Catalogue
 from sluice.places import connected
@@ -19,6 +19,9 @@ from stages.tracing import Tracing
 from streams.memory import MemoryBroker
 
 log = logging.getLogger(__name__)
+
+_PARTING = 2.0
+"""Seconds that a broker has to take its leave of us."""
 
 
 @asynccontextmanager
@@ -37,19 +40,28 @@ async def system(
         built.close()
         if traced is not None:
             traced.close()
-        with contextlib.suppress(Exception):
-            await producer.stop()
+        await _within(_PARTING, producer.stop())
         if isinstance(broker, MemoryBroker):
             broker.dump(run_folder)
-        await broker.close()
+        await _within(_PARTING, broker.close())
 
 
-async def serve(built: System, stages: Sequence[Stage], started: Callable[[], None] | None = None) -> None:
-    """Run ``stages`` until SIGINT or SIGTERM; the planner's process also puts the catalogue on the registry topic."""
+async def serve(
+    built: System,
+    stages: Sequence[Stage],
+    started: Callable[[], None] | None = None,
+    told: Callable[[], None] = lambda: None,
+) -> None:
+    """Run ``stages`` until SIGINT or SIGTERM; the planner's process also puts the catalogue on the registry topic.
+
+    ``told`` is called at once when the signal comes, even while the event loop stands still.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+        # The loop hears of it by its wake-up descriptor, which stays; this runs between any two lines of Python.
+        signal.signal(number, lambda *_: told())
     try:
         if any(stage.name == "planner" for stage in stages):
             await publish_catalogue(built.broker, built.producer, built.topics, built.catalogue)
@@ -60,3 +72,14 @@ async def serve(built: System, stages: Sequence[Stage], started: Callable[[], No
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
     log.info("stopped %s", built.settings.prefix)
+
+
+async def _within(seconds: float, parting: Coroutine[Any, Any, None]) -> None:
+    """What is to be said to a broker at the end: it may be away, or not listen."""
+    try:
+        async with asyncio.timeout(seconds):
+            await parting
+    except TimeoutError:
+        log.warning("the broker does not answer; it was left without a word")
+    except Exception as error:  # whatever else a client raises, nobody can mend it now
+        log.info("the broker was left without a word (%s)", error)

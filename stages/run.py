@@ -3,9 +3,17 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Protocol
 
 log = logging.getLogger(__name__)
+
+PATIENCE = 12.0
+"""Seconds that one stage may take to end: it drains for 5, and its broker may be away, and a child hang."""
+WITHIN = 14.0
+"""Seconds that all of them may take."""
+_LEAST = 1.0
+"""Seconds that a stage has to end even when the others took all the time, and that a cancelled one has."""
 
 
 class Stage(Protocol):
@@ -24,16 +32,15 @@ class Stage(Protocol):
 async def run_stages(stages: Sequence[Stage], stop: asyncio.Event) -> None:
     """Run all until ``stop``; where one fails, stop the others and raise its error.
 
-    Stages are stopped in the order given, upstream first, so that what is in flight flows out.
+    Stages are stopped in the order given, upstream first, so that what is in flight flows out; neighbours of one kind
+    together. Those that do not end in time are named, cancelled and left.
     """
     stops = [asyncio.Event() for _ in stages]
     tasks = [asyncio.create_task(stage.run(s), name=stage.name) for stage, s in zip(stages, stops, strict=True)]
     stopping = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
-        for task, one in zip(tasks, stops, strict=True):
-            one.set()
-            await asyncio.wait([task], timeout=15.0)
+        await _stop_all(stages, tasks, stops)
         failures = [t for t in tasks if t.done() and not t.cancelled() and t.exception() is not None]
         for task in failures:
             log.error("stage %s failed: %s", task.get_name(), task.exception())
@@ -43,4 +50,24 @@ async def run_stages(stages: Sequence[Stage], stop: asyncio.Event) -> None:
         stopping.cancel()
         for task in tasks:
             task.cancel()
-        await asyncio.gather(stopping, *tasks, return_exceptions=True)
+        await asyncio.wait([stopping, *tasks], timeout=_LEAST)
+        for task in tasks:
+            if task.done() and not task.cancelled():
+                task.exception()  # told above, or of no interest any more
+
+
+async def _stop_all(
+    stages: Sequence[Stage], tasks: Sequence["asyncio.Task[None]"], stops: Sequence[asyncio.Event]
+) -> None:
+    loop = asyncio.get_running_loop()
+    end = loop.time() + WITHIN
+    all_of_them = zip(stages, tasks, stops, strict=True)
+    for _, alike in groupby(all_of_them, key=lambda one: type(one[0])):
+        ending = []
+        for _, task, stop in alike:
+            stop.set()
+            ending.append(task)
+        await asyncio.wait(ending, timeout=min(PATIENCE, max(_LEAST, end - loop.time())))
+    late = [task.get_name() for task in tasks if not task.done()]
+    if late:
+        log.error("did not end in time, and are left: %s", ", ".join(late))

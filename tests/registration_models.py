@@ -60,6 +60,35 @@ def linear(**changes: Any) -> onnx.ModelProto:
     return model_of([h.make_node("MatMul", ["x", "w"], ["scores"])], {"w": weights()}, **changes)
 
 
+HANGS = 1e12
+"""A feature at which ``looping`` does not come to an end."""
+
+
+def looping() -> onnx.ModelProto:
+    """A linear classifier that then loops as often as its largest feature says, less a thousand."""
+    body = h.make_graph(
+        [h.make_node("Identity", ["condition"], ["go_on"]), h.make_node("Identity", ["state"], ["next"])],
+        "body",
+        [
+            h.make_tensor_value_info("i", T.INT64, []),
+            h.make_tensor_value_info("condition", T.BOOL, []),
+            h.make_tensor_value_info("state", T.FLOAT, ["n", CLASSES]),
+        ],
+        [
+            h.make_tensor_value_info("go_on", T.BOOL, []),
+            h.make_tensor_value_info("next", T.FLOAT, ["n", CLASSES]),
+        ],
+    )
+    nodes = [
+        h.make_node("MatMul", ["x", "w"], ["linear"]),
+        h.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+        h.make_node("Sub", ["most", "usual"], ["beyond"]),
+        h.make_node("Cast", ["beyond"], ["times"], to=T.INT64),
+        h.make_node("Loop", ["times", "true", "linear"], ["scores"], body=body),
+    ]
+    return model_of(nodes, {"w": weights(), "usual": np.array(1000, np.float32), "true": np.array(True)})
+
+
 def write_model(folder: Path, model: onnx.ModelProto | bytes, name: str = "model.onnx") -> Path:
     """Into a file."""
     path = folder / name

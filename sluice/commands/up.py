@@ -1,6 +1,7 @@
 """``sluice up``: run stages, all of them or the ones named, until told to stop."""
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +10,7 @@ import typer
 from sluice.catalogue import open_catalogue
 from sluice.commands.variants import nothing_to_scale_with
 from sluice.console import err, one_line_errors
+from sluice.ending import Ending, bounded_end
 from sluice.logs import show_logs
 from sluice.places import new_run_folder
 from sluice.process import serve, system
@@ -53,10 +55,20 @@ def up(
     with one_line_errors():
         chosen = load(settings, broker=broker, prefix=prefix, fake_gpu=fake_gpu, member=member, record=record or None)
         show_logs(verbose=verbose, level=chosen.log.level, as_json=chosen.log.format == "json")
-        asyncio.run(_up(chosen, stages or [], app or [], device or []))
+        with bounded_end() as ending:
+            asyncio.run(_in_order(_up(chosen, stages or [], app or [], device or [], ending.told), ending))
 
 
-async def _up(settings: Settings, roles: list[str], apps: list[str], devices: list[str]) -> None:
+async def _in_order(serving: Coroutine[Any, Any, None], ending: Ending) -> None:
+    try:
+        await serving
+    finally:
+        ending.parted()
+
+
+async def _up(
+    settings: Settings, roles: list[str], apps: list[str], devices: list[str], told: Callable[[], None]
+) -> None:
     catalogue, models = open_catalogue(settings, apps)
     folder = new_run_folder(settings)
     async with system(settings, catalogue, models, folder, traced=_tracing(settings, roles)) as built:
@@ -70,7 +82,7 @@ async def _up(settings: Settings, roles: list[str], apps: list[str], devices: li
             for front in fronts:
                 asyncio.get_running_loop().create_task(_tell_address(front))
 
-        await serve(built, stages, started)
+        await serve(built, stages, started, told)
     if folder.exists():
         err.print(f"kept in {folder}")
 

@@ -1,7 +1,8 @@
 """A stage's process that breaks where it is told to: ``python -m tests.chaos.faulty POINT up worker …``.
 
 Rules. SIGUSR1 arms the point, SIGUSR2 disarms it; until then the process is like any other. Points named ``kill-…`` end
-the process by SIGKILL the next time it comes there. Sessions of group members time out after six seconds.
+the process by SIGKILL the next time it comes there; those named ``hang-…`` are armed from the start. Sessions of group
+members time out after six seconds.
 """
 
 import asyncio
@@ -10,6 +11,8 @@ import os
 import resource
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -112,6 +115,29 @@ def full_disk() -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
 
+def hang_solver() -> None:
+    """A solver that never answers, and that nobody can stop."""
+    from stages import planner
+
+    def hung(*_: Any) -> Any:
+        sys.stderr.write("the solver hangs\n")
+        threading.Event().wait()
+
+    planner.answered = hung  # type: ignore[assignment]
+
+
+def hang_loop() -> None:
+    """The event loop stands still for ever, in the middle of something."""
+    from stages.planner import PlannerStage
+
+    def hung(*_: Any) -> Any:
+        sys.stderr.write("the loop hangs\n")
+        while True:
+            time.sleep(0.1)
+
+    PlannerStage._lead = hung  # type: ignore[method-assign]
+
+
 POINTS: dict[str, Callable[[], None]] = {
     "none": lambda: None,
     "kill-before-produce": kill_before_produce,
@@ -122,6 +148,8 @@ POINTS: dict[str, Callable[[], None]] = {
     "slow-consumer": slow_consumer,
     "clock-skew": clock_skew,
     "full-disk": full_disk,
+    "hang-solver": hang_solver,
+    "hang-loop": hang_loop,
 }
 
 

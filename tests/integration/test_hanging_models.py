@@ -8,12 +8,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import numpy as np
 import pytest
-from onnx import TensorProto as T
-from onnx import helper as h
-from onnx import numpy_helper as nh
 
+from domain.device import Device, Slice
 from domain.outcome import Outcome, OutcomeKind
 from domain.tensor import Tensor
 from executors.onnx import OnnxExecutor
@@ -22,20 +19,10 @@ from sluice.registration import register
 from sluice.wiring import System
 from streams import codec, connect
 from tests.harness import Running, running, settings_for
-from tests.registration_models import (
-    CLASSES,
-    FEATURES,
-    labelled_rows,
-    model_of,
-    request_of,
-    weights,
-    write_model,
-    write_rows,
-)
+from tests.registration_models import FEATURES, HANGS, labelled_rows, looping, request_of, write_model, write_rows
 
 pytestmark = pytest.mark.timeout(240)
 FLOOR = 1.0
-HANGS = 1e12
 
 
 @pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.kafka)])
@@ -47,31 +34,9 @@ def broker_url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A linear classifier that loops as often as its largest feature says, less a thousand: registered as any other."""
+    """A classifier that hangs on some inputs, registered as any other."""
     folder = tmp_path_factory.mktemp("hanging")
-    body = h.make_graph(
-        [h.make_node("Identity", ["condition"], ["go_on"]), h.make_node("Identity", ["state"], ["next"])],
-        "body",
-        [
-            h.make_tensor_value_info("i", T.INT64, []),
-            h.make_tensor_value_info("condition", T.BOOL, []),
-            h.make_tensor_value_info("state", T.FLOAT, ["n", CLASSES]),
-        ],
-        [
-            h.make_tensor_value_info("go_on", T.BOOL, []),
-            h.make_tensor_value_info("next", T.FLOAT, ["n", CLASSES]),
-        ],
-        [nh.from_array(np.float32(1), "unused")],
-    )
-    nodes = [
-        h.make_node("MatMul", ["x", "w"], ["linear"]),
-        h.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
-        h.make_node("Sub", ["most", "usual"], ["beyond"]),
-        h.make_node("Cast", ["beyond"], ["times"], to=T.INT64),
-        h.make_node("Loop", ["times", "true", "linear"], ["scores"], body=body),
-    ]
-    model = model_of(nodes, {"w": weights(), "usual": np.array(1000, np.float32), "true": np.array(True)})
-    request = request_of(write_model(folder, model), write_rows(folder), slo=2.0)
+    request = request_of(write_model(folder, looping()), write_rows(folder), slo=2.0)
     record = register(request, folder / "home").record
     assert any(c.served for c in record.candidates)
     return folder / "home"
@@ -88,8 +53,8 @@ async def serving(url: str, folder: Path, home: Path) -> AsyncIterator[tuple[Run
     def noted(system: System) -> None:
         make = system.make_executor
 
-        def made(device: object) -> OnnxExecutor:
-            executor = make(device)  # type: ignore[arg-type]
+        def made(device: Device, part: Slice) -> OnnxExecutor:
+            executor = make(device, part)
             assert isinstance(executor, OnnxExecutor)
             executors.append(executor)
             return executor
@@ -123,6 +88,12 @@ async def ended(run: Running, query_id: str, *, within: float) -> Outcome:
             if outcome is not None:
                 return outcome
             await asyncio.sleep(0.05)
+
+
+async def gone(executor: OnnxExecutor) -> None:
+    """It was noticed that the child has died."""
+    while executor.pid is not None:
+        await asyncio.sleep(0)
 
 
 async def another(executor: OnnxExecutor, pid: int, *, within: float) -> None:
@@ -190,8 +161,7 @@ async def test_queries_that_come_while_a_dead_child_is_started_again_wait_for_it
         await ended(run, await ask(run), within=20.0)
         assert executor.pid is not None
         os.kill(executor.pid, signal.SIGKILL)
-        while executor.pid is not None:
-            await asyncio.sleep(0)
+        await gone(executor)
         asked = [await ask(run) for _ in range(5)]
         await run.settled(within=30.0)
         outcomes = await run.outcomes()
