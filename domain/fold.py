@@ -54,6 +54,7 @@ class LatencyHistogram:
 class _AppFold:
     on_time: int = 0
     accuracy_on_time: float = 0.0
+    relative_on_time: float = 0.0
     answered: int = 0
     accuracy_answered: float = 0.0
     queries: int = 0
@@ -63,7 +64,10 @@ class _AppFold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Metrics of a run. Ratios in 0..1, NaN where undefined (no query, none answered)."""
+    """Metrics of a run. Ratios in 0..1, NaN where undefined (no query, none answered).
+
+    ``relative_accuracy``: like ``effective_accuracy``, each app's over that of its best variant, as planners plan.
+    """
 
     queries: int
     answered_on_time: int
@@ -76,6 +80,7 @@ class Summary:
     violation_ratio: float
     slo_compliance_strict: float
     effective_accuracy: float
+    relative_accuracy: float
     accuracy_answered: float
     max_accuracy_drop: float
     goodput_qps: float
@@ -127,9 +132,11 @@ class OutcomeFold:
             self._strict_on_time += 1
         variant = outcome.variant or ""
         app.variants[variant] = app.variants.get(variant, 0) + 1
+        relative = outcome.accuracy / (outcome.best_accuracy or 1.0)
+        app.relative_on_time += relative
         window = int(arrival // WINDOW)
         count, total = app.windows.get(window, (0, 0.0))
-        app.windows[window] = (count + 1, total + outcome.accuracy / (outcome.best_accuracy or 1.0))
+        app.windows[window] = (count + 1, total + relative)
 
     @property
     def latency(self) -> LatencyHistogram:
@@ -154,6 +161,7 @@ class OutcomeFold:
             violation_ratio=1.0 - _ratio(on_time, queries),
             slo_compliance_strict=_ratio(self._strict_on_time, self._strict),
             effective_accuracy=_ratio(sum(a.accuracy_on_time for a in self._apps.values()), on_time),
+            relative_accuracy=_ratio(sum(a.relative_on_time for a in self._apps.values()), on_time),
             accuracy_answered=_ratio(sum(a.accuracy_answered for a in self._apps.values()), answered),
             max_accuracy_drop=self._max_drop(),
             goodput_qps=_ratio(on_time, span),
@@ -166,6 +174,7 @@ class OutcomeFold:
                     "queries": a.queries,
                     "slo_attainment": _ratio(a.on_time, a.queries),
                     "effective_accuracy": _ratio(a.accuracy_on_time, a.on_time),
+                    "relative_accuracy": _ratio(a.relative_on_time, a.on_time),
                 }
                 for name, a in sorted(self._apps.items())
             },

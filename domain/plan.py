@@ -39,7 +39,8 @@ class Plan:
     """An epoch's whole decision.
 
     ``demand``: rows/s planned for, by app (a query of r rows is r). ``served``: the fraction of it that can be served.
-    ``objective``: mean accuracy over served queries (0..1), ``bound`` the LP's upper bound on it.
+    ``objective``: mean over served queries of accuracy over that of the app's best variant (0..1), ``bound`` the LP's
+    upper bound on it.
     ``fences``: first offset of a device's work topic that its worker may serve.
     ``incarnations``: the start of each device's worker that this plan counts on; a worker of another incarnation was
     declared dead, its queries were moved to others, and it may answer nothing any more.

@@ -25,7 +25,8 @@ from planner.problem import Allocation, Problem
 class AppAccount:
     """``capacity_qps``: of all its hosts alone; ``spare``: capacity over demand with headroom, less 1.
 
-    ``servable``: some variant meets its SLO on some device.
+    ``accuracy``, ``best_accuracy``: in the app's own metric; ``of_best``: the one over the other, which is what the
+    plan's objective averages over queries. ``servable``: some variant meets its SLO on some device.
     """
 
     app: str
@@ -34,6 +35,7 @@ class AppAccount:
     served: float
     accuracy: float
     best_accuracy: float
+    of_best: float
     capacity_qps: float
     spare: float
     servable: bool
@@ -41,7 +43,7 @@ class AppAccount:
 
 @dataclass(frozen=True, slots=True)
 class PoolAccount:
-    """What one more unit would buy: ``gain_qps`` queries/s served, ``gain_accuracy`` (0..1) in mean accuracy."""
+    """What one more unit would buy: ``gain_qps`` queries/s served, ``gain_accuracy`` (0..1) in the plan's objective."""
 
     pool: str
     count: int
@@ -109,14 +111,16 @@ def _app(
     kinds = Counter((types[p.device, p.slice], p.variants) for p in hosts)
     capacity = sum(n * capacity_of(problem, app, variants, kind) for (kind, variants), n in kinds.items())
     share = sum(p.share for p in hosts)
-    accuracy = sum(p.share * problem.catalogue.variants[p.variants[0]].accuracy for p in hosts)
+    mean = sum(p.share * problem.catalogue.variants[p.variants[0]].accuracy for p in hosts) / share if share else 0.0
+    best = problem.catalogue.best_accuracy(app)
     return AppAccount(
         app=app,
         demand_qps=qps,
         headroom=wanted / qps if qps else 1.0,
         served=allocation.served.get(app, 0.0),
-        accuracy=accuracy / share if share else 0.0,
-        best_accuracy=problem.catalogue.best_accuracy(app),
+        accuracy=mean,
+        best_accuracy=best,
+        of_best=mean / best if best > 0.0 else float(share > 0.0),
         capacity_qps=capacity,
         spare=capacity / wanted - 1.0 if wanted else float("inf"),
         servable=servable,
@@ -212,5 +216,5 @@ def _gains(qps: float, accuracy: float) -> str:
     if qps > 1e-6:
         parts.append(f"serves {qps:.1f} queries/s more")
     if accuracy > 1e-7:
-        parts.append(f"adds {100 * accuracy:.3f} points of accuracy")
+        parts.append(f"adds {100 * accuracy:.3f} points of accuracy, relative to each app's best")
     return " and ".join(parts)

@@ -94,7 +94,8 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """An answer. ``objective`` and ``bound``: mean accuracy over served queries (0..1); ``gap`` = bound - objective.
+    """An answer. ``objective`` and ``bound``: mean over served queries of accuracy over that of the app's best variant
+    (0..1), so that apps of different metrics weigh alike; ``gap`` = bound - objective.
 
     ``served``: fraction of each app's demand. ``loads``: (device, variant) pairs not in ``previous``.
     ``served_by_class``: the same as ``served`` by (app, class). ``headroom``: by app, where the planner chose another.

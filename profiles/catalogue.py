@@ -50,6 +50,15 @@ class Catalogue:
         """Accuracy of the app's best variant; 1.0 where it has none."""
         return max((v.accuracy for v in self.variants.values() if v.app == app), default=1.0)
 
+    def relative_accuracy(self, variant: str) -> float:
+        """Accuracy of ``variant`` over that of its app's best: 1 for the best, whatever the app's metric.
+
+        Where every variant of the app has 0 all are as good as the best.
+        """
+        mine = self.variants[variant]
+        best = self.best_accuracy(mine.app)
+        return mine.accuracy / best if best > 0.0 else 1.0
+
     def only(self, apps: Collection[str]) -> "Catalogue":
         """What it says of ``apps``."""
         variants = {name: v for name, v in self.variants.items() if v.app in apps}

@@ -26,7 +26,15 @@ from simulator.scenario.spec import Scenario
 from simulator.series import Series, SeriesFold
 
 COUNTS = ("queries", "answered_on_time", "late", "expired", "dropped", "rejected")
-MEASURES = ("violation_ratio", "effective_accuracy", "max_accuracy_drop", "goodput_qps", "p50_ms", "p99_ms")
+MEASURES = (
+    "violation_ratio",
+    "effective_accuracy",
+    "relative_accuracy",
+    "max_accuracy_drop",
+    "goodput_qps",
+    "p50_ms",
+    "p99_ms",
+)
 BASE = "base"
 """The scenario as it is, where it names no systems."""
 

@@ -117,7 +117,8 @@ class Answer:
         a = self.allocation
         short = any(s < 1.0 for s in a.served.values())
         state = "[red]shortage[/]" if short else "[green]all demand is served[/]"
-        out.print(f"[bold]{title}[/]: {state}; accuracy {a.objective:.5f}, at most {a.bound:.5f} (gap {a.gap:.5f})")
+        reached = f"accuracy {a.objective:.5f} of each app's best, at most {a.bound:.5f} (gap {a.gap:.5f})"
+        out.print(f"[bold]{title}[/]: {state}; {reached}")
         paid = f", {self.cost:g} an hour" if self.cost else ""
         out.print(f"{a.loads} loads{paid}, {1e3 * self.solve_s:.0f} ms" + ("; nondeterministic" * a.nondeterministic))
         if self.recut is not None:
@@ -182,7 +183,7 @@ class Answer:
     def _apps(self) -> Table:
         table = Table(title="apps")
         table.add_column("app", overflow="fold")
-        for name in ("demand/s", "headroom", "served", "accuracy", "best", "carries", "spare"):
+        for name in ("demand/s", "headroom", "served", "accuracy", "best", "of best", "carries", "spare"):
             table.add_column(name, justify="right")
         for a in self.reasons.apps:
             table.add_row(
@@ -192,6 +193,7 @@ class Answer:
                 f"{a.served:.1%}",
                 f"{a.accuracy:.4f}",
                 f"{a.best_accuracy:.4f}",
+                f"{a.of_best:.4f}",
                 f"{a.capacity_qps:.1f}",
                 f"{a.spare:+.0%}" if a.demand_qps else "-",
                 style="red" if a.served < 1.0 else "",

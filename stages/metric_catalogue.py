@@ -225,12 +225,12 @@ CATALOGUE: tuple[Metric, ...] = (
     ),
     _gauge(
         "sluice_plan_objective", "accuracy", (), "planner",
-        "Mean accuracy that the newest plan promises over served queries (0..1).",
+        "Mean over served queries of the accuracy that the newest plan promises, over that of the app's best (0..1).",
         "Falls with load; far below sluice_plan_bound: the search ended early.",
     ),
     _gauge(
         "sluice_plan_bound", "accuracy", (), "planner",
-        "Upper bound on what any plan could reach (0..1).",
+        "Upper bound on the objective of any plan (0..1).",
         "The gap to the objective is what a longer search could win at most.",
     ),
     _gauge(

@@ -25,12 +25,14 @@ MAX_PLANS = 400_000
 class Best:
     """``full``: whether some plan serves everything. ``fair``: the largest fraction that every app can have.
 
-    ``accuracy``: the best mean accuracy over all queries, where they can all be served, else 0.
+    ``accuracy``: the best mean over all queries of accuracy over that of the app's best variant, where they can all be
+    served, else 0. ``native``: the same mean of the plan that is best where accuracies are added up as they are.
     """
 
     full: bool
     fair: float
     accuracy: float
+    native: float
 
 
 def exhaust(problem: Problem) -> Best:
@@ -52,7 +54,8 @@ def exhaust(problem: Problem) -> Best:
         rows = rows[np.asarray(cost) <= problem.budget + 1e-9]
     asked = [d for d in problem.demands if d.qps > 0]
     total = sum(d.qps for d in asked)
-    fair, right, everything = np.ones(len(rows)), np.zeros(len(rows)), np.ones(len(rows), dtype=np.bool_)
+    fair, everything = np.ones(len(rows)), np.ones(len(rows), dtype=np.bool_)
+    right, added = np.zeros(len(rows)), np.zeros(len(rows))
     for demand in asked:
         offers = []
         for quality, pool, column, share in _offers(problem, demand, kinds, hosts):
@@ -61,9 +64,13 @@ def exhaust(problem: Problem) -> Best:
         served, accuracy = _filled(offers, problem.strict_on_demand, len(rows))
         fair = np.minimum(fair, served)
         everything &= served > 1 - 1e-9
-        right += demand.qps * accuracy
-    best = float((right[everything] / total).max()) if everything.any() and total else 0.0
-    return Best(bool(everything.any()), float(fair.max()), best)
+        best = max(v.accuracy for v in problem.catalogue.variants.values() if v.app == demand.app)
+        right += demand.qps * accuracy / best
+        added += demand.qps * accuracy
+    if not everything.any() or not total:
+        return Best(bool(everything.any()), float(fair.max()), 0.0, 0.0)
+    right, added = right[everything] / total, added[everything]
+    return Best(True, float(fair.max()), float(right.max()), float(right[added.argmax()]))
 
 
 def _kind(device: Device) -> Kind:

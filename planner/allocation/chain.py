@@ -41,7 +41,7 @@ class Known:
 
 
 def accuracy_goal(program: Program) -> Goal:
-    """Mean accuracy over all demand, less the price of loads and of money."""
+    """Mean accuracy over all demand, each app's best variant being 1, less the price of loads and of money."""
     return Goal(shares=program.accuracy * program.weight[program.serve_demand], prices=True)
 
 

@@ -45,6 +45,7 @@ def build(
     for i, demand in enumerate(demands):
         by_app.setdefault(demand.app, {})[i] = demand
     variants = _variants_by_app(problem.catalogue)
+    best = {app: problem.catalogue.best_accuracy(app) for app in by_app}
     held: dict[PoolKey, set[str]] = {}
     for (key, names), count in loaded.items():
         if count:
@@ -58,7 +59,7 @@ def build(
         for host in _hosts(problem, key, by_app, variants, keep):
             load = sum(c.load_s for c in host.members)
             for candidate in host.members:
-                serves.extend(_serves(len(hosts), candidate, demands))
+                serves.extend(_serves(len(hosts), candidate, demands, best))
             hosts.append(Host(p, host.names, loaded.get((key, host.names), 0), load))
     return Program(
         demands=demands,
@@ -201,10 +202,15 @@ def prune(found: Sequence[Candidate], loaded: Iterable[str] = (), *, by_memory: 
     return tuple(kept)
 
 
-def _serves(host: int, candidate: Candidate, demands: Sequence[AppDemand]) -> Iterable[Serve]:
+def _serves(
+    host: int, candidate: Candidate, demands: Sequence[AppDemand], best: Mapping[str, float]
+) -> Iterable[Serve]:
+    """``best``: accuracy of the best variant by app, which is 1 here: apps may be measured by different metrics."""
+    variant = candidate.variant
+    accuracy = variant.accuracy / best[variant.app] if best[variant.app] > 0.0 else 1.0
     for i, rate in candidate.rates.items():
         need = demands[i].headroom * demands[i].qps / rate.qps
-        yield Serve(host, i, candidate.variant.name, candidate.variant.accuracy, need, rate.batch, rate.qps)
+        yield Serve(host, i, variant.name, accuracy, need, rate.batch, rate.qps)
 
 
 def _variants_by_app(catalogue: Catalogue) -> dict[str, list[Variant]]:

@@ -74,7 +74,10 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """A demand answered by one variant of a host. ``need``: units it takes to answer all of the demand there."""
+    """A demand answered by one variant of a host. ``need``: units it takes to answer all of the demand there.
+
+    ``accuracy``: of the variant, over that of its app's best one (0..1).
+    """
 
     host: int
     demand: int
@@ -108,7 +111,7 @@ class Program:
 
     @cached_property
     def accuracy(self) -> Floats:
-        """Accuracy by serve."""
+        """Accuracy by serve, that of each app's best variant being 1."""
         return np.array([s.accuracy for s in self.serves], dtype=np.float64)
 
     @cached_property

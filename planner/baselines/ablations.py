@@ -61,5 +61,5 @@ def _mean_accuracy(problem: Problem, placements: tuple[Placement, ...]) -> float
     for d in problem.demands:
         qps[d.app] = qps.get(d.app, 0.0) + d.qps
     answered = sum(qps[p.app] * p.share for p in placements)
-    accuracy = {p.variants: problem.catalogue.variants[p.variants[0]].accuracy for p in placements}
+    accuracy = {p.variants: problem.catalogue.relative_accuracy(p.variants[0]) for p in placements}
     return sum(qps[p.app] * p.share * accuracy[p.variants] for p in placements) / answered if answered else 0.0

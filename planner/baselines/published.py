@@ -63,15 +63,14 @@ def keep(problem: Problem) -> Allocation:
     qps = {d.app: d.qps for d in problem.demands}
     served = {app: min(1.0, shares.get(app, 0.0)) for app in sorted(qps)}
     answered = sum(qps[p.app] * p.share for p in placements if p.app in qps)
-    right = sum(
-        qps[p.app] * p.share * problem.catalogue.variants[p.variants[0]].accuracy for p in placements if p.app in qps
-    )
+    accuracy = problem.catalogue.relative_accuracy
+    right = sum(qps[p.app] * p.share * accuracy(p.variants[0]) for p in placements if p.app in qps)
     objective = right / answered if answered else 0.0
     return Allocation(
         placements=placements,
         served=served,
         objective=objective,
-        bound=max([objective, *(problem.catalogue.best_accuracy(app) for app in qps)]),
+        bound=1.0,
         steps=("kept the placements in force",),
     )
 

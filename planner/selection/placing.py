@@ -199,12 +199,12 @@ def _answer(
     weight = {c: q * fits[c] for c, q in demand.items() if rates[c] > 0.0}
     total = sum(weight.values())
     promised = {c: _promise(c, placed, demand[c]) for c in weight}
-    best = {c: problem.catalogue.best_accuracy(c.app) for c in weight}
+    best = {c: problem.catalogue.best_accuracy(c.app) or 1.0 for c in weight}
     return Allocation(
         placements=tuple(placements),
         served=served,
-        objective=sum(w * promised[c][0] for c, w in weight.items()) / total if total else 0.0,
-        bound=sum(w * best[c] for c, w in weight.items()) / total if total else 0.0,
+        objective=sum(w * promised[c][0] / best[c] for c, w in weight.items()) / total if total else 0.0,
+        bound=1.0 if total else 0.0,
         loads=loads,
         steps=tuple(f"co-resident: {_said(c)}: {text}" for c, (_, text) in sorted(promised.items())),
         headroom=_headroom(placed, demand),

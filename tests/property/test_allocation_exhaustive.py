@@ -84,6 +84,66 @@ def test_no_planner_claims_more_than_there_is(known: list[tuple[Problem, Best]])
                 assert answer.objective <= best.accuracy + 1e-6
 
 
+def mixed(seed: int) -> Problem:
+    """Apps of different metrics (a detector's best may be .3), and more demand than their best variants can answer."""
+    rng = np.random.default_rng([seed, 1])
+    apps = [f"a{i}" for i in range(int(rng.integers(2, 4)))]
+    count = len(apps) + int(rng.integers(1, 4))
+    variants, profiles, demands = [], [], []
+    for app in apps:
+        accuracy, seconds = float(rng.uniform(0.2, 1.0)), float(rng.uniform(0.04, 0.14))
+        carries = 1.0 / seconds
+        for v in range(int(rng.integers(2, 4))):
+            variants.append(Variant(name=f"{app}v{v}", app=app, accuracy=accuracy))
+            profiles.append(Profile(variant=f"{app}v{v}", device_type="p", points=(BatchLatency(1, seconds, seconds),)))
+            accuracy, seconds = accuracy * float(rng.uniform(0.6, 0.97)), seconds / float(rng.uniform(1.5, 3.0))
+        qps = carries * count / len(apps) * float(rng.uniform(0.7, 1.8))
+        demands.append(AppDemand(app=app, qps=qps, slo=0.3, headroom=1.0))
+    catalogue = Catalogue.of([App(name=app, slo=0.3, max_rows=1) for app in apps], variants, profiles)
+    devices = tuple(Device(name=f"p{i}", type="p") for i in range(count))
+    return Problem(demands=tuple(demands), devices=devices, catalogue=catalogue)
+
+
+def test_apps_of_different_metrics_weigh_alike() -> None:
+    full = differ = 0
+    for problem in map(mixed, range(250)):
+        best = exhaust(problem)
+        if not best.full:
+            continue
+        full += 1
+        # Added up as they are, accuracies would be best served by a plan that is worse for the users.
+        differ += best.native < best.accuracy - 2e-3
+        for name in ("allocation", "allocation-priced"):
+            answer = planner(name).allocate(problem)
+            assert best.accuracy - 5.1e-4 <= answer.objective <= best.accuracy + 1e-6
+            assert answer.bound >= best.accuracy - 1e-6
+    assert full > 200 and differ > 30
+
+
+def test_a_detector_beside_a_classifier_keeps_what_it_gains_most_by() -> None:
+    """Three devices: native accuracies would give the classifier the second one."""
+    points = {"det-l": (0.50, 0.1), "det-s": (0.38, 0.04), "cls-l": (0.95, 0.1), "cls-s": (0.80, 0.04)}
+    apps = {"det": 18.0, "cls": 18.0}
+    catalogue = Catalogue.of(
+        [App(name=app, slo=0.3) for app in apps],
+        [Variant(name=n, app=n[:3], accuracy=accuracy) for n, (accuracy, _) in points.items()],
+        [
+            Profile(variant=n, device_type="p", points=(BatchLatency(1, seconds, seconds),))
+            for n, (_, seconds) in points.items()
+        ],
+    )
+    demands = tuple(AppDemand(app=app, qps=qps, slo=0.3, headroom=1.0) for app, qps in apps.items())
+    problem = Problem(
+        demands=demands, devices=tuple(Device(name=f"p{i}", type="p") for i in range(3)), catalogue=catalogue
+    )
+    best = exhaust(problem)
+    answer = planner("allocation").allocate(problem)
+    assert answer.objective == pytest.approx(best.accuracy, abs=1e-6)
+    assert best.native < best.accuracy - 0.01
+    held = {p.variants[0] for p in answer.placements if p.share > 0}
+    assert held == {"det-l", "cls-s"}
+
+
 def priced(seed: int) -> Problem:
     """Fewer devices, in part spot ones at a lower price, with a budget, a core on demand, or both."""
     problem = drawn(seed)

@@ -25,6 +25,7 @@ KEYS = [
     "rejected",
     "violation_ratio",
     "effective_accuracy",
+    "relative_accuracy",
     "max_accuracy_drop",
     "goodput_qps",
     "p50_ms",
