@@ -1,7 +1,8 @@
 """One app on K equal workers: selection tables against rules that fix a variant, on the same arrivals.
 
 Tables run on the workers' own queues behind a round robin, the rules on one central queue, as each is published.
-Service times are the profile's p95, or drawn around its median. Loads are estimated over half a second by all.
+Service times are the profile's p95, or drawn around its median. Loads are estimated over half a second by all, and all
+may take an estimate that is up to ``TOLERANCE`` too high for the load that a table or a variant is for.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,6 +27,8 @@ from simulator.worker_queues import serve_by_workers
 Times = NDArray[np.float64]
 Rule = Literal["jellyfish-plus", "model-switching", "model-switching, mended"]
 WINDOW = 0.5
+TOLERANCE = 0.05
+"""Of what is estimated, relative: half a second of arrivals is not exact."""
 _STEP = 0.02
 
 
@@ -89,7 +92,7 @@ def by_tables(
         slo=world.slo,
         workers=tables[0].workers,
         hosted=world.hosted,
-        make_policy=lambda: TableSelection(tables=tables, qps=qps, margin=margin),
+        make_policy=lambda: TableSelection(tables=tables, qps=qps, margin=margin, tolerance=TOLERANCE),
         service=world.seconds(rng),
         phase_delay=phase_delay,
     )
@@ -122,7 +125,7 @@ def by_rule(
     def at(now: float) -> Served:
         step = int(now / _STEP)
         if step not in known:
-            load = qps if qps is not None else windowed(arrivals, now)
+            load = qps if qps is not None else windowed(arrivals, now) / (1.0 + TOLERANCE)
             fixed = choose(load)
             assert fixed.hosted is not None  # a world hosts something
             known[step] = Served(fixed.hosted.variant, fixed.hosted.accuracy, fixed.limit)

@@ -124,3 +124,13 @@ def test_model_switching_in_a_scenario_knows_what_its_variants_are_capable_of(sl
     assert accuracies == sorted(accuracies, reverse=True)
     assert accuracies[0] > accuracies[1] > accuracies[-1]
     assert told.choice(0.01 * peak).hosted == chosen[-1]
+
+
+@pytest.mark.parametrize(("over", "chosen"), [(1.04, 0.73004), (1.10, 0.57972)])
+def test_rules_may_take_an_estimate_that_is_as_much_too_high_as_tables_may(
+    image: World, over: float, chosen: float
+) -> None:
+    arrivals = np.arange(0.0, 4.0, 1.0 / (1000.0 * over))
+    able = {v.name: 1000.0 for v in image.candidates if v.accuracy <= 0.7301}
+    found = by_rule(image, arrivals, 60, "model-switching, mended", np.random.default_rng(0), capable=able)
+    assert found.accuracy == pytest.approx(chosen, abs=0.005)
