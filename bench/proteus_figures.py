@@ -42,17 +42,27 @@ def main() -> None:
     parser.add_argument("figure", nargs="?", default="all", choices=[*FIGURES, "all"])
     parser.add_argument("--out", type=Path, default=Path("reports/proteus"))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=1, help="Fig. 4 and 5: how many, where arrivals depend on them")
     parser.add_argument("--seconds", type=float, help="length of each run over a trace; default: all of it")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter runs, a minute or two a figure")
     parser.add_argument("--literal-s", type=float, default=20.0, help="Fig. 10: when the per-device program is stopped")
     arguments = parser.parse_args()
     data()
-    options = Options(arguments.out, arguments.seed, arguments.seconds, arguments.quick, arguments.literal_s)
+    options = Options(
+        out=arguments.out,
+        seed=arguments.seed,
+        seeds=max(1, arguments.seeds),
+        seconds=arguments.seconds,
+        quick=arguments.quick,
+        literal_s=arguments.literal_s,
+    )
     for number in FIGURES if arguments.figure == "all" else [arguments.figure]:
         started = time.process_time()
         print(f"figure {number}", flush=True)
         result = FIGURES[number](options)
         command = f"python bench/proteus_figures.py {number}" + (" --quick" if arguments.quick else "")
+        if options.seeds > 1:
+            command += f" --seeds {options.seeds}"
         if arguments.seconds:
             command += f" --seconds {arguments.seconds:g}"
         path = write(result, options, command, time.process_time() - started)

@@ -2,7 +2,7 @@
 
 from bench.proteus.pages import Options, Result, rows_of, run_all, table
 from bench.proteus.plots import bars
-from bench.proteus.systems import MENDED, PROTEUS_EXACT, WORD, System
+from bench.proteus.systems import BY_SHARE, PROTEUS_EXACT, WORD, System
 from bench.proteus.workloads import Workload, drawn
 from simulator.experiment import Run
 
@@ -27,7 +27,7 @@ def figure_6(options: Options) -> Result:
     seconds = options.seconds or (40.0 if options.quick else 120.0)
     planned = {
         PUBLISHED: {**WORD, "planner.capacity": "best-batch"},
-        "headroom at its price": {**MENDED, "planner.name": "allocation-priced"},
+        "headroom at its price": {**BY_SHARE, "planner.name": "allocation-priced"},
     }
     drawings, tables, rows, notes = [], [], [], []
     for plan, overrides in planned.items():
@@ -45,22 +45,7 @@ def figure_6(options: Options) -> Result:
         titles = {p: f"{plan}, {p}: violations, %" for p, _ in PROCESSES}
         drawings.append((plan, bars(values, titles, columns=len(PROCESSES))))
         notes.append(f"{plan}: " + "; ".join(_said(p, by_process[p]) for p, _ in PROCESSES) + ".")
-    notes += [
-        "The paper: early drop has 2-3x and AIMD 3.8-4x the violations of Proteus's waiting, on each process.",
-        "Here waiting to the last moment has more violations than early drop, the other way round. In the artifact,"
-        " early drop itself waits for full windows and AIMD never runs a partial batch on time-out: both stand idle"
-        " with work queued, more than the waiting they are compared with. As their papers state them, both run what"
-        " is there.",
-        "Waiting turns spare time into larger batches, which helps only while the device keeps up on average. Each"
-        " batch then starts at the last moment at which its head can still be in time, so anything unforeseen (a"
-        " second burst while it runs) is a miss; a rule that never idles meets the burst with an empty queue.",
-        f"Gamma arrivals of shape {SHAPE:g} come in clumps of about {1 / SHAPE:.0f}: within a clump the rate is many"
-        " times the mean, so that headroom decides and rules differ by how well they choose whom to give up. AIMD"
-        " gives up nobody before his deadline and runs hopeless heads: its late answers are the price.",
-        f"The load rises for {RAMP_S} s, in which a plan every 10 s with 5 % to spare lags behind: there rules differ"
-        " by whom they give up, even where arrivals are even. With headroom at its price and a plan every 2 s little"
-        " is left to give up, and the rules come together.",
-    ]
+    notes.append("The paper: early drop has 2-3x and AIMD 3.8-4x the violations of Proteus's waiting, on each process.")
     intro = (
         f"{LOAD:g} queries/s after a rise of {RAMP_S} s, {seconds:g} s in all, families' shares as in the traces; same"
         " planner for all rules."

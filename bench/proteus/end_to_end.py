@@ -1,11 +1,11 @@
 """Figures 4, 5 and 9: the end-to-end comparison over time, under bursts, and family by family."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure as Drawing
 
 from bench.proteus import systems
-from bench.proteus.pages import Options, Result, rows_of, run_all, table, times
+from bench.proteus.pages import Options, Result, mean_table, rows_of, run_all, run_seeds, table, times
 from bench.proteus.plots import bars, over_time
 from bench.proteus.workloads import APPS, Workload, drawn, flats, trace
 from simulator.experiment import Run
@@ -32,34 +32,6 @@ HEAVY = 2.5
 _LEFT_OUT = (systems.PROTEUS, systems.PROTEUS_MENDED, systems.CLIPPER_HT, systems.CLIPPER_HT_MENDED)
 BURSTS = (200.0, 1500.0, 30, 8)
 """Queries/s of the low and the high periods, seconds of each, how many."""
-WHY_ACCURACY = (
-    "Why accuracy falls less than in the paper at the published load: the true optimum hardly scales accuracy there;"
-    " the paper's drop comes from its solver, stopped at a relative gap of 0.5. With that gap our per-device program"
-    " loses less, since its solver's first answers are better; solved exactly, Proteus loses next to nothing. At 2.5"
-    " times the load accuracy must scale, and does."
-)
-WHY_VIOLATIONS = (
-    "Why our violations of the same systems are below the artifact's: it counts only answers later than 1 s as late"
-    " and runs hopeless queries, so that queues stay behind the SLO for good; here a query that cannot be in time is"
-    " dropped before a batch is formed, full batches run at once, routing follows the plan's shares and demand"
-    " reaches the plan at once, as the paper's text has it."
-)
-WHY_STATIC = (
-    "Clipper-HT placed for the mean overflows at 2.5 times the load: AIMD finds large batches too late and runs"
-    " hopeless heads; placed for the peak it violates nothing, at the lowest accuracy there is. Clipper-HA placed for"
-    " the mean cannot follow the peak; placed for the peak it holds the published load, which shows how little"
-    " scaling it needs."
-)
-WHY_SWAPS = (
-    "Sommelier cannot move a device from one app to another: it takes accuracy from apps whose demand has outgrown"
-    " their devices while others idle; mended, it buys headroom from variance with more accuracy still. INFaaS adds"
-    " and swaps app by app without taking from others: what it holds after the first peak it keeps. Proteus's 5 %"
-    " headroom and its waiting cost violations in each second above the mean."
-)
-WHY_OURS = (
-    "Sluicegate differs from Proteus, exact, by headroom at its price, idle devices put to use, a plan every 2 s,"
-    " routing that prefers accurate devices while deadlines allow, and batches that do not wait."
-)
 
 
 def figure_4(options: Options) -> Result:
@@ -69,18 +41,19 @@ def figure_4(options: Options) -> Result:
     tables = [table(usual.name, runs, {**ARTIFACT, **PAPER})]
     drawings = [("At the published load", _drawing(runs, usual)), ("Means", _means(runs))]
     rows = rows_of(runs, workload=usual.name)
-    notes = [_multiples(runs, usual), WHY_ACCURACY, WHY_VIOLATIONS, WHY_STATIC, WHY_SWAPS, WHY_OURS]
-    heavy = trace("zipf_exponential", scale=HEAVY, seconds=options.lasting(110.0), seed=options.seed)
+    notes = [_multiples(runs, usual)]
     chosen = tuple(s for s in systems.ALL if s != systems.PROTEUS) if options.quick else systems.ALL
-    more = run_all(chosen, heavy, options)
-    tables.append(table(heavy.name, more))
+
+    def load(seed: int) -> Workload:
+        return trace("zipf_exponential", scale=HEAVY, seconds=options.lasting(110.0), seed=seed)
+
+    by_seed = run_seeds(chosen, load, options)
+    heavy, more = load(options.seed), {name: of_system[0] for name, of_system in by_seed.items()}
+    tables.append(mean_table(heavy.name, by_seed))
     drawings = [("Where accuracy must scale", _drawing(more, heavy)), ("Means", _means(more)), *drawings]
-    rows += rows_of(more, workload=heavy.name)
+    rows += [row for runs_ in _by_seed(by_seed) for row in rows_of(runs_, workload=heavy.name)]
     notes.insert(1, _multiples(more, heavy))
-    intro = (
-        "Nine families on 40 devices, SLO 300 ms. Each baseline at its paper's word and mended: best batch, plans"
-        " every 2 s, headroom from variance, adaptive batching, static placements made for the peak."
-    )
+    intro = f"Nine families on 40 devices, SLO 300 ms. Each baseline at its paper's word and mended: {systems.CARRIED}."
     return Result(4, "end to end", intro, drawings, tables, notes, rows)
 
 
@@ -89,24 +62,18 @@ def figure_5(options: Options) -> Result:
     low, high, each, periods = BURSTS
     rates = flats(low, high, each, 4 if options.quick else periods)
     name = f"{low:g} and {high:g} queries/s, {each} s each"
-    work = drawn(name, rates, options.out / "rates", seed=options.seed)
     chosen = tuple(s for s in systems.ALL if s not in _LEFT_OUT) if options.quick else systems.ALL
-    runs = run_all(chosen, work, options)
-    notes = [
-        _multiples(runs, work),
-        "The paper: Proteus follows the bursts with the fewest violations at little accuracy; Sommelier and INFaaS"
-        " lose more accuracy, Clipper-HA violates through each high period.",
-        "Violations of every planner come in the first two seconds of a high period: a burst is seen after one second"
-        " (two half-second counts), and loading takes one more. Until then only spare capacity helps, and 5 % is"
-        " little of it.",
-        "Systems that never give capacity back (Clipper, and INFaaS once it has grown) do well in later periods: the"
-        " load they hold devices for comes back. On the falling edge a plan every 2 s regains accuracy sooner than"
-        " one every 10 s.",
-        WHY_SWAPS,
-    ]
+
+    def load(seed: int) -> Workload:
+        return drawn(name, rates, options.out / "rates", seed=seed)
+
+    by_seed = run_seeds(chosen, load, options)
+    work, runs = load(options.seed), {system: of_system[0] for system, of_system in by_seed.items()}
+    notes = [_multiples(runs, work)]
     intro = "Flat periods that alternate, Poisson arrivals within, the families' shares as in the traces."
     drawings = [("Over time", _drawing(runs, work)), ("Means", _means(runs))]
-    return Result(5, "bursts", intro, drawings, [table(name, runs)], notes, rows_of(runs, workload=name))
+    rows = [row for runs_ in _by_seed(by_seed) for row in rows_of(runs_, workload=name)]
+    return Result(5, "bursts", intro, drawings, [mean_table(name, by_seed)], notes, rows)
 
 
 def figure_9(options: Options) -> Result:
@@ -130,19 +97,13 @@ def figure_9(options: Options) -> Result:
              "violation_ratio": _of_app(r, a, "miss") / 100.0} for n, r in runs.items() for a in APPS
         ]  # fmt: skip
         notes.append(f"{work.name}: " + _spread(runs))
-    notes += [
-        "The paper: Proteus scales the accuracy of families in turn, those first whose variants give most throughput"
-        " for an accuracy point, and spreads violations evenly.",
-        "Which families give accuracy is the program's choice: it averages over queries, so it takes from where a"
-        " point buys most capacity (families with flat accuracy against latency), whatever their share. Families"
-        " whose most accurate variant cannot finish within half the SLO on any device (the batch budget) stay below"
-        " 100 % at any load.",
-        "Violations of Proteus, exact, concentrate where 5 % of the app's demand is less than what it varies by, and"
-        " where the only hosts are slow: middle-sized families suffer most. Headroom by spread evens that out. INFaaS"
-        " leaves those short that come last when devices run out: nobody gives any back.",
-    ]
     intro = "Accuracy and violations of each family in the runs of Fig. 4."
     return Result(9, "by family", intro, drawings, tables, notes, rows)
+
+
+def _by_seed(runs: Mapping[str, Sequence[Run]]) -> list[dict[str, Run]]:
+    """One set of runs a seed."""
+    return [dict(zip(runs, of_seed, strict=True)) for of_seed in zip(*runs.values(), strict=True)]
 
 
 def _drawing(runs: Mapping[str, Run], work: Workload) -> Drawing:

@@ -4,8 +4,8 @@ import json
 import math
 import platform
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from matplotlib.figure import Figure as Drawing
 from bench.proteus.plots import png, svg
 from bench.proteus.systems import System, simulate
 from bench.proteus.workloads import Workload
-from simulator.experiment import Run
+from simulator.experiment import Run, together
 from simulator.report.page import Figure, Table, page
 from simulator.report.pages import DEFINITIONS
 from simulator.rows import HEADER, row_of
@@ -22,10 +22,14 @@ from simulator.rows import HEADER, row_of
 
 @dataclass(frozen=True)
 class Options:
-    """``seconds``: of each run, None for the whole trace. ``quick``: fewer and shorter runs."""
+    """``seconds``: of each run, None for the whole trace. ``quick``: fewer and shorter runs.
+
+    ``seeds``: how many, from ``seed`` on, where arrivals are drawn or cloned; a trace at scale 1 is the same for all.
+    """
 
     out: Path
     seed: int = 0
+    seeds: int = 1
     seconds: float | None = None
     quick: bool = False
     literal_s: float = 20.0
@@ -62,6 +66,22 @@ def run_all(systems: Sequence[System], workload: Workload, options: Options) -> 
     return found
 
 
+def run_seeds(systems: Sequence[System], load: Callable[[int], Workload], options: Options) -> dict[str, list[Run]]:
+    """``run_all`` for each seed; ``load``: by seed."""
+    found: dict[str, list[Run]] = {s.name: [] for s in systems}
+    for seed in range(options.seed, options.seed + options.seeds):
+        for name, run in run_all(systems, load(seed), replace(options, seed=seed)).items():
+            found[name].append(run)
+    return found
+
+
+def mean_table(title: str, runs: Mapping[str, Sequence[Run]]) -> Table:
+    """A row a system: means over its runs, with 95 % confidence."""
+    seeds = len(next(iter(runs.values())))
+    rows = [row_of(name, together(of_system)) for name, of_system in runs.items()]
+    return Table(title if seeds == 1 else f"{title}, {seeds} seeds, ± 95 % confidence", HEADER, rows)
+
+
 def table(title: str, runs: Mapping[str, Run], reference: Mapping[str, Mapping[str, float]] | None = None) -> Table:
     """A row a system, and below them what others report."""
     rows = [row_of(name, run.figures()) for name, run in runs.items()]
@@ -85,6 +105,8 @@ def write(result: Result, options: Options, command: str, took_s: float) -> Path
     stem = options.out / f"figure-{result.number}"
     day = time.strftime("%Y-%m-%d", time.gmtime())
     ran = f"{command}; {took_s:.0f} CPU s, {platform.machine()}, {day}, seed {options.seed}"
+    if options.seeds > 1:
+        ran += f" to {options.seed + options.seeds - 1}"
     text = page(
         f"Proteus, Fig. {result.number}: {result.title}",
         intro=result.intro,

@@ -52,20 +52,8 @@ def figure_8(options: Options) -> Result:
     ]
     notes = [
         "Sluicegate: " + "; ".join(said) + ".",
-        "The paper: Proteus has the fewest violations at every SLO; violations fall and accuracy rises as the SLO"
-        " grows, and INFaaS and Sommelier come close only at the loosest ones.",
         "The SLOs are the artifact's hand-set ones (the paper's rule, twice the fastest CPU variant, does not give"
-        " them); its 2x is 2.1x. A tight SLO acts twice: batches must fit half of it, so capacity per device falls,"
-        " and accurate variants that no batch budget holds cannot be hosted at all: accuracy falls although no demand"
-        " rose.",
-        "At 1x the batch budget of some families is below what the processors need for their most accurate variants,"
-        " and no more than one or two queries fit a batch: what is left of the violations are arrivals that meet a"
-        " busy device, since a second query cannot wait for a batch and then run within the SLO.",
-        "Clipper-HA gets worse at the loosest SLO: still slower variants become feasible there, and the most accurate"
-        " one is what it hosts, whatever it carries.",
-        "A looser SLO helps who answers at once: its queues bridge bursts, so that headroom matters less. It helps a"
-        " rule that waits to the last moment little, since the wait grows with the SLO and uses the slack up; and"
-        " with it the plan packs more on each device, at 5 % headroom, than a burst leaves room for.",
+        " them); its 2x is 2.1x.",
     ]
     intro = "Fig. 4's trace with the SLO of each family times 1 to 3.5."
     drawing = lines(panels, "multiple of the SLO")

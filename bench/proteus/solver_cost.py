@@ -50,13 +50,6 @@ def figure_10(options: Options) -> Result:
         "Per-device program: the same OR-tools solver and one thread, stopped after"
         f" {options.literal_s:g} s of wall time each (dotted line; CPU seconds are plotted, fewer on a busy machine):"
         " what the table says was stopped did not end. It may take several solves where demand has to be lowered.",
-        "Mechanism: identical devices make the per-device program symmetric; a solver visits permutations of the same"
-        " plan. Counted by type the program has pools x variants columns whatever the number of devices, its rounding"
-        " is nearly optimal by itself, and the search that follows ends at an absolute gap. First plan: pruning, LP"
-        " and rounding, which can be published at once.",
-        "Accuracy is over served queries: where the stopped program serves less than all, a higher one says nothing.",
-        "Variants cost little since most of them are dominated on a device type and pruned; query types cost most,"
-        " since each adds a demand row that cannot be pruned.",
     ]
     intro = (
         f"Demand of seconds {WINDOW[0]}-{WINDOW[1]} of zipf_exponential times {SCALE:g}, which needs accuracy scaling."
