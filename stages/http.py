@@ -42,6 +42,8 @@ _STATUS = {
     OutcomeKind.EXPIRED: 504,
 }
 _SOURCE = "http"
+_HEALTH = frozenset({"/v2/health/live", "/v2/health/ready"})
+"""Asked by balancers and orchestrators, which hold no token; they say nothing but whether it serves."""
 _LOOK = 5.0
 """Seconds that looking an unknown app up in the registry may take."""
 _GRACE = 5.0
@@ -92,7 +94,10 @@ class HttpStage:
         telemetry = telemetry or Telemetry()
         meters = telemetry.meters
         self._guard = Guard(
-            access, clock, counted=lambda status: meters.add("sluice_http_requests", self.name, str(status))
+            access,
+            clock,
+            open_paths=_HEALTH,
+            counted=lambda status: meters.add("sluice_http_requests", self.name, str(status)),
         )
         telemetry.of_outbox(self.name, self._outbox)
         meters.read("sluice_http_waiting_requests", lambda: [((self.name,), float(len(self._waiting)))])

@@ -79,3 +79,20 @@ async def test_every_request_is_accounted_for(front: tuple[Running, aiohttp.Clie
     report = await run.audit()
     assert report.queries == 20
     assert report.balanced
+
+
+async def test_health_is_told_to_everybody_and_nothing_else_without_the_token(tmp_path: Path) -> None:
+    settings = settings_for("memory://", tmp_path, http={"port": 0, "token": "open sesame"})
+    async with running(settings, connect("memory://"), roles=(*ROLES, "http")) as run:
+        http = next(stage for stage in run.stages if isinstance(stage, HttpStage))
+        await http.bound.wait()
+        async with aiohttp.ClientSession(http.address) as session:
+
+            async def status(method: str, path: str) -> int:
+                async with session.request(method, path, json=body() if method == "POST" else None) as response:
+                    return response.status
+
+            assert [await status("GET", f"/v2/health/{what}") for what in ("live", "ready")] == [200, 200]
+            for path in ("/v2", "/v2/models/toy", "/v2/models/toy/ready", "/v2/health/ready/", "/v2/health"):
+                assert await status("GET", path) == 401, path
+            assert await status("POST", "/v2/models/toy/infer") == 401
