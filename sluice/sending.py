@@ -1,6 +1,7 @@
 """Producing queries on time: an open loop that sends each query at its arrival time, whatever becomes of the others."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,11 @@ from streams.oip import DTYPES
 from streams.ports import Producer
 from streams.topics import Topics
 
+log = logging.getLogger(__name__)
+
 _RANDOM_SAMPLES = 64
+_PATIENCE = 30.0
+"""Seconds past the last arrival that the broker has to acknowledge what was sent."""
 _SLICE = 0.002
 """Seconds that arrivals are gathered for before they are sent together."""
 
@@ -62,6 +67,11 @@ class Sent:
     queries: int = 0
     acknowledged: int = 0
     behind: float = 0.0
+
+    @property
+    def lost(self) -> int:
+        """Queries that the broker has not acknowledged; while a replay runs: not yet."""
+        return self.queries - self.acknowledged
 
 
 class Sender:
@@ -116,7 +126,7 @@ class Sender:
                 if self._on_sent is not None:
                     self._on_sent(self._clock.wall(), len(batch))
         finally:
-            await self._outbox.stop(within=30.0)
+            await self._outbox.stop(within=_PATIENCE)
         return self.sent
 
     def _send(self, app: str) -> None:
@@ -140,6 +150,7 @@ class Sender:
             headers=message.headers,
             timestamp=now,
             done=self._acknowledged,
+            refused=lambda error: log.error("%s: query %s can never be sent: %s", app, query_id, error),
         )
         self.sent.queries += 1
 

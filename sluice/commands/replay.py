@@ -1,6 +1,7 @@
 """``sluice replay TRACE``: produce queries as a trace says, into a running system."""
 
 import asyncio
+import signal
 import uuid
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from domain.errors import ConfigurationError
 from simulator.arrivals.spec import TraceSpec
 from sluice.catalogue import open_catalogue
-from sluice.console import JsonOption, err, one_line_errors, out, print_json
+from sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, print_json
 from sluice.places import connected, live_server
 from sluice.sending import Sender, Sent
 from sluice.settings import Settings, describe, load
@@ -48,16 +49,23 @@ def replay(
     settings: Annotated[Path | None, typer.Option(help="Settings file (YAML).")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Replay a trace: open loop, each query at its time."""
+    """Replay a trace: open loop, each query at its time. Exit 1 where the broker did not acknowledge all of them."""
     with one_line_errors():
         chosen = load(settings, prefix=prefix)
         spec = trace_spec(trace, kind, speed=speed, qps=qps, scale=scale, process=process, shape=shape, zipf=zipf)
         sent = asyncio.run(_replay(chosen, spec, into, tuple(app or ()), duration, latency_ms, rows, seed))
-    summary = {"queries": sent.queries, "acknowledged": sent.acknowledged, "behind_s": sent.behind}
     if as_json:
-        print_json(summary)
+        counted = {"queries": sent.queries, "acknowledged": sent.acknowledged, "lost": sent.lost}
+        print_json({**counted, "behind_s": sent.behind})
     else:
         out.print(f"{sent.queries} queries sent, {sent.acknowledged} acknowledged, at most {sent.behind:.3f} s behind")
+    if sent.lost:
+        err.print(
+            f"[bold red]lost[/] {sent.lost} of {sent.queries} queries: the broker did not acknowledge them, nobody "
+            "answers them; is it up? `sluice audit` tells what became of the others",
+            soft_wrap=True,
+        )
+        raise typer.Exit(EXIT_FAILED)
 
 
 def trace_spec(trace: str, kind: str | None, *, qps: str | None, **options: Any) -> TraceSpec:
@@ -125,7 +133,9 @@ async def _replay(
                 latency_ms=latency_ms,
                 on_sent=lambda _, count: progress.advance(task, count),
             )
-            return await sender.replay(arrivals)
+            stop = asyncio.Event()
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+            return await sender.replay(arrivals, stop=stop)
     finally:
         await producer.stop()
         await broker.close()
