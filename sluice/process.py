@@ -1,4 +1,7 @@
-"""Running a process of the system: connect, create topics, run stages until told to stop, keep what must be kept."""
+"""Running a process of the system: connect, create topics, run stages until told to stop, keep what must be kept.
+
+Stages wait for a broker that does not answer yet, however long, and tell of it; a command that somebody waits for ends.
+"""
 
 import asyncio
 import logging
@@ -17,24 +20,37 @@ from stages.run import Stage, run_stages
 from stages.telemetry import Telemetry
 from stages.tracing import Tracing
 from streams.memory import MemoryBroker
+from streams.ports import BrokerError, UnreachableError
 
 log = logging.getLogger(__name__)
 
 _PARTING = 2.0
 """Seconds that a broker has to take its leave of us."""
+_FIRST_PAUSE = 0.5
+_LAST_PAUSE = 5.0
 
 
 @asynccontextmanager
 async def system(
-    settings: Settings, catalogue: Catalogue, models: Path, run_folder: Path, *, traced: Tracing | None = None
+    settings: Settings,
+    catalogue: Catalogue,
+    models: Path,
+    run_folder: Path,
+    *,
+    traced: Tracing | None = None,
+    connect: bool = True,
 ) -> AsyncIterator[System]:
-    """A system, connected, its topics created. An embedded log is kept in ``run_folder`` at the end."""
+    """A system, connected, its topics created, unless that is left to ``serve`` (``connect``).
+
+    An embedded log is kept in ``run_folder`` at the end.
+    """
     broker = connected(settings)
     producer = broker.producer()
     built = System(settings, catalogue, models, broker, producer, run_folder, Telemetry(tracing=traced))
     try:
-        await producer.start()
-        await built.create_topics()
+        if connect:
+            await producer.start()
+            await built.create_topics()
         yield built
     finally:
         built.close()
@@ -52,8 +68,9 @@ async def serve(
     started: Callable[[], None] | None = None,
     told: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run ``stages`` until SIGINT or SIGTERM; the planner's process also puts the catalogue on the registry topic.
+    """Connect, waiting for the broker, and run ``stages`` until SIGINT or SIGTERM.
 
+    The planner's process also puts the catalogue on the registry topic.
     ``told`` is called at once when the signal comes, even while the event loop stands still.
     """
     stop = asyncio.Event()
@@ -63,15 +80,46 @@ async def serve(
         # The loop hears of it by its wake-up descriptor, which stays; this runs between any two lines of Python.
         signal.signal(number, lambda *_: told())
     try:
-        if any(stage.name == "planner" for stage in stages):
-            await publish_catalogue(built.broker, built.producer, built.topics, built.catalogue)
-        if started is not None:
-            started()
-        await run_stages(stages, stop)
+        if await _ended(_prepared(built, plans=any(stage.name == "planner" for stage in stages)), stop):
+            if started is not None:
+                started()
+            await run_stages(stages, stop)
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
     log.info("stopped %s", built.settings.prefix)
+
+
+async def _prepared(built: System, *, plans: bool) -> None:
+    """Connect, create topics, publish the catalogue where it ``plans``: again and again while the broker is away."""
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            await built.producer.start()
+            await built.create_topics()
+            if plans:
+                await publish_catalogue(built.broker, built.producer, built.topics, built.catalogue)
+        except (UnreachableError, BrokerError) as error:
+            log.warning("%s; trying again in %.1f s", error, pause)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LAST_PAUSE)
+        else:
+            return
+
+
+async def _ended(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> bool:
+    """Whether ``work`` came to its end before ``stop``; else it is given up."""
+    tasks = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if tasks[0].done():
+            await tasks[0]
+            return True
+        return False
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _within(seconds: float, parting: Coroutine[Any, Any, None]) -> None:

@@ -43,12 +43,16 @@ class KafkaAdmin:
         if not missing:
             return
         inner = await self._client()
-        response = await inner.create_topics(missing)
+        try:
+            response = await inner.create_topics(missing)
+        except KafkaError as cause:
+            raise BrokerError(f"{self._servers}: topics cannot be created ({cause})") from cause
         for name, code, *rest in response.topic_errors:
             error = for_code(code)
             if code and error is not TopicAlreadyExistsError:
                 detail = rest[0] if rest and rest[0] else error.__name__
-                raise ConfigurationError(f"topic {name!r} cannot be created: {detail}")
+                kind = BrokerError if error.retriable else ConfigurationError
+                raise kind(f"topic {name!r} cannot be created: {detail}")
         await self._until_known({new.name for new in missing})
 
     async def partitions(self, topics: Iterable[str]) -> Mapping[str, int]:

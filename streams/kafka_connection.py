@@ -6,7 +6,7 @@ from typing import Any
 
 from aiokafka.helpers import create_ssl_context
 
-from domain.errors import ConfigurationError
+from streams.ports import UnreachableError
 from streams.settings import KafkaSettings
 
 
@@ -61,9 +61,9 @@ def speak_seldom() -> None:
             logger.addFilter(Seldom())
 
 
-def unreachable(servers: str, error: Exception) -> ConfigurationError:
+def unreachable(servers: str, error: Exception) -> UnreachableError:
     """What to tell when no broker answers."""
-    return ConfigurationError(
+    return UnreachableError(
         f"no Kafka broker answers at {servers} ({error}); start one with `sluice broker start`, or correct the "
         "address, or what kafka.protocol, ca_file, username and password say: who is refused gets no answer"
     )

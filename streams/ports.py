@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from domain.errors import SluiceError
+from domain.errors import ConfigurationError, SluiceError
 
 Headers = tuple[tuple[str, bytes], ...]
 
@@ -20,6 +20,10 @@ class LostPartitionError(SluiceError):
 
 class BrokerError(SluiceError):
     """The broker answered with an error, or not at all: trying again may help."""
+
+
+class UnreachableError(ConfigurationError):
+    """No broker answers: it may not be up yet, or the address or what it is told of this client is wrong."""
 
 
 class FencedError(BrokerError):

@@ -71,7 +71,7 @@ async def _up(
 ) -> None:
     catalogue, models = open_catalogue(settings, apps)
     folder = new_run_folder(settings)
-    async with system(settings, catalogue, models, folder, traced=_tracing(settings, roles)) as built:
+    async with system(settings, catalogue, models, folder, traced=_tracing(settings, roles), connect=False) as built:
         stages = built.stages(roles, apps=apps, devices=devices)
         fronts = [stage for stage in stages if stage.name in _TOLD]
 
