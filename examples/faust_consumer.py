@@ -7,6 +7,7 @@
 """
 
 import os
+import tempfile
 from collections import Counter
 from typing import Any
 
@@ -20,6 +21,7 @@ app = faust.App(
     broker=os.environ.get("SLUICE_BROKER", "kafka://127.0.0.1:9092"),
     topic_disable_leader=True,
     web_enabled=False,
+    datadir=f"{tempfile.gettempdir()}/{PREFIX}-{APP}-tally",
     consumer_auto_offset_reset="earliest",
 )
 results = app.topic(f"{PREFIX}.app.{APP}.results", value_serializer="json")

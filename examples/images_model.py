@@ -1,12 +1,13 @@
 """A model of images: scikit-learn's handwritten digits, random 3x3 patches as convolution filters, a linear head.
 
-    python examples/images_model.py images
-    sluice register images/model.onnx --app handwriting --validation images/rows
+    python examples/images_model.py         # or with a folder of your choice behind it
+    sluice register ...                    # as it prints
 
 Rows come as a folder for each class here, an .npy file for each image. Pixels are bytes, and are scaled in the graph:
 what the model expects is then part of it.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -62,8 +63,9 @@ def main(folder: Path) -> None:
         of_class = folder / "rows" / str(labels[i])
         of_class.mkdir(parents=True, exist_ok=True)
         np.save(of_class / f"{i}.npy", images[i])
-    print(f"wrote {folder}/model.onnx and {folder}/rows/")
+    print(f"sluice register {folder}/model.onnx --app handwriting --validation {folder}/rows")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "images"))
+    home = Path(os.environ.get("SLUICE_HOME", "~/.sluicegate")).expanduser()
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else home / "examples" / "handwriting")

@@ -1,14 +1,15 @@
 """Models of one's own with nothing but NumPy: which of four clouds does a point belong to.
 
-    python examples/numpy_model.py my-model
-    sluice register my-model/*.onnx --app clouds --validation my-model/rows.npz
-    sluice up                          # and, in a second terminal:
+    python examples/numpy_model.py         # or with a folder of your choice behind it
+    sluice register ...                    # as it prints
+    sluice up                              # and, in a second terminal:
     sluice infer --app clouds
 
 Random ReLU features and a least-squares head: two-layer networks without a training loop, a small one, a medium one
 and a large one, so that there is something to scale between.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -63,8 +64,10 @@ def main(folder: Path) -> None:
         onnx.save(fitted(x, y, hidden, rng), folder / f"{name}.onnx")
     x, y = rows(1000, rng)
     np.savez(folder / "rows.npz", point=x, label=y)
-    print(f"wrote {', '.join(f'{folder}/{name}.onnx' for name in HIDDEN)} and {folder}/rows.npz")
+    models = " ".join(f"{folder}/{name}.onnx" for name in HIDDEN)
+    print(f"sluice register {models} --app clouds --validation {folder}/rows.npz")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "my-model"))
+    home = Path(os.environ.get("SLUICE_HOME", "~/.sluicegate")).expanduser()
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else home / "examples" / "clouds")

@@ -1,7 +1,7 @@
 """A model of text: is a line Python code, a comment or prose. Trained on Python's own standard library.
 
-    python examples/text_model.py text
-    sluice register text/model.onnx --app lines --validation text/rows.npz --varying line
+    python examples/text_model.py         # or with a folder of your choice behind it
+    sluice register ...                    # as it prints
 
 Bytes in, so that nothing but the graph has to know how text becomes numbers: each pair of neighbouring bytes is hashed
 to a row of a table, and the rows are added up (a linear model of character bigrams). A query carries a line of 1 to 320
@@ -9,6 +9,7 @@ bytes. In a batch, lines are filled up with zeros to the longest; the graph leav
 so that an answer does not depend on the company it came in.
 """
 
+import os
 import sys
 import sysconfig
 import tokenize
@@ -106,8 +107,9 @@ def main(folder: Path) -> None:
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), folder / "model.onnx"
     )
     np.savez(folder / "rows.npz", line=lines[training:], label=labels[training:])
-    print(f"wrote {folder}/model.onnx and {folder}/rows.npz; classes: {', '.join(KINDS)}")
+    print(f"sluice register {folder}/model.onnx --app lines --validation {folder}/rows.npz --varying line")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "text"))
+    home = Path(os.environ.get("SLUICE_HOME", "~/.sluicegate")).expanduser()
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else home / "examples" / "lines")

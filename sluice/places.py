@@ -16,19 +16,20 @@ from streams.settings import RemoteSettings
 
 
 def new_run_folder(settings: Settings) -> Path:
-    """``runs/<time>``, not there yet: it is made when something is kept in it."""
+    """A folder by the time it is, not there yet: it is made when something is kept in it."""
+    runs = settings.kept_runs
     try:
-        settings.runs.mkdir(parents=True, exist_ok=True)
+        runs.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigurationError(f"{settings.runs}: {error.strerror}; set SLUICE_RUNS to a writable folder") from error
-    return settings.runs / datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
+        raise ConfigurationError(f"{runs}: {error.strerror}; set SLUICE_RUNS to a writable folder") from error
+    return runs / datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
 
 
 def newest_run(settings: Settings) -> Path:
     """The newest folder of runs that kept its topics."""
-    kept = sorted(p.parent for p in settings.runs.glob(f"*/{MANIFEST}"))
+    kept = sorted(p.parent for p in settings.kept_runs.glob(f"*/{MANIFEST}"))
     if not kept:
-        raise ConfigurationError(f"no finished run in {settings.runs}/; run `sluice demo`, or give --broker")
+        raise ConfigurationError(f"no finished run in {settings.kept_runs}; run `sluice demo`, or give --broker")
     return kept[-1]
 
 

@@ -42,7 +42,8 @@ async def system(
 ) -> AsyncIterator[System]:
     """A system, connected, its topics created, unless that is left to ``serve`` (``connect``).
 
-    An embedded log is kept in ``run_folder`` at the end.
+    An embedded log that was asked anything is kept in ``run_folder`` at the end; one that was not (the start failed, or
+    nobody came) would only hide the run before it.
     """
     broker = connected(settings)
     producer = broker.producer()
@@ -57,7 +58,7 @@ async def system(
         if traced is not None:
             traced.close()
         await _within(_PARTING, producer.stop())
-        if isinstance(broker, MemoryBroker):
+        if isinstance(broker, MemoryBroker) and any(map(built.topics.is_queries, broker.written())):
             broker.dump(run_folder)
         await _within(_PARTING, broker.close())
 

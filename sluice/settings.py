@@ -3,7 +3,7 @@
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -25,6 +25,10 @@ from sluice.access import (
 )
 from sluice.capacity import DriverSettings, ProcurementSettings, ScalingSettings
 from sluice.gpu_settings import CudaSettings, SliceSettings, readable_fake
+from sluice.names import unknown_field, unknown_variables
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -245,7 +249,7 @@ class Settings(BaseSettings):
     kafka: KafkaSection = KafkaSection()
     tracing: TracingSettings = TracingSettings()
     log: LogSettings = LogSettings()
-    runs: Path = Path("runs")
+    runs: Path | None = None
     record: bool = False
 
     @field_validator("broker")
@@ -272,6 +276,11 @@ class Settings(BaseSettings):
         """Environment first: what is passed in comes from the file (or from a command's options, see ``load``)."""
         del settings_cls, dotenv_settings, file_secret_settings
         return env_settings, init_settings
+
+    @property
+    def kept_runs(self) -> Path:
+        """Where topics of finished runs are kept: ``runs``, or beside what else is kept in ``home``."""
+        return self.runs if self.runs is not None else self.home / "runs"
 
     def partitions_of(self, apps: Sequence[str], promised: Collection[str] = ()) -> dict[str, int]:
         """Partitions of each app's topics: one where something is promised, for its stream's order.
@@ -323,8 +332,10 @@ def settings_of(what: str, values: Mapping[str, Any]) -> Settings:
 def load(file: Path | None = None, **overrides: Any) -> Settings:
     """Read settings from ``file`` (YAML), then the environment, then ``overrides`` (a command's options; None: unset).
 
-    Raises ConfigurationError: one line naming each wrong field.
+    Raises ConfigurationError: one line naming each wrong field, or variable of the environment that sets nothing.
     """
+    if wrong := unknown_variables(os.environ, Settings):
+        raise ConfigurationError(f"environment: {'; '.join(wrong)}")
     values: dict[str, Any] = {}
     if file is not None:
         values = _read(file)
@@ -337,13 +348,17 @@ def load(file: Path | None = None, **overrides: Any) -> Settings:
         raise ConfigurationError(describe(error, str(file or "settings"))) from error
 
 
-def describe(error: ValidationError, what: str) -> str:
-    """One line: every wrong field with what is wrong with it."""
+def describe(error: ValidationError, what: str, model: type[BaseModel] = Settings) -> str:
+    """One line: every wrong field of ``model`` with what is wrong with it."""
     faults = (
-        f"{'.'.join(str(part) for part in fault['loc']) or 'value'}: {fault['msg']}"
+        f"{'.'.join(str(part) for part in fault['loc']) or 'value'}: {_wrong(fault, model)}"
         for fault in error.errors(include_url=False, include_input=False)
     )
     return f"{what}: {'; '.join(faults)}"
+
+
+def _wrong(fault: "ErrorDetails", model: type[BaseModel]) -> str:
+    return unknown_field(model, fault["loc"]) if fault["type"] == "extra_forbidden" else fault["msg"]
 
 
 def _validated(changed: dict[str, Any]) -> dict[str, Any]:

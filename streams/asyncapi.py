@@ -5,6 +5,7 @@ from typing import Any
 
 from domain.app import App
 from domain.tensor import TensorSpec
+from streams.queries import PASSED_OVER
 from streams.topics import Topics
 
 _OBJECT = {"type": "object"}
@@ -172,7 +173,10 @@ _PARAMETERS = {
         "class": {"enum": ["strict", "best_effort"]},
         "priority": {"type": "integer", "minimum": 0},
         "model": {"type": "string", "description": "a variant by name"},
+        **{name: {"description": "of the protocol's clients; asks nothing here"} for name in PASSED_OVER},
     },
+    "patternProperties": {"^triton_": {"description": "Triton's own; asks nothing here"}},
+    "additionalProperties": False,
 }
 
 _WHY = {

@@ -296,6 +296,10 @@ class MemoryBroker:
             await consumer.stop()
         await self._store.close()
 
+    def written(self) -> list[str]:
+        """Topics that anything was ever written to."""
+        return [topic.spec.name for topic in self._store.stored() if any(p.end for p in topic.partitions)]
+
     def dump(self, folder: Path) -> None:
         """Keep all topics, records and committed offsets under ``folder``. Blocks while it writes."""
         write_folder(folder, self._store.stored(), self._store.offsets)

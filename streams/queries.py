@@ -4,10 +4,13 @@ Rules. The id is ``ce_id``, else the body's ``id``; a record without either can 
 whose ``ce_source`` cannot be read: the two and the app are a query's identity. Arrival is the
 record's timestamp, brought within ``max_skew_s`` of now. The deadline is ``ce_expirytime``, else arrival plus the
 latency asked for (``latency_ms``; or ``timeout``, in microseconds as Triton defines it, 0 meaning not given), else
-plus the app's SLO. The stream is the record's key where that is not the query's id, else the app.
+plus the app's SLO. The stream is the record's key where that is not the query's id, else the app. A parameter that
+nobody knows is refused, for what it asks would not be given; those that clients of the protocol send by themselves,
+and that ask nothing of a server as this one is, are taken and passed over.
 """
 
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from math import isfinite
 from typing import Any
 
@@ -35,6 +38,14 @@ from streams.ports import Record
 
 _MAX_PRIORITY = 1 << 31
 _CLASSES = {c.value: c for c in QueryClass}
+PARAMETERS = ("latency_ms", "timeout", "accuracy", "cost", "class", "priority", "model")
+"""What a query may ask."""
+PASSED_OVER = (
+    "binary_data_output", "sequence_id", "sequence_start", "sequence_end",  # Triton's extensions
+    "content_type", "headers",  # of KServe's and MLServer's clients
+)  # fmt: skip
+_KNOWN = frozenset((*PARAMETERS, *PASSED_OVER))
+_RESERVED = "triton_"
 
 
 def decode_query(record: Record, app: App, limits: Limits, now: float) -> QueryMessage:
@@ -159,6 +170,8 @@ def _decode(
         parameters = {}
     elif not isinstance(parameters, dict):
         raise InvalidInputError("parameters", f"is {parameters!r:.60}; give an object")
+    elif not _KNOWN.issuperset(parameters):
+        _refuse_unknown(parameters)
     tensors, rows = oip.decode_inputs(body, raw, app.inputs, app.max_rows)
     latency = _latency(parameters, limits)
     expiry = headers.get("ce_expirytime")
@@ -182,6 +195,14 @@ def _decode(
         source,
     )
     return QueryMessage(query, tensors, traceparent_of(headers) if "traceparent" in headers else None)
+
+
+def _refuse_unknown(parameters: Mapping[str, Any]) -> None:
+    for name in parameters:
+        if name not in _KNOWN and not name.startswith(_RESERVED):
+            near = get_close_matches(name[:60], PARAMETERS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(PARAMETERS)}"
+            raise InvalidInputError(f"parameters.{name:.60}", f"is unknown; {hint}")
 
 
 def _within(value: float, low: float, high: float) -> float:

@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+_LONG = 24
+"""Characters from which on a cell may break."""
+
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2126; --soft: #5c6670; --line: #dfe3e7; --page: #f6f7f8; --card: #fff; }
 @media (prefers-color-scheme: dark) {
@@ -22,6 +25,7 @@ h1 { font-size: 24px; margin: 0 0 4px; } h2 { font-size: 17px; margin: 34px 0 12
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 520px), 1fr)); gap: 14px; }
 figure { margin: 0; padding: 12px 14px; } figure svg { width: 100%; height: auto; display: block; }
 figcaption { font-weight: 600; margin-bottom: 6px; } figcaption small { font-weight: 400; color: var(--soft); }
+td.long { white-space: normal; min-width: 9ch; overflow-wrap: anywhere; }
 .table { overflow-x: auto; padding: 4px 14px; } table { border-collapse: collapse; width: 100%; }
 th, td { padding: 6px 10px; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; } tr:last-child td { border-bottom: 0; }
@@ -94,5 +98,10 @@ def _figure(figure: Figure) -> str:
 
 def _table(table: Table) -> str:
     head = "".join(f"<th>{escape(cell)}</th>" for cell in table.header)
-    rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in table.rows)
+    rows = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in table.rows)
     return f'<h2>{escape(table.title)}</h2><div class="table"><table><tr>{head}</tr>{rows}</table></div>'
+
+
+def _cell(text: str) -> str:
+    """Numbers stay on their line; sentences and lists break, or columns behind them would be out of sight."""
+    return f'<td class="long">{escape(text)}</td>' if len(text) > _LONG else f"<td>{escape(text)}</td>"

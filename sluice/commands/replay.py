@@ -85,7 +85,7 @@ def trace_spec(trace: str, kind: str | None, *, qps: str | None, **options: Any)
     try:
         return TraceSpec(**values)
     except ValidationError as error:
-        raise ConfigurationError(describe(error, f"trace {trace}")) from error
+        raise ConfigurationError(describe(error, f"trace {trace}", TraceSpec)) from error
 
 
 def guess(trace: str) -> str:

@@ -1,6 +1,8 @@
 """``sluice results``: outcomes as they come."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from heapq import heappush, heappushpop
 from pathlib import Path
 from typing import Annotated
 
@@ -28,7 +30,9 @@ def results(
     app: Annotated[list[str] | None, typer.Option("--app", help="Only this app; may be given again.")] = None,
     source: Annotated[str | None, typer.Option("--source", help="Only what this ce_source has asked.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as outcomes come; end with Ctrl-C.")] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Only the newest so many; with --follow: stop after so many.")
+    ] = None,
     broker: Annotated[str | None, typer.Option(help="Broker to read.")] = None,
     prefix: Annotated[str | None, typer.Option(help="Topic prefix.")] = None,
     settings: Annotated[Path | None, typer.Option(help="Settings file (YAML).")] = None,
@@ -55,19 +59,46 @@ async def _print(
 ) -> None:
     try:
         partitions = await result_topics(broker, topics, apps)
+        records = _of_source(read_results(broker, partitions, follow=follow), asked_by)
+        if limit is not None and not follow:
+            for record in await _newest(records, limit):
+                _show(record, as_json)
+            return
         printed = 0
-        async for record in read_results(broker, partitions, follow=follow):
-            if asked_by not in (None, codec.query_source_of(record)):
-                continue
-            if as_json:
-                typer.echo(codec.outcome_json(record).decode())
-            else:
-                out.print(_shown(record), highlight=False, soft_wrap=True)
+        async for record in records:
+            _show(record, as_json)
             printed += 1
-            if limit is not None and printed >= limit:
+            if printed == limit:
                 return
     finally:
         await broker.close()
+
+
+async def _newest(records: AsyncIterator[Record], limit: int) -> list[Record]:
+    """The last ``limit`` to be written, oldest first. Holds no more than these, however many there are."""
+    kept: list[tuple[float, int, Record]] = []
+    number = 0
+    async for record in records:
+        number += 1
+        entry = (record.timestamp, number, record)
+        if len(kept) < limit:
+            heappush(kept, entry)
+        else:
+            heappushpop(kept, entry)
+    return [record for _, _, record in sorted(kept)]
+
+
+async def _of_source(records: AsyncIterator[Record], source: str | None) -> AsyncIterator[Record]:
+    async for record in records:
+        if source in (None, codec.query_source_of(record)):
+            yield record
+
+
+def _show(record: Record, as_json: bool) -> None:
+    if as_json:
+        typer.echo(codec.outcome_json(record).decode())
+    else:
+        out.print(_shown(record), highlight=False, soft_wrap=True)
 
 
 def _shown(record: Record) -> str:

@@ -1,8 +1,9 @@
 """``sluice up``: run stages, all of them or the ones named, until told to stop."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
+from shutil import rmtree
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,7 +16,10 @@ from sluice.logs import show_logs
 from sluice.places import new_run_folder
 from sluice.process import serve, system
 from sluice.settings import Settings, load
-from sluice.wiring import ROLES
+from sluice.wiring import ROLES, System
+from stages.beside import beside
+from stages.run import Stage
+from streams.dump import MANIFEST
 
 if TYPE_CHECKING:
     from stages.tracing import Tracing
@@ -71,20 +75,19 @@ async def _up(
 ) -> None:
     catalogue, models = open_catalogue(settings, apps)
     folder = new_run_folder(settings)
-    async with system(settings, catalogue, models, folder, traced=_tracing(settings, roles), connect=False) as built:
-        stages = built.stages(roles, apps=apps, devices=devices)
-        fronts = [stage for stage in stages if stage.name in _TOLD]
-
-        def started() -> None:
-            err.print(f"[bold]sluice[/] {', '.join(s.name for s in stages)} on {built.broker.url}; Ctrl-C stops")
-            for app in (name for name in built.apps if len(built.catalogue.of_app(name)) == 1 and not roles):
-                err.print(f"[yellow]{nothing_to_scale_with(app)}[/]", highlight=False, soft_wrap=True)
-            for front in fronts:
-                asyncio.get_running_loop().create_task(_tell_address(front))
-
-        await serve(built, stages, started, told)
+    try:
+        async with system(
+            settings, catalogue, models, folder, traced=_tracing(settings, roles), connect=False
+        ) as built:
+            stages = built.stages(roles, apps=apps, devices=devices)
+            started = asyncio.Event()
+            async with beside([_tell(built, stages, roles, started)]):
+                await serve(built, stages, started.set, told)
+    finally:
+        if settings.broker == "memory://" and not settings.record and not (folder / MANIFEST).exists():
+            rmtree(folder, ignore_errors=True)  # nothing was asked: the sink's empty files are all there is
     if folder.exists():
-        err.print(f"kept in {folder}")
+        err.print(f"kept in {folder}", soft_wrap=True)
 
 
 def _tracing(settings: Settings, roles: list[str]) -> "Tracing | None":
@@ -96,6 +99,15 @@ def _tracing(settings: Settings, roles: list[str]) -> "Tracing | None":
     return tracing_to(settings.tracing.endpoint, sample=settings.tracing.sample, service=service)
 
 
-async def _tell_address(front: Any) -> None:
-    await front.bound.wait()
-    err.print(_TOLD[front.name].format(front.address))
+async def _tell(built: System, stages: Sequence[Stage], roles: Sequence[str], started: asyncio.Event) -> None:
+    """Say what runs once everything that listens has its port: until then the start may fail."""
+    await started.wait()
+    fronts: list[Any] = [stage for stage in stages if stage.name in _TOLD]
+    for front in fronts:
+        await front.bound.wait()
+    names = ", ".join(stage.name for stage in stages)
+    err.print(f"[bold]sluice[/] {names} on {built.broker.url}; Ctrl-C stops", soft_wrap=True)
+    for app in (name for name in built.apps if len(built.catalogue.of_app(name)) == 1 and not roles):
+        err.print(f"[yellow]{nothing_to_scale_with(app)}[/]", highlight=False, soft_wrap=True)
+    for front in fronts:
+        err.print(_TOLD[front.name].format(front.address), soft_wrap=True)

@@ -287,7 +287,7 @@ def ask_as_triton_clients_do(address: str) -> None:
             assert answer.get_response()["id"] == "seven"
             assert answer.as_numpy("y").tolist() == [[2.0, 4.0], [8.0, 6.0]]
             assert answer.as_numpy("label").tolist() == [1, 0]
-        everything = client.infer("affine", [given])
+        everything = client.infer("affine", [given], sequence_id=7, sequence_start=True, priority=1)
         assert everything.as_numpy("y").tolist() == [[2.0, 4.0], [8.0, 6.0]]
         versioned = client.infer("affine", [given], model_version="double")
         assert versioned.get_response()["model_version"] == "double"
@@ -295,6 +295,8 @@ def ask_as_triton_clients_do(address: str) -> None:
         wrong.set_data_from_numpy(np.zeros((1, 3), np.float32))
         with pytest.raises(InferenceServerException, match="shape"):
             client.infer("affine", [wrong])
+        with pytest.raises(InferenceServerException, match="latancy_ms: is unknown; did you mean latency_ms"):
+            client.infer("affine", [given], parameters={"latancy_ms": 100})
     finally:
         client.close()
 

@@ -64,6 +64,14 @@ REJECTED = {
     "latency and timeout differ": (body(parameters={"latency_ms": 5, "timeout": 7}), "timeout"),
     "accuracy above one": (body(parameters={"accuracy": 1.5}), "accuracy"),
     "unknown class": (body(parameters={"class": "vip"}), "class"),
+    "a parameter misspelt": (
+        body(parameters={"latancy_ms": 5}),
+        "parameters.latancy_ms: is unknown; did you mean latency_ms?",
+    ),
+    "a parameter of nobody's": (
+        body(parameters={"binary_data_output": True, "zzz": 5}),
+        "parameters.zzz: is unknown; known: latency_ms, ",
+    ),
     "empty": (b"", "body"),
     "two megabytes": (body(padding="x" * 2_000_000), "body"),
 }

@@ -1,0 +1,61 @@
+"""Names that nobody knows: what was meant, as near as it can be told."""
+
+import re
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+PREFIX = "SLUICE_"
+ELSEWHERE = frozenset({"SLUICE_DATA", "SLUICE_REQUIRE_KAFKA", "SLUICE_CHROMIUM", "SLUICE_APP", "SLUICE_TOKEN"})
+"""Read by scenarios, tests, examples and Compose, not by settings."""
+
+_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$")
+"""What Kubernetes and Docker put into the environment of a service called ``sluice-...``; its ``..._PORT`` is a URL."""
+
+
+def meant(name: str, known: Collection[str], before: str = "") -> str:
+    """The end of a sentence that asks for the nearest known name, with ``before``; nothing where none is near."""
+    near = get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"; did you mean {before}{near[0]}?" if near else ""
+
+
+def unknown_variables(environment: Mapping[str, str], model: type[BaseModel]) -> list[str]:
+    """What is wrong with each variable of our prefix that sets nothing, with the nearest that does."""
+    every = _names(model)
+    wrong = []
+    for name, value in environment.items():
+        upper = name.upper()
+        if not upper.startswith(PREFIX) or upper in ELSEWHERE or _LINK.search(upper) or "://" in value[:8]:
+            continue
+        ours = upper.removeprefix(PREFIX)
+        if ours.split("__")[0].lower() not in model.model_fields:
+            wrong.append(f"{name} sets nothing{meant(ours, every, PREFIX)}")
+    return wrong
+
+
+def unknown_field(model: type[BaseModel], place: tuple[Any, ...]) -> str:
+    """The end of an error about a field at ``place`` that ``model`` does not have."""
+    inner: type[BaseModel] | None = model
+    for part in place[:-1]:
+        field = inner.model_fields.get(str(part)) if inner is not None else None
+        inner = _section(field.annotation) if field is not None else None
+    return "is unknown" + (meant(str(place[-1]), list(inner.model_fields)) if inner is not None else "")
+
+
+def _names(model: type[BaseModel]) -> list[str]:
+    names = []
+    for name, field in model.model_fields.items():
+        names.append(name.upper())
+        inner = _section(field.annotation)
+        if inner is not None:
+            names += [f"{name.upper()}__{below}" for below in _names(inner)]
+    return names
+
+
+def _section(annotation: Any) -> type[BaseModel] | None:
+    for one in (annotation, *get_args(annotation)):
+        if isinstance(one, type) and issubclass(one, BaseModel):
+            return one
+    return None
