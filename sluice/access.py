@@ -34,7 +34,9 @@ class EndpointSettings(Section):
     """Where something listens. Loopback unless said otherwise; a token is required once it is not.
 
     ``token_file``: a file with the token, where it is not in the environment. ``rate``: requests a second that one
-    address may make, ``burst`` at once; without one unlimited on loopback, 500 beyond it.
+    address may make, ``burst`` at once; without one unlimited on loopback, 500 beyond it. ``connections``: open at
+    once, never more than a quarter of the process's descriptors; ``idle_s``: seconds that a request's head, and
+    ``body_s`` that its body, may take.
     """
 
     host: str = "127.0.0.1"
@@ -43,6 +45,9 @@ class EndpointSettings(Section):
     token_file: Path | None = None
     rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     burst: int = Field(default=200, ge=1)
+    connections: int = Field(default=128, ge=1, le=65536)
+    idle_s: Seconds = 30.0
+    body_s: Seconds = 10.0
 
     def secret(self, section: str) -> str | None:
         """The token, None where there is none. Raises ConfigurationError where its file cannot be read."""
@@ -57,6 +62,9 @@ class EndpointSettings(Section):
             token=self.secret(section),
             rate=self.rate or (_EXPOSED_RATE if exposed else None),
             burst=self.burst,
+            connections=self.connections,
+            idle_s=self.idle_s,
+            body_s=self.body_s,
         ).checked(section)
 
 
@@ -64,6 +72,7 @@ class HttpSettings(EndpointSettings):
     """The inference front."""
 
     port: int | None = Field(default=8080, ge=0, le=65535)
+    connections: int = Field(default=1024, ge=1, le=65536)
 
 
 class WebSettings(EndpointSettings):

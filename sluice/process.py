@@ -5,6 +5,7 @@ Stages wait for a broker that does not answer yet, however long, and tell of it;
 
 import asyncio
 import logging
+import resource
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -24,6 +25,7 @@ from streams.ports import BrokerError, UnreachableError
 
 log = logging.getLogger(__name__)
 
+_DESCRIPTORS = 16384
 _PARTING = 2.0
 """Seconds that a broker has to take its leave of us."""
 _FIRST_PAUSE = 0.5
@@ -121,6 +123,14 @@ async def _ended(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> bool:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def use_descriptors() -> None:
+    """Let this process open as many files as it may: connections of clients must not take those of the broker."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _within(seconds: float, parting: Coroutine[Any, Any, None]) -> None:

@@ -5,6 +5,7 @@ Rules.
   named open (a page without data) need none.
 - Each address has a bucket of ``burst`` requests that refills at ``rate`` a second; an empty one gets 429 and the
   seconds to wait. At most ``_ADDRESSES`` addresses are remembered, the longest unseen is forgotten first.
+- Connections are limited in number and time (``stages.doors``).
 - Listening beyond loopback without a token is refused at the start.
 """
 
@@ -20,6 +21,7 @@ from aiohttp.typedefs import Middleware
 
 from domain.clock import Clock
 from domain.errors import ConfigurationError
+from stages.doors import Doors, Site
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -29,13 +31,19 @@ _ADDRESSES = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Where an endpoint listens, and for whom. ``rate``: requests a second of one address, None: unlimited."""
+    """Where an endpoint listens, and for whom. ``rate``: requests a second of one address, None: unlimited.
+
+    ``connections``: open at once. ``idle_s``: a request's head may take, ``body_s``: its body, seconds.
+    """
 
     host: str = "127.0.0.1"
     port: int = 0
     token: str | None = field(default=None, repr=False)
     rate: float | None = None
     burst: int = 100
+    connections: int = 1024
+    idle_s: float = 30.0
+    body_s: float = 10.0
 
     def checked(self, section: str) -> "Access":
         """Itself; raises ConfigurationError where it would listen beyond loopback without a token."""
@@ -82,6 +90,7 @@ class Guard:
         self._clock = clock
         self._open = frozenset(open_paths)
         self._counted = counted
+        self.doors = Doors(access.connections, access.idle_s, refused=lambda: counted(503))
 
     @property
     def middleware(self) -> Middleware:
@@ -89,12 +98,15 @@ class Guard:
 
         @web.middleware
         async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+            self.doors.begun(request)
             refused = self._refusal(request)
             try:
                 answer = refused if refused is not None else await handler(request)
             except web.HTTPException as error:
                 self._counted(error.status)
                 raise
+            finally:
+                self.doors.ended(request)
             self._counted(answer.status)
             return answer
 
@@ -119,11 +131,10 @@ def refusal(status: int, why: str, headers: dict[str, str] | None = None) -> web
     )
 
 
-async def bind(runner: web.AppRunner, access: Access, section: str) -> str:
+async def bind(runner: web.AppRunner, access: Access, section: str, doors: Doors) -> str:
     """Listen; the address. Raises ConfigurationError where the port is taken."""
-    site = web.TCPSite(runner, access.host, access.port)
     try:
-        await site.start()
+        await Site(runner, doors, access.host, access.port).start()
     except OSError as error:
         place = f"{access.host}:{access.port}"
         raise ConfigurationError(

@@ -2,8 +2,8 @@
 
 A request becomes a query record; its outcome, when it comes by the result topic, the response. The front decides
 nothing and holds nothing but the requests that wait. A model is an app; its versions are its variants, and a request
-to one names it. Status: 200 answered (also late, marked), 400 rejected, 404 unknown app or version, 413 too large, 500
-failed, 503 dropped or too many waiting, 504 expired.
+to one names it. Status: 200 answered (also late, marked), 400 rejected, 404 unknown app or version, 408 too slow,
+413 too large, 500 failed, 503 dropped or too many waiting, 504 expired.
 """
 
 import asyncio
@@ -23,12 +23,14 @@ from domain.query import QueryKey
 from domain.tensor import TensorSpec
 from profiles.catalogue import Catalogue
 from stages.beside import beside
+from stages.doors import runner_of
 from stages.guard import Access, Guard, bind
 from stages.http_bodies import Asked, read_request, respond, with_model
 from stages.outbox import Outbox
 from stages.results import ResultsReader
 from stages.telemetry import Telemetry
 from streams import codec
+from streams.bodies import BodyError, read_body
 from streams.ports import Broker, Producer, Record
 from streams.topics import Topics
 
@@ -107,11 +109,11 @@ class HttpStage:
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop``; requests that wait get 503 then."""
         await self._outbox.start()
-        runner = web.AppRunner(self._application(), access_log=None, handle_signals=False)
+        runner = runner_of(self._application(), self._access.idle_s)
         await runner.setup()
         try:
             async with beside([self._results.add(self._apps)]):
-                self.address = await bind(runner, self._access, "http")
+                self.address = await bind(runner, self._access, "http", self._guard.doors)
                 self.bound.set()
                 await stop.wait()
         finally:
@@ -129,9 +131,7 @@ class HttpStage:
         self._apps = dict(served.apps)
 
     def _application(self) -> web.Application:
-        application = web.Application(
-            client_max_size=max(self._max_body, 64 << 20), middlewares=[self._guard.middleware]
-        )
+        application = web.Application(client_max_size=self._max_body, middlewares=[self._guard.middleware])
         application.add_routes(
             [
                 web.get("/v2", self._server),
@@ -221,11 +221,12 @@ class HttpStage:
         app = await self._app_of(request)
         if app is None:
             return self._unknown(request)
-        if request.content_length is not None and request.content_length > self._max_body:
-            return _error(413, f"body: {request.content_length} bytes; at most {self._max_body} are taken")
-        body = await request.read()
-        if len(body) > self._max_body:
-            return _error(413, f"body: {len(body)} bytes; at most {self._max_body} are taken")
+        try:
+            body = await read_body(request, self._max_body, self._access.body_s)
+        except BodyError as error:
+            refused = _error(error.status, error.problem)
+            refused.force_close()
+            return refused
         if len(self._waiting) >= self._max_waiting:
             return _error(503, "too many requests wait for their answer; try again later")
         json_length = request.headers.get(codec.JSON_LENGTH_HEADER)

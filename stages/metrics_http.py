@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from domain.clock import Clock
+from stages.doors import runner_of
 from stages.guard import Access, Guard, bind
 from stages.metrics import Meters, Told
 
@@ -39,11 +40,11 @@ class MetricsStage:
         guard = Guard(self._access, self._clock, open_paths={"/healthz"}, counted=self._count)
         application = web.Application(middlewares=[guard.middleware], client_max_size=1 << 10)
         application.add_routes([web.get("/metrics", self._metrics), web.get("/healthz", self._healthy)])
-        runner = web.AppRunner(application, access_log=None, handle_signals=False)
+        runner = runner_of(application, self._access.idle_s)
         await runner.setup()
         watch = asyncio.create_task(self._watch_loop())
         try:
-            self.address = await bind(runner, self._access, "metrics")
+            self.address = await bind(runner, self._access, "metrics", guard.doors)
             self.bound.set()
             await stop.wait()
         finally:

@@ -19,6 +19,7 @@ from domain.clock import Clock
 from profiles.catalogue import Catalogue
 from stages.beside import beside
 from stages.control import Follower
+from stages.doors import runner_of
 from stages.guard import Access, Guard, bind
 from stages.live_view import End, LiveView
 from stages.results import ResultsReader
@@ -83,11 +84,17 @@ class WebStage:
             Follower(self._broker, topics.devices_metrics, self._on_heartbeat, start_at="end"),
             Follower(self._broker, topics.dead_letters, self._on_dead_letter, start_at="end"),
         ]
-        runner = web.AppRunner(self._application(), access_log=None, handle_signals=False)
+        guard = Guard(
+            self._access,
+            self._clock,
+            open_paths=_FILES,
+            counted=lambda status: self._meters.add("sluice_http_requests", self.name, str(status)),
+        )
+        runner = runner_of(self._application(guard), self._access.idle_s)
         await runner.setup()
         try:
             async with beside([*(follower.run(stop) for follower in followers), self._results.add(self._apps)]):
-                self.address = await bind(runner, self._access, "web")
+                self.address = await bind(runner, self._access, "web", guard.doors)
                 self.bound.set()
                 await stop.wait()
         finally:
@@ -99,13 +106,7 @@ class WebStage:
         await self._results.add(served.apps)
         self.view.registered(served.apps, {name: v.accuracy for name, v in served.variants.items()})
 
-    def _application(self) -> web.Application:
-        guard = Guard(
-            self._access,
-            self._clock,
-            open_paths=_FILES,
-            counted=lambda status: self._meters.add("sluice_http_requests", self.name, str(status)),
-        )
+    def _application(self, guard: Guard) -> web.Application:
         application = web.Application(middlewares=[guard.middleware], client_max_size=1 << 10)
         for path in _FILES:
             application.router.add_get(path, self._file)

@@ -15,6 +15,7 @@ import orjson
 from aiohttp import web
 
 from domain.errors import ConfigurationError, InvalidInputError, SluiceError
+from streams.bodies import BodyError, read_body
 from streams.ports import Broker, Consumer, Producer, Record, TopicPartition, TopicSpec, Written
 from streams.remote_frames import (
     CALL_HEADER,
@@ -29,6 +30,8 @@ from streams.remote_frames import (
 )
 
 Handler = Callable[[web.Request], Awaitable[web.Response]]
+_MAX_SECONDS = 10.0
+"""That a call's body may take."""
 _LOOPBACK = {"127.0.0.1", "localhost", "::1", "[::1]"}
 
 
@@ -169,6 +172,10 @@ def _refusal(request: web.Request, token: str | None) -> web.Response | None:
 async def _answer(handler: Handler, request: web.Request) -> web.Response:
     try:
         return await handler(request)
+    except BodyError as error:
+        refused = _json({"error": "input", "field": "body", "problem": error.problem}, error.status)
+        refused.force_close()
+        return refused
     except SluiceError as error:
         return _json(_told(error), 400)
 
@@ -180,12 +187,7 @@ def _told(error: SluiceError) -> dict[str, str]:
 
 
 async def _read(request: web.Request) -> bytes:
-    if (request.content_length or 0) > MAX_CALL_BYTES:
-        raise InvalidInputError("body", f"has {request.content_length} bytes; at most {MAX_CALL_BYTES} are taken")
-    try:
-        return await request.read()
-    except web.HTTPRequestEntityTooLarge as error:
-        raise InvalidInputError("body", f"is too large ({error.text}); send less at once") from error
+    return await read_body(request, MAX_CALL_BYTES, _MAX_SECONDS)
 
 
 async def _body(request: web.Request) -> dict[str, Any]:

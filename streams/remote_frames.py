@@ -17,7 +17,7 @@ from streams.ports import Record, TopicPartition
 CALL_HEADER = "Sluice-Log"
 """Every call carries it: a web page of another origin cannot, unasked."""
 FRAME_TYPE = "application/octet-stream"
-MAX_CALL_BYTES = 64 << 20
+MAX_CALL_BYTES = 32 << 20
 MAX_ANSWER_BYTES = 16 << 20
 MAX_WAIT = 5.0
 MAX_RECORDS = 5000

@@ -14,7 +14,7 @@ from sluice.console import err, one_line_errors
 from sluice.ending import Ending, bounded_end
 from sluice.logs import show_logs
 from sluice.places import new_run_folder
-from sluice.process import serve, system
+from sluice.process import serve, system, use_descriptors
 from sluice.settings import Settings, load
 from sluice.wiring import ROLES, System
 from stages.beside import beside
@@ -59,6 +59,7 @@ def up(
     with one_line_errors():
         chosen = load(settings, broker=broker, prefix=prefix, fake_gpu=fake_gpu, member=member, record=record or None)
         show_logs(verbose=verbose, level=chosen.log.level, as_json=chosen.log.format == "json")
+        use_descriptors()
         with bounded_end() as ending:
             asyncio.run(_in_order(_up(chosen, stages or [], app or [], device or [], ending.told), ending))
 

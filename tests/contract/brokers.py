@@ -17,7 +17,7 @@ _numbers = itertools.count()
 @asynccontextmanager
 async def serve(broker: Broker, token: str | None = None) -> AsyncIterator[str]:
     """The URL of a memory log that is served as ``sluice up`` does."""
-    application = web.Application(client_max_size=64 << 20)
+    application = web.Application()
     application.add_routes(remote.routes(broker, token=token))
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()

@@ -15,6 +15,7 @@ from domain.errors import ConfigurationError
 from sluice.access import KafkaSection, MetricsSettings, WebSettings
 from sluice.logs import JsonFormatter
 from sluice.settings import Settings, load
+from stages.doors import Doors
 from stages.guard import _ADDRESSES, Access, Guard, RateLimit, bind
 from tests.harness import settings_for
 
@@ -46,7 +47,7 @@ async def guarded(access: Access, **options: Any) -> AsyncIterator[tuple[aiohttp
     application.add_routes([web.get("/", answer), web.get("/open", answer)])
     runner = web.AppRunner(application)
     await runner.setup()
-    address = await bind(runner, access, "web")
+    address = await bind(runner, access, "web", guard.doors)
     async with aiohttp.ClientSession(address) as session:
         yield session, clock, statuses
     await runner.cleanup()
@@ -113,7 +114,7 @@ async def test_a_port_that_is_taken_is_told_with_the_setting() -> None:
         runner = web.AppRunner(web.Application())
         await runner.setup()
         with pytest.raises(ConfigurationError, match="SLUICE_WEB__PORT"):
-            await bind(runner, Access(port=port or 0), "web")
+            await bind(runner, Access(port=port or 0), "web", Doors(8, 1.0))
         await runner.cleanup()
 
 

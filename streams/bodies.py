@@ -1,0 +1,36 @@
+"""Reading the body of an HTTP request within limits, however it is sent: its length told, in chunks, or compressed."""
+
+import asyncio
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestPayloadError
+
+
+class BodyError(Exception):
+    """The body is not taken; ``status`` and ``problem`` tell the client why."""
+
+    def __init__(self, status: int, problem: str) -> None:
+        super().__init__(problem)
+        self.status = status
+        self.problem = problem
+
+
+async def read_body(request: web.Request, most: int, within: float) -> bytes:
+    """The body: at most ``most`` bytes, in at most ``within`` seconds. Raises BodyError. No more is ever held."""
+    told = request.content_length
+    if told is not None and told > most:
+        raise BodyError(413, f"body: {told} bytes; at most {most} are taken")
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(within):
+            while part := await request.content.readany():
+                size += len(part)
+                if size > most:
+                    raise BodyError(413, f"body: over {size} bytes; at most {most} are taken")
+                parts.append(part)
+    except TimeoutError:
+        raise BodyError(408, f"body: not here within {within:g} s; send it faster, or less at once") from None
+    except (RequestPayloadError, web.PayloadAccessError) as error:
+        raise BodyError(400, f"body: cannot be read ({' '.join(str(error).split())!a:.100})") from error
+    return b"".join(parts)

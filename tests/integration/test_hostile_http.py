@@ -1,0 +1,267 @@
+"""Who floods, dribbles or talks nonsense to the HTTP front and the page: innocents are answered meanwhile."""
+
+import gzip
+import json
+import resource
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.harness import PIXELS, free_port
+from tests.processes import Process, processes, settings_file
+
+pytestmark = pytest.mark.timeout(180)
+
+BODY = json.dumps(
+    {"inputs": [{"name": "image", "shape": [1, PIXELS], "datatype": "FP32", "data": [0.0] * PIXELS}]}
+).encode()
+INFER = b"POST /v2/models/toy/infer HTTP/1.1\r\nHost: localhost\r\n"
+MIB = 1 << 20
+
+
+@dataclass
+class Front:
+    """A process with the stages, its front and its page."""
+
+    process: Process
+    http: int
+    web: int
+
+    def ask(self, timeout: float = 10.0) -> int:
+        """Status of an honest query."""
+        url = f"http://127.0.0.1:{self.http}/v2/models/toy/infer"
+        try:
+            with urllib.request.urlopen(url, data=BODY, timeout=timeout) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    def ready(self) -> bool:
+        try:
+            return self.ask() == 200
+        except OSError:
+            return False
+
+    def said(self) -> str:
+        """What it has logged since it was ready."""
+        return self.process.log[self._before :]
+
+    def settled(self) -> None:
+        self._before = len(self.process.log)
+
+    def resident(self) -> int:
+        """Bytes."""
+        lines = Path(f"/proc/{self.process.process.pid}/status").read_text().splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+
+    def descriptors(self) -> int:
+        return len(list(Path(f"/proc/{self.process.process.pid}/fd").iterdir()))
+
+    def connect(self, port: int | None = None) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", port or self.http), timeout=10.0)
+
+
+@contextmanager
+def front(folder: Path, url: str = "memory://", **limits: float) -> Iterator[Front]:
+    http, web = free_port(), free_port()
+    arguments = settings_file(url, folder, http={"port": http, **limits}, web={"port": web, **limits})
+    with processes(folder) as start:
+        found = Front(start("", *arguments), http, web)
+        found.process.until(found.ready)
+        found.settled()
+        yield found
+
+
+@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.kafka)])
+def broker_url(request: pytest.FixtureRequest) -> str:
+    if request.param == "memory":
+        return "memory://"
+    return str(request.getfixturevalue("kafka_url"))
+
+
+@pytest.fixture(autouse=True)
+def _descriptors() -> Iterator[None]:
+    """The attackers live in this process, and need some."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 8192)), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def received(sock: socket.socket, within: float) -> bytes:
+    """All that comes until the other side closes. Fails where it does not within as many seconds."""
+    sock.settimeout(within)
+    parts = []
+    try:
+        while part := sock.recv(65536):
+            parts.append(part)
+    except ConnectionError:
+        pass
+    return b"".join(parts)
+
+
+def all_closed(socks: list[socket.socket], within: float) -> None:
+    end = time.monotonic() + within
+    for sock in socks:
+        received(sock, max(0.1, end - time.monotonic()))
+
+
+def test_a_thousand_half_requests_cost_innocents_nothing_and_are_closed(broker_url: str, tmp_path: Path) -> None:
+    with front(tmp_path, broker_url, idle_s=4.0, body_s=3.0) as server, ExitStack() as stack:
+        before = server.descriptors()
+        open_socks: list[socket.socket] = []
+        for number in range(1500):
+            sock = stack.enter_context(server.connect(server.web if number % 10 == 3 else server.http))
+            if number % 3 == 0:
+                sock.sendall(INFER)  # half a head
+            elif number % 30 == 1:
+                sock.sendall(INFER + b"Content-Length: 500\r\n\r\n{")  # half a body
+            open_socks.append(sock)
+        statuses = [server.ask() for _ in range(10)]
+        assert statuses == [200] * 10
+        assert server.descriptors() <= before + 1024 + 128 + 32
+        all_closed(open_socks, within=20.0)
+        assert server.ask() == 200
+        assert "Traceback" not in server.said()
+        assert len(server.said().splitlines()) <= 5, server.said()
+
+
+def test_who_has_no_room_is_told_so_and_idle_connections_make_room(tmp_path: Path) -> None:
+    with front(tmp_path, connections=20, idle_s=60.0) as server, ExitStack() as stack:
+        socks = [stack.enter_context(server.connect()) for _ in range(30)]
+        refused = [received(sock, 5.0) for sock in socks[25:]]
+        assert all(told.startswith(b"HTTP/1.1 503 ") and b"too many connections" in told for told in refused)
+        end = time.monotonic() + 10.0
+        while server.ask() != 200:
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        assert received(socks[0], 5.0) == b""  # it was the longest without a request
+        socks[19].sendall(b"GET /v2 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert received(socks[19], 5.0).startswith(b"HTTP/1.1 200 ")
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def flood(server: Front, answers: list[bytes], stop: threading.Event, path: bytes = INFER) -> None:
+    """Chunks without end, as fast as they are taken, again and again."""
+    part = chunk(b" " * 65536)
+    while not stop.is_set():
+        with server.connect() as sock:
+            sock.settimeout(1.0)
+            try:
+                sock.sendall(path + b"Sluice-Log: 1\r\nTransfer-Encoding: chunked\r\n\r\n")
+                for _ in range(4000):  # 250 MiB
+                    sock.sendall(part)
+            except OSError:
+                pass
+            try:
+                answers.append(sock.recv(200))
+            except OSError:
+                answers.append(b"")
+
+
+def test_chunks_without_end_are_refused_at_the_limit_and_nothing_grows(tmp_path: Path) -> None:
+    with front(tmp_path) as server:
+        before = server.resident()
+        answers: list[bytes] = []
+        stop = threading.Event()
+        floods = [threading.Thread(target=flood, args=(server, answers, stop)) for _ in range(4)]
+        for one in floods:
+            one.start()
+        most = 0
+        statuses = []
+        for _ in range(25):
+            statuses.append(server.ask())
+            most = max(most, server.resident())
+            time.sleep(0.1)
+        stop.set()
+        for one in floods:
+            one.join()
+        assert statuses.count(200) >= 23, statuses  # the flood takes processor time: some may be late, none stands
+        assert set(statuses) <= {200, 504}
+        assert most - before < 40 * MIB, (before, most)
+        assert len(answers) >= 4
+        told = [answer for answer in answers if answer]
+        assert told
+        assert all(answer.startswith(b"HTTP/1.1 413 ") for answer in told)
+        assert "Traceback" not in server.said()
+
+
+def test_a_compressed_body_may_not_be_larger_than_another(tmp_path: Path) -> None:
+    bomb = gzip.compress(bytes(300 * MIB), 9)
+    assert len(bomb) < MIB
+    with front(tmp_path) as server, server.connect() as sock:
+        before = server.resident()
+        sock.sendall(INFER + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(bomb) + bomb)
+        told = received(sock, 10.0)
+        assert told.startswith(b"HTTP/1.1 413 ")
+        assert server.resident() - before < 40 * MIB
+        assert server.ask() == 200
+
+
+def test_a_body_that_does_not_come_or_cannot_be_read_is_answered_and_closed(tmp_path: Path) -> None:
+    log = b"POST /log/produce HTTP/1.1\r\nHost: localhost\r\nSluice-Log: 1\r\n"
+    cases = [
+        (INFER, b"Content-Length: 500\r\n\r\n{", b"408"),
+        (INFER, b"Transfer-Encoding: chunked\r\n\r\n5\r\n12", b"408"),
+        (INFER, b"Transfer-Encoding: chunked\r\n\r\n5\r\n12345\r\nzz\r\n", b"400"),
+        (INFER, b"Content-Length: 1000001\r\n\r\n{", b"413"),
+        (log, b"Content-Length: 500\r\n\r\n{", b"408"),
+        (log, b"Content-Length: 99000000\r\n\r\n{", b"413"),
+        (log, b"Content-Length: 4\r\n\r\n\xff\xff\xff\xff", b"400"),
+    ]
+    with front(tmp_path, body_s=1.0) as server:
+        for head, rest, status in cases:
+            with server.connect() as sock:
+                sock.sendall(head + b"Connection: close\r\n" + rest)
+                assert received(sock, 10.0).split()[1:2] == [status], (head, rest)
+        assert server.ask() == 200
+        assert "Traceback" not in server.said()
+
+
+def test_who_does_not_take_his_answer_loses_the_connection(tmp_path: Path) -> None:
+    with front(tmp_path, idle_s=1.0) as server, server.connect(server.web) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.settimeout(0.5)
+        try:
+            while True:  # answers pile up until it stops reading our requests
+                sock.sendall(b"GET /page.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * 50)
+        except TimeoutError:
+            pass
+        before = server.descriptors()
+        end = time.monotonic() + 10.0
+        while server.descriptors() >= before:
+            assert time.monotonic() < end
+            time.sleep(0.1)
+
+
+def test_nonsense_is_logged_in_few_lines(tmp_path: Path) -> None:
+    nonsense: list[Callable[[int], bytes]] = [
+        lambda i: b"\x16\x03\x01\x02\x00\x01" + bytes([i % 256]) * 50,
+        lambda i: b"GET / HTTP/9.%d\r\n\r\n" % i,
+        lambda i: INFER + b"Content-Length: -%d\r\n\r\n" % (i + 1),
+        lambda i: INFER + b"X: " + b"y" * 20000 + b"\r\n\r\n",
+        lambda i: b"\r\n\x00\x00%d\r\n\r\n" % i,
+        lambda i: INFER + b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+    ]
+    with front(tmp_path, idle_s=2.0) as server:
+        for number in range(300):
+            with server.connect(server.web if number % 4 == 0 else server.http) as sock:
+                sock.sendall(nonsense[number % len(nonsense)](number))
+                told = received(sock, 10.0)
+                assert told.startswith(b"HTTP/1.") or not told
+        assert server.ask() == 200
+        assert "Traceback" not in server.said()
+        lines = server.said().splitlines()
+        assert len(lines) <= 12, server.said()
+        assert len(lines) >= 1
