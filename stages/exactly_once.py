@@ -4,7 +4,8 @@ Rules. Each record leads to one letter. Letters of the contiguous prefix of answ
 ``interval`` seconds with the offset behind them; then their records are done. A partition begins with its transactions'
 id, which fences whoever had it before, and only then with the committed offset; where the broker is not ready for that,
 it is tried again for ``patience`` seconds. Once it is fenced here, nothing more of it is written: its records are
-another's.
+another's. Where it is not known whether a transaction was written (its answer was lost), the committed offset says so,
+once the transactions have begun anew, which ends what was left open.
 """
 
 import asyncio
@@ -34,10 +35,11 @@ def transactional_id(group: str, partition: TopicPartition) -> str:
 class _Lane:
     """One input partition."""
 
-    __slots__ = ("answers", "order", "transactions")
+    __slots__ = ("answers", "order", "transactions", "unsure")
 
     def __init__(self, transactions: Transactions) -> None:
         self.transactions = transactions
+        self.unsure = False
         self.order: deque[int] = deque()
         self.answers: dict[int, tuple[Record, Letter]] = {}
 
@@ -55,6 +57,13 @@ class _Lane:
         """The first ``count`` are."""
         for _ in range(count):
             del self.answers[self.order.popleft()]
+
+    def known(self, committed: int) -> list[Record]:
+        """Everything below ``committed`` is written: the records of it that were waited for."""
+        found = [record for record, _ in self.due() if record.offset < committed]
+        self.written(len(found))
+        self.unsure = False
+        return found
 
 
 async def _committed(consumer: Consumer, partition: TopicPartition) -> int:
@@ -80,6 +89,7 @@ class ExactlyOnce:
         self._retry = retry
         self._patience = patience
         self._lanes: dict[TopicPartition, _Lane] = {}
+        self._consumer: Consumer | None = None
         self._answered = asyncio.Event()
 
     @property
@@ -89,6 +99,7 @@ class ExactlyOnce:
 
     async def begin(self, partitions: Iterable[TopicPartition], consumer: Consumer) -> None:
         """These are ours: fence others, then read on from what they had committed."""
+        self._consumer = consumer
         for partition in sorted(partitions):
             await self.end([partition])
             transactions = self._make(transactional_id(self._group, partition))
@@ -152,6 +163,9 @@ class ExactlyOnce:
             return
         behind = due[-1][0].offset + 1
         try:
+            if lane.unsure:
+                await self._learn(partition, lane, done)
+                return
             await lane.transactions.write([letter for _, letter in due], {partition: behind}, self._group)
         except FencedError as error:
             log.warning("%s/%d is another's now: %s", partition.topic, partition.partition, error)
@@ -162,6 +176,7 @@ class ExactlyOnce:
             if self._lanes.get(partition) is not lane:
                 return
             log.warning("%s; trying again", error)
+            lane.unsure = True
             await asyncio.sleep(self._retry)
             self._answered.set()
         else:
@@ -171,3 +186,13 @@ class ExactlyOnce:
                 done(record)
             if lane.answers:
                 self._answered.set()
+
+    async def _learn(self, partition: TopicPartition, lane: _Lane, done: Callable[[Record], None]) -> None:
+        """Find out how much of the lane is written, after a transaction that ended nobody knows how."""
+        assert self._consumer is not None
+        await lane.transactions.start()
+        committed = await _committed(self._consumer, partition)
+        if self._lanes.get(partition) is lane:
+            for record in lane.known(committed):
+                done(record)
+            self._answered.set()

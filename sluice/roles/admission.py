@@ -1,6 +1,6 @@
 """The role ``admission``: which queries are taken in, and how many of an app a plan sustains."""
 
-import os
+import uuid
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -48,7 +48,7 @@ def admission_stage(system: "System", apps: "Sequence[str]") -> AdmissionStage:
             max_latency_s=limits.max_latency_s,
         ),
         dedupe=DedupeWindow(limits.dedupe_window_s, limits.dedupe_entries),
-        source=f"admission-{os.getpid()}",
+        source=f"admission-{uuid.uuid4().hex[:12]}",
         member=system.settings.member,
         telemetry=system.telemetry,
     )

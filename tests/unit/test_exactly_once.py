@@ -15,7 +15,8 @@ SOURCE = TopicPartition("in", 0)
 
 
 class Log:
-    """What transactions wrote, and who holds their id. ``troubles``: raised by the next writes.
+    """What transactions wrote, and who holds their id. ``troubles``: raised by the next writes; ``unanswered``: by those
+    after them, although they were written.
 
     ``reluctant``, ``forgetful``: how often they cannot be started, and their offset not be told.
     """
@@ -25,6 +26,7 @@ class Log:
         self.committed: int | None = None
         self.holder: object = None
         self.troubles: list[Exception] = []
+        self.unanswered: list[Exception] = []
         self.reluctant = self.forgetful = 0
 
     def transactions(self, transactional_id: str) -> "InMemory":
@@ -53,6 +55,8 @@ class InMemory:
         assert group == "group"
         self._log.letters += [letter.value for letter in letters]
         self._log.committed = offsets[SOURCE]
+        if self._log.unanswered:
+            raise self._log.unanswered.pop()
 
     async def stop(self) -> None: ...
 
@@ -113,6 +117,19 @@ async def test_what_cannot_be_written_is_written_later_and_once(broker: MemoryBr
     await ask(broker, [b"0", b"1", b"2"])
     await until(lambda: log.committed == 3)
     assert log.letters == [b"0", b"1", b"2"]
+    reading.stop.set()
+    await reading.task
+
+
+async def test_what_was_written_and_not_answered_is_not_written_again(broker: MemoryBroker) -> None:
+    log = Log()
+    log.unanswered, log.reluctant = [BrokerError("the connection is gone")], 1
+    reading = Reading(broker, log)
+    await ask(broker, [b"0", b"1", b"2"])
+    await until(lambda: log.committed is not None and not reading.intake.in_flight)
+    await ask(broker, [b"3"])
+    await until(lambda: log.committed == 4)
+    assert log.letters == [b"0", b"1", b"2", b"3"]
     reading.stop.set()
     await reading.task
 

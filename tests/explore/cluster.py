@@ -1,0 +1,805 @@
+"""A broker as its clients see one over a network: Kafka's groups, transactions and failures, on the embedded log.
+
+Rules. A request takes its way to the broker and its answer the way back; either can be held up, and while a link is
+cut both wait, for at most ``REQUEST`` seconds where the real client gives up. Sends of one link arrive in order. A
+member of a group lives by its heartbeats; one that is silent for ``SESSION`` is taken out, and learns of it when it
+asks again. A rebalance waits for all members, at most ``REBALANCE`` seconds. A transaction is written as one, by the
+newest epoch of its id; an answer that is lost leaves its writer not knowing.
+"""
+
+import asyncio
+import contextvars
+import hashlib
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
+
+from domain.errors import ConfigurationError
+from streams.assignment import assign
+from streams.memory import MemoryStore
+from streams.memory_consumer import check_consumer
+from streams.ports import (
+    BrokerError,
+    DeliveryError,
+    FencedError,
+    Headers,
+    Letter,
+    LostPartitionError,
+    RebalanceListener,
+    Record,
+    TopicPartition,
+    TopicSpec,
+    Written,
+)
+from streams.settings import MemorySettings
+from tests.explore.loop import BASE, VirtualLoop
+
+REQUEST = 3.0
+SESSION = 2.0
+REBALANCE = 3.0
+HEARTBEAT = 0.3
+TRANSACTION = 2.0
+
+Partitions = frozenset[TopicPartition]
+
+
+class Cluster:
+    """The log and the coordinators, which never lose anything, behind links that do."""
+
+    def __init__(self, loop: VirtualLoop, rng: Random) -> None:
+        self.loop = loop
+        self.rng = rng
+        self.store = MemoryStore(MemorySettings(), lambda: BASE + loop.time())
+        self.groups: dict[str, Group] = {}
+        self.epochs: dict[str, int] = {}
+        self.written = hashlib.blake2b(digest_size=8)
+        self._waiting: dict[TopicPartition, dict[Consumer, None]] = {}
+
+    def append(self, letter: Letter) -> Written:
+        """Write one record, tell who waits for it, and add it to the digest of all that was written."""
+        place = self.store.append(
+            letter.topic, letter.value, letter.key, letter.headers, letter.partition, letter.timestamp
+        )
+        self.written.update(struct.pack("<dq", self.loop.time(), place.offset) + place.topic.encode())
+        self.written.update((letter.value or b"") + (letter.key or b""))
+        for consumer in tuple(self._waiting.get(TopicPartition(place.topic, place.partition), ())):
+            consumer.wake()
+        return place
+
+    def watch(self, consumer: "Consumer", partitions: Iterable[TopicPartition]) -> None:
+        """Wake ``consumer`` when something is written there."""
+        for partition in partitions:
+            self._waiting.setdefault(partition, {})[consumer] = None
+
+    def unwatch(self, consumer: "Consumer", partitions: Iterable[TopicPartition]) -> None:
+        """No more."""
+        for partition in partitions:
+            self._waiting.get(partition, {}).pop(consumer, None)
+
+    def group(self, name: str) -> "Group":
+        """The group of that name."""
+        return self.groups.setdefault(name, Group(self))
+
+    def cut(self, links: Iterable["Link"], seconds: float) -> None:
+        """Nothing passes these links for a while."""
+        until = self.loop.time() + seconds
+        for link in links:
+            link.cut(until)
+
+
+class Link:
+    """One process's connection. ``lossy``: the share of acknowledgements that get lost."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.loop = cluster.loop
+        self.rng = Random(cluster.rng.getrandbits(64))
+        self.delay = 0.0005
+        self.lossy = 0.0
+        self._cut_until = 0.0
+        self._last_arrival = 0.0
+        self._sending: list[_Sending] = []
+        self.gone = False
+
+    @property
+    def up(self) -> bool:
+        """Whether anything passes now."""
+        return self.loop.time() >= self._cut_until
+
+    def cut(self, until: float) -> None:
+        """Let nothing pass until then."""
+        self._cut_until = max(self._cut_until, until)
+
+    def way(self) -> float:
+        """Seconds of one direction."""
+        return self.delay * self.rng.uniform(0.4, 2.0)
+
+    async def reach(self) -> None:
+        """The way to the broker. Raises BrokerError where it is cut for too long."""
+        until = self.loop.time() + REQUEST
+        while not self.up:
+            if self.loop.time() >= until:
+                raise BrokerError(f"{self.name}: no answer within {REQUEST:g} s")
+            await asyncio.sleep(min(self._cut_until, until) - self.loop.time() + 1e-6)
+        await asyncio.sleep(self.way())
+
+    async def back(self) -> None:
+        """The way back."""
+        await self.reach()
+
+    def send(self, letter: Letter) -> "asyncio.Future[Written]":
+        """Queue a record; the broker has it later, in order."""
+        sending = _Sending(letter, self.loop.create_future())
+        self._sending.append(sending)
+        self._last_arrival = max(self._last_arrival, self.loop.time() + self.way())
+        self._later(self._last_arrival, self._arrive)
+        return sending.acknowledged
+
+    def break_off(self) -> None:
+        """The process is dead: of what was on its way, the broker gets some first part, and tells nobody."""
+        reached = self.rng.randrange(len(self._sending) + 1) if self.up and self._sending else 0
+        for sending in self._sending[:reached]:
+            self.cluster.append(sending.letter)
+        self._sending.clear()
+        self.gone = True
+
+    def _later(self, when: float, what: "object") -> None:
+        # The network's own doing, whatever becomes of the process.
+        self.loop.call_at(when, what, context=contextvars.Context())
+
+    def _arrive(self) -> None:
+        if not self._sending:
+            return
+        if not self.up:
+            self._later(self._cut_until, self._arrive)
+            return
+        sending = self._sending.pop(0)
+        written = self.cluster.append(sending.letter)
+        lost = self.rng.random() < self.lossy
+        self._later(self.loop.time() + self.way(), lambda: sending.settle(written, lost=lost))
+
+    @property
+    def unacknowledged(self) -> int:
+        """Sends on their way."""
+        return len(self._sending)
+
+
+@dataclass(slots=True)
+class _Sending:
+    letter: Letter
+    acknowledged: "asyncio.Future[Written]"
+
+    def settle(self, written: Written, *, lost: bool) -> None:
+        if self.acknowledged.done():
+            return
+        if lost:
+            self.acknowledged.set_exception(DeliveryError(f"{self.letter.topic}: the acknowledgement was lost"))
+        else:
+            self.acknowledged.set_result(written)
+
+
+@dataclass(slots=True)
+class _Member:
+    topics: frozenset[str]
+    static: bool
+    holds: Partitions
+    seen: float
+    waits: "asyncio.Future[tuple[int, Partitions]] | None" = None
+
+
+class Group:
+    """The coordinator of a group, as Kafka's classic protocol has it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._loop = cluster.loop
+        self._members: dict[str, _Member] = {}
+        self._names = 0
+        self._preparing = False
+        self._exclusive = False
+        self.generation = 0
+        self._looking: asyncio.TimerHandle | None = None
+
+    async def join(
+        self, name: str | None, static: bool, topics: frozenset[str], holds: Partitions, exclusive: bool
+    ) -> tuple[str, int, Partitions]:
+        """Be a member; returns once the group has agreed."""
+        self._exclusive = exclusive
+        if name is None or (name not in self._members and not static):
+            self._names += 1
+            name = f"m{self._names}"
+        known = self._members.get(name)
+        now = self._loop.time()
+        if known is not None and static and not self._preparing and known.topics == topics and known.waits is None:
+            known.seen = now
+            return name, self.generation, known.holds
+        if known is not None and known.waits is not None and not known.waits.done():
+            known.waits.cancel()
+        held = known.holds if known is not None and static and not holds else holds
+        agreed: asyncio.Future[tuple[int, Partitions]] = self._loop.create_future()
+        self._members[name] = _Member(topics, static, held, now, agreed)
+        self._prepare()
+        generation, given = await agreed
+        return name, generation, given
+
+    def heartbeat(self, name: str, generation: int) -> str:
+        """What a member is told: "ok", "rebalance" or "unknown"."""
+        member = self._members.get(name)
+        if member is None or (generation != self.generation and not self._preparing):
+            return "unknown"
+        member.seen = self._loop.time()
+        return "rebalance" if self._preparing else "ok"
+
+    def leave(self, name: str) -> None:
+        """A member goes; a static one may come back."""
+        member = self._members.get(name)
+        if member is not None and not member.static:
+            del self._members[name]
+            if self._members:
+                self._prepare()
+                self._look()
+
+    def unsettle(self) -> None:
+        """Somebody makes the group agree anew."""
+        if self._members:
+            self._prepare()
+
+    def may_commit(self, name: str | None, generation: int) -> bool:
+        """Whether a member of that generation may."""
+        return name in self._members and generation == self.generation
+
+    def _prepare(self) -> None:
+        if not self._preparing:
+            self._preparing = True
+            self._after(REBALANCE, self._give_up_on_absent)
+        self._agree()
+        self._watch()
+
+    def _agree(self) -> None:
+        if self._members and all(m.waits is not None for m in self._members.values()):
+            self._settle()
+
+    def _give_up_on_absent(self) -> None:
+        if not self._preparing:
+            return
+        for name in [n for n, m in self._members.items() if m.waits is None]:
+            del self._members[name]
+        if self._members:
+            self._settle()
+        else:
+            self._preparing = False
+
+    def _settle(self) -> None:
+        self._preparing = False
+        self.generation += 1
+        given = assign(
+            {n: m.topics for n, m in self._members.items()},
+            self._cluster.store.partition_counts(),
+            {n: m.holds for n, m in self._members.items()},
+            exclusive=self._exclusive,
+        )
+        now = self._loop.time()
+        for name, member in self._members.items():
+            member.holds, member.seen = given[name], now
+            waits, member.waits = member.waits, None
+            if waits is not None and not waits.done():
+                waits.set_result((self.generation, given[name]))
+
+    def _look(self) -> None:
+        """Take out who is silent."""
+        now = self._loop.time()
+        silent = [n for n, m in self._members.items() if m.waits is None and now - m.seen > SESSION]
+        for name in silent:
+            del self._members[name]
+        if silent and self._members:
+            self._prepare()
+        self._watch()
+
+    def _watch(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+        if self._members:
+            self._looking = self._after(SESSION / 4, self._look)
+
+    def _after(self, seconds: float, what: object) -> asyncio.TimerHandle:
+        return self._loop.call_at(self._loop.time() + seconds, what, context=contextvars.Context())
+
+
+class Producer:
+    """Implements ``streams.ports.Producer``."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._open: dict[asyncio.Future[Written], None] = {}
+
+    async def start(self) -> None:
+        """Connect."""
+        await self._link.reach()
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp: float | None = None,
+    ) -> "asyncio.Future[Written]":
+        """Queue a record."""
+        if topic not in self._link.cluster.store.partition_counts():
+            await self._link.reach()
+            raise ConfigurationError(f"topic {topic!r} does not exist")
+        stamp = timestamp if timestamp is not None else BASE + self._link.loop.time()
+        future = self._link.send(Letter(topic, value, key, headers, partition, stamp))
+        self._open[future] = None
+        future.add_done_callback(lambda done: self._open.pop(done, None))
+        return future
+
+    def try_send(self, topic: str, value: bytes | None, **options: object) -> None:
+        """Never."""
+
+    async def flush(self) -> None:
+        """Wait for all."""
+        while self._open:
+            await asyncio.wait(list(self._open))
+
+    async def stop(self) -> None:
+        """Flush, within a bound."""
+        if self._open:
+            await asyncio.wait(list(self._open), timeout=REQUEST)
+
+
+class Consumer:
+    """Implements ``streams.ports.Consumer`` as the Kafka adapter does: with a heartbeat of its own, and fetches that a
+    rebalance gives up."""
+
+    def __init__(
+        self,
+        link: Link,
+        *,
+        topics: Sequence[str] = (),
+        partitions: Sequence[TopicPartition] = (),
+        group: str | None = None,
+        member: str | None = None,
+        start_at: str = "committed",
+        listener: RebalanceListener | None = None,
+        exclusive: bool = False,
+    ) -> None:
+        check_consumer(topics, partitions, start_at)
+        self._link = link
+        self._cluster = link.cluster
+        self._topics = frozenset(topics)
+        self._explicit = frozenset(TopicPartition(*p) for p in partitions)
+        self._group_name = group
+        self._static = member
+        self._start_at = start_at
+        self._listener = listener
+        self._exclusive = exclusive
+        self._positions: dict[TopicPartition, int] = {}
+        self._paused: set[TopicPartition] = set()
+        self._name = member
+        self._generation = -1
+        self._assigned = 0
+        self._settled = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
+        self._beat: asyncio.Task[None] | None = None
+        self._failure: Exception | None = None
+        self._last_read: float | None = None
+        self._running = False
+
+    @property
+    def _shared(self) -> bool:
+        return self._group_name is not None and not self._explicit
+
+    @property
+    def _group(self) -> Group:
+        assert self._group_name is not None
+        return self._cluster.group(self._group_name)
+
+    async def start(self) -> None:
+        """Connect; join, or take what was named."""
+        if self._running:
+            return
+        await self._link.reach()
+        self._check_exist(self._topics | {p.topic for p in self._explicit})
+        self._running = True
+        if self._shared:
+            self._beat = asyncio.create_task(self._live())
+            try:
+                async with asyncio.timeout(10.0):
+                    await self._settled.wait()
+            except TimeoutError as error:
+                await self.stop()
+                raise BrokerError(f"{self._group_name}: the group gave no partitions in time") from error
+            self._raise_failure()
+        else:
+            counts = self._cluster.store.partition_counts()
+            all_of = {TopicPartition(t, p) for t in self._topics for p in range(counts[t])}
+            await self._take(self._explicit or frozenset(all_of))
+            self._settled.set()
+
+    async def get_many(self, *, wait: float, max_records: int = 500) -> Sequence[Record]:
+        """Records, after their way here."""
+        await asyncio.sleep(0)
+        self._check_running()
+        loop = self._link.loop
+        until = loop.time() + wait
+        if not self._settled.is_set():
+            try:
+                async with asyncio.timeout(wait):
+                    await self._settled.wait()
+            except TimeoutError:
+                pass
+            self._check_running()
+            return []
+        asked_at, round_ = self._last_read, self._assigned
+        while True:
+            ready = self._available() if self._link.up else []
+            if ready:
+                break
+            left = until - loop.time()
+            if left <= 0 or round_ != self._assigned:
+                self._last_read = loop.time()
+                return []
+            await self._wait(left)
+            self._check_running()
+        await self._link.reach()
+        self._check_running()
+        if round_ != self._assigned:
+            return []
+        now = loop.time()
+        if self._shared and asked_at is not None and now - asked_at - wait > SESSION / 2:
+            await self._link.reach()
+            told = self._group.heartbeat(self._name or "", self._generation)
+            if told != "ok" or round_ != self._assigned:
+                await asyncio.sleep(wait)
+                return []
+        self._last_read = now
+        return self._collect(max_records)
+
+    def _available(self) -> list[TopicPartition]:
+        found = []
+        for partition, position in self._positions.items():
+            if partition not in self._paused and position < self._cluster.store.log(partition).end:
+                found.append(partition)
+        return found
+
+    def _collect(self, limit: int) -> list[Record]:
+        records: list[Record] = []
+        for partition in self._available():
+            log = self._cluster.store.log(partition)
+            position = self._positions[partition]
+            if position < log.start:
+                position = log.start
+            read = log.read(position, limit - len(records))
+            self._positions[partition] = read[-1].offset + 1 if read else log.end
+            records += read
+            if len(records) >= limit:
+                break
+        return records
+
+    async def _wait(self, seconds: float) -> None:
+        loop = self._link.loop
+        waiter = self._waiter = loop.create_future()
+        timer = loop.call_later(seconds, self.wake)
+        watched = tuple(self._positions)
+        self._cluster.watch(self, watched)
+        if not self._link.up:
+            loop.call_later(max(1e-6, self._link._cut_until - loop.time()), self.wake)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            self._waiter = None
+            self._cluster.unwatch(self, watched)
+
+    def wake(self) -> None:
+        """Something was written."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # -- the group
+
+    async def _live(self) -> None:
+        """Join, beat, and join again when told. Who is not answered goes on, and holds what it held."""
+        while self._running:
+            try:
+                await self._link.reach()
+                self._name, self._generation, given = await self._group.join(
+                    self._name, self._static is not None, self._topics, frozenset(self._positions), self._exclusive
+                )
+                await self._link.back()
+            except BrokerError:
+                continue
+            await self._granted(given)
+            told = "ok"
+            while told == "ok":
+                await asyncio.sleep(HEARTBEAT)
+                with suppress(BrokerError):
+                    await self._link.reach()
+                    told = self._group.heartbeat(self._name, self._generation)
+            await self._revoked()
+
+    async def _revoked(self) -> None:
+        self._settled.clear()
+        self._assigned += 1
+        self.wake()
+        held = self.assignment()
+        try:
+            if self._listener is not None and held:
+                await self._listener.on_revoked(held)
+        except Exception as error:
+            self._failure = error
+        self._positions.clear()
+        self._paused.clear()
+
+    async def _granted(self, given: Partitions) -> None:
+        self._assigned += 1
+        try:
+            await self._take(given)
+            if self._listener is not None:
+                await self._listener.on_assigned(given)
+        except Exception as error:
+            self._failure = error
+        self._last_read = self._link.loop.time()
+        self._settled.set()
+        self.wake()
+
+    async def _take(self, partitions: Iterable[TopicPartition]) -> None:
+        while not self._link.up:
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(self._link.way())
+        self._paused.clear()
+        self._positions = {}
+        for partition in sorted(partitions):
+            log = self._cluster.store.log(partition)
+            known = None
+            if self._group_name is not None and (self._shared or self._start_at == "committed"):
+                known = self._cluster.store.offsets.get((self._group_name, partition))
+            self._positions[partition] = known if known is not None else (
+                log.end if self._start_at == "end" else log.start
+            )  # fmt: skip
+
+    # -- the rest of the port
+
+    async def subscribe(self, topics: Iterable[str]) -> None:
+        """Others from now on."""
+        wanted = frozenset(topics)
+        self._check_exist(wanted)
+        if wanted == self._topics:
+            return
+        self._topics = wanted
+        assert self._beat is not None
+        self._beat.cancel()
+        await asyncio.gather(self._beat, return_exceptions=True)
+        await self._revoked()
+        self._beat = asyncio.create_task(self._live())
+        await self._settled.wait()
+
+    def assignment(self) -> Partitions:
+        """What is read."""
+        return frozenset(self._positions)
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Not these."""
+        for partition in partitions:
+            self._check_ours(partition)
+            self._paused.add(partition)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """These again."""
+        for partition in partitions:
+            self._check_ours(partition)
+            self._paused.discard(partition)
+        self.wake()
+
+    async def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Go on there."""
+        self._check_ours(partition)
+        self._positions[partition] = offset
+        self.wake()
+
+    async def position(self, partition: TopicPartition) -> int:
+        """Where it is."""
+        self._check_ours(partition)
+        return self._positions[partition]
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """For the group."""
+        for partition in offsets:
+            self._check_ours(partition)
+        assert self._group_name is not None
+        name, generation = self._name, self._generation
+        await self._link.reach()
+        if self._shared and not self._group.may_commit(name, generation):
+            raise LostPartitionError(f"{self._group_name}: not committed, another generation has begun")
+        for partition, offset in offsets.items():
+            self._cluster.store.offsets[self._group_name, partition] = offset
+        await self._link.back()
+
+    async def committed(self, partition: TopicPartition) -> int | None:
+        """The group's."""
+        if self._group_name is None:
+            return None
+        await self._link.reach()
+        found = self._cluster.store.offsets.get((self._group_name, partition))
+        await self._link.back()
+        return found
+
+    async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """First kept."""
+        await self._link.reach()
+        return {p: self._cluster.store.log(p).start for p in partitions}
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Next."""
+        await self._link.reach()
+        found = {p: self._cluster.store.log(p).end for p in partitions}
+        await self._link.back()
+        return found
+
+    async def offsets_for_times(self, times: Mapping[TopicPartition, float]) -> Mapping[TopicPartition, int | None]:
+        """By time."""
+        await self._link.reach()
+        return {p: self._cluster.store.log(p).offset_at(at) for p, at in times.items()}
+
+    async def stop(self) -> None:
+        """Leave."""
+        if not self._running:
+            return
+        self._running = False
+        if self._beat is not None:
+            self._beat.cancel()
+            await asyncio.gather(self._beat, return_exceptions=True)
+            if self._link.up and self._name is not None:
+                await asyncio.sleep(self._link.way())
+                self._group.leave(self._name)
+        self._positions.clear()
+        self.wake()
+
+    def _check_exist(self, topics: Iterable[str]) -> None:
+        counts = self._cluster.store.partition_counts()
+        for topic in sorted(topics):
+            if topic not in counts:
+                raise ConfigurationError(f"topic {topic!r} does not exist; create it before it is read")
+
+    def _check_ours(self, partition: TopicPartition) -> None:
+        if partition not in self._positions:
+            raise LostPartitionError(f"partition {partition.partition} of {partition.topic} is not read here")
+
+    def _check_running(self) -> None:
+        self._raise_failure()
+        if not self._running:
+            raise ConfigurationError("this consumer is not started (or stopped): await start() before reading")
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+
+class Transactions:
+    """Implements ``streams.ports.Transactions``."""
+
+    def __init__(self, link: Link, transactional_id: str) -> None:
+        self._link = link
+        self._cluster = link.cluster
+        self._id = transactional_id
+        self._epoch = -1
+
+    async def start(self) -> None:
+        """Fence whoever was before."""
+        await self._link.reach()
+        self._epoch = self._cluster.epochs[self._id] = self._cluster.epochs.get(self._id, 0) + 1
+        await self._link.back()
+
+    async def write(self, letters: Sequence[Letter], offsets: Mapping[TopicPartition, int], group: str) -> None:
+        """All, or nothing, or nobody knows which."""
+        await self._link.reach()
+        self._check()
+        begun = self._link.loop.time()
+        await self._link.reach()
+        if self._link.loop.time() - begun > TRANSACTION:  # the broker undid it, and took its epoch away
+            self._cluster.epochs[self._id] = self._cluster.epochs.get(self._id, 0) + 1
+        self._check()
+        for letter in letters:
+            self._cluster.append(letter)
+        for partition, offset in offsets.items():
+            self._cluster.store.offsets[group, partition] = offset
+        answered = self._link.loop.time()
+        await self._link.back()
+        cut = self._link.loop.time() - answered > 0.1
+        if (cut and self._link.rng.random() < 0.5) or self._link.rng.random() < self._link.lossy:
+            # The client ended with its connection; the one after it begins anew.
+            self._epoch = self._cluster.epochs[self._id] = self._cluster.epochs.get(self._id, 0) + 1
+            raise BrokerError(f"{self._id}: not known whether it was written")
+
+    async def stop(self) -> None:
+        """Nothing is open."""
+
+    def _check(self) -> None:
+        if self._cluster.epochs.get(self._id) != self._epoch:
+            raise FencedError(f"{self._id}: another has taken over")
+
+
+class Admin:
+    """Implements ``streams.ports.Admin``."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._store = link.cluster.store
+
+    async def create_topics(self, topics: Iterable[TopicSpec]) -> None:
+        """Create what is not there."""
+        await self._link.reach()
+        for spec in topics:
+            self._store.create(spec)
+        await self._link.back()
+
+    async def partitions(self, topics: Iterable[str]) -> Mapping[str, int]:
+        """Counts of those that exist."""
+        await self._link.reach()
+        counts = self._store.partition_counts()
+        return {name: counts[name] for name in topics if name in counts}
+
+    async def topics(self) -> frozenset[str]:
+        """All names."""
+        await self._link.reach()
+        return frozenset(self._store.partition_counts())
+
+    async def committed(self, group: str, partition: TopicPartition) -> int | None:
+        """Of any group."""
+        await self._link.reach()
+        return self._store.offsets.get((group, partition))
+
+
+class Connection:
+    """Implements ``streams.ports.Broker``: one process's."""
+
+    url = "memory://simulated"
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+
+    def producer(self) -> Producer:
+        """A new one."""
+        return Producer(self.link)
+
+    def consumer(
+        self,
+        *,
+        topics: Sequence[str] = (),
+        partitions: Sequence[TopicPartition] = (),
+        group: str | None = None,
+        member: str | None = None,
+        start_at: str = "committed",
+        listener: RebalanceListener | None = None,
+        exclusive: bool = False,
+    ) -> Consumer:
+        """A new one."""
+        return Consumer(
+            self.link,
+            topics=topics,
+            partitions=partitions,
+            group=group,
+            member=member,
+            start_at=start_at,
+            listener=listener,
+            exclusive=exclusive,
+        )
+
+    def transactions(self, transactional_id: str) -> Transactions:
+        """A new writer."""
+        return Transactions(self.link, transactional_id)
+
+    def admin(self) -> Admin:
+        """Topics."""
+        return Admin(self.link)
+
+    async def close(self) -> None:
+        """Nothing is kept open."""

@@ -1,0 +1,229 @@
+"""Faults that we once had, or might make, put back: exploring must find each, or it proves nothing.
+
+Each replaces one method for as long as it is entered. ``PLANTED`` says what each is; ``TEETH`` are those to be found.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from policies.dropping.streams import Recall
+from stages.commits import CommitTracker
+from stages.control import Follower
+from stages.dedupe import DedupeWindow
+from stages.exactly_once import ExactlyOnce
+from stages.intake import Intake
+from stages.outbox import Outbox
+from stages.reclaim import Reclaimer
+from stages.worker import WorkerStage
+from streams.ports import Record, TopicPartition
+from tests.explore.cluster import Consumer, Transactions
+
+Plant = Callable[[], AbstractContextManager[None]]
+
+
+def instead(owner: type, name: str, replacement: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Plant:
+    """``owner.name`` is what ``replacement`` makes of it."""
+
+    @contextmanager
+    def planted() -> Iterator[None]:
+        original = getattr(owner, name)
+        setattr(owner, name, replacement(original))
+        try:
+            yield
+        finally:
+            setattr(owner, name, original)
+
+    return planted
+
+
+@contextmanager
+def nothing() -> Iterator[None]:
+    """The code as it is."""
+    yield
+
+
+def _fetch_outlasts_a_rebalance(get_many: Any) -> Any:
+    """What was fetched for an assignment that is gone is handed out, its positions those of before."""
+
+    async def careless(self: Consumer, *, wait: float, max_records: int = 500) -> Sequence[Record]:
+        before = dict(self._positions)
+        records: Sequence[Record] = await get_many(self, wait=wait, max_records=max_records)
+        if records or not before or not self._settled.is_set():
+            return records
+        held, self._positions = self._positions, before
+        try:
+            stale = self._collect(max_records)
+        finally:
+            self._positions = held
+        for record in stale:
+            place = TopicPartition(record.topic, record.partition)
+            if place in held:
+                held[place] = max(held[place], record.offset + 1)
+        return []
+
+    return careless
+
+
+def _client_ends_with_its_connection(write: Any) -> Any:
+    """After a broker was away, what was asked of a transactional client never ends."""
+
+    async def hanging(self: Transactions, *arguments: Any) -> None:
+        away = not self._link.up
+        if away:
+            await asyncio.get_running_loop().create_future()
+        await write(self, *arguments)
+
+    return hanging
+
+
+def _fenced_yet_serving(lost: Any) -> Any:
+    """Who was fenced goes on reading, and what it answers goes nowhere."""
+    del lost
+    return lambda self, partition: None
+
+
+def _not_known_is_not_written(write: Any) -> Any:
+    """A transaction that ended nobody knows how is written again without a look."""
+
+    async def again(self: ExactlyOnce, partition: Any, lane: Any, done: Any, lost: Any) -> None:
+        lane.unsure = False
+        await write(self, partition, lane, done, lost)
+
+    return again
+
+
+def _copies_by_id_alone(add: Any) -> Any:
+    """A record that is read again counts as a second asking."""
+
+    def forgetful(self: DedupeWindow, query_id: Any, place: Any, now: float) -> bool:
+        self._calls = getattr(self, "_calls", 0) + 1  # type: ignore[attr-defined]
+        return bool(add(self, query_id, self._calls, now))  # type: ignore[attr-defined]
+
+    return forgetful
+
+
+def _commits_what_was_read(due: Any) -> Any:
+    """Offsets go ahead of what is done."""
+
+    def early(self: CommitTracker) -> dict[TopicPartition, int]:
+        found: dict[TopicPartition, int] = due(self)
+        for partition, state in self._partitions.items():
+            if state.order:
+                found[partition] = state.order[-1] + 1
+        return found
+
+    return early
+
+
+def _reads_on_when_declared_dead(abandon: Any) -> Any:
+    """A worker that was declared dead answers the fetch under way, and commits past what it let go."""
+
+    def careless(self: Intake) -> None:
+        abandon(self)
+        self._abandoned = False
+
+    return careless
+
+
+def _unacknowledged_is_done(acknowledged: Any) -> Any:
+    """A send that failed counts as one that was written."""
+
+    def trusting(self: Outbox, posted: Any, future: "asyncio.Future[Any]") -> None:
+        if not future.cancelled() and future.exception() is not None:
+            self._settle(posted.done)
+        else:
+            acknowledged(self, posted, future)
+
+    return trusting
+
+
+def _dead_devices_are_not_swept(sweep: Any) -> Any:
+    """What a dead device left is nobody's."""
+    del sweep
+
+    async def looked_away(self: Reclaimer, device: str) -> int:
+        work = TopicPartition(self._topics.work(device), 0)
+        consumer = self._broker.consumer(partitions=[work], group=self._topics.worker_group(device))
+        await consumer.start()
+        end = (await consumer.end_offsets([work]))[work]
+        await consumer.commit({work: end})
+        await consumer.stop()
+        return end
+
+    return looked_away
+
+
+def _swept_once_only(sweep: Any) -> Any:
+    """What a router with an old plan writes behind the fence is left there."""
+
+    async def once(self: Reclaimer, device: str) -> int:
+        swept: dict[str, int] = self.__dict__.setdefault("_swept", {})
+        if device not in swept:
+            swept[device] = await sweep(self, device)
+        return swept[device]
+
+    return once
+
+
+def _returning_reads_from_the_fence_on(seek: Any) -> Any:
+    """Who comes back begins at the end of its work topic."""
+    del seek
+
+    async def late(self: WorkerStage, consumer: Any) -> None:
+        work = TopicPartition(self._topics.work(self.device.name), 0)
+        await consumer.seek(work, (await consumer.end_offsets([work]))[work])
+
+    return late
+
+
+def _dead_answers_are_moved(answered: Any) -> Any:
+    """The heir moves what the dead one had answered: a second answer, once exactly, where it is not fenced."""
+    del answered
+
+    async def no_fence(self: Reclaimer, device: str, work: Any, group: str) -> Any:
+        made: Any = self._broker.transactions(f"other-{group}")
+        await made.start()
+        return made
+
+    return no_fence
+
+
+def _promises_forget(add: Any) -> Any:
+    """Whoever serves a promised stream next knows nothing of its past."""
+    del add
+    return lambda self, outcome: None
+
+
+def _holds_for_ever(catch_up: Any) -> Any:
+    """Who stood still while the broker was away waits for the newest plan for ever."""
+
+    async def never(self: Follower) -> None:
+        consumer = self._consumer
+        if consumer is not None and not consumer._link.up:  # type: ignore[attr-defined]
+            await asyncio.get_running_loop().create_future()
+        await catch_up(self)
+
+    return never
+
+
+TEETH: Mapping[str, Plant] = {
+    "fetch-outlasts-rebalance": instead(Consumer, "get_many", _fetch_outlasts_a_rebalance),
+    "transactional-client-ends": instead(Transactions, "write", _client_ends_with_its_connection),
+    "fenced-yet-serving": instead(Intake, "_lost", _fenced_yet_serving),
+    "unknown-commit-repeated": instead(ExactlyOnce, "_write", _not_known_is_not_written),
+    "dedupe-by-id-alone": instead(DedupeWindow, "add", _copies_by_id_alone),
+    "commit-what-was-read": instead(CommitTracker, "due", _commits_what_was_read),
+    "dead-worker-reads-on": instead(Intake, "abandon", _reads_on_when_declared_dead),
+    "failed-send-is-done": instead(Outbox, "_acknowledged", _unacknowledged_is_done),
+    "dead-device-not-swept": instead(Reclaimer, "sweep", _dead_devices_are_not_swept),
+    "swept-once-only": instead(Reclaimer, "sweep", _swept_once_only),
+    "returns-behind-its-work": instead(WorkerStage, "_seek_to_fence", _returning_reads_from_the_fence_on),
+    "heir-does-not-fence": instead(Reclaimer, "_fence", _dead_answers_are_moved),
+    "promises-forget": instead(Recall, "add", _promises_forget),
+    "held-for-ever": instead(Follower, "catch_up", _holds_for_ever),
+}
+"""What exploring must find."""
+
+PLANTED: Mapping[str, Plant] = {"nothing": nothing, **TEETH}
