@@ -134,7 +134,9 @@ class Audit:
         outcomes: Counter[QueryKey] = Counter()
         for key, n in self._outcomes.items():
             outcomes[key if key in asked else whose.get(key, key)] += n
-        expected = {key for place, key in self._asked.items() if place not in self._dead}
+        # A copy is answered by what became of the first of its kind: where nothing did, the query is lost all the same.
+        excused = {place for place, reason in self._dead.items() if reason != codec.DUPLICATE_ID}
+        expected = {key for place, key in self._asked.items() if place not in excused}
         lost = sorted(expected - outcomes.keys())
         copies = {key: n for key, n in outcomes.items() if n > 1}
         unknown = sorted(outcomes.keys() - asked)

@@ -54,6 +54,7 @@ class Cluster:
         self.store = MemoryStore(MemorySettings(), lambda: BASE + loop.time())
         self.groups: dict[str, Group] = {}
         self.epochs: dict[str, int] = {}
+        self.delay = rng.choice((0.0005, 0.002, 0.008))
         self.written = hashlib.blake2b(digest_size=8)
         self._waiting: dict[TopicPartition, dict[Consumer, None]] = {}
 
@@ -90,14 +91,14 @@ class Cluster:
 
 
 class Link:
-    """One process's connection. ``lossy``: the share of acknowledgements that get lost."""
+    """One process's connection. ``lossy``: the share of sends that nobody acknowledges; half of them are written."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.cluster = cluster
         self.name = name
         self.loop = cluster.loop
         self.rng = Random(cluster.rng.getrandbits(64))
-        self.delay = 0.0005
+        self.delay = cluster.delay
         self.lossy = 0.0
         self._cut_until = 0.0
         self._last_arrival = 0.0
@@ -157,9 +158,9 @@ class Link:
             self._later(self._cut_until, self._arrive)
             return
         sending = self._sending.pop(0)
-        written = self.cluster.append(sending.letter)
         lost = self.rng.random() < self.lossy
-        self._later(self.loop.time() + self.way(), lambda: sending.settle(written, lost=lost))
+        written = None if lost and self.rng.random() < 0.5 else self.cluster.append(sending.letter)
+        self._later(self.loop.time() + self.way(), lambda: sending.settle(None if lost else written))
 
     @property
     def unacknowledged(self) -> int:
@@ -172,11 +173,11 @@ class _Sending:
     letter: Letter
     acknowledged: "asyncio.Future[Written]"
 
-    def settle(self, written: Written, *, lost: bool) -> None:
+    def settle(self, written: Written | None) -> None:
         if self.acknowledged.done():
             return
-        if lost:
-            self.acknowledged.set_exception(DeliveryError(f"{self.letter.topic}: the acknowledgement was lost"))
+        if written is None:
+            self.acknowledged.set_exception(DeliveryError(f"{self.letter.topic}: nobody knows whether it was written"))
         else:
             self.acknowledged.set_result(written)
 

@@ -114,7 +114,7 @@ async def delay(world: World, rng: Random) -> str:
 
 
 async def lost_acknowledgements(world: World, rng: Random) -> str:
-    """What a process writes is written, and it is told that it was not."""
+    """What a process writes is written, or not, and it is told that nobody knows."""
     name = _name(rng)
     link = world.processes[name].link
     link.lossy = rng.uniform(0.01, 0.3)
@@ -152,7 +152,10 @@ async def executor(world: World, rng: Random) -> str:
     trouble = rng.choice(("dies", "hangs", "refuses"))
     world.note(f"executor {name} {trouble}")
     for one in world.processes[name].executors:
-        one.trouble = trouble
+        if trouble == "dies":
+            one.die()
+        else:
+            one.trouble = trouble
     await _rest(rng, 0.3, 3.0)
     for one in world.processes[name].executors:
         one.trouble = ""

@@ -3,8 +3,9 @@
     python -m tests.explore.run --seeds 1000
     python -m tests.explore.run --seed 17 --delivery exactly_once      # one seed again, with its story
 
-Writes summary.json (``seeds, lost, duplicates, promises_broken_unannounced, failed``, a list) and the story of each
-seed that failed. A seed always gives the same log: the interpreter's hashes are fixed for that.
+Writes summary.json (``seeds, lost, duplicates, promises_broken_unannounced, failed``, a list; ``digests``: of all that
+was written, a seed) and the story of each seed that failed. A seed always gives the same log: the interpreter's hashes
+are fixed for that.
 """
 
 import argparse
@@ -94,6 +95,7 @@ def summary(verdicts: Sequence[tuple[Job, Verdict | str]], took: float) -> dict[
         "wall_s": round(took, 1),
         "faults": dict(Counter(f.split()[0] for v in whole for f in v.faults).most_common()),
         "failed": failed,
+        "digests": [v.digest for v in whole],
     }
 
 

@@ -62,7 +62,7 @@ def catalogue() -> Catalogue:
                 max_rows=4,
             )
         )
-        for level, first in enumerate((0.004, 0.012)):
+        for level, first in enumerate((0.004, 0.03)):
             first *= 1 + 0.3 * number
             variant = f"{name}-v{level}"
             variants.append(Variant(name=variant, app=name, accuracy=0.7 + 0.17 * level - 0.05 * number))
@@ -90,20 +90,31 @@ class SteppedClock:
 
 
 class BreakableExecutor:
-    """An emulated device that can die, hang for a while, or refuse to load."""
+    """An emulated device whose process can die, idle or at work, hang, or refuse to load."""
 
     def __init__(self, inner: EmulatedExecutor) -> None:
         self._inner = inner
+        self._on_end: Callable[[], None] = lambda: None
+        self._alive = False
         self.trouble = ""
+
+    def watch(self, on_end: Callable[[], None]) -> None:
+        """Whom to tell that it died."""
+        self._on_end = on_end
+
+    def die(self) -> None:
+        """Its process ends by itself."""
+        self._alive = False
+        self._on_end()
 
     async def start(self) -> None:
         """A restart mends what died."""
-        if self.trouble == "dies":
-            self.trouble = ""
         await self._inner.start()
+        self._alive = True
 
     async def load(self, variant: Variant, *, max_batch: int) -> Loaded:
         """Load, or fail."""
+        self._check()
         if self.trouble == "refuses":
             raise LoadError(f"{variant.name}: refused")
         return await self._inner.load(variant, max_batch=max_batch)
@@ -112,17 +123,29 @@ class BreakableExecutor:
         """Forget."""
         await self._inner.unload(variant)
 
-    async def run(self, variant: str, inputs: Sequence[Sequence[Tensor]], rows: int) -> Executed:
-        """Run, if it lives."""
-        if self.trouble == "dies":
-            raise ExecutionError("the executor died", fatal=True)
+    async def run(
+        self, variant: str, inputs: Sequence[Sequence[Tensor]], rows: int, *, within: float | None = None
+    ) -> Executed:
+        """Run, if it lives; what hangs is ended with its process."""
+        self._check()
+        begun = asyncio.get_running_loop().time()
         while self.trouble == "hangs":
-            await asyncio.sleep(0.05)
-        return await self._inner.run(variant, inputs, rows)
+            await asyncio.sleep(0.02)
+            if within is not None and asyncio.get_running_loop().time() - begun > within:
+                self.die()
+                raise ExecutionError("the batch took too long", fatal=True)
+        executed = await self._inner.run(variant, inputs, rows)
+        self._check()
+        return executed
 
     async def close(self) -> None:
         """End."""
+        self._alive = False
         await self._inner.close()
+
+    def _check(self) -> None:
+        if not self._alive:
+            raise ExecutionError("the executor died", fatal=True)
 
 
 class Process(Host):
@@ -167,7 +190,7 @@ class Process(Host):
         system.close()
         await producer.stop()
 
-    def _executor(self, device: Device) -> BreakableExecutor:
+    def _executor(self, device: Device, *_: object) -> BreakableExecutor:
         seed = self.world.rng.getrandbits(32)
         emulated = EmulatedExecutor(catalogue(), device.type, jitter=True, seed=seed, monotonic=self.world.loop.time)
         executor = BreakableExecutor(emulated)

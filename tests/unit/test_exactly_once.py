@@ -15,8 +15,9 @@ SOURCE = TopicPartition("in", 0)
 
 
 class Log:
-    """What transactions wrote, and who holds their id. ``troubles``: raised by the next writes; ``unanswered``: by those
-    after them, although they were written.
+    """What transactions wrote, and who holds their id.
+
+    ``troubles``: raised by the next writes; ``unanswered``: by those after them, although they were written.
 
     ``reluctant``, ``forgetful``: how often they cannot be started, and their offset not be told.
     """

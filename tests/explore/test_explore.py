@@ -1,0 +1,41 @@
+"""Exploring itself: a seed is one log, what the stages promise holds in a few of them, and an old fault is found."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def explored(folder: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
+    """Exit code and ``summary.json`` of a run."""
+    command = [sys.executable, "-m", "tests.explore.run", *arguments, "--parallel", "2", "--out", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=170, check=False)
+    assert (folder / "summary.json").exists(), done.stderr[-2000:]
+    return done.returncode, json.loads((folder / "summary.json").read_text())
+
+
+def test_nothing_is_lost_whatever_the_seed_breaks(tmp_path: Path) -> None:
+    code, found = explored(tmp_path, "--seeds", "16")
+    assert (code, found["failed"]) == (0, [])
+    assert found["seeds"] == 16
+    assert found["queries"] > 16 * 100
+    assert (found["lost"], found["duplicates"], found["promises_broken_unannounced"]) == (0, 0, 0)
+    assert len(found["faults"]) >= 4
+
+
+def test_a_seed_gives_the_same_log_every_time(tmp_path: Path) -> None:
+    digests = [explored(tmp_path / name, "--seeds", "2", "--first-seed", "21")[1]["digests"] for name in "ab"]
+    assert digests[0] == digests[1]
+    assert len(set(digests[0])) == 2
+
+
+@pytest.mark.parametrize("planted", ["dead-device-not-swept", "fetch-outlasts-rebalance"])
+def test_a_fault_that_is_put_back_is_found(tmp_path: Path, planted: str) -> None:
+    code, found = explored(tmp_path, "--seeds", "120", "--planted", planted, "--until-found")
+    assert code == 1
+    assert {"lost", "exits", "queries"} & set(found["failed"][0]["why"])
