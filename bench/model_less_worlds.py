@@ -1,12 +1,11 @@
 """Synthetic worlds for INFaaS' figures: 22 architectures with 175 variants, and two models on a GPU.
 
 The paper's profiles were never published. These keep what it says of them: a CPU variant an architecture and
-framework, batch sizes on accelerators, and prices of cloud workers. An Inferentia core answers six times as fast as a
-CPU instance of two cores, a GPU fifteen times, and batches of b take 0.6 + 0.4 b as long as one. A GPU is given out
-whole, or in four parts of which each has a fourth of its rate, less five per cent, and uses what others leave idle.
+framework, batch sizes on accelerators, and prices of cloud workers. All else is free, and ``Free`` holds it.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +21,26 @@ PRICES = {"cpu": 0.384, "inferentia": 0.368, "gpu": 3.06}
 """An hour of a worker of eight cores, of four Inferentia cores, and of one GPU."""
 EACH = {"cpu": 4.0, "inferentia": 4.0, "gpu": 4.0}
 """Instances that a worker has room for; a GPU given out whole takes four."""
-SHARING = 0.95
 LOADS = {"cpu": 2.0, "inferentia": 4.0, "gpu": 6.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Free:
+    """What the paper does not say.
+
+    ``inferentia`` and ``gpu``: how much faster than a CPU instance of two cores; ``fixed``: of a batch's time, so that
+    b queries take ``fixed + (1 - fixed) b`` as long as one; ``loading``: times LOADS. A GPU is given out whole, or in
+    four parts of which each has a fourth of its rate, less ``sharing_cost``, and uses what others leave idle.
+    """
+
+    sharing_cost: float = 0.05
+    inferentia: float = 6.0
+    gpu: float = 15.0
+    fixed: float = 0.6
+    loading: float = 1.0
+
+
+USUAL = Free()
 
 
 def slos() -> dict[str, float]:
@@ -40,25 +57,27 @@ def shares(power: float = 1.1) -> dict[str, float]:
     return found
 
 
-def variants(*, whole_gpus: bool) -> tuple[ScalingVariant, ...]:
+def variants(*, whole_gpus: bool, free: Free = USUAL) -> tuple[ScalingVariant, ...]:
     """175: two frameworks on CPUs, two batch sizes on Inferentia, four on GPUs; one architecture has one framework."""
     found = []
     for app, cpu in {**POPULAR, **OTHERS}.items():
         for framework, factor in (("tf", 1.0), ("caffe2", 1.15)):
             if (app, framework) != ("a21", "caffe2"):
-                found.append(_variant(app, f"cpu-{framework}", "cpu", cpu * factor, 1))
-        found += [_variant(app, f"inf-b{b}", "inferentia", cpu / 6.0, b) for b in (1, 4)]
-        found += [_variant(app, f"gpu-b{b}", "gpu", cpu / 15.0, b, whole=whole_gpus) for b in (1, 4, 8, 16)]
+                found.append(_variant(app, f"cpu-{framework}", "cpu", cpu * factor, 1, free))
+        found += [_variant(app, f"inf-b{b}", "inferentia", cpu / free.inferentia, b, free) for b in (1, 4)]
+        found += [_variant(app, f"gpu-b{b}", "gpu", cpu / free.gpu, b, free, whole=whole_gpus) for b in (1, 4, 8, 16)]
     return tuple(found)
 
 
-def _variant(app: str, what: str, hardware: str, single: float, batch: int, *, whole: bool = False) -> ScalingVariant:
-    latency = single * (1.0 if batch == 1 else 0.6 + 0.4 * batch)
+def _variant(
+    app: str, what: str, hardware: str, single: float, batch: int, free: Free, *, whole: bool = False
+) -> ScalingVariant:
+    latency = single * (1.0 if batch == 1 else free.fixed + (1.0 - free.fixed) * batch)
     part = EACH["gpu"] if whole else 1.0
-    rate = batch / latency * (1.0 if hardware != "gpu" or whole else SHARING / EACH["gpu"])
+    rate = batch / latency * (1.0 if hardware != "gpu" or whole else (1.0 - free.sharing_cost) / EACH["gpu"])
     return ScalingVariant(
         name=f"{app}-{what}", app=app, architecture=app, latency=latency, capacity=rate, hardware=hardware,
-        resources=part, cost=PRICES[hardware] * part / EACH[hardware], load=LOADS[hardware],
+        resources=part, cost=PRICES[hardware] * part / EACH[hardware], load=free.loading * LOADS[hardware],
     )  # fmt: skip
 
 

@@ -61,3 +61,15 @@ def test_queries_wait_as_long_as_their_slo_leaves_and_workers_are_paid_by_the_se
     patient = served(2, 0, shared=False, slo=1.02, seconds=1)
     assert patient.violations == pytest.approx(0.5)  # ten answered; ten still wait, in time, when it ends
     assert patient.cost == pytest.approx(1.0)
+
+
+def test_the_free_constants_of_figure_5_change_what_they_say_and_nothing_else() -> None:
+    usual = {v.name: v for v in worlds.variants(whole_gpus=False)}
+    dear = {v.name: v for v in worlds.variants(whole_gpus=False, free=worlds.Free(sharing_cost=0.2))}
+    assert dear["a00-gpu-b4"].capacity == pytest.approx(usual["a00-gpu-b4"].capacity * 0.80 / 0.95)
+    assert dear["a00-inf-b4"] == usual["a00-inf-b4"]
+    whole = worlds.variants(whole_gpus=True)
+    assert worlds.variants(whole_gpus=True, free=worlds.Free(sharing_cost=0.2)) == whole
+    quick = {v.name: v for v in worlds.variants(whole_gpus=False, free=worlds.Free(inferentia=12.0))}
+    assert quick["a00-inf-b1"].latency == pytest.approx(usual["a00-inf-b1"].latency / 2)
+    assert quick["a00-gpu-b1"] == usual["a00-gpu-b1"]
