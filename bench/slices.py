@@ -6,7 +6,7 @@
 
 2 motivation, 5 compliance, 6 parts of the P99, 7 geometry over time, 8 distribution, 9 spot, 10 throughput and use,
 11 Twitter, 12 and 13 language models, 14 shares of strict queries, 15 a tighter SLO, 16 GPUlet, 17 Oracle and whose
-share of the gain is what, t4 all strict, t5 all best effort. Needs no data.
+share of the gain is what, t4 all strict, t5 all best effort, gpus 7 to 11 of them (not in the paper). Needs no data.
 """
 
 import argparse

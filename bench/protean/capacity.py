@@ -2,8 +2,8 @@
 
 from bench.protean.pages import Result, beside
 from bench.protean.plots import grouped
-from bench.protean.runs import FIVE, Options, compared, scenario
-from bench.protean.shared import BURSTS, Compared, percent, tables_of
+from bench.protean.runs import SHOWN, Options, compared, scenario
+from bench.protean.shared import Compared, percent, tables_of
 from planner.procurement import PER_GPU
 from simulator.report.page import Table
 from simulator.slices.costs import savings
@@ -60,16 +60,7 @@ def cost(options: Options) -> Result:
         [beside("Fig. 9", rows), each, *tables_of(served)],
         [
             "In an interval the provider is short with probability P: then it takes a node's instance back and"
-            " refuses a"
-            " request with P. So a node is without spot in P squared of the intervals, which the hybrid pays on demand."
-            " Nothing is fitted; from intervals of 5 minutes to an hour the mean stays between 35 and 36 %.",
-            "Azure's spot price is 55 % of its own on-demand price instead of 30: less to save, 28 % on average.",
-            "Served: an interval is a minute here, so that at P = 0.708 most nodes are noticed each minute and take"
-            " nothing"
-            " until the replacement is up, 20 s later: that is what the hybrid loses.",
-            "Spot-only keeps more queries than in the paper: nodes fail one by one, and those that are left take the"
-            " load of"
-            " the others; the paper's numbers near zero need most of the fleet to be gone at once.",
+            " refuses a request with P. Served: an interval is a minute, a replacement is up 20 s after the request."
         ],
         {"bill": {c: {str(p): dict(s) for p, s in f.items()} for c, f in clouds.items()}, "served": served},
     )
@@ -78,7 +69,7 @@ def cost(options: Options) -> Result:
 def twitter(options: Options) -> Result:
     """Fig. 11."""
     found = {
-        m: compared(scenario("protean-twitter", options.seconds, workload={"strict": m}), FIVE, options)
+        m: compared(scenario("protean-twitter", options.seconds, workload={"strict": m}), SHOWN, options)
         for m in ("resnet50", "vgg19", "shufflenetv2")
     }
     kept = scenario(
@@ -103,12 +94,6 @@ def twitter(options: Options) -> Result:
         "Twitter trace, peak 5000 queries/s, by strict model.",
         [("strict queries on time, %", grouped({"% on time": percent(found)}, limit=102.0))],
         [beside("Fig. 11", rows), *tables_of(found)],
-        [
-            BURSTS,
-            "Containers are counted once the warm-up is over. Most that start are the first of their kind on a GPU:"
-            " some 300 for eight GPUs and seven models, whatever the length of the run. So the saving grows with it:"
-            " -95 % in"
-            " 4 minutes, less than one keep-alive, -97.9 in 10, -98.8 in 20, -99.4 in an hour.",
-        ],
+        ["Containers are counted once the warm-up is over."],
         found | {"cold": cold},
     )

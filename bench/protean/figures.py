@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from bench.protean.capacity import cost, twitter
 from bench.protean.pages import Result
 from bench.protean.runs import Options
-from bench.protean.varied import all_best_effort, all_strict, gpt, gpulet, language, oracle, shares, tight
+from bench.protean.varied import all_best_effort, all_strict, counts, gpt, gpulet, language, oracle, shares, tight
 from bench.protean.vision import breakdown, compliance, distribution, motivation, reconfiguration, throughput
 
 FIGURES: Mapping[str, Callable[[Options], Result]] = {
@@ -25,5 +25,6 @@ FIGURES: Mapping[str, Callable[[Options], Result]] = {
     "17": oracle,
     "t4": all_strict,
     "t5": all_best_effort,
+    "gpus": counts,
 }
 """By number."""

@@ -66,6 +66,7 @@ def write(result: Result, options: Options, took_s: float) -> Path:
         f" {took_s:.0f} CPU s, {platform.machine()}, {time.strftime('%Y-%m-%d', time.gmtime())}, {seeds}"
     )
     kind = f"Table {result.name[1:]}" if result.name.startswith("t") else f"Fig. {result.name}"
+    kind = "more" if result.name == "gpus" else kind
     text = page(
         f"PROTEAN, {kind}: {result.title}",
         intro=result.intro,

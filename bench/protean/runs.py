@@ -12,7 +12,7 @@ from simulator.slices.experiment import run_once, together
 from simulator.slices.spec import SliceScenario, slice_scenario
 
 SCENARIOS = Path(__file__).parents[2] / "examples" / "scenarios"
-FIVE = ("molecule", "naive", "infless", "protean", "joint")
+SHOWN = ("molecule", "naive", "infless", "mps-mig", "protean", "joint")
 """The systems of most figures, ours last."""
 
 

@@ -1,11 +1,11 @@
-"""What several figures share: the steady trace by strict model, percentages, and what explains deviations."""
+"""What several figures share: the steady trace by strict model, and percentages."""
 
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 from bench.protean.pages import by_system
-from bench.protean.runs import FIVE, Options, compared, scenario
+from bench.protean.runs import SHOWN, Options, compared, scenario
 from simulator.report.page import Table
 from simulator.slices.spec import SliceScenario
 
@@ -13,29 +13,11 @@ FOUR = ("vgg19", "resnet50", "dpn92", "shufflenetv2")
 
 Compared = dict[str, Mapping[str, Any]]
 
-BURSTS = (
-    "Everybody loses strict queries here that the paper's systems answer: our bursts bring 0.8 s of load within 50"
-    " ms, so"
-    " that most of the P99 is queueing; the paper's figures show next to none at the same rates."
-)
-
-MEMORY = (
-    "INFless does not collapse here: 40 GB admit as many batches as ask for 2-3 times the bandwidth, so that it is"
-    " slow by"
-    " that factor and no more. In the paper it falls below 1 % where interference is largest."
-)
-
-BEFORE = (
-    "PROTEAN's own losses are best-effort batches in the memory that strict ones wait for, and equal turns over"
-    " GPUs; joint"
-    " leaves that room free and sends batches to the GPU where they are slowed least."
-)
-
 
 @lru_cache(maxsize=64)
 def vision(strict: str, options: Options) -> Compared:
-    """The five systems with a strict vision model; run once for all figures that show it."""
-    return compared(wiki(strict, options), FIVE, options)
+    """The systems shown with a strict vision model; run once for all figures that show it."""
+    return compared(wiki(strict, options), SHOWN, options)
 
 
 def wiki(strict: str, options: Options, **changes: Any) -> SliceScenario:

@@ -5,8 +5,9 @@ from typing import Any
 
 from bench.protean.pages import Result, beside
 from bench.protean.plots import grouped
-from bench.protean.runs import FIVE, Options, compared, scenario
-from bench.protean.shared import BURSTS, FOUR, MEMORY, Compared, percent, points, tables_of, wiki
+from bench.protean.runs import SHOWN, Options, compared, scenario
+from bench.protean.shared import FOUR, Compared, percent, points, tables_of, wiki
+from simulator.report.page import Table
 
 LANGUAGE = ("bert", "deberta", "distilbert", "flaubert")
 
@@ -16,7 +17,7 @@ GPT = ("gpt1", "gpt2")
 def _languages(name: str, title: str, models: Sequence[str], rows: Any, options: Options) -> Result:
     loads = {"128/s": 0.0256, "256/s": 0.0512}
     found = {
-        f"{m}, {load}": compared(wiki(m, options, traces={"scale": scale}), FIVE, options)
+        f"{m}, {load}": compared(wiki(m, options, traces={"scale": scale}), SHOWN, options)
         for m in models
         for load, scale in loads.items()
     }
@@ -26,18 +27,7 @@ def _languages(name: str, title: str, models: Sequence[str], rows: Any, options:
         "Language models, batches of 4, best effort from the vision models of low interference.",
         [("strict queries on time, %", grouped({"% on time": percent(found)}, limit=102.0, width=10.5))],
         [beside(f"Fig. {name}", rows(found)), *tables_of(found)],
-        [
-            "At 128 queries/s eight GPUs are nearly idle with our times (16 strict batches/s of 70-190 ms): all but"
-            " naive"
-            " slicing, which sends batches to slices that are too slow, keep nearly every SLO.",
-            "At 256 queries/s PROTEAN is above naive slicing, INFless and Molecule, as in the paper, and joint above"
-            " PROTEAN. GPT's load is then more than the fleet does: nobody who cuts serves half.",
-            "GPT, 128/s: Molecule is ahead, the other way round than in the paper. GPUs are idle most of the time,"
-            " and one"
-            " batch at a time on a whole one meets no neighbour; GPT's large slowdown on slices (RDF 1.4 and more)"
-            " costs all who cut.",
-            MEMORY,
-        ],
+        [],
         found,
     )
 
@@ -47,7 +37,7 @@ def language(options: Options) -> Result:
 
     def rows(found: Mapping[str, Compared]) -> list[tuple[str, str, str]]:
         busy = [f for name, f in found.items() if name.endswith("256/s")]
-        means = {s: 100 * sum(f[s]["slo_compliance_strict"] for f in busy) / len(busy) for s in FIVE}
+        means = {s: 100 * sum(f[s]["slo_compliance_strict"] for f in busy) / len(busy) for s in SHOWN}
         most = max(points(f, "protean", "infless") for f in busy)
         return [
             ("INFless, mean", "5.92 %", f"{means['infless']:.1f} % (256/s)"),
@@ -78,7 +68,7 @@ def gpt(options: Options) -> Result:
 def shares(options: Options) -> Result:
     """Fig. 14."""
     found = {
-        f"{m}, {100 * s:.0f} % strict": compared(wiki(m, options, workload={"strict_share": s}), FIVE, options)
+        f"{m}, {100 * s:.0f} % strict": compared(wiki(m, options, workload={"strict_share": s}), SHOWN, options)
         for m in ("shufflenetv2", "dpn92")
         for s in (0.75, 0.25)
     }
@@ -97,18 +87,14 @@ def shares(options: Options) -> Result:
         "Wiki trace.",
         [("strict queries on time, %", grouped({"% on time": percent(found)}, limit=102.0))],
         [beside("Fig. 14", rows), *tables_of(found)],
-        [
-            BURSTS,
-            "DPN92 asks for 200 ms and 13.7 GB a batch with our figures: 75 % strict at 5000/s is more than eight GPUs"
-            " do, for any system.",
-        ],
+        [],
         found,
     )
 
 
 def all_strict(options: Options) -> Result:
     """Table 4."""
-    found = {"resnet50": compared(wiki("resnet50", options, workload={"strict_share": 1.0}), FIVE, options)}
+    found = {"resnet50": compared(wiki("resnet50", options, workload={"strict_share": 1.0}), SHOWN, options)}
     paper = {"molecule": "60.12 %", "naive": "54.31 %", "infless": "0.42 %", "protean": "94.19 %"}
     rows = [(s, paper.get(s, ""), f"{100 * r['slo_compliance_strict']:.2f} %") for s, r in found["resnet50"].items()]
     return Result(
@@ -117,14 +103,14 @@ def all_strict(options: Options) -> Result:
         "Wiki trace, ResNet50.",
         [("strict queries on time, %", grouped({"% on time": percent(found)}, limit=102.0))],
         [beside("Table 4", rows), *tables_of(found)],
-        [MEMORY, BURSTS],
+        [],
         found,
     )
 
 
 def all_best_effort(options: Options) -> Result:
     """Table 5."""
-    found = {"best effort": compared(wiki("resnet50", options, workload={"strict_share": 0.0}), FIVE, options)}
+    found = {"best effort": compared(wiki("resnet50", options, workload={"strict_share": 0.0}), SHOWN, options)}
     paper = {"molecule": "68, 165", "naive": "50, 99", "infless": "57, 130", "protean": "35, 138"}
     results = found["best effort"]
     rows = [
@@ -141,7 +127,7 @@ def all_best_effort(options: Options) -> Result:
         "Wiki trace, models of low interference; P50 and P99.",
         [("latency, ms", grouped(panels, width=5.6))],
         [beside("Table 5", rows), *tables_of(found)],
-        ["Molecule's tail is longer here: with one batch at a time on a GPU, a burst of 30 batches queues four deep."],
+        [],
         found,
     )
 
@@ -149,7 +135,7 @@ def all_best_effort(options: Options) -> Result:
 def tight(options: Options) -> Result:
     """Fig. 15."""
     found = {
-        f"{m}, SLO {k}x": compared(wiki(m, options, workload={"slo_multiplier": float(k)}), FIVE, options)
+        f"{m}, SLO {k}x": compared(wiki(m, options, workload={"slo_multiplier": float(k)}), SHOWN, options)
         for m in ("resnet50", "mobilenet", "shufflenetv2")
         for k in (3, 2)
     }
@@ -159,22 +145,17 @@ def tight(options: Options) -> Result:
             * (found[f"{m}, SLO 2x"][s]["slo_compliance_strict"] - found[f"{m}, SLO 3x"][s]["slo_compliance_strict"])
             for m in ("resnet50", "mobilenet", "shufflenetv2")
         ]
-        for s in FIVE
+        for s in SHOWN
     }
     paper = {"protean": "-5 points", "joint": ""}
-    rows = [(s, paper.get(s, "-22 points"), " / ".join(f"{x:+.1f}" for x in falls[s])) for s in FIVE]
+    rows = [(s, paper.get(s, "-22 points"), " / ".join(f"{x:+.1f}" for x in falls[s])) for s in SHOWN]
     return Result(
         "15",
         "a tighter SLO",
         "SLO of 2 times the time alone, against 3. By strict model, points lost.",
         [("strict queries on time, %", grouped({"% on time": percent(found)}, limit=102.0))],
         [beside("Fig. 15 (ResNet50 / MobileNet / ShuffleNetV2)", rows), *tables_of(found)],
-        [
-            "At 2x a heavy model has no slack for a 3g slice (RDF 1.5 and more) and a neighbour; ours loses more"
-            " points there"
-            " than the paper's, and fewer for light models.",
-            BURSTS,
-        ],
+        [],
         found,
     )
 
@@ -196,30 +177,33 @@ def gpulet(options: Options) -> Result:
         "MPS alone with compute capped by class (strict 60-65 %), bandwidth shared.",
         [("strict queries on time, %", grouped({"% on time": percent(found)}, limit=102.0))],
         [beside("Fig. 16", rows), *tables_of(found)],
-        [
-            "A cap keeps a class from the part that is idle, and does nothing for bandwidth: the larger the model's,"
-            " the larger"
-            " the distance.",
-            BURSTS,
-        ],
+        [],
         found,
     )
 
 
 def oracle(options: Options) -> Result:
     """Fig. 17."""
-    systems = ("oracle", "protean", "protean-dispatch", "joint-geometry", "joint")
-    found = {
-        "vgg19, wiki": compared(wiki("vgg19", options), systems, options),
-        "vgg19, twitter": compared(scenario("protean-twitter", options.seconds), systems, options),
-        "shufflenetv2, load 1.4": compared(wiki("shufflenetv2", options, traces={"scale": 1.4}), systems, options),
+    systems = {
+        "oracle": {},
+        "protean": {},
+        "protean-queue": {},
+        "joint-geometry": {},
+        "joint-least-slowdown": {"like": "joint", "dispatch": "least-slowdown"},
+        "joint": {},
     }
+    worlds = {
+        "vgg19, wiki": wiki("vgg19", options, systems=systems),
+        "vgg19, twitter": scenario("protean-twitter", options.seconds, systems=systems),
+        "shufflenetv2, load 1.4": wiki("shufflenetv2", options, traces={"scale": 1.4}, systems=systems),
+    }
+    found = {name: compared(one, tuple(systems), options) for name, one in worlds.items()}
     tail = {name: {s: r["p99_strict_ms"] for s, r in f.items()} for name, f in found.items()}
     rows = [
         (
             f"Oracle above PROTEAN (joint), {name}",
             "<= 0.42 points",
-            f"{points(f, 'oracle', 'protean'):.2f} ({points(f, 'oracle', 'joint'):.2f}) points",
+            f"{points(f, 'oracle', 'protean'):+.2f} ({points(f, 'oracle', 'joint'):+.2f}) points",
         )
         for name, f in found.items()
     ]
@@ -233,19 +217,40 @@ def oracle(options: Options) -> Result:
     ]
     return Result(
         "17",
-        "against the Oracle, and whose share of a gain is what",
-        "The Oracle knows the arrivals of the next interval and recuts for free. protean-dispatch: PROTEAN's"
-        " geometry with"
-        " our queue and dispatch; joint-geometry: our geometry with PROTEAN's queue and dispatch.",
+        "beside the Oracle, and whose share of a gain is what",
+        "The Oracle takes the best of the known plans in hindsight, interval by interval, and recuts for free; it is"
+        " no bound. protean-queue: PROTEAN's geometry with our queue; joint-geometry: our geometry with PROTEAN's"
+        " queue. All take turns over GPUs by class, but for the one named otherwise.",
         [("strict queries on time, %, and strict P99, ms", grouped({"% on time": percent(found), "P99, ms": tail}))],
         [beside("Fig. 17", rows), *tables_of(found)],
-        [
-            "PROTEAN is further from the Oracle than in the paper because this Oracle also chooses how to place and"
-            " dispatch;"
-            " with our queue and dispatch (protean-dispatch) most of the distance is gone, with our geometry alone"
-            " (joint-geometry) nearly none: eight GPUs that start as 4g+2g+1g end at 4g+3g by both rules, by joint's"
-            " 8 s"
-            " sooner.",
-        ],
+        [],
+        found,
+    )
+
+
+def counts(options: Options) -> Result:
+    """Not in the paper: other numbers of GPUs, the load in proportion."""
+    found = {
+        f"{n} GPUs": compared(wiki("vgg19", options, gpus={"count": n}, traces={"scale": n / 8}), SHOWN, options)
+        for n in range(7, 12)
+    }
+    header = ("GPUs", *SHOWN)
+    rows = [
+        (
+            name,
+            *(
+                f"{100 * r['slo_compliance_strict']:.2f} \u00b1 {100 * r['ci95']['slo_compliance_strict']:.2f} %"
+                for r in f.values()
+            ),
+        )
+        for name, f in found.items()
+    ]
+    return Result(
+        "gpus",
+        "7 to 11 GPUs, the load in proportion",
+        "Wiki trace, VGG19 strict. Means of the seeds, with 95 % intervals.",
+        [("strict queries on time, %", grouped({"% on time": percent(found)}, limit=102.0))],
+        [Table("Strict queries on time", header, rows), *tables_of(found)],
+        [],
         found,
     )

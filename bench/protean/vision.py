@@ -5,12 +5,9 @@ from collections.abc import Mapping, Sequence
 
 from bench.protean.pages import Result, beside
 from bench.protean.plots import distributions, grouped, over_time, tails
-from bench.protean.runs import FIVE, Options
+from bench.protean.runs import SHOWN, Options
 from bench.protean.shared import (
-    BEFORE,
-    BURSTS,
     FOUR,
-    MEMORY,
     percent,
     points,
     slo_ms,
@@ -67,7 +64,7 @@ def motivation(options: Options) -> Result:
         "Strict batches of one burst within three times their time alone.",
         [("strict batches on time, %", grouped({"% on time": groups}, limit=105.0))],
         [beside("Fig. 2", rows)],
-        ["The same to the batch: two batches of bandwidth 0.8 on one slice slow each other by 1.6."],
+        [],
         {way: list(values) for way, values in found.items()},
     )
 
@@ -99,7 +96,7 @@ def compliance(options: Options) -> Result:
         "Wiki trace, 5000 queries/s, half of them strict, eight A100.",
         [("strict queries on time, %", grouped({"% on time": percent(found)}, limit=102.0, width=10.5))],
         [beside("Fig. 5", rows), *tables_of(found)],
-        [BURSTS, MEMORY, BEFORE],
+        [],
         found,
     )
 
@@ -130,10 +127,7 @@ def breakdown(options: Options) -> Result:
         " gathering.",
         [("parts of the strict P99", tails(panels))],
         [beside("Fig. 6", rows), *tables_of(found)],
-        [
-            "Queueing is most of every tail under bursts; interference is what INFless has instead of deficiency.",
-            BURSTS,
-        ],
+        [],
         found,
     )
 
@@ -163,11 +157,7 @@ def reconfiguration(options: Options) -> Result:
         "ShuffleNetV2 strict; best effort is redrawn every 20 s from the heavy models; GPUs start as 4g+2g+1g.",
         [("GPUs by geometry", over_time(steps, marks, options.seconds))],
         [beside("Fig. 7", rows)],
-        [
-            "GPUs start as 4g+2g+1g, where heavy batches fit on the 4g alone: PROTEAN has left it after 20 s (three"
-            " mismatches each), joint after 12. For most of these models 3g+2g+2g is as good as 4g+3g; it is not taken,"
-            " since the next one may be DPN92, of whose batches (13.7 GB) it takes 45 % of what 4g+3g does."
-        ],
+        [],
         {label: [[at, c] for at, c in s] for label, s in steps.items()},
     )
 
@@ -196,12 +186,7 @@ def distribution(options: Options) -> Result:
         "Wiki trace, by strict model.",
         [("share of strict queries within a latency", distributions(panels))],
         [beside("Fig. 8", rows), *tables_of(found)],
-        [
-            "Molecule is quickest for the queries that find a GPU idle (a whole GPU, nobody beside) and slowest for"
-            " the rest:"
-            " one batch at a time. Slices give up some of the first for the second.",
-            BURSTS,
-        ],
+        [],
         found,
     )
 
@@ -227,7 +212,7 @@ def throughput(options: Options) -> Result:
         for m, f in found.items()
     )
     memory = panels["memory in use, %"]
-    means = {s: sum(v[s] for v in memory.values()) / len(memory) for s in FIVE}
+    means = {s: sum(v[s] for v in memory.values()) / len(memory) for s in SHOWN}
     rows = [
         ("strict throughput above the best other, at most", "24 %", "{:.0f} % ({})".format(*gain)),
         (
@@ -242,11 +227,6 @@ def throughput(options: Options) -> Result:
         "Strict queries answered on time; shares of time and of memory.",
         [("by strict model", grouped(panels))],
         [beside("Fig. 10", rows), *tables_of(found)],
-        [
-            "A GPU is in use while any batch runs on it. Molecule holds one batch at a time, so little memory.",
-            "Less memory is in use here than in the paper: a batch holds its own only while it runs, and under"
-            " bursts GPUs are"
-            " idle in between; there, containers keep theirs.",
-        ],
+        ["A GPU is in use while any batch runs on it, memory while its batch runs."],
         found,
     )

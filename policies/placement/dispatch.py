@@ -1,7 +1,8 @@
 """Which GPU a batch goes to, before its worker chooses the slice.
 
 Rules:
-- round-robin: equal turns over the GPUs that take batches, whatever they hold.
+- round-robin: equal turns over the GPUs that take batches, whatever they hold; each class has turns of its own. With
+  one turn for both, batches that come strict, best effort, strict, ... would all be on every second GPU by class.
 - least-slowdown: the GPU with the slice where the batch will be slowed least, given what runs there and what waits
   before it. Strict batches look at every slice; best-effort ones keep off slices where a strict batch runs while
   others have room, and among equals take the slower slice: the fast ones are strict's.
@@ -35,17 +36,17 @@ class GpuLoad(Protocol):
 
 
 class RoundRobin:
-    """Equal turns."""
+    """Equal turns, for strict batches and for best-effort ones."""
 
     def __init__(self) -> None:
-        self._turn = -1
+        self._turns = {True: -1, False: -1}
 
-    def choose(self, item: Waiting, gpus: Sequence[GpuLoad]) -> int | None:  # noqa: ARG002
+    def choose(self, item: Waiting, gpus: Sequence[GpuLoad]) -> int | None:
         """Index of the next GPU that takes batches."""
         for step in range(1, len(gpus) + 1):
-            at = (self._turn + step) % len(gpus)
+            at = (self._turns[item.strict] + step) % len(gpus)
             if gpus[at].takes:
-                self._turn = at
+                self._turns[item.strict] = at
                 return at
         return None
 

@@ -8,7 +8,7 @@ Baselines, as their papers and PROTEAN (Middleware 2024, section 5) describe the
 - fifo-time-shared (Molecule): first come, first served, one batch at a time on a slice.
 - fifo-shared (INFless, Llama): first come, first served, together on a slice while memory lasts.
 - round-robin (MIG only; MPS + MIG): equal turns, each slice with a queue of its own, time-shared or shared.
-- weighted-round-robin (naive slicing): turns in proportion to memory, blind to strictness, shared.
+- weighted-round-robin (naive slicing): turns in proportion to memory, the same for strict and best effort, shared.
 - class-slices (Smart): strict on the largest slice, best effort on the next, shared.
 - capped-shared (GPUlet): strict capped at a part of the compute, best effort at the rest, bandwidth shared by all.
 - strict-first (PROTEAN): strict first in the queue, least eta with tags; best effort first fit.
@@ -66,7 +66,8 @@ class Fifo:
 class Turns:
     """Each slice has a queue of its own; batches are dealt to them in turns of ``weight``, by slice.
 
-    Slices that cannot hold a batch at all are passed over.
+    Slices that cannot hold a batch at all are passed over. Strict batches and best-effort ones have turns of their own,
+    so that no slice gets one class alone because the two come by turns.
     """
 
     def __init__(
@@ -77,21 +78,22 @@ class Turns:
         self._shared = shared
         self._weight = weight
         self._queues: list[deque[Waiting]] = []
-        self._credit: list[float] = []
+        self._credit: dict[bool, list[float]] = {}
 
     def arrived(self, item: Waiting, slices: Sequence[SliceLoad]) -> None:
         """Deal it to the slice whose turn it is (smooth weighted round robin: the most credit, which it then pays)."""
         if len(self._queues) != len(slices):
             self._queues = [deque() for _ in slices]
-            self._credit = [0.0] * len(slices)
+            self._credit = {strict: [0.0] * len(slices) for strict in (True, False)}
+        credit = self._credit[item.strict]
         weights = [1.0 if self._weight is None else self._weight(s) for s in slices]
         fitting = [i for i, s in enumerate(slices) if holds(self._table, item.variant, s)]
         if not fitting:
             raise ConfigurationError(f"no slice can hold {item.variant}: choose a geometry with larger ones")
         for i in fitting:
-            self._credit[i] += weights[i]
-        at = max(fitting, key=lambda i: (self._credit[i], i))
-        self._credit[at] -= sum(weights[i] for i in fitting)
+            credit[i] += weights[i]
+        at = max(fitting, key=lambda i: (credit[i], i))
+        credit[at] -= sum(weights[i] for i in fitting)
         self._queues[at].append(item)
 
     def next(self, slices: Sequence[SliceLoad]) -> Assigned | None:

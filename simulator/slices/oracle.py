@@ -1,12 +1,12 @@
-"""The Oracle: knows what will come, cuts GPUs for free, and takes what turns out best, interval by interval.
+"""The Oracle: the best of the plans that are known here, interval by interval, in hindsight and with free recutting.
 
 Rules:
 - At the start of each interval it goes through all undominated geometries for the whole fleet, mixtures of the best
   two, and what PROTEAN's and the joint rule have now, each with each way to place; it lets a copy of the world run
   through the interval with the true arrivals, and keeps the plan with the fewest late strict queries (then the least
   best-effort time).
-- It is a bound for what a better forecast and faster reconfiguration could bring, interval by interval; nothing live
-  can do what it does.
+- It is no bound. It knows these geometries and ways alone, looks one interval ahead, keeps a plan for all of it, and
+  begins the turns over GPUs anew with each: a rule that it does not know, or one left undisturbed, can do better.
 """
 
 import math

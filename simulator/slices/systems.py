@@ -36,17 +36,13 @@ class System:
 
 
 SYSTEMS: Mapping[str, System] = {
-    "joint": System(placement="strict-room", dispatch="least-slowdown", reconfiguration="joint", procurement="hybrid"),
+    "joint": System(placement="strict-room", reconfiguration="joint", procurement="hybrid"),
     "protean": System(placement="strict-first", reconfiguration="protean", procurement="hybrid"),
-    # PROTEAN's geometry with our queue and dispatch, and ours with its: whose share of a gain is what.
-    "protean-dispatch": System(
-        placement="strict-room", dispatch="least-slowdown", reconfiguration="protean", procurement="hybrid"
-    ),
+    # PROTEAN's geometry with our queue, and ours with its: whose share of a gain is what.
+    "protean-queue": System(placement="strict-room", reconfiguration="protean", procurement="hybrid"),
     "joint-geometry": System(placement="strict-first", reconfiguration="joint", procurement="hybrid"),
     "protean-published": System(placement="strict-first", reconfiguration="protean-published", procurement="hybrid"),
-    "oracle": System(
-        placement="strict-room", dispatch="least-slowdown", reconfiguration="oracle", procurement="hybrid"
-    ),
+    "oracle": System(placement="strict-room", reconfiguration="oracle", procurement="hybrid"),
     "infless": System(placement="fifo-shared", geometry="7g"),
     "molecule": System(placement="fifo-time-shared", geometry="7g"),
     "naive": System(placement="weighted-round-robin", geometry="4g+2g+1g"),
@@ -157,9 +153,10 @@ def _control(
         case "oracle":
             joint, protean = SYSTEMS["joint"], SYSTEMS["protean"]
             ways = {
-                "joint": Way(_queue(joint, table, 0), lambda: _dispatch(joint, table)),
-                "joint, reserve": Way(_queue(joint, table, 1), lambda: _dispatch(joint, table)),
-                "protean": Way(_queue(protean, table), lambda: _dispatch(protean, table)),
+                "joint": Way(_queue(joint, table, 0), RoundRobin),
+                "joint, reserve": Way(_queue(joint, table, 1), RoundRobin),
+                "joint, least slowdown": Way(_queue(joint, table, 0), lambda: LeastSlowdown(table)),
+                "protean": Way(_queue(protean, table), RoundRobin),
             }
             rivals = {"joint": "joint", "protean": "protean"}
             plain = scenario.model_copy(update={"systems": dict.fromkeys(rivals)})

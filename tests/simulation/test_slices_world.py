@@ -3,6 +3,7 @@
 Exact sharing, nothing lost by drains, cuts and evictions, copies go on alike.
 """
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -159,14 +160,56 @@ def test_every_system_answers_everything_and_equal_seeds_give_equal_runs(label: 
     assert parts == pytest.approx(one.figures["p99_strict_ms"], rel=0.2)
 
 
+NOISE = 0.003
+"""Of strict queries on time, between means of two runs of a minute on the same batches."""
+BASELINES = ("protean", "mps-mig", "infless", "naive", "molecule")
+
+
+def on_time(one: SliceScenario, label: str, seeds: int = 2) -> float:
+    runs = together([run_once(one, label, seed, lambda: 0.0) for seed in range(seeds)])
+    return float(runs["slo_compliance_strict"])
+
+
+@cache
+def on_time_with(gpus: int, label: str) -> float:
+    """On the steady scenario with ``gpus`` GPUs, the load in proportion."""
+    document = yaml.safe_load((SCENARIOS / "protean-wiki.yaml").read_text())
+    one = scenario(
+        duration_s=60,
+        gpus=document["gpus"] | {"count": gpus},
+        traces=document["traces"] | {"scale": gpus / 8},
+        systems={label: None},
+    )
+    return on_time(one, label)
+
+
+@pytest.mark.parametrize("gpus", [7, 8, 9, 10, 11])
+def test_ours_is_never_worse_than_a_baseline_that_balances_each_class(gpus: int) -> None:
+    for label in BASELINES:
+        assert on_time_with(gpus, "joint") >= on_time_with(gpus, label) - NOISE, label
+
+
+@pytest.mark.parametrize("label", ["joint", *BASELINES])
+def test_whether_the_number_of_gpus_is_even_is_no_matter(label: str) -> None:
+    # A turn for both classes would cost an even number 4 points (protean) to 15 (infless).
+    seven, eight, nine = (on_time_with(n, label) for n in (7, 8, 9))
+    assert abs(eight - (seven + nine) / 2) < 0.02
+
+
+def test_under_an_erratic_load_too_ours_is_never_worse() -> None:
+    one = scenario("protean-twitter", duration_s=60, systems=dict.fromkeys(("joint", *BASELINES)))
+    found = {label: on_time(one, label) for label in ("joint", *BASELINES)}
+    assert found["joint"] >= max(found.values()) - NOISE
+
+
 @pytest.mark.parametrize("name", ["protean-wiki", "protean-twitter"])
-def test_ours_keeps_strict_queries_better_than_protean_and_half_way_to_the_oracle(name: str) -> None:
+def test_the_oracle_takes_a_plan_an_interval_and_ours_is_within_a_point_of_it(name: str) -> None:
     small = scenario(name, duration_s=60)
-    found = {label: together([run_once(small, label, 0, lambda: 0.0)]) for label in ("joint", "protean", "oracle")}
-    strict = {label: r["slo_compliance_strict"] for label, r in found.items()}
-    assert strict["joint"] >= strict["protean"]
-    assert strict["joint"] - strict["protean"] >= 0.5 * (strict["oracle"] - strict["protean"])
-    assert found["joint"]["p99_best_effort_ms"] <= found["protean"]["p99_best_effort_ms"]
+    found = {label: run_once(small, label, 0, lambda: 0.0) for label in ("joint", "protean", "oracle")}
+    strict = {label: run.figures["slo_compliance_strict"] for label, run in found.items()}
+    assert strict["oracle"] >= strict["protean"]
+    assert strict["joint"] >= strict["oracle"] - 0.01
+    assert sum(found["oracle"].chosen.values()) == 7  # at 0, 10, ... 60 s
 
 
 def test_without_revocations_spot_costs_three_tenths() -> None:
