@@ -14,6 +14,7 @@ import logging
 import resource
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -25,6 +26,8 @@ _SETTLES = 1.0
 _LINES = 10.0
 _LINGERS = 1.0
 """Seconds that the rest of a refused body is read for, so that its sender reads the refusal."""
+_LINGERING = 64
+"""Refused connections that are waited for at a time, so that they read why."""
 _SHUTDOWN = 2.0
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 48\r\nRetry-After: 1\r\n"
@@ -41,6 +44,7 @@ class Doors:
         self._refused = refused
         self._open: dict[asyncio.BaseTransport, _Door] = {}
         self._idle: dict[_Door, float] = {}  # since when, the longest first
+        self.lingering = 0
 
     def of(self, server: web.Server) -> Callable[[], asyncio.Protocol]:
         """What makes protocols of ``server`` within these limits."""
@@ -99,7 +103,14 @@ class _Door(asyncio.Protocol):
             self._inner.connection_made(transport)
         else:
             transport.write(_FULL)
-            transport.close()
+            if self._doors.lingering >= _LINGERING:
+                transport.close()
+                return
+            # Closed with a request unread, it would be reset, and the refusal lost with it.
+            self._doors.lingering += 1
+            with suppress(OSError):  # it may be gone already
+                transport.write_eof()
+            self._stuck = asyncio.get_running_loop().call_later(_LINGERS, transport.abort)
 
     def leave(self) -> None:
         """Make room."""
@@ -108,6 +119,8 @@ class _Door(asyncio.Protocol):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if not self._in and self._stuck is not None:
+            self._doors.lingering -= 1
         self._unstuck()
         self._doors.left(self, self._transport)
         if self._in:
@@ -121,14 +134,14 @@ class _Door(asyncio.Protocol):
         return self._inner.eof_received() if self._in else None
 
     def pause_writing(self) -> None:
-        if self._transport is not None:
-            loop = asyncio.get_running_loop()
-            self._stuck = loop.call_later(self._patience, self._transport.abort)
-        self._inner.pause_writing()
+        if self._in and self._transport is not None:
+            self._stuck = asyncio.get_running_loop().call_later(self._patience, self._transport.abort)
+            self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        self._unstuck()
-        self._inner.resume_writing()
+        if self._in:
+            self._unstuck()
+            self._inner.resume_writing()
 
     def _unstuck(self) -> None:
         """The other side reads again, or is gone."""
