@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SIDE_BY_SIDE := tests/unit tests/property tests/simulation
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench lock chaos explore soak clean
+.PHONY: help demo secrets stack test check bench lock chaos explore soak clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
@@ -48,8 +48,7 @@ chaos: $(VENV)/.dev ## faults on brokers of its own, SEEDS=20 each, CELLS=a,b or
 	$(BIN)/python -m tests.chaos.run --seeds $(or $(SEEDS),20) --cells "$(CELLS)" --parallel $(or $(PARALLEL),2) \
 		--rate $(or $(RATE),360) $(if $(CELLS)$(SEEDS),,--docs docs/reports/chaos.md)
 
-explore: $(VENV)/.dev ## faults at any await, under virtual time, SEEDS=1000 of them; report in reports/explore/
-	$(BIN)/python -m tests.explore.run --seeds $(or $(SEEDS),1000)
+.PHONY: help demo secrets stack test check bench lock chaos explore soak clean
 
 soak: $(VENV)/.dev ## an hour's traffic of a million queries in a quarter of it, memory watched; into reports/bench/
 	$(BIN)/python bench/soak.py --queries 1000000 --speed 4

@@ -3,7 +3,10 @@
 import asyncio
 import json
 import os
+import re
 import shutil
+import stat
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -25,11 +28,13 @@ from tests.harness import toy_catalogue
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "compose" / "docker-compose.yml"
 GPU = ROOT / "compose" / "docker-compose.gpu.yml"
+SECRETS = ROOT / "compose" / "make-secrets.sh"
+_VARIABLE = re.compile(r"\$\{(\w+):-([^}]*)\}")
 
 
 def composed(file: Path = FILE) -> dict[str, Any]:
-    """The file with its anchors resolved and without extension keys."""
-    whole = yaml.safe_load(file.read_text())
+    """The file with its anchors resolved, its variables at their defaults, and without extension keys."""
+    whole = yaml.safe_load(_VARIABLE.sub(r"\2", file.read_text()))
     return {key: value for key, value in whole.items() if not key.startswith("x-")}
 
 
@@ -86,16 +91,122 @@ def test_every_service_tells_its_health_and_stages_have_no_privileges() -> None:
 
 def test_no_secret_is_written_down() -> None:
     whole = composed()
-    assert all(set(secret) == {"environment"} for secret in whole["secrets"].values())
     for name, service in whole["services"].items():
         for variable, value in service.get("environment", {}).items():
             secret = any(word in variable for word in ("TOKEN", "PASSWORD"))
             assert not secret or str(value).startswith("/run/secrets/"), f"{name}: {variable}"
+            assert not secret or Path(value).name in service["secrets"], f"{name}: {variable} is not handed in"
+
+
+def test_secrets_are_files_that_one_command_makes_once_for_every_reader_behind_its_owners_door(tmp_path: Path) -> None:
+    """Secrets of the environment cannot be put into a container whose root is read-only."""
+    secrets = composed()["secrets"]
+    assert all(set(secret) == {"file"} for secret in secrets.values())
+    folder = tmp_path / "not there yet" / "secrets"
+    for attempt in range(2):
+        subprocess.run(["sh", SECRETS, folder], check=True, capture_output=True)
+        made = {path.name: path.read_text() for path in folder.iterdir()}
+        assert set(made) == {Path(secret["file"]).name for secret in secrets.values()}
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert all(stat.S_IMODE(path.stat().st_mode) == 0o444 for path in folder.iterdir())
+        assert len(set(made.values())) == len(made) and all(len(value) >= 32 for value in made.values())
+        if attempt == 0:
+            kept = made
+            folder.chmod(0o755)
+            (folder / "token").chmod(0o600)
+    assert made == kept
+    assert {(FILE.parent / secret["file"]).parent for secret in secrets.values()} == {FILE.parent / "secrets"}
+
+
+def test_git_ignores_secrets_and_what_a_machine_says() -> None:
+    for path in ("compose/.env", ".env", "compose/secrets/token", "compose/secrets/grafana"):
+        ignored = subprocess.run(["git", "check-ignore", "-q", path], cwd=ROOT)
+        assert ignored.returncode == 0, path
+    shown = subprocess.run(["git", "check-ignore", "-q", "compose/.env.example"], cwd=ROOT)
+    assert shown.returncode == 1
+
+
+def test_the_example_lists_every_variable_with_its_default() -> None:
     lines = (ROOT / "compose" / ".env.example").read_text().splitlines()
-    assert {line.split("=")[0] for line in lines if "=" in line} == {
-        s["environment"] for s in whole["secrets"].values()
-    }
-    assert all(line.endswith("=") for line in lines if "=" in line)
+    listed = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+    named = _VARIABLE.findall(FILE.read_text())
+    assert listed == dict(named) and len(set(named)) == len(listed)
+    assert FILE.read_text().count("${") == len(named), "a variable without a default"
+
+
+def test_ports_are_variables_of_loopback() -> None:
+    for name, service in yaml.safe_load(FILE.read_text())["services"].items():
+        for port in service.get("ports", []):
+            inside = str(port).rsplit(":", 1)[1]
+            assert _VARIABLE.sub(r"\2", port) == f"127.0.0.1:{inside}:{inside}", name
+            assert _VARIABLE.search(port), name
+
+
+def test_kafkas_data_is_on_its_volume() -> None:
+    kafka = composed()["services"]["kafka"]
+    mounted = [volume.split(":")[1] for volume in kafka["volumes"] if not volume.startswith(".")]
+    assert kafka["environment"]["KAFKA_LOG_DIRS"] in mounted
+
+
+def test_no_health_check_starts_a_java_or_a_python() -> None:
+    checks = {name: " ".join(s.get("healthcheck", {}).get("test", [])) for name, s in composed()["services"].items()}
+    image = next(part for part in (ROOT / "compose" / "Dockerfile").read_text().split("\n\n") if "HEALTHCHECK" in part)
+    checks["image"] = image[image.index("CMD") : image.index("]\n")]
+    assert all(not any(word in check for word in ("java", "python", ".sh")) for check in checks.values()), checks
+    assert "/dev/tcp/" in checks["kafka"] and "/healthz" in checks["image"]
+
+
+async def test_the_images_health_check_tells_a_stage_that_serves_from_one_that_does_not() -> None:
+    image = (ROOT / "compose" / "Dockerfile").read_text()
+    command = json.loads(image[image.index('["bash", "-c", "exec 3<>') :].splitlines()[0])
+    told = {"status": b"200 OK"}
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert (await reader.readline()).startswith(b"GET /healthz ")
+        writer.write(b"HTTP/1.0 " + told["status"] + b"\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = str(server.sockets[0].getsockname()[1])
+
+    async def asked() -> int:
+        environment = {"PATH": os.environ["PATH"], "SLUICE_METRICS__PORT": port}
+        process = await asyncio.create_subprocess_exec(*command, env=environment, stderr=asyncio.subprocess.DEVNULL)
+        return await process.wait()
+
+    assert await asked() == 0
+    told["status"] = b"503 Service Unavailable"
+    assert await asked() != 0
+    server.close()
+    await server.wait_closed()
+    assert await asked() != 0
+
+
+def test_everything_that_runs_has_time_to_end_and_limits() -> None:
+    for name, service in composed()["services"].items():
+        grace = int(str(service.get("stop_grace_period", "0s")).rstrip("s"))
+        assert name == "models" or grace >= (60 if name == "kafka" else 30), name
+        limits = service["deploy"]["resources"]["limits"]
+        assert set(limits) == {"cpus", "memory", "pids"}, name
+
+
+def test_one_build_makes_the_image_for_all() -> None:
+    """Ten builds of one tag were ten images, and every `up --build` recreated everything."""
+    services = composed()["services"]
+    ours = {name for name, service in services.items() if service["image"].startswith("sluicegate:")}
+    assert [name for name in services if "build" in services[name]] == ["models"]
+    assert ours == {"models", "load", *stages_of(services)}
+    assert len({services[name]["image"] for name in ours}) == 1
+
+
+@pytest.mark.parametrize("files", [[FILE], [FILE, GPU]], ids=["base", "gpu"])
+def test_compose_itself_takes_the_files(files: list[Path]) -> None:
+    docker = shutil.which("docker")
+    if docker is None or subprocess.run([docker, "compose", "version"], capture_output=True).returncode:
+        pytest.skip("no Compose here")
+    named = [word for file in files for word in ("-f", str(file))]
+    checked = subprocess.run([docker, "compose", *named, "config", "-q"], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr
 
 
 def test_what_is_mounted_exists() -> None:
@@ -110,12 +221,6 @@ def test_a_misspelt_key_would_be_noticed() -> None:
     broken["services"]["admission"]["imagee"] = "x"
     with pytest.raises(ValueError, match="imagee"):
         PyCompose.from_yaml(yaml.safe_dump(broken))
-
-
-def test_no_service_is_published_beyond_loopback() -> None:
-    for name, service in composed()["services"].items():
-        for port in service.get("ports", []):
-            assert str(port).startswith("127.0.0.1:"), name
 
 
 @pytest.mark.kafka
