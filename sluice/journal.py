@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, TextIO
 
 import numpy as np
+from typing_extensions import override
 
 from profiles.folder import write_file
 from profiles.generation.validation import Array
@@ -86,6 +87,7 @@ class KeptSweep(Sweep):
         if self.restored:
             self._file.write("\n")  # a line that was cut short must not swallow the next
 
+    @override
     def record(self, measurement: Measurement, sample: Sample) -> None:
         """Take down and keep."""
         super().record(measurement, sample)

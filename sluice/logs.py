@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 import orjson
 from rich.logging import RichHandler
+from typing_extensions import override
 
 from sluice.console import err
 
@@ -23,6 +24,7 @@ _ABOUT = ("query_ids", "record")
 class _Passing(logging.Filter):
     """Hides what the Kafka client retries by itself, and mends, while a group or topic is new."""
 
+    @override
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether to show it."""
         return not any(word in record.getMessage() for word in _PASSING)
@@ -31,6 +33,7 @@ class _Passing(logging.Filter):
 class JsonFormatter(logging.Formatter):
     """One object a line; newlines in messages are escaped, so that nobody can forge a line."""
 
+    @override
     def format(self, record: logging.LogRecord) -> str:
         """The line, without its end."""
         told = {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from typing_extensions import override
 
 from domain.app import Promise, WeaklyHard
 from domain.device import Device
@@ -265,6 +266,7 @@ class Settings(BaseSettings):
         return readable_fake(value)
 
     @classmethod
+    @override
     def settings_customise_sources(
         cls,
         settings_cls: type[BaseSettings],
@@ -308,6 +310,7 @@ class _Alone(Settings):
     """The same, of what is passed in and nothing else."""
 
     @classmethod
+    @override
     def settings_customise_sources(
         cls,
         settings_cls: type[BaseSettings],

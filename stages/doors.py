@@ -19,6 +19,7 @@ from contextlib import suppress
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestPayloadError
+from typing_extensions import override
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +96,7 @@ class _Door(asyncio.Protocol):
         self._stuck: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
 
+    @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
@@ -118,6 +120,7 @@ class _Door(asyncio.Protocol):
             self._doors.left(self, self._transport)
             self._transport.abort()
 
+    @override
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._in and self._stuck is not None:
             self._doors.lingering -= 1
@@ -126,18 +129,22 @@ class _Door(asyncio.Protocol):
         if self._in:
             self._inner.connection_lost(exc)
 
+    @override
     def data_received(self, data: bytes) -> None:
         if self._in:
             self._inner.data_received(data)
 
+    @override
     def eof_received(self) -> bool | None:
         return self._inner.eof_received() if self._in else None
 
+    @override
     def pause_writing(self) -> None:
         if self._in and self._transport is not None:
             self._stuck = asyncio.get_running_loop().call_later(self._patience, self._transport.abort)
             self._inner.pause_writing()
 
+    @override
     def resume_writing(self) -> None:
         if self._in:
             self._unstuck()
@@ -158,10 +165,12 @@ class Site(web.BaseSite):
         self._doors, self._host, self._port = doors, host, port
 
     @property
+    @override
     def name(self) -> str:
         """For aiohttp."""
         return f"http://{self._host}:{self._port}"
 
+    @override
     async def start(self) -> None:
         """Listen. Raises OSError."""
         await super().start()
@@ -203,6 +212,7 @@ class Terse(logging.Filter):
         self._next = {True: -1.0, False: -1.0}
         self._besides = {True: 0, False: 0}
 
+    @override
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether to log it, made shorter."""
         error = record.exc_info[1] if record.exc_info else None

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
+from typing_extensions import override
 
 from domain.outcome import Outcome, OutcomeKind
 from stages.metric_catalogue import BY_NAME, CATALOGUE, Kind, Metric
@@ -133,6 +134,7 @@ class Told(Collector):
     def __init__(self, meters: Meters) -> None:
         self._meters = meters
 
+    @override
     def collect(self) -> Iterator[Family]:
         """Families in the catalogue's order."""
         for metric in CATALOGUE:

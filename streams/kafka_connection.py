@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 from aiokafka.helpers import create_ssl_context
+from typing_extensions import override
 
 from streams.ports import UnreachableError
 from streams.settings import KafkaSettings
@@ -41,6 +42,7 @@ class Seldom(logging.Filter):
         self._every = every
         self._last: dict[str, float] = {}
 
+    @override
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether to let it pass. The message before its arguments counts, of which there are not many."""
         now = time.monotonic()

@@ -10,6 +10,8 @@ Rules:
 from dataclasses import dataclass
 from enum import StrEnum
 
+from typing_extensions import override
+
 from domain.device import Device, Slice
 from domain.errors import ConfigurationError
 from executors.devices.library import DeviceError, DeviceLibrary, Fault, GpuInfo, GpuReadings, InstanceInfo
@@ -43,6 +45,7 @@ class Step:
     start: int = -1
     instance: int = -1
 
+    @override
     def __str__(self) -> str:
         if self.kind is StepKind.ENABLE_MIG:
             return f"GPU {self.gpu}: enable MIG mode"

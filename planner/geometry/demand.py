@@ -15,6 +15,8 @@ Rules:
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from domain.app import App, QueryClass
 from domain.device import Device
 from domain.profile import BatchLatency, Profile
@@ -112,6 +114,7 @@ class NarrowedTable(PlacementTable):
     kept: tuple[Geometry, ...] = ()
 
     @property
+    @override
     def undominated(self) -> tuple[Geometry, ...]:
         """Those that were kept."""
         return self.kept

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from planner.allocation.linear import Goal, Matrix, Solved
 from planner.allocation.program import Floats, Ints, Program
@@ -75,6 +76,7 @@ class GeometryMatrix(Matrix):
             cap = self._new_rows(1, -infinite, float(fleet.max_changes))
             self._add(np.repeat(cap, len(columns)), self._change_first + columns, np.ones(len(columns)))
 
+    @override
     def _objective(self, goal: Goal) -> Floats:
         coefficients = super()._objective(goal)
         gpus = max(1, sum(f.gpus for f in self._fleets))
@@ -82,6 +84,7 @@ class GeometryMatrix(Matrix):
         coefficients[self._change_first :] -= charged * self._change_weight / gpus
         return coefficients
 
+    @override
     def _proto(self, objective: Floats, low: Floats, high: Floats, phi_low: Floats) -> Any:
         model = super()._proto(objective, low, high, phi_low)
         if self._integer:
@@ -89,6 +92,7 @@ class GeometryMatrix(Matrix):
                 model.variables.integers[column] = True
         return model
 
+    @override
     def _read(self, model: Any, result: Any, duals: bool) -> Solved | None:
         solved = super()._read(model, result, duals)
         if solved is not None:

@@ -30,6 +30,8 @@ from itertools import accumulate, islice
 from math import exp, inf
 from sys import maxsize
 
+from typing_extensions import override
+
 from domain.actions import Run, StationAction
 from domain.errors import ConfigurationError
 from domain.events import Finished, Hosted
@@ -114,6 +116,7 @@ class AdaptiveBatching(GreedySpread):
         self._began = self._free_at = self._last = -inf
         self._usual = 0.0
 
+    @override
     def hosting_changed(self) -> None:
         """Prepare a lookahead for each variant."""
         super().hosting_changed()
@@ -123,6 +126,7 @@ class AdaptiveBatching(GreedySpread):
         self._looks = [Lookahead(h.curve.seconds, self.slo) for h in self.hosted]
         self._looks_by_length.clear()
 
+    @override
     def curves_changed(self) -> None:
         """Look ahead with what the longest of this queue takes, or a little more: one lookahead serves many lengths."""
         super().curves_changed()
@@ -138,6 +142,7 @@ class AdaptiveBatching(GreedySpread):
             found = self._looks_by_length[key] = Lookahead(seconds, self.slo)
         return found
 
+    @override
     def arrived(self, query: Query, now: float, actions: list[StationAction]) -> None:
         """Count the arrival."""
         gap = now - self._last
@@ -151,6 +156,7 @@ class AdaptiveBatching(GreedySpread):
         while recent[0] < since:
             recent.popleft()
 
+    @override
     def finished(self, event: Finished, run: Run, now: float, actions: list[StationAction]) -> None:
         """Idleness begins; by how much did the batch overrun?"""
         super().finished(event, run, now, actions)
@@ -163,6 +169,7 @@ class AdaptiveBatching(GreedySpread):
             if len(self._overruns) > OUTLIERS:
                 self.margin = min(sorted(self._overruns)[-1 - OUTLIERS], MOST_MARGIN * self.slo)
 
+    @override
     def prune(self, now: float, actions: list[StationAction]) -> None:
         """Give up heads that no variant can save."""
         if self.promise.active:
@@ -181,6 +188,7 @@ class AdaptiveBatching(GreedySpread):
             if self.by_length and items:
                 self.look_at_lengths()
 
+    @override
     def decide(self, now: float, actions: list[StationAction]) -> None:
         """Wait, or run the choice worth most."""
         self._began = now

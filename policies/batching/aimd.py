@@ -1,5 +1,7 @@
 """The batch limit grows while batches stay below a latency objective and shrinks when one exceeds it (Clipper, 4.3)."""
 
+from typing_extensions import override
+
 from domain.actions import Run, StationAction
 from domain.errors import ConfigurationError
 from domain.events import Finished
@@ -25,18 +27,22 @@ class AdditiveIncrease(QueueingPolicy):
         self.objective = objective
         self.limit = 1.0
 
+    @override
     def prune(self, now: float, actions: list[StationAction]) -> None:
         """Give up nothing but what could never run."""
         self.drop_too_large(actions)
 
+    @override
     def decide(self, now: float, actions: list[StationAction]) -> None:
         """Run up to the limit."""
         self.run(max(int(self.limit), self.queue.items[0].rows), actions)
 
+    @override
     def hosting_changed(self) -> None:
         """Start again from one: the new variant's latency is unknown to a reactive rule."""
         self.limit = 1.0
 
+    @override
     def finished(self, event: Finished, run: Run, now: float, actions: list[StationAction]) -> None:
         """Move the limit."""
         if event.failed:

@@ -6,6 +6,8 @@ time. A queue that reaches the largest batch allowed runs at once, and heads tha
 executor is offered, before a batch is formed: the paper's text leaves both open, its artifact does neither.
 """
 
+from typing_extensions import override
+
 from domain.actions import StationAction
 from policies.batching.limited import LimitedPolicy
 from policies.batching.queueing import last_start
@@ -25,6 +27,7 @@ class DeadlineBatching(LimitedPolicy):
         super().__init__(max_latency_share=max_latency_share)
         self.guard_s = guard_s
 
+    @override
     def decide(self, now: float, actions: list[StationAction]) -> None:
         """Run a full batch, or wait until ``T - latency(q + 1)``, or run what is there."""
         rows = self.queue.rows

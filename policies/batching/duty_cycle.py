@@ -9,6 +9,8 @@ Rules.
   guarantee rests on; ``sluice sustain --others-ms`` gives the rate. Others are only given their turn.
 """
 
+from typing_extensions import override
+
 from domain.profile import LatencyCurve
 from policies.batching.spread import SpreadBatching
 from policies.batching.station import Lane, Station
@@ -36,11 +38,13 @@ class DutyCycleStation(Station):
 
     __slots__ = ()
 
+    @override
     def order(self, lanes: list[Lane]) -> list[Lane]:
         """Round robin by name, beginning after the app that ran last; within an app strict queries first."""
         lanes.sort(key=lambda lane: (lane.app <= self.last_app, lane.app, not lane.strict))
         return lanes
 
+    @override
     def hosting_changed(self, now: float) -> None:
         """Size the batches of the cycle anew."""
         hosted = {lane.app: lane for lane in self._lanes if lane.strict and lane.hosted}

@@ -1,5 +1,7 @@
 """Runs what waits as soon as the executor is free: batches grow by themselves under load."""
 
+from typing_extensions import override
+
 from domain.actions import StationAction
 from policies.batching.limited import LimitedPolicy
 
@@ -18,6 +20,7 @@ class EagerBatching(LimitedPolicy):
     def __init__(self, *, max_latency_share: float = 1.0) -> None:
         super().__init__(max_latency_share=max_latency_share)
 
+    @override
     def decide(self, now: float, actions: list[StationAction]) -> None:
         """Run at once."""
         self.run(self.largest_on_time(self.room(), now), actions)

@@ -1,5 +1,7 @@
 """Nexus's two ways to drop: early, to keep batches large, and lazily, to save every query that can be saved."""
 
+from typing_extensions import override
+
 from domain.actions import Drop, StationAction
 from domain.outcome import Reason
 from domain.query import Query
@@ -16,6 +18,7 @@ class EarlyDrop(LimitedPolicy):
     counts_length = False  # who is dropped changes who is in the batch, which its length was to be predicted for
     __slots__ = ()
 
+    @override
     def decide(self, now: float, actions: list[StationAction]) -> None:
         """Drop and run."""
         queue = self.queue
@@ -50,6 +53,7 @@ class LazyDrop(LimitedPolicy):
     name = "lazy-drop"
     __slots__ = ()
 
+    @override
     def decide(self, now: float, actions: list[StationAction]) -> None:
         """Run at once."""
         self.run(self.largest_on_time(self.room(), now), actions)

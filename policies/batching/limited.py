@@ -7,6 +7,8 @@ it is given: a slice may host a variant for larger batches than a published rule
 
 from math import inf
 
+from typing_extensions import override
+
 from domain.errors import ConfigurationError
 from domain.profile import LatencyCurve
 from policies.batching.queueing import QueueingPolicy
@@ -33,11 +35,13 @@ class LimitedPolicy(QueueingPolicy):
         self.max_latency_share = max_latency_share
         self.largest = 1
 
+    @override
     def hosting_changed(self) -> None:
         """The largest batch within the share."""
         if self.hosted:
             self.curves_changed()
 
+    @override
     def curves_changed(self) -> None:
         """The same by the curves of this queue."""
         curve = LatencyCurve(self.hosted[0].curve.seconds).scaled(self.margin)

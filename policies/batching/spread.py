@@ -29,6 +29,8 @@ from dataclasses import dataclass
 from itertools import compress
 from operator import attrgetter
 
+from typing_extensions import override
+
 from domain.actions import Announce, Drop, Run, StationAction
 from domain.app import Promise, WeaklyHard
 from domain.errors import ConfigurationError
@@ -124,6 +126,7 @@ class SpreadBatching(QueueingPolicy):
         self._streams[stream] = history
         return history
 
+    @override
     def resumed(self, event: StreamResumed) -> None:
         """Go on with a stream whose last outcomes are known."""
         if self.promise.active:
@@ -131,6 +134,7 @@ class SpreadBatching(QueueingPolicy):
             for missed in event.recent:
                 history.record(missed)
 
+    @override
     def hosting_changed(self) -> None:
         """Choose B. Histories stay, so that promises hold across plans, or are spent where they may be out of date."""
         if self._own.active:
@@ -162,6 +166,7 @@ class SpreadBatching(QueueingPolicy):
             batch = best.batch if best else 1
         return _Places(hosted, batch, processing_bound(curve, batch))
 
+    @override
     def prune(self, now: float, actions: list[StationAction]) -> None:
         """Give up what ends before a batch of B would."""
         self._give_up(now, max(p.batch for p in self._places), min(p.processing_s for p in self._places), actions)
@@ -176,6 +181,7 @@ class SpreadBatching(QueueingPolicy):
             else:
                 return
 
+    @override
     def decide(self, now: float, actions: list[StationAction]) -> None:
         """Wait for the start, then run the head of the queue or a selection of the candidates."""
         items = self.queue.items
@@ -229,6 +235,7 @@ class SpreadBatching(QueueingPolicy):
             return tuple(candidates)
         return tuple(compress(candidates, self.select(candidates, places)))
 
+    @override
     def missed(self, query: Query, actions: list[StationAction]) -> None:
         """Count a miss that was not chosen."""
         if self.promise.active:
@@ -237,6 +244,7 @@ class SpreadBatching(QueueingPolicy):
                 self._announce_trouble(actions)
             history.record(True)
 
+    @override
     def finished(self, event: Finished, run: Run, now: float, actions: list[StationAction]) -> None:
         """Queries that were kept and are missed after all (a model that raised, a batch that overran) count."""
         for query, (history, position) in zip(run.queries, self._kept, strict=False):
@@ -281,6 +289,7 @@ class GroupedSpread(SpreadBatching):
     name = "spread-drop"
     __slots__ = ()
 
+    @override
     def select(self, candidates: Sequence[Query], places: int) -> list[bool]:
         """Groups of drops that end with a keep."""
         return grouped(len(candidates), places)
@@ -292,6 +301,7 @@ class WeaklyHardSpread(SpreadBatching):
     name = "weakly-hard"
     __slots__ = ()
 
+    @override
     def select(self, candidates: Sequence[Query], places: int) -> list[bool]:
         """Blocks of m drops and K - m keeps."""
         n = len(candidates)
@@ -308,6 +318,7 @@ class BalancedSpread(SpreadBatching):
     name = "balanced"
     __slots__ = ()
 
+    @override
     def select(self, candidates: Sequence[Query], places: int) -> list[bool]:
         """Even distances."""
         return balanced(len(candidates), places)
@@ -319,6 +330,7 @@ class GreedySpread(SpreadBatching):
     name = "greedy"
     __slots__ = ()
 
+    @override
     def select(self, candidates: Sequence[Query], places: int) -> list[bool]:
         """As early as allowed."""
         keep = self._greedy(candidates, places)

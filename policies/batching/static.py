@@ -2,6 +2,8 @@
 
 from math import inf
 
+from typing_extensions import override
+
 from domain.actions import StationAction
 from domain.errors import ConfigurationError
 from policies.batching.queueing import QueueingPolicy, last_start
@@ -24,6 +26,7 @@ class StaticBatching(QueueingPolicy):
         self.size = size
         self.timeout_s = timeout_s
 
+    @override
     def decide(self, now: float, actions: list[StationAction]) -> None:
         """Run a full batch, or wait for the timeout."""
         size = min(self.size, len(self.seconds))

@@ -8,6 +8,8 @@ Rules:
 from collections import deque
 from collections.abc import Iterable, Sequence
 
+from typing_extensions import override
+
 from policies.placement.choice import SliceLoad, choose_best_effort, choose_strict
 from policies.placement.waiting import Assigned, Waiting, has_room
 from profiles.slowdown import SlowdownTable, eta
@@ -87,12 +89,14 @@ class StrictRoom(StrictFirst):
         self._usable = usable
         self._strict_variant: str | None = None
 
+    @override
     def arrived(self, item: Waiting, slices: Sequence[SliceLoad]) -> None:
         """Enqueue; remember what strict batches look like."""
         super().arrived(item, slices)
         if item.strict:
             self._strict_variant = item.variant
 
+    @override
     def next(self, slices: Sequence[SliceLoad]) -> Assigned | None:
         """Strict first; then best effort where it takes no room that is wanted."""
         for queue in sorted(self._strict.values(), key=_head):

@@ -15,6 +15,8 @@ from collections import deque
 from itertools import groupby
 from typing import assert_never
 
+from typing_extensions import override
+
 from domain.actions import Drop, RoutingAction, Send
 from domain.errors import ConfigurationError, IllegalEventError
 from domain.events import Arrived, DeviceReported, PlanActivated, RoutingEvent
@@ -147,6 +149,7 @@ class SlackBlend(AccuracyFirst):
         self.share = share
         self._recent: deque[float] = deque()
 
+    @override
     def margin(self, query: Query, now: float) -> float:
         """``share`` of the SLO times a power of the load."""
         recent = self._recent
@@ -157,6 +160,7 @@ class SlackBlend(AccuracyFirst):
         part: float = self.share * load**self.steepness
         return part * (query.deadline - query.arrival)
 
+    @override
     def _otherwise(self, query: Query, now: float, target: Target, backlog: Backlog, done_at: float) -> Target:
         named = self._by_share()
         if named.backlog is not None and named.backlog.done_at(query.rows, now) <= query.deadline:

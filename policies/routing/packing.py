@@ -11,6 +11,8 @@ Rules.
 from collections.abc import Iterable
 from typing import TypeVar
 
+from typing_extensions import override
+
 from domain.errors import ConfigurationError
 from domain.query import Query
 from policies.routing.accuracy_first import AccuracyFirst, Target
@@ -48,6 +50,7 @@ class Packing(AccuracyFirst):
             raise ConfigurationError(f"packing: margin {margin}; give 0 <= margin < 1")
         self.share = margin
 
+    @override
     def _route(self, query: Query, now: float) -> Target:
         found = fullest((pair for same in self._by_accuracy for pair in same), query, now, self.share)
         if found is None:

@@ -7,6 +7,8 @@ a function of its own, so that the same rule can run on one central queue (as pu
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from domain.actions import StationAction
 from domain.errors import ConfigurationError
 from domain.events import Hosted
@@ -74,6 +76,7 @@ class _FixedChoice(QueueingPolicy):
         """For a load of the whole app."""
         raise NotImplementedError
 
+    @override
     def decide(self, now: float, actions: list[StationAction]) -> None:
         """Run at once what fits."""
         qps = self._qps if self._qps is not None else self._load.rate(now) * self.workers
@@ -86,11 +89,13 @@ class _FixedChoice(QueueingPolicy):
         else:
             self.run(self.largest_on_time(limit, now), actions, fastest(self.hosted))
 
+    @override
     def arrived(self, query: Query, now: float, actions: list[StationAction]) -> None:
         """Count it."""
         super().arrived(query, now, actions)
         self._load.add(now, query.rows)
 
+    @override
     def hosting_changed(self) -> None:
         """Heads are given up only where even the fastest variant cannot save them."""
         quickest = fastest(self.hosted)
@@ -103,6 +108,7 @@ class JellyfishPlus(_FixedChoice):
     name = "jellyfish-plus"
     __slots__ = ()
 
+    @override
     def choice(self, qps: float) -> Fixed:
         """By the rule above."""
         return jellyfish(self.hosted, self.slo, qps / self.workers)
@@ -125,6 +131,7 @@ class ModelSwitching(_FixedChoice):
         super().__init__(workers=workers, qps=qps, window_s=window_s)
         self.capable = dict(capable or {})
 
+    @override
     def choice(self, qps: float) -> Fixed:
         """By the rule above."""
         return model_switching(self.hosted, self.slo, qps, self.capable)
@@ -136,6 +143,7 @@ class PublishedModelSwitching(ModelSwitching):
     name = "model-switching-published"
     __slots__ = ()
 
+    @override
     def choice(self, qps: float) -> Fixed:
         """By the rule above."""
         plain = jellyfish(self.hosted, self.slo, qps / self.workers)

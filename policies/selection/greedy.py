@@ -1,5 +1,7 @@
 """The most accurate variant with which the whole queue is in time for its head, now, whatever comes next."""
 
+from typing_extensions import override
+
 from domain.actions import StationAction
 from policies.batching.queueing import QueueingPolicy
 from policies.selection.fixed import fastest
@@ -14,6 +16,7 @@ class MostAccurateFit(QueueingPolicy):
     name = "most-accurate-fit"
     __slots__ = ()
 
+    @override
     def decide(self, now: float, actions: list[StationAction]) -> None:
         """Run the whole queue, or as much of it as the fastest variant takes in time."""
         rows = self.queue.rows
@@ -24,6 +27,7 @@ class MostAccurateFit(QueueingPolicy):
                 return
         self.run(self.largest_on_time(len(self.seconds), now), actions, fastest(self.hosted))
 
+    @override
     def hosting_changed(self) -> None:
         """Heads are given up only where even the fastest variant cannot save them."""
         quickest = fastest(self.hosted)

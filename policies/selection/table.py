@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, isclose
 
+from typing_extensions import override
+
 from domain.actions import Announce, Run, StationAction
 from domain.errors import ConfigurationError
 from domain.events import Arrived, BatchingEvent, Finished, Hosted, TurnsTold
@@ -100,6 +102,7 @@ class TableSelection(EarlyDrop):
         self._by_load: tuple[SelectionTable, ...] = ()
         self.use(tables)
 
+    @override
     def handle(self, event: BatchingEvent | TablesChanged, now: float) -> list[StationAction]:
         """Decide. TablesChanged replaces all tables; the next batch goes by the new ones."""
         if isinstance(event, TablesChanged):
@@ -114,6 +117,7 @@ class TableSelection(EarlyDrop):
         """By ascending load."""
         return self._by_load
 
+    @override
     def decide(self, now: float, actions: list[StationAction]) -> None:
         """Run what the table says, or fall back."""
         self._choose(now, actions)
@@ -168,12 +172,14 @@ class TableSelection(EarlyDrop):
                 return query.deadline
         return inf
 
+    @override
     def arrived(self, query: Query, now: float, actions: list[StationAction]) -> None:
         """Count it."""
         super().arrived(query, now, actions)
         self._load.add(now, query.rows)
         self._observing.arrived(query, now)
 
+    @override
     def finished(self, event: Finished, run: Run, now: float, actions: list[StationAction]) -> None:
         """Count what was in time."""
         known = (*(h for h in self._codes if h is not None), *self.hosted)
@@ -181,6 +187,7 @@ class TableSelection(EarlyDrop):
         if hosted is not None and not event.failed:
             self._observing.finished(run, hosted, now)
 
+    @override
     def missed(self, query: Query, actions: list[StationAction]) -> None:
         """Count it."""
         super().missed(query, actions)
@@ -190,6 +197,7 @@ class TableSelection(EarlyDrop):
         """What was seen under each table since the last call."""
         return self._observing.take(now)
 
+    @override
     def hosting_changed(self) -> None:
         """The fastest variant is what heads are saved with."""
         self.fastest = min(self.hosted, key=lambda h: (h.curve.seconds[0], -h.accuracy), default=None)
@@ -199,6 +207,7 @@ class TableSelection(EarlyDrop):
         self._adopt()
         self._resolve()
 
+    @override
     def run_batch(
         self, batch: tuple[Query, ...], rows: int, actions: list[StationAction], hosted: Hosted | None = None
     ) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 from pydantic import ValidationError
+from typing_extensions import override
 
 from domain.errors import ConfigurationError
 from simulator.scenario.spec import Scenario
@@ -26,6 +27,7 @@ _VARIABLE_HELP = {"SLUICE_DATA": "set it to the folder that holds the papers' da
 class _Loader(yaml.SafeLoader):
     """Refuses repeated keys: the last one would win without a word."""
 
+    @override
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
