@@ -15,6 +15,23 @@ class Epoch(NamedTuple):
 
 
 NO_EPOCH = Epoch(0, 0)
+MAX_TERM = 10**9
+"""The highest term there is: that of a leader every three seconds for 95 years."""
+FAR = 10**6
+"""Terms, or numbers within a term, that nobody who leads by the rules skips."""
+
+
+def follows(epoch: Epoch, newest: Epoch) -> bool:
+    """Whether a plan of ``epoch`` takes the place of the newest one that was seen (NO_EPOCH: none was).
+
+    Epochs grow by ones. One that is FAR ahead was not written by a leader, or the next leaders' could never follow; one
+    that is FAR behind in its term shows that the newest was not.
+    """
+    if newest == NO_EPOCH:
+        return epoch > newest
+    if epoch.term == newest.term:
+        return 0 < epoch.number - newest.number <= FAR
+    return epoch.term < newest.term - FAR or newest.term < epoch.term <= newest.term + FAR
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,9 @@ Rules:
   clock after it *read* the newest valid record. Since nothing is read before it is sent, no two believe at once,
   whatever the delays, as long as clocks run at rates that differ by less than 1 / ``BELIEVED``.
 - A claim that is not read back within ``lease`` is repeated in a higher term. No two records of one holder are alike.
-- Terms are above those of the lease and of the plans that were seen.
+- Terms are above those of the lease and of the plans that were seen. They grow by ones: a record FAR above the newest
+  was written by nobody who leads and is void; one FAR below shows that the newest was not. Where a plan of a higher
+  term than that of the lease is published, its holder steps down and claims anew, above it.
 
 After Gray and Cheriton (1989), Leases; the compare-and-set on a log is that of replicated state machines.
 """
@@ -23,6 +25,7 @@ from typing import assert_never
 
 from domain.events import Ticked
 from domain.lease import Lease
+from domain.plan import FAR
 
 BELIEVED = 0.9
 """Part of the lease that its holder counts on; the rest is for clocks that run at other rates."""
@@ -89,6 +92,8 @@ def valid(lease: Lease, newest: Lease | None) -> bool:
     """Whether ``lease`` counts after ``newest``, the last valid record before it."""
     if newest is None:
         return True
+    if abs(lease.term - newest.term) > FAR:
+        return lease.term < newest.term
     if lease.claims is not None:
         return lease.claims == newest.place and lease.term > newest.term
     if lease.term == newest.term:
@@ -106,7 +111,8 @@ class LeaderLease:
         self._heard = 0.0  # when the newest valid record was read
         self._caught_up = False
         self._stopping = False
-        self._top = 0  # highest term that was seen or used
+        self._planned = 0  # term of the newest plan
+        self._used = 0  # highest term of a claim of its own
         self._count = 0  # of the renewals of the term that is held
         self._sent: dict[tuple[int, int], float] = {}
         self._wrote = 0.0
@@ -131,7 +137,7 @@ class LeaderLease:
                 self._caught_up = True
                 self._heard = now
             case TermSeen(term):
-                self._top = max(self._top, term)
+                self._planned = term
             case LeaseRead(lease):
                 return self._read(lease, now)
             case Ticked():
@@ -151,7 +157,6 @@ class LeaderLease:
             self._before = self._newest.holder if self._newest is not None and not self._newest.released else ""
         self._newest = lease
         self._heard = now
-        self._top = max(self._top, lease.term)
         if lease.holder != self._holder or lease.released:
             return [*self._lost(f"{lease.holder} holds term {lease.term}"), *self._ticked(now)]
         if lease.claims is not None:
@@ -171,16 +176,29 @@ class LeaderLease:
             actions += self._lost("the lease could not be renewed in time")
         if self._stopping or not self._caught_up:
             return actions
-        if self._holds:
+        if self._holds and self._outrun and self._claim is None:
+            actions += self._lost("a plan of a higher term was published")
+            actions.append(self._claimed(now))
+        elif self._holds and not self._outrun:
             if now - self._wrote >= self._lease / RENEWALS:
                 self._count += 1
                 actions.append(self._write(self._own(self._count), now))
         elif self._free(now) and (self._claim is None or now - self._wrote >= self._lease):
-            self._top += 1
-            upon = self._newest.place if self._newest is not None else _VACANT
-            self._claim = Lease(term=self._top, holder=self._holder, claims=upon)
-            actions.append(self._write(self._claim, now))
+            actions.append(self._claimed(now))
         return actions
+
+    def _claimed(self, now: float) -> Write:
+        """A claim upon the newest record, in a term above all that leaders can have had."""
+        seen = self._newest.term if self._newest is not None else 0
+        self._used = 1 + max(t for t in (self._planned, self._used, seen) if t <= self._planned + FAR)
+        upon = self._newest.place if self._newest is not None else _VACANT
+        self._claim = Lease(term=self._used, holder=self._holder, claims=upon)
+        return self._write(self._claim, now)
+
+    @property
+    def _outrun(self) -> bool:
+        """Whether plans are of a higher term than the lease, by so little that it can be overtaken."""
+        return self._newest is not None and self._newest.term < self._planned <= self._newest.term + FAR
 
     @property
     def _holds(self) -> bool:

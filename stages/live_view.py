@@ -14,7 +14,7 @@ from typing import Any
 from domain.actions import Announce
 from domain.app import App
 from domain.events import DemandCounted
-from domain.plan import Plan
+from domain.plan import NO_EPOCH, Plan, follows
 from streams.control import Heartbeat
 
 SPAN = 120
@@ -115,7 +115,7 @@ class LiveView:
 
     def planned(self, plan: Plan) -> None:
         """A plan was published."""
-        if not self._plans or plan.epoch > self._plans[-1].epoch:
+        if follows(plan.epoch, self._plans[-1].epoch if self._plans else NO_EPOCH):
             self._plans.append(plan)
 
     def said(self, announce: Announce, at: float) -> None:

@@ -20,8 +20,9 @@ from typing import Any
 
 from domain.actions import Announce, ControllerAction, Publish, Reclaim
 from domain.clock import Clock
+from domain.errors import InvalidInputError
 from domain.events import ControllerEvent, Ticked
-from domain.plan import Plan
+from domain.plan import NO_EPOCH, Plan, follows
 from planner.asking import Solve, Solved
 from planner.controller import Controller
 from planner.controller_settings import ControllerSettings
@@ -50,6 +51,7 @@ from stages.outbox import Outbox
 from stages.reclaim import Reclaimer
 from stages.table_publishing import TablePublisher
 from stages.telemetry import Telemetry, count_plan
+from stages.work_topics import WorkTopics
 from streams import control
 from streams.demand_windows import WindowReader, decode_windows
 from streams.ports import Broker, Producer, Record
@@ -124,6 +126,7 @@ class PlannerStage:
             telemetry=telemetry,
             may=self.leads,
         )
+        self._works = WorkTopics(broker, topics, clock)
         self._lease = LeaderLease(holder or uuid.uuid4().hex[:12], lease=lease)
         self._hearing = Hearing(lease / RENEWALS + _HEARING_MARGIN)
         self._to_lead: Lead | None = None
@@ -155,6 +158,7 @@ class PlannerStage:
     async def run(self, stop: asyncio.Event) -> None:
         """Plan while this one leads, listen while another does, until ``stop``."""
         await self._outbox.start()
+        await self._works.look()
         plans = Follower(self._broker, self._topics.plan, self._on_plan)
         leases = Follower(self._broker, self._topics.status, self._on_status)
         followers = [
@@ -185,6 +189,7 @@ class PlannerStage:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._works.close()
             await self._reclaimer.close()
             await self._outbox.stop()
 
@@ -282,9 +287,12 @@ class PlannerStage:
         if record.value is None:
             return
         plan = control.decode_plan(record.value)
-        if self._newest is None or plan.epoch > self._newest.epoch:
+        if follows(plan.epoch, self._newest.epoch if self._newest is not None else NO_EPOCH):
             self._newest = plan
-            self._lease_tell(TermSeen(plan.epoch.term))
+            own = self._controller.plan
+            strange = self.leads() and own is not None and own.epoch.term == plan.epoch.term and own.epoch < plan.epoch
+            # A stranger's plan in the term of this leader is put behind by leading in a higher one.
+            self._lease_tell(TermSeen(plan.epoch.term + strange))
 
     def _on_status(self, record: Record) -> None:
         self._hear()
@@ -307,6 +315,9 @@ class PlannerStage:
         if record.value is None:
             return
         beat = control.decode_heartbeat(record.value)
+        if self._works.lacking([beat.seen.device]):
+            self._works.look_soon()
+            raise InvalidInputError("heartbeat.seen.device", f"{beat.seen.device!r:.80} has no work topic")
         seen = self._inventory.noted(beat.seen)
         if self._dead.get(seen.device) == seen.incarnation:
             return  # declared dead: it learns that from the plan and comes back under another incarnation
@@ -346,7 +357,7 @@ class PlannerStage:
             case Reclaim(device, incarnation):
                 self._dead[device] = incarnation
                 self._meters.add("sluice_devices_lost", device)
-                if device not in self._sweeps:
+                if device not in self._sweeps and not self._works.lacking([device]):
                     self._sweeps[device] = asyncio.create_task(self._sweep(device))
             case Announce():
                 self._meters.add("sluice_announcements", self.name, action.state)

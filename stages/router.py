@@ -32,6 +32,7 @@ from stages.outbox import Outbox
 from stages.telemetry import Telemetry
 from stages.tracing import Tracing
 from stages.wakes import Wakes
+from stages.work_topics import WorkTopics
 from streams import codec, control
 from streams.ports import Broker, Consumer, Letter, Producer, Record
 from streams.topics import Topics
@@ -106,6 +107,8 @@ class RouterStage:
         self._intake = Intake(self._make_consumer, limit=max_in_flight, exactly_once=once)
         self._epoch = NO_EPOCH
         self._plan: Plan | None = None
+        self._works = WorkTopics(broker, topics, clock)
+        self._unproven: list[Plan] = []
         self._asked: dict[str, float] = {}
         self._planned = False
         self._held: deque[tuple[codec.QueryMessage, Record]] = deque()
@@ -139,6 +142,7 @@ class RouterStage:
     async def run(self, stop: asyncio.Event) -> None:
         """Route until ``stop``, then drain."""
         await self._outbox.start()
+        await self._works.look()
         followers = [
             Follower(self._broker, self._topics.plan, self._on_plan),
             Follower(self._broker, self._topics.acks, self._on_acknowledged),
@@ -150,6 +154,7 @@ class RouterStage:
             await self._intake.run(self._take, stop, beside=tasks)
         finally:
             self._wakes.cancel()
+            await self._works.close()
             await self._outbox.stop()
             for task in tasks:
                 task.cancel()
@@ -268,8 +273,23 @@ class RouterStage:
     # -- plans
 
     def _on_plan(self, record: Record) -> None:
-        if record.value is not None:
-            self._tell(PlanPublished(control.decode_plan(record.value)))
+        if record.value is None:
+            return
+        plan = control.decode_plan(record.value)
+        if self._works.lacking(p.device for p in plan.of_app(self.app)):
+            self._unproven.append(plan)
+            self._works.look_soon(self._prove)
+        else:
+            self._tell(PlanPublished(plan))
+
+    def _prove(self) -> None:
+        """Work topics were looked up: a plan that named devices without one is followed now, or is a stranger's."""
+        plans, self._unproven = self._unproven, []
+        for plan in plans:
+            if lacking := self._works.lacking(p.device for p in plan.of_app(self.app)):
+                log.warning("%s: plan %s is not followed: %s have no work topic", self.name, plan.epoch, lacking[:5])
+            else:
+                self._tell(PlanPublished(plan))
 
     def _on_acknowledged(self, record: Record) -> None:
         if record.value is not None:

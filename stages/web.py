@@ -43,6 +43,7 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _FRESH = 0.5
+_MOST = 1e12
 
 
 class WebStage:
@@ -155,6 +156,13 @@ class WebStage:
             self.view.ended(end)
 
 
+def _number(value: object) -> float:
+    """A number that can be counted with: no text that reads as one, such as "nan"."""
+    if not isinstance(value, int | float) or not abs(value) <= _MOST:
+        raise ValueError(f"{value!r:.60} is no number to count with")
+    return float(value)
+
+
 def end_of(record: Record) -> End | None:
     """What the page needs of an outcome, without checking all of it; None for what is no outcome."""
     try:
@@ -164,15 +172,15 @@ def end_of(record: Record) -> End | None:
             query_id=str(body["id"]),
             app=str(body["model_name"]),
             kind=str(why["kind"]),
-            arrival=float(why["arrival"]),
-            at=float(why["at"]),
+            arrival=_number(why["arrival"]),
+            at=_number(why["at"]),
             late=bool(why["late"]),
             reason=str(why.get("reason") or ""),
             variant=str(why.get("variant") or ""),
             device=str(why.get("device") or ""),
-            accuracy=float(why.get("accuracy") or 0.0),
-            best=float(why.get("best_accuracy") or 1.0),
-            queue_s=float(why.get("queue_s") or 0.0),
+            accuracy=_number(why.get("accuracy") or 0.0),
+            best=_number(why.get("best_accuracy") or 1.0),
+            queue_s=_number(why.get("queue_s") or 0.0),
             detail=str(why.get("detail") or ""),
             source=str(why.get("source") or ""),
         )

@@ -30,7 +30,7 @@ from domain.device import Device
 from domain.errors import InvalidInputError
 from domain.events import DeviceSeen, LatencyMeasured, PlanAcknowledged
 from domain.outcome import Outcome
-from domain.plan import NO_EPOCH, Epoch, Plan
+from domain.plan import NO_EPOCH, Epoch, Plan, follows
 from domain.query import Query
 from executors.devices.gpu import Gpu
 from profiles.catalogue import Catalogue
@@ -314,7 +314,10 @@ class WorkerStage:
     async def _seek_to_fence(self, consumer: Consumer) -> None:
         fence = self._plan.fences.get(self.device.name, 0) if self._plan else 0
         work = TopicPartition(self._topics.work(self.device.name), 0)
-        if await consumer.position(work) < fence:
+        end = (await consumer.end_offsets([work]))[work]
+        if fence > end:
+            log.warning("%s: fence %d is beyond the end of its work, %d; not heeded", self.device.name, fence, end)
+        elif await consumer.position(work) < fence:
             await consumer.seek(work, fence)
 
     async def _take(self, records: Sequence[Record]) -> None:
@@ -353,7 +356,7 @@ class WorkerStage:
         self._follow(control.decode_plan(record.value))
 
     def _follow(self, plan: Plan) -> None:
-        if self._plan is not None and plan.epoch <= self._plan.epoch:
+        if not follows(plan.epoch, self._plan.epoch if self._plan is not None else NO_EPOCH):
             return
         if not all(v in self._catalogue.variants for p in plan.of_device(self.device.name) for v in p.variants):
             log.info("%s: plan %s is ahead of the registry; it waits", self.device.name, plan.epoch)

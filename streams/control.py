@@ -5,19 +5,17 @@ Decoders raise InvalidInputError; a newer version may add fields, so that old re
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
-from pydantic import TypeAdapter, ValidationError
 
 from domain.actions import Announce
 from domain.errors import InvalidInputError
 from domain.events import DemandCounted, DeviceSeen, LatencyMeasured, PlanAcknowledged, TurnsTold
 from domain.lease import Lease
-from domain.plan import NO_EPOCH, Epoch, Plan
+from domain.plan import MAX_TERM, NO_EPOCH, Epoch, Plan
 from domain.table import TableObserved
-
-T = TypeVar("T")
+from streams.bounds import MAX_ROWS, Reader
 
 COST_SUBJECT = "cost"
 """Subject of what instances have cost so far, by kind, on the status topic."""
@@ -71,33 +69,33 @@ class DeviceNote:
     price: float | None = None
 
 
-_plan = TypeAdapter(Plan)
-_heartbeat = TypeAdapter(Heartbeat)
-_demand = TypeAdapter(DemandCounted)
-_acknowledged = TypeAdapter(PlanAcknowledged)
-_announce = TypeAdapter(Announce)
-_note = TypeAdapter(DeviceNote)
-_turns = TypeAdapter(TurnsTold)
+_plan: Reader[Plan] = Reader(Plan)
+_heartbeat: Reader[Heartbeat] = Reader(Heartbeat)
+_demand: Reader[DemandCounted] = Reader(DemandCounted)
+_acknowledged: Reader[PlanAcknowledged] = Reader(PlanAcknowledged)
+_announce: Reader[Announce] = Reader(Announce)
+_note: Reader[DeviceNote] = Reader(DeviceNote)
+_turns: Reader[TurnsTold] = Reader(TurnsTold)
 
 
 def encode_plan(plan: Plan) -> bytes:
     """For the plan topic."""
-    return _plan.dump_json(plan)
+    return _plan.adapter.dump_json(plan)
 
 
 def decode_plan(value: bytes) -> Plan:
     """From the plan topic."""
-    return _decode("plan", _plan, value)
+    return _plan.json("plan", value)
 
 
 def encode_heartbeat(beat: Heartbeat) -> bytes:
     """For the device metrics topic, keyed by device."""
-    return _heartbeat.dump_json(beat)
+    return _heartbeat.adapter.dump_json(beat)
 
 
 def decode_heartbeat(value: bytes) -> Heartbeat:
     """From the device metrics topic."""
-    return _decode("heartbeat", _heartbeat, value)
+    return _heartbeat.json("heartbeat", value)
 
 
 def encode_demand(counted: DemandCounted, *, source: str, at: float) -> bytes:
@@ -116,9 +114,10 @@ def encode_demand(counted: DemandCounted, *, source: str, at: float) -> bytes:
 
 def decode_demand(value: bytes) -> DemandCounted:
     """From the demand topic."""
-    counted = _decode("demand", _demand, value)
-    if counted.count < 0 or not 0.0 < counted.window < float("inf") or counted.age != 0.0:
-        raise InvalidInputError("demand", f"{counted.count} in {counted.window} s; give a count in a positive time")
+    counted = _demand.json("demand", value)
+    if counted.count > MAX_ROWS or counted.window <= 0.0 or counted.age != 0.0:
+        told = f"{counted.count} in {counted.window} s; give at most {MAX_ROWS} rows, in a positive time"
+        raise InvalidInputError("demand", told)
     return counted
 
 
@@ -129,20 +128,17 @@ def encode_turns(told: TurnsTold) -> bytes:
 
 def decode_turns(value: bytes) -> TurnsTold:
     """From the topic of turns."""
-    told = _decode("turns", _turns, value)
-    if told.count < 0 or not 0.0 <= told.slo < float("inf") or not 0.0 <= told.at < float("inf"):
-        raise InvalidInputError("turns", f"{told}; give a count, an SLO in seconds and a time")
-    return told
+    return _turns.json("turns", value)
 
 
 def encode_acknowledged(acknowledged: PlanAcknowledged) -> bytes:
     """For the acknowledgement topic, keyed by device."""
-    return _acknowledged.dump_json(acknowledged)
+    return _acknowledged.adapter.dump_json(acknowledged)
 
 
 def decode_acknowledged(value: bytes) -> PlanAcknowledged:
     """From the acknowledgement topic."""
-    return _decode("acknowledgement", _acknowledged, value)
+    return _acknowledged.json("acknowledgement", value)
 
 
 def note_key(device: str, by: str) -> bytes:
@@ -152,15 +148,12 @@ def note_key(device: str, by: str) -> bytes:
 
 def encode_note(note: DeviceNote) -> bytes:
     """For the devices topic, keyed by ``note_key``."""
-    return _note.dump_json(note)
+    return _note.adapter.dump_json(note)
 
 
 def decode_note(value: bytes) -> DeviceNote:
     """From the devices topic."""
-    note = _decode("device", _note, value)
-    if note.price is not None and not 0.0 <= note.price < float("inf"):
-        raise InvalidInputError("device.price", f"{note.price} is no price; give a number from 0")
-    return note
+    return _note.json("device", value)
 
 
 def encode_announce(announce: Announce) -> bytes:
@@ -171,7 +164,7 @@ def encode_announce(announce: Announce) -> bytes:
 
 def decode_announce(value: bytes) -> Announce:
     """From the status topic."""
-    return _decode("status", _announce, value)
+    return _announce.json("status", value)
 
 
 def encode_lease(lease: Lease) -> bytes:
@@ -198,8 +191,9 @@ def decode_lease(value: bytes) -> Lease:
 
 def _count(data: Mapping[str, float | str], name: str) -> int:
     number = data.get(name)
-    if isinstance(number, str) or number is None or not 0 <= number < 2**53 or number != int(number):
-        raise InvalidInputError(f"lease.{name}", f"{number!r:.60} is no count; give a whole number from 0")
+    most = MAX_TERM if name.endswith("term") else 2**53 - 1
+    if isinstance(number, str) or number is None or not 0 <= number <= most or number != int(number):
+        raise InvalidInputError(f"lease.{name}", f"{number!r:.60} is no count; give a whole number, 0 to {most}")
     return int(number)
 
 
@@ -217,12 +211,3 @@ def decode_state(value: bytes) -> dict[str, Any]:
     if not isinstance(state, dict):
         raise InvalidInputError("state", f"is a JSON {type(state).__name__}; give an object")
     return state
-
-
-def _decode(what: str, adapter: TypeAdapter[T], value: bytes) -> T:
-    try:
-        return adapter.validate_json(value)
-    except ValidationError as error:
-        fault = error.errors(include_url=False)[0]
-        place = ".".join((what, *(str(part) for part in fault["loc"])))
-        raise InvalidInputError(place, f"{fault['msg']} (got {fault['input']!r:.60})") from error

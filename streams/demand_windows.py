@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from pydantic import TypeAdapter, ValidationError
 
-from domain.errors import InvalidInputError
 from domain.events import DemandCounted
+from streams.bounds import Reader
 
 HALF = 0.5
 KEPT = 5
@@ -49,7 +48,7 @@ class DemandWindows:
     at: float
 
 
-_windows = TypeAdapter(DemandWindows)
+_windows: Reader[DemandWindows] = Reader(DemandWindows)
 
 
 def half_of(at: float, window: float) -> int:
@@ -81,15 +80,7 @@ def encode_windows(app: str, seconds: Mapping[int, Window], at: float) -> bytes:
 
 def decode_windows(value: bytes) -> DemandWindows:
     """From the topic of demand windows. Raises InvalidInputError."""
-    try:
-        windows = _windows.validate_json(value)
-    except ValidationError as error:
-        fault = error.errors(include_url=False)[0]
-        place = ".".join(("windows", *(str(part) for part in fault["loc"])))
-        raise InvalidInputError(place, f"{fault['msg']} (got {fault['input']!r:.60})") from error
-    if any(half.rows < 0 or not math.isfinite(half.start) for half in windows.halves):
-        raise InvalidInputError("windows", "holds a negative count or no time; give rows from 0 and finite seconds")
-    return windows
+    return _windows.json("windows", value)
 
 
 class WindowReader:

@@ -167,6 +167,9 @@ class _Counting:
         except InvalidInputError as error:
             log.warning("%s offset %d skipped: %s", self._gaps.topic, offset, error)
             return
+        except Exception:  # one record must not end the counting of all
+            log.exception("%s offset %d skipped", self._gaps.topic, offset)
+            return
         if seconds:
             await self._published.send(key=app.encode(), value=encode_windows(app, seconds, at))
 

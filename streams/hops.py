@@ -18,6 +18,7 @@ from domain.errors import InvalidInputError
 from domain.plan import NO_EPOCH, Epoch
 from domain.query import Goal, Query
 from domain.tensor import DATATYPE_BYTES, Tensor
+from streams.bounds import INT64
 from streams.envelope import BINARY_TYPE, SPEC_VERSION
 from streams.messages import Message, QueryMessage, WorkMessage
 from streams.ports import Headers, Record
@@ -26,6 +27,7 @@ _VERSION = 1
 _NAME = "sluice"
 _ADMITTED = b"sluicegate.admitted"
 _WORK = b"sluicegate.work"
+_FARTHEST = 1e12
 _CLASSES = {c.value: c for c in QueryClass}
 
 
@@ -170,18 +172,18 @@ def _text(value: object) -> str:
 
 
 def _integer(value: object) -> int:
-    if type(value) is not int:
-        raise TypeError("not an integer")
+    if type(value) is not int or not -INT64 <= value <= INT64:
+        raise TypeError("not an integer of 64 bits")
     return value
 
 
 def _count(value: object) -> int:
-    if type(value) is not int or value < 1:
+    if type(value) is not int or not 1 <= value <= INT64:
         raise TypeError("not a positive integer")
     return value
 
 
 def _time(value: object) -> float:
-    if type(value) is not float and type(value) is not int:
-        raise TypeError("not a number")
+    if (type(value) is not float and type(value) is not int) or not -_FARTHEST <= value <= _FARTHEST:
+        raise TypeError("not a number, or beyond all times")
     return float(value)

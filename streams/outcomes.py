@@ -12,12 +12,12 @@ from functools import lru_cache
 from typing import Any
 
 import orjson
-from pydantic import TypeAdapter, ValidationError
 
 from domain.errors import InvalidInputError
 from domain.outcome import Outcome
 from domain.tensor import Tensor
 from streams import oip
+from streams.bounds import Reader
 from streams.envelope import JSON_TYPE, QUERY_SOURCE, RESULT_TYPE, SPEC_VERSION
 from streams.messages import Message
 from streams.ports import Record
@@ -26,7 +26,7 @@ _DEVICE = "sluice-device"
 _TYPE = ("ce_type", RESULT_TYPE.encode())
 _CONTENT = ("content-type", JSON_TYPE)
 _FIELDS = tuple(f.name for f in fields(Outcome) if f.name not in {"query_id", "app"})
-_outcome = TypeAdapter(Outcome)
+_outcome: Reader[Outcome] = Reader(Outcome)
 
 
 @dataclass(slots=True)
@@ -75,11 +75,9 @@ def decode_outcome(record: Record) -> OutcomeMessage:
         parameters = body["parameters"]
         fields_given = {**parameters, "query_id": body["id"], "app": body["model_name"]}
         late = fields_given.pop("late")
-        return OutcomeMessage(_outcome.validate_python(fields_given), bool(late), value)
-    except ValidationError as error:
-        fault = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in fault["loc"])
-        raise InvalidInputError(f"parameters.{place}", f"{fault['msg']} (got {fault['input']!r:.60})") from error
+        return OutcomeMessage(_outcome.python("parameters", fields_given), bool(late), value)
+    except InvalidInputError:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidInputError("outcome", f"{value[:80]!r} is no outcome ({error!s:.80})") from error
 

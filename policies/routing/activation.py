@@ -1,10 +1,10 @@
 """When a router switches to a published plan: once the capacity that its app needs is ready.
 
 Rules.
-- Epochs only grow (term first, then number): a plan at or below the newest one seen is ignored, and so is what a
-  deposed planner publishes. A newer plan replaces a pending one; the wait is that of the first of them of which
-  nothing was used, or plans that come faster than variants load would keep the router where it is. ``ANSWER_S`` are
-  left in any case: devices that have nothing to load answer within that.
+- Epochs only grow (term first, then number), and by no more than leaders make them grow (``domain.plan.follows``): any
+  other plan is ignored, and so is what a deposed planner publishes. A newer plan replaces a pending one; the wait is
+  that of the first of them of which nothing was used, or plans that come faster than variants load would keep the
+  router where it is. ``ANSWER_S`` are left in any case: devices that have nothing to load answer within that.
 - A placement is ready when its device has acknowledged the plan's epoch and staged at least one of its variants.
 - The plan is activated when every device that hosts the app in it has acknowledged, less the placements that failed.
 - The first plan of all is activated with its first ready placement and again with each further one.
@@ -23,7 +23,7 @@ from typing import assert_never
 
 from domain.actions import Activate, ActivationAction, WakeAt
 from domain.events import ActivationEvent, PlanAcknowledged, PlanPublished, Woke
-from domain.plan import NO_EPOCH, Placement, Plan
+from domain.plan import NO_EPOCH, Placement, Plan, follows
 from policies.routing.weighted import hosting
 
 WAIT_S = 5.0
@@ -59,12 +59,12 @@ class Activation:
         """Decide."""
         match event:
             case PlanPublished():
-                if event.plan.epoch <= self._newest:
+                if not follows(event.plan.epoch, self._newest):
                     return []
                 return self._published(event.plan, now)
             case PlanAcknowledged():
                 known = self._acks.get(event.device)
-                if known is not None and known.epoch > event.epoch:
+                if known is not None and known.epoch != event.epoch and not follows(event.epoch, known.epoch):
                     return []
                 self._acks[event.device] = event
                 if self._pending is None or event.epoch != self._pending.epoch:

@@ -27,6 +27,7 @@ NOW = 1_800_000_000.0
 names = st.from_regex(r"[A-Za-z0-9_.-]{1,20}", fullmatch=True)
 ids = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), min_size=1, max_size=60)
 seconds = st.floats(0.0, 4e9)
+spans = st.floats(-1e9, 1e9)
 finite = st.floats(allow_nan=False, allow_infinity=False)
 
 
@@ -137,9 +138,9 @@ outcomes = st.builds(
     epoch=st.none() | st.tuples(st.integers(0, 2**40), st.integers(0, 2**40)),
     policy=st.none() | names,
     batch_size=st.integers(0, 1000),
-    queue_s=finite,
-    batch_s=finite,
-    execution_s=finite,
+    queue_s=spans,
+    batch_s=spans,
+    execution_s=st.floats(0.0, 1e9),
     stream=names,
     sequence=st.integers(-1, 2**53),
 )
@@ -286,7 +287,7 @@ placements = st.builds(
 slices = st.lists(st.builds(Slice, names, names, st.integers(0, 2**50)), max_size=3, unique_by=lambda s: s.name)
 plans = st.builds(
     Plan,
-    epoch=st.builds(Epoch, st.integers(0, 2**40), st.integers(0, 2**40)),
+    epoch=st.builds(Epoch, st.integers(0, 10**9), st.integers(0, 2**53 - 1)),
     created=seconds,
     placements=st.lists(placements, max_size=3).map(tuple),
     demand=st.dictionaries(names, seconds, max_size=3),
@@ -296,7 +297,7 @@ plans = st.builds(
     fences=st.dictionaries(names, st.integers(0, 2**53), max_size=3),
     geometries=st.dictionaries(names, slices.map(tuple), max_size=3),
     reason=names,
-    solve_s=seconds,
+    solve_s=st.floats(0.0, 1e9),
     nondeterministic=st.booleans(),
 )
 

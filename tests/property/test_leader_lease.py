@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from domain.events import Ticked
 from domain.lease import Lease
-from planner.lease import CaughtUp, Lead, LeaderLease, LeaseEvent, LeaseRead, StepDown, Stopping, Write
+from domain.plan import FAR, MAX_TERM
+from planner.lease import CaughtUp, Lead, LeaderLease, LeaseEvent, LeaseRead, StepDown, Stopping, TermSeen, Write
 
 LEASE = 3.0
 STEP = 0.1
@@ -205,9 +206,47 @@ def test_a_record_seen_twice_or_from_an_older_term_changes_nothing() -> None:
 
 
 def test_a_plan_of_a_higher_term_raises_the_term_of_the_claim() -> None:
-    from planner.lease import TermSeen
-
     fresh = LeaderLease("n", lease=LEASE)
     assert fresh.handle(TermSeen(7), 0.0) == []
     (write,) = fresh.handle(CaughtUp(), 0.0)
     assert write == Write(Lease(term=8, holder="n", claims=(0, 0)))
+
+
+def reading(*records: Lease, term: int = 0) -> LeaderLease:
+    """A candidate that has read these, and a plan of ``term``, by second 10."""
+    one = LeaderLease("n", lease=LEASE)
+    one.handle(TermSeen(term), 10.0)
+    for record in records:
+        one.handle(LeaseRead(record), 10.0)
+    one.handle(CaughtUp(), 10.0)
+    return one
+
+
+def test_a_term_that_nobody_can_have_reached_is_void() -> None:
+    sound = Lease(term=4, holder="a", renewals=7)
+    for strange in (Lease(term=4 + FAR + 1, holder="x", renewals=1), Lease(term=MAX_TERM, holder="x", released=True)):
+        one = reading(sound, strange, term=4)
+        assert one.newest == sound
+        assert one.handle(Ticked(), 10.0 + LEASE) == [Write(Lease(term=5, holder="n", claims=(4, 7)))]
+
+
+def test_where_a_strangers_term_is_all_that_is_left_leaders_go_on_from_the_plans() -> None:
+    one = reading(Lease(term=MAX_TERM, holder="x", renewals=1), term=4)
+    claim = Lease(term=5, holder="n", claims=(MAX_TERM, 1))
+    assert one.handle(Ticked(), 10.0 + LEASE) == [Write(claim)]
+    assert one.handle(LeaseRead(claim), 10.0 + LEASE) == [Lead(5, "x")]
+    live = reading(Lease(term=4, holder="a", renewals=7), term=4)  # who has seen what was before believes the renewal
+    live.handle(LeaseRead(claim), 13.0)
+    live.handle(LeaseRead(Lease(term=5, holder="n", renewals=1)), 13.0)
+    assert live.newest == Lease(term=5, holder="n", renewals=1)
+
+
+def test_a_leader_whose_plans_are_outrun_steps_down_and_leads_in_a_higher_term() -> None:
+    one = LeaderLease("n", lease=LEASE)
+    (write,) = one.handle(CaughtUp(), 10.0)
+    assert isinstance(write, Write)
+    assert one.handle(LeaseRead(write.lease), 10.1) == [Lead(1)]
+    down, write = one.handle(TermSeen(6), 10.2)
+    assert isinstance(down, StepDown) and write == Write(Lease(term=7, holder="n", claims=(1, 0)))
+    assert one.handle(LeaseRead(write.lease), 10.3)[0] == Lead(7, "n")
+    assert one.handle(TermSeen(7 + FAR + 1), 10.4) == []

@@ -140,6 +140,18 @@ def test_an_outcome_is_read_as_it_was_written() -> None:
     assert (read.query_id, read.kind, read.late, read.variant, read.queue_s) == ("q", "answered", True, "v", 0.25)
 
 
-@pytest.mark.parametrize("value", [b"", b"{}", b"[]", b'{"parameters": 1}', b'{"id": "a", "parameters": {"at": "x"}}'])
+ODD = [
+    *(b"", b"{}", b"[]", b'{"parameters": 1}', b'{"id": "a", "parameters": {"at": "x"}}'),
+    *(
+        b'{"id": "a", "model_name": "toy", "parameters": {"kind": "failed", "arrival": 1, "late": false, "at": %s}}'
+        % at
+        for at in (b'"nan"', b'"inf"', b"1e300", b"null")
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"{}", b"[]", b'{"parameters": 1}', b'{"id": "a", "parameters": {"at": "x"}}', *ODD]
+)
 def test_what_is_no_outcome_is_passed_over(value: bytes) -> None:
     assert end_of(record(value)) is None
