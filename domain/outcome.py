@@ -28,6 +28,7 @@ class Reason(StrEnum):
     OVER_SUSTAINABLE_RATE = "over_sustainable_rate"
     INVALID = "invalid"  # could be attributed to a query but not be served as it is
     UNKNOWN_APP = "unknown_app"
+    NOTHING_ROUTES = "nothing_routes"  # no router of the app lives
     DEADLINE_PAST = "deadline_past"
     INFEASIBLE = "infeasible"  # no variant meets its goals
     TOO_LARGE = "too_large"

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from domain.actions import Announce
-from domain.errors import ConfigurationError, InvalidInputError
+from domain.errors import ConfigurationError, InvalidInputError, SluiceError
 from domain.outcome import Outcome
 from domain.query import QueryKey
 from domain.tensor import Tensor
@@ -32,6 +32,10 @@ from streams.topics import Topics
 log = logging.getLogger(__name__)
 
 _DATATYPE_OF = {dtype.newbyteorder("="): name for name, dtype in DTYPES.items()}
+
+
+class NoOutcomeError(SluiceError, TimeoutError):
+    """A query has no outcome yet, within the time that the client waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,7 @@ class Client:
         """Ask one query. ``inputs``: arrays by name, axis 0 the batch. ``parameters``: ``latency_ms``, ``accuracy``,
         ``cost``, ``model``, ``priority``; ``query_class`` stands for ``class``.
 
-        Raises TimeoutError where no outcome came within the client's timeout.
+        Raises NoOutcomeError, a TimeoutError, where no outcome came within the client's timeout.
         """
         producer = self._producer
         if producer is None:
@@ -140,6 +144,11 @@ class Client:
             await sent
             async with asyncio.timeout(self._timeout):
                 answer = await future
+        except TimeoutError as error:
+            raise NoOutcomeError(
+                f"no outcome of {app} within {self._timeout:g} s: see that `sluice up admission` and `sluice up router`"
+                " run for it on this broker and prefix"
+            ) from error
         finally:
             self._waiting.pop(key, None)
         return Answer(answer.outcome, {t.name: array_of(t) for t in answer.outputs()})

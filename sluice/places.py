@@ -46,10 +46,10 @@ def connected(settings: Settings, url: str | None = None) -> Broker:
     return connect(where)
 
 
-def asking(settings: Settings, url: str) -> Client:
+def asking(settings: Settings, url: str, *, timeout: float = 60.0) -> Client:
     """A client of ``url``, with what the settings say of the prefix, TLS, SASL and tokens."""
     remote = RemoteSettings(token=settings.http.secret("http"))
-    return Client(url, prefix=settings.prefix, kafka=settings.kafka.settings(), remote=remote)
+    return Client(url, prefix=settings.prefix, timeout=timeout, kafka=settings.kafka.settings(), remote=remote)
 
 
 def live_server(settings: Settings) -> str | None:

@@ -5,11 +5,12 @@ What stands there already, byte for byte, is not written again. Writing returns 
 it. Reading takes the last record of each app up to the end as it was when reading began, and checks it as any input.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import orjson
 
+from domain.errors import InvalidInputError, SluiceError
 from profiles.catalogue import Catalogue
 from profiles.document import app_to_document, profile_to_document, variant_to_document
 from profiles.registered import merged
@@ -56,6 +57,24 @@ async def read_catalogue(broker: Broker, topics: Topics) -> Catalogue:
     """What the topic says, rebuilt. Raises InvalidInputError for a record that is no catalogue of one app."""
     there, _ = await _records(broker, topics)
     return merged([part_of(app, data) for app, data in sorted(there.items())])
+
+
+async def check_served(broker: Broker, topics: Topics, apps: Collection[str]) -> None:
+    """Raise InvalidInputError where the system on ``broker`` serves other apps than these.
+
+    Where it has not said yet what it serves, or this user may not read it, nothing is checked.
+    """
+    try:
+        there, _ = await _records(broker, topics)
+    except SluiceError:
+        return
+    strange = sorted(set(apps) - there.keys())
+    if there and strange:
+        raise InvalidInputError(
+            "--app",
+            f"{', '.join(strange)}: not served by this system, which serves {', '.join(sorted(there))}; ask for one of "
+            "these, or start every stage with SLUICE_APPS naming the apps you want",
+        )
 
 
 async def _records(broker: Broker, topics: Topics) -> tuple[Mapping[str, bytes], int]:

@@ -9,6 +9,8 @@ Rules.
   of its stream are counted.
 - Apps come and go while it runs (``registered``); of a retired one every query is refused, none is left without an end.
 - ``activated`` is told of each plan whose capacity is ready, for policies that depend on what is hosted.
+- What nobody would read is not let in: ``routed`` says which apps have a router (``stages.routed``). That an app has
+  none is logged and announced, and its queries are rejected (``nothing_routes``).
 - Demand is counted here in rows, the unit of batches and capacity, whatever becomes of the query later, and told twice
   a second.
 """
@@ -36,6 +38,7 @@ from stages.dedupe import DedupeWindow
 from stages.exactly_once import ExactlyOnce
 from stages.intake import Intake
 from stages.outbox import Outbox
+from stages.routed import RoutedApps, advice
 from stages.telemetry import Telemetry
 from stages.tracing import Tracing
 from stages.wakes import Wakes
@@ -46,6 +49,8 @@ from streams.topics import Topics
 log = logging.getLogger(__name__)
 
 _TELL_EVERY = 0.5
+_LOOK_EVERY = 0.1
+"""Seconds between looks for queries that were held for long enough, and for apps that nothing routes."""
 
 
 class AdmissionStage:
@@ -67,9 +72,11 @@ class AdmissionStage:
         max_in_flight: int = 4000,
         exactly_once: Callable[[str], ExactlyOnce] | None = None,
         activated: Callable[[str, Plan], None] | None = None,
+        routed: RoutedApps | None = None,
         telemetry: Telemetry | None = None,
     ) -> None:
         telemetry = telemetry or Telemetry()
+        self._routed = routed
         self._meters, self._tracing = telemetry.meters, telemetry.tracing
         self._apps = {topics.queries(name): app for name, app in apps.items()}
         self._broker = broker
@@ -106,6 +113,9 @@ class AdmissionStage:
         """Admit until ``stop``, then drain."""
         await self._outbox.start()
         tasks = [asyncio.create_task(self._tell_demand())]
+        if self._routed is not None:
+            routers = Follower(self._broker, self._topics.routers, self._on_router, start_at="end")
+            tasks += [asyncio.create_task(work) for work in (routers.run(stop), self._look(self._routed))]
         if self._activations:
             plans = Follower(self._broker, self._topics.plan, self._on_plan)
             acks = Follower(self._broker, self._topics.acks, self._on_acknowledged)
@@ -132,6 +142,8 @@ class AdmissionStage:
             self._classes.setdefault(name, Counter())
             if self._activated is not None:
                 self._activations.setdefault(name, Activation(name))
+        if self._routed is not None:
+            self._routed.watch(served.apps, self._clock.monotonic())
         self._retired = frozenset(app.name for app in self._apps.values() if app.name not in served.apps)
         await self._intake.subscribe(sorted(self._apps))
 
@@ -173,8 +185,7 @@ class AdmissionStage:
         for action in self._policy.handle(Arrived(query), now):
             match action:
                 case Accept():
-                    self._meters.add("sluice_queries_admitted", app.name)
-                    self._post(self._topics.admitted(app.name), codec.encode_admitted(message), record)
+                    self._let_in(record, app, message, now)
                 case Reject(_, reason, detail):
                     self._end(record, query, OutcomeKind.REJECTED, now, reason, detail)
                 case Announce(subject, state):
@@ -184,6 +195,22 @@ class AdmissionStage:
                     self._post(self._topics.admitted(app.name), codec.encode_admitted(message), record)
                 case Expire():
                     self._end(record, query, OutcomeKind.EXPIRED, now)
+
+    def _let_in(self, record: Record, app: App, message: codec.QueryMessage, now: float) -> None:
+        query = message.query
+
+        def go() -> None:
+            self._meters.add("sluice_queries_admitted", app.name)
+            self._post(self._topics.admitted(app.name), codec.encode_admitted(message), record)
+
+        def give_up() -> None:
+            at = self._clock.wall()
+            self._end(record, query, OutcomeKind.REJECTED, at, Reason.NOTHING_ROUTES, advice(app.name))
+
+        if self._routed is None:
+            go()
+        else:
+            self._routed.offer(app.name, self._clock.monotonic(), query.deadline - now, go, give_up)
 
     def _count(self, app: App, query: Query) -> None:
         self._counts[app.name] += query.rows
@@ -251,6 +278,21 @@ class AdmissionStage:
                 self._outbox.post(self._topics.demand, value, key=app.encode())
                 self._counts[app] = 0
                 self._classes[app].clear()
+
+    # -- who routes
+
+    def _on_router(self, record: Record) -> None:
+        if record.value is not None and self._routed is not None:
+            self._routed.heard(control.decode_router(record.value), self._clock.monotonic())
+
+    async def _look(self, routed: RoutedApps) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_EVERY)
+            for said in routed.looked(self._clock.monotonic()):
+                missing = said.state == "nothing_routes"
+                log.log(logging.WARNING if missing else logging.INFO, "%s", said.detail)
+                self._meters.add("sluice_announcements", self.name, said.state)
+                self._outbox.post(self._topics.status, control.encode_announce(said), key=said.subject.encode())
 
     # -- plans, for policies that depend on what is hosted
 

@@ -3,7 +3,7 @@
 A request becomes a query record; its outcome, when it comes by the result topic, the response. The front decides
 nothing and holds nothing but the requests that wait. A model is an app; its versions are its variants, and a request
 to one names it. Status: 200 answered (also late, marked), 400 rejected, 404 unknown app or version, 408 too slow,
-413 too large, 500 failed, 503 dropped or too many waiting, 504 expired.
+413 too large, 500 failed, 503 dropped, not routed or too many waiting, 504 expired.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from aiohttp import web
 from domain.app import App
 from domain.clock import Clock
 from domain.errors import InvalidInputError, SluiceError
-from domain.outcome import Outcome, OutcomeKind
+from domain.outcome import Outcome, OutcomeKind, Reason
 from domain.query import QueryKey
 from domain.tensor import TensorSpec
 from profiles.catalogue import Catalogue
@@ -275,7 +275,7 @@ class HttpStage:
 
     def _respond(self, message: codec.OutcomeMessage, asked: Asked) -> web.Response:
         outcome: Outcome = message.outcome
-        status = _STATUS[outcome.kind]
+        status = 503 if outcome.reason == Reason.NOTHING_ROUTES else _STATUS[outcome.kind]
         if status == 200:
             made, json_length = respond(message.body, asked)
             if json_length is None:

@@ -176,6 +176,7 @@ class LiveView:
             "p99_ms": _quantile(latencies, 0.99),
             "promised": app.promise.active,
             "state": self._states.get(f"app:{name}"),
+            "routed": self._states.get(f"routing:{name}") != "nothing_routes",
         }
 
     def _known_devices(self, plan: Plan | None) -> list[str]:

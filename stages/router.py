@@ -4,6 +4,7 @@ Rules.
 - Routes by the newest plan whose capacity is ready (Activation decides that, the routing policy the device).
 - Until a plan that speaks of the app is active (it may have been registered just now), queries are held, and expire by
   a timer; what is held counts as in flight, so that no more is read than the limit.
+- Twice a second it tells that it lives, also one that stands by: what nobody would read is not let in.
 - A query past its deadline gets its outcome here. Not so one of an app with a promise: it goes on to the worker, where
   its stream's misses are counted; what must be missed here all the same (no capacity, no plan) is announced first.
 """
@@ -43,6 +44,7 @@ _SWEEP = 0.05
 """Seconds between looks for held queries that expire."""
 _ASK_AGAIN = 1.0
 """Seconds after which a variant that is still missing is asked for again."""
+_ALIVE_EVERY = 0.5
 
 
 Wanted = Callable[[Query], str | None]
@@ -149,7 +151,7 @@ class RouterStage:
             Follower(self._broker, self._topics.devices_metrics, self._on_heartbeat, start_at="end"),
         ]
         tasks = [asyncio.create_task(f.run(stop)) for f in followers]
-        tasks.append(asyncio.create_task(self._expire_held()))
+        tasks += [asyncio.create_task(work) for work in (self._expire_held(), self._tell_alive())]
         try:
             await self._intake.run(self._take, stop, beside=tasks)
         finally:
@@ -258,6 +260,12 @@ class RouterStage:
     def _post(self, topic: str, message: codec.Message, record: Record, *, partition: int | None = None) -> None:
         letter = Letter(topic, message.value, message.key, message.headers, partition)
         self._intake.answer(record, self._outbox, letter)
+
+    async def _tell_alive(self) -> None:
+        """Admission takes queries in for those who read them."""
+        while True:
+            self._outbox.post(self._topics.routers, control.encode_router(self.app), key=self.app.encode())
+            await asyncio.sleep(_ALIVE_EVERY)
 
     async def _expire_held(self) -> None:
         while True:

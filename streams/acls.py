@@ -40,10 +40,10 @@ def rules(topics: Topics, apps: Sequence[str]) -> tuple[Rule, ...]:
     results = [topics.results(app) for app in apps]
     work = f"{prefix}.device."
     found = [
-        *_on("admission", "Read", [*queries, topics.plan, topics.acks, topics.registry]),
+        *_on("admission", "Read", [*queries, topics.plan, topics.acks, topics.registry, topics.routers]),
         *_on("admission", "Write", [*admitted, *results, topics.dead_letters, topics.demand, topics.status]),
         *_on("router", "Read", [*admitted, topics.plan, topics.acks, topics.devices_metrics, topics.registry]),
-        *_on("router", "Write", [*results, topics.dead_letters, topics.status, topics.turns]),
+        *_on("router", "Write", [*results, topics.dead_letters, topics.status, topics.turns, topics.routers]),
         Rule("router", "topic", work, ("Write",), prefixed=True),
         *_on("worker", "Read", [*results, topics.plan, topics.policies, topics.turns, topics.registry]),
         *_on("worker", "Write", [*results, *admitted, topics.dead_letters, topics.acks, topics.status]),
@@ -69,7 +69,7 @@ def rules(topics: Topics, apps: Sequence[str]) -> tuple[Rule, ...]:
         *_on("demand", "Write", [topics.demand_windows]),
         Rule("demand", "topic", f"{topics.demand_group}-", ("Create", "Read", "Write"), prefixed=True),
         Rule("demand", "group", topics.demand_group, ("Read",)),
-        *_on("client", "Read", [*results, topics.status]),
+        *_on("client", "Read", [*results, topics.status, topics.registry]),
         *_on("client", "Write", queries),
         *_on("operator", "Read", [topics.registry, topics.plan, topics.acks]),
         *_on("operator", "Write", [topics.registry]),

@@ -131,6 +131,19 @@ def decode_turns(value: bytes) -> TurnsTold:
     return _turns.json("turns", value)
 
 
+def encode_router(app: str) -> bytes:
+    """For the topic of routers, keyed by app: one of ``app`` lives."""
+    return orjson.dumps({"app": app})
+
+
+def decode_router(value: bytes) -> str:
+    """The app that is routed, from the topic of routers."""
+    app = decode_state(value).get("app")
+    if not isinstance(app, str) or not app:
+        raise InvalidInputError("router.app", f"{app!r:.60}; give the app that is routed")
+    return app
+
+
 def encode_acknowledged(acknowledged: PlanAcknowledged) -> bytes:
     """For the acknowledgement topic, keyed by device."""
     return _acknowledged.adapter.dump_json(acknowledged)

@@ -19,6 +19,7 @@ _CARRIES = {
     "metrics.demand-windows": ("app", "The same by half seconds, the last seconds of each app; made by Faust."),
     "metrics.devices": ("device", "Heartbeats: queue, utilisation, loaded variants, measured latencies."),
     "metrics.turns": ("app", "Turns given to workers so far, where selection tables tell phases apart."),
+    "metrics.routers": ("app", "Routers that live, twice a second."),
     "control.plan": ("`plan`", "The newest plan, with epoch and fences."),
     "control.policies": ("table", "Selection tables."),
     "control.registry": ("name", "Apps, variants, profiles."),

@@ -84,6 +84,11 @@ class Topics:
         return f"{self.prefix}.metrics.turns"
 
     @property
+    def routers(self) -> str:
+        """Routers that live; key: app."""
+        return f"{self.prefix}.metrics.routers"
+
+    @property
     def plan(self) -> str:
         """Plan epochs; compacted."""
         return f"{self.prefix}.control.plan"
@@ -196,6 +201,7 @@ class Topics:
             TopicSpec(name=self.demand, partitions=demand_partitions, retention_s=metrics_retention_s),
             TopicSpec(name=self.devices_metrics, retention_s=metrics_retention_s),
             TopicSpec(name=self.turns, retention_s=metrics_retention_s),
+            TopicSpec(name=self.routers, retention_s=metrics_retention_s),
             TopicSpec(name=self.demand_windows, compacted=True),
         ]
         specs += [TopicSpec(name=name, compacted=True, max_message_bytes=max_message_bytes) for name in self.control]

@@ -14,11 +14,15 @@ from sluice.catalogue import open_catalogue
 from sluice.client import Answer, tensors_of
 from sluice.commands.results import line
 from sluice.console import EXIT_FAILED, JsonOption, one_line_errors, out, print_json
-from sluice.places import asking, live_server
+from sluice.places import asking, connected, live_server
+from sluice.registry_topic import check_served
 from sluice.settings import Settings, load
 from sluice.supply import app_samples
+from streams.topics import Topics
 
 _MAX_FILE = 64 << 20
+_PATIENCE = 15.0
+"""Seconds beyond what the query asks for that its outcome is waited for."""
 
 
 def register(app: typer.Typer) -> None:
@@ -43,8 +47,10 @@ def infer(
     given = {name: value for name, value in parameters.items() if value is not None}
     with one_line_errors():
         chosen = load(settings, prefix=prefix)
+        url = _url(chosen, broker)
+        asyncio.run(_check_served(url, chosen, app))
         tensors, label = _tensors(chosen, app, inputs, sample)
-        answer = asyncio.run(_ask(_url(chosen, broker), chosen, app, tensors, given))
+        answer = asyncio.run(_ask(url, chosen, app, tensors, given))
     outputs = {name: array.tolist() for name, array in answer.outputs.items()}
     if as_json:
         print_json({"outcome": answer.outcome, "outputs": outputs, "label": label})
@@ -100,8 +106,17 @@ def _url(settings: Settings, broker: str | None) -> str:
     return f"memory+{address}"
 
 
+async def _check_served(url: str, settings: Settings, app: str) -> None:
+    broker = connected(settings, url)
+    try:
+        await check_served(broker, Topics(settings.prefix), [app])
+    finally:
+        await broker.close()
+
+
 async def _ask(
     url: str, settings: Settings, app: str, tensors: tuple[Tensor, ...], parameters: dict[str, Any]
 ) -> Answer:
-    async with asking(settings, url) as client:
+    patience = _PATIENCE + 1e-3 * float(parameters.get("latency_ms", 0.0))
+    async with asking(settings, url, timeout=patience) as client:
         return await client.infer(app, tensors, **parameters)

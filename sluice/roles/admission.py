@@ -14,6 +14,7 @@ from policies.batching.duty_cycle import turn_of
 from policies.protocols import AdmissionPolicy
 from stages.admission import AdmissionStage
 from stages.dedupe import DedupeWindow
+from stages.routed import RoutedApps
 from streams import codec
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def admission_stage(system: "System", apps: "Sequence[str]") -> AdmissionStage:
             max_latency_s=limits.max_latency_s,
         ),
         dedupe=DedupeWindow(limits.dedupe_window_s, limits.dedupe_entries),
+        routed=RoutedApps(apps, system.clock.monotonic()),
         source=f"admission-{uuid.uuid4().hex[:12]}",
         member=system.settings.member,
         telemetry=system.telemetry,

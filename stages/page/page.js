@@ -100,7 +100,9 @@ function render() {
   }
   const alive = shown.devices.filter((device) => device.alive).length;
   const unsafe = shown.apps.filter((app) => app.state === "safe_mode");
-  if (!shown.plan) health("warn", "no plan yet");
+  const unrouted = shown.apps.filter((app) => !app.routed);
+  if (unrouted.length) health("bad", `nothing routes ${unrouted.map((app) => app.name).join(", ")}`);
+  else if (!shown.plan) health("warn", "no plan yet");
   else if (unsafe.length) health("bad", `safe mode: ${unsafe.map((app) => app.name).join(", ")}`);
   else if (alive < shown.devices.length) health("warn", `${shown.devices.length - alive} of ${shown.devices.length} devices silent`);
   else health("ok", "live");
