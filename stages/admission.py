@@ -289,8 +289,7 @@ class AdmissionStage:
         while True:
             await asyncio.sleep(_LOOK_EVERY)
             for said in routed.looked(self._clock.monotonic()):
-                missing = said.state == "nothing_routes"
-                log.log(logging.WARNING if missing else logging.INFO, "%s", said.detail)
+                log.warning("%s", said.detail)
                 self._meters.add("sluice_announcements", self.name, said.state)
                 self._outbox.post(self._topics.status, control.encode_announce(said), key=said.subject.encode())
 

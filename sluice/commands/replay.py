@@ -16,6 +16,7 @@ from simulator.arrivals.spec import TraceSpec
 from sluice.catalogue import open_catalogue
 from sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, print_json
 from sluice.places import connected, live_server
+from sluice.registry_topic import check_served
 from sluice.sending import Sender, Sent
 from sluice.settings import Settings, describe, load
 from sluice.supply import app_samples
@@ -121,6 +122,7 @@ async def _replay(
     producer = broker.producer()
     try:
         await producer.start()
+        await check_served(broker, Topics(settings.prefix), apps)
         columns = (TextColumn("replay"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=err, transient=True) as progress:
             task = progress.add_task("replay", total=None)

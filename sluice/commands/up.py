@@ -7,7 +7,9 @@ from shutil import rmtree
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
+from domain.errors import InvalidInputError
 from sluice.catalogue import open_catalogue
 from sluice.commands.variants import nothing_to_scale_with
 from sluice.console import err, one_line_errors
@@ -15,6 +17,7 @@ from sluice.ending import Ending, bounded_end
 from sluice.logs import show_logs
 from sluice.places import new_run_folder
 from sluice.process import serve, system, use_descriptors
+from sluice.registry_topic import check_served
 from sluice.settings import Settings, load
 from sluice.wiring import ROLES, System
 from stages.beside import beside
@@ -30,6 +33,10 @@ _TOLD = {
     "metrics": "metrics on {}/metrics",
     "demand": "demand by windows on {0}/demand, the plan on {0}/plan",
 }
+
+
+_PLANNER_STARTS = 2.0
+"""Seconds after which the registry is looked at: the planner may have been started just now."""
 
 
 def register(app: typer.Typer) -> None:
@@ -74,6 +81,8 @@ async def _in_order(serving: Coroutine[Any, Any, None], ending: Ending) -> None:
 async def _up(
     settings: Settings, roles: list[str], apps: list[str], devices: list[str], told: Callable[[], None]
 ) -> None:
+    if apps and (not roles or "planner" in roles):  # what is planned is what the system serves: the registry says so
+        settings = settings.model_copy(update={"apps": tuple(apps)})
     catalogue, models = open_catalogue(settings, apps)
     folder = new_run_folder(settings)
     try:
@@ -82,7 +91,8 @@ async def _up(
         ) as built:
             stages = built.stages(roles, apps=apps, devices=devices)
             started = asyncio.Event()
-            async with beside([_tell(built, stages, roles, started)]):
+            telling = [_tell(built, stages, roles, started), _tell_strangers(built, roles, apps, started)]
+            async with beside(telling):
                 await serve(built, stages, started.set, told)
     finally:
         if settings.broker == "memory://" and not settings.record and not (folder / MANIFEST).exists():
@@ -108,7 +118,21 @@ async def _tell(built: System, stages: Sequence[Stage], roles: Sequence[str], st
         await front.bound.wait()
     names = ", ".join(stage.name for stage in stages)
     err.print(f"[bold]sluice[/] {names} on {built.broker.url}; Ctrl-C stops", soft_wrap=True)
+    if built.settings.apps:
+        err.print(f"only the apps that are named: {', '.join(built.settings.apps)}", highlight=False, soft_wrap=True)
     for app in (name for name in built.apps if len(built.catalogue.of_app(name)) == 1 and not roles):
         err.print(f"[yellow]{nothing_to_scale_with(app)}[/]", highlight=False, soft_wrap=True)
     for front in fronts:
         err.print(_TOLD[front.name].format(front.address), soft_wrap=True)
+
+
+async def _tell_strangers(built: System, roles: Sequence[str], apps: Sequence[str], started: asyncio.Event) -> None:
+    """Warn where this process is for apps that the system, as its planner says, does not serve."""
+    await started.wait()
+    if not roles or "planner" in roles:
+        return
+    await asyncio.sleep(_PLANNER_STARTS)
+    try:
+        await check_served(built.broker, built.topics, apps or tuple(built.apps))
+    except InvalidInputError as error:
+        err.print(f"[yellow]{escape(error.problem)}[/]", highlight=False, soft_wrap=True)

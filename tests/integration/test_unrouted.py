@@ -65,4 +65,4 @@ async def test_what_nothing_routes_is_rejected_with_the_remedy_and_answered_once
             stop.set()
             await asyncio.gather(other, late)
     warned = [record.getMessage() for record in caplog.records]
-    assert [line for line in warned if "nothing routes" in line] == [announced.detail]
+    assert [line for line in warned if "toy" in line] == [announced.detail, "a router of toy lives"]
