@@ -3,9 +3,9 @@
     python bench/proteus_figures.py 4 --out reports/proteus
     python bench/proteus_figures.py all --quick
 
-4 end to end, 5 bursts, 6 batching by arrival process, 7 ablation, 8 SLOs, 9 by family, 10 solver cost. Baselines at
-their papers' word and mended, side by side. Each writes figure-N.html, .png and .json. Needs the papers' data: set
-SLUICE_DATA.
+4 end to end, 5 bursts, 6 batching by arrival process, 7 ablation, 8 SLOs, 9 by family, 10 solver cost; loads: 4 again
+with loads of 1, 5 and 15 s. Baselines at their papers' word and mended, side by side. Each writes figure-N.html, .png
+and .json. Needs the papers' data: set SLUICE_DATA.
 """
 
 import argparse
@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.proteus.ablation import figure_7
 from bench.proteus.arrival_processes import figure_6
 from bench.proteus.end_to_end import figure_4, figure_5, figure_9
+from bench.proteus.load_times import figure_loads
 from bench.proteus.pages import Options, Result, write
 from bench.proteus.slos import figure_8
 from bench.proteus.solver_cost import figure_10
@@ -33,6 +34,7 @@ FIGURES: Mapping[str, Callable[[Options], Result]] = {
     "8": figure_8,
     "9": figure_9,
     "10": figure_10,
+    "loads": figure_loads,
 }
 
 

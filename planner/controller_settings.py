@@ -7,7 +7,7 @@ from domain.profile import Quantile
 from planner.demand import DemandSettings
 from planner.geometry.changes import ChangeSettings
 from planner.latency import LatencySettings
-from planner.problem import Capacity
+from planner.problem import SWITCHING_WEIGHT, Capacity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class ControllerSettings:
     capacity: Capacity = "best-batch"
     quantile: Quantile = "median"
     variants_per_device: int | None = 1
-    switching_weight: float = 0.0
+    switching_weight: float = SWITCHING_WEIGHT
     max_loads: int | None = None
     money_weight: float = 0.0
     budget: float | None = None

@@ -32,6 +32,7 @@ class Outlook:
         self._classes = DemandEstimator(settings.demand)
         self._factors = LatencyFactors(catalogue, settings.quantile, settings.latency)
         self._failed: dict[tuple[str, str], float] = {}
+        self._hosts: dict[str, tuple[frozenset[tuple[str, str, tuple[str, ...]]], float]] = {}
 
     @property
     def catalogue(self) -> Catalogue:
@@ -97,11 +98,23 @@ class Outlook:
             latency_factor=self._factors.factors,
             variants_per_device=s.variants_per_device or self._enough(devices),
             switching_weight=s.switching_weight,
+            stood=self._stood(previous, now),
             max_loads=s.max_loads,
             money_weight=s.money_weight,
             budget=s.budget,
             strict_on_demand=s.strict_on_demand,
         )
+
+    def _stood(self, previous: tuple[Placement, ...], now: float) -> dict[str, float]:
+        """Seconds since each app was seen with other hosts than ``previous`` has."""
+        hosts: dict[str, set[tuple[str, str, tuple[str, ...]]]] = {app: set() for app in self._catalogue.apps}
+        for p in previous:
+            hosts.setdefault(p.app, set()).add((p.device, p.slice, p.variants))
+        for app, mine in hosts.items():
+            if app not in self._hosts or self._hosts[app][0] != mine:
+                self._hosts[app] = (frozenset(mine), now)
+        self._hosts = {app: self._hosts[app] for app in sorted(hosts)}
+        return {app: now - since for app, (_, since) in self._hosts.items()}
 
     def _enough(self, devices: Sequence[Device]) -> int:
         """Variants a unit must hold for every app to be hosted: one where there are as many units as apps."""

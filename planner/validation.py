@@ -33,6 +33,8 @@ def check(problem: Problem, *, by_slo: bool = False) -> None:
     for (variant, device_type), factor in problem.latency_factor.items():
         _number(f"latency_factor[{variant}@{device_type}]", factor, above=0.0)
     _number("switching_weight", problem.switching_weight, at_least=0.0)
+    for app, seconds in problem.stood.items():
+        _number(f"stood[{app}]", seconds, at_least=0.0)
     _number("money_weight", problem.money_weight, at_least=0.0)
     _number("strict_on_demand", problem.strict_on_demand, at_least=0.0)
     if problem.strict_on_demand > 1.0:

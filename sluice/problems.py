@@ -19,7 +19,7 @@ from domain.app import QueryClass
 from domain.device import WHOLE, Device
 from domain.errors import ConfigurationError, InvalidInputError
 from domain.plan import Placement
-from planner.problem import AppDemand, Problem
+from planner.problem import SWITCHING_WEIGHT, AppDemand, Problem
 from profiles.catalogue import Catalogue
 from profiles.folder import load_catalogue
 from profiles.proteus_csv import DEVICE_TYPES, load_proteus
@@ -79,7 +79,7 @@ class ProblemFile(_Part):
     capacity: Literal["best-batch", "largest-batch"] = "best-batch"
     quantile: Literal["median", "p95"] = "median"
     variants_per_device: int = Field(default=1, ge=1, le=4)
-    switching_weight: NonNegative = 0.0
+    switching_weight: NonNegative = SWITCHING_WEIGHT
     max_loads: int | None = Field(default=None, ge=0)
     money_weight: NonNegative = 0.0
     budget: NonNegative | None = None

@@ -15,6 +15,7 @@ from domain.device import Device
 from domain.errors import ConfigurationError
 from executors.devices.fake import fake_gpus
 from planner.geometry.tables import TABLES
+from planner.problem import SWITCHING_WEIGHT
 from sluice.access import (
     HttpSettings,
     KafkaSection,
@@ -131,7 +132,7 @@ class PlannerSettings(_Section):
     ``headroom``: factor on demand, the same for all apps (by default each app's own, from its variance).
     ``variants_per_device``: hosted at most on one device, where several pay (None: one; where there are more apps than
     devices, as many as it takes to host every app, by ``allocation`` on GPUs that stay as they are cut).
-    ``switching_weight``: accuracy (0..1) that a second of loading everywhere is worth; ``max_loads``: slices loaded
+    ``switching_weight``: of the price of a load (0: loads are free); ``max_loads``: slices loaded
     anew a plan. ``money_weight``: accuracy that a unit of price an hour is worth; ``budget_per_hour``: of all
     devices in use; ``strict_on_demand``: part (0..1) of what is served of strict demand that is kept off spot
     devices. ``demand``: "plain" takes admission's counts as they come, "faust" the windows that stages ``demand``
@@ -151,7 +152,7 @@ class PlannerSettings(_Section):
     quantile: Literal["median", "p95"] = "p95"
     headroom: float | None = Field(default=None, ge=1.0, allow_inf_nan=False)
     variants_per_device: int | None = Field(default=None, ge=1, le=8)
-    switching_weight: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    switching_weight: float = Field(default=SWITCHING_WEIGHT, ge=0, allow_inf_nan=False)
     max_loads: int | None = Field(default=None, ge=0)
     money_weight: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     budget_per_hour: float | None = Field(default=None, ge=0, allow_inf_nan=False)

@@ -41,9 +41,12 @@ class Options:
 
 @dataclass(frozen=True)
 class Result:
-    """A figure. ``drawings``: (caption, plot); the first one is the PNG. ``rows``: everything measured."""
+    """A figure; ``number``: in the paper, or a name. ``drawings``: (caption, plot); the first one is the PNG.
 
-    number: int
+    ``rows``: everything measured.
+    """
+
+    number: int | str
     title: str
     intro: str
     drawings: Sequence[tuple[str, Drawing]]
@@ -108,7 +111,7 @@ def write(result: Result, options: Options, command: str, took_s: float) -> Path
     if options.seeds > 1:
         ran += f" to {options.seed + options.seeds - 1}"
     text = page(
-        f"Proteus, Fig. {result.number}: {result.title}",
+        f"Proteus, {'Fig. ' if isinstance(result.number, int) else ''}{result.number}: {result.title}",
         intro=result.intro,
         figures=[Figure(caption, svg(drawing)) for caption, drawing in result.drawings],
         tables=result.tables,

@@ -58,9 +58,10 @@ def build(
         keep = held.get(key, set()) if pruned else set(problem.catalogue.variants)
         for host in _hosts(problem, key, by_app, variants, keep):
             load = sum(c.load_s for c in host.members)
+            stood = min(problem.stood.get(c.variant.app, 0.0) for c in host.members)
             for candidate in host.members:
                 serves.extend(_serves(len(hosts), candidate, demands, best))
-            hosts.append(Host(p, host.names, loaded.get((key, host.names), 0), load))
+            hosts.append(Host(p, host.names, loaded.get((key, host.names), 0), load, stood))
     return Program(
         demands=demands,
         pools=keys,

@@ -87,8 +87,7 @@ class _State:
         self._target = np.zeros(shape, dtype=np.int64)
         self._giver = np.zeros(shape, dtype=np.int64)
         self._pair: dict[tuple[int, int], tuple[int, int]] = {}
-        total = max(1, int(program.pool_count.sum()))
-        self._load_price = program.switching_weight * program.load_s / total
+        self._load_price = program.load_price
         self._money = program.money_weight * program.price
         for a in range(len(self._apps)):
             self._look(a)

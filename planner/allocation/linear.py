@@ -65,7 +65,7 @@ class Matrix:
         self._host_column[with_column] = serves + np.arange(len(with_column))
         at = serves + len(with_column)
         self._load_column = np.full(hosts, -1, dtype=np.int64)
-        if program.switching_weight > 0 or program.max_loads is not None:
+        if program.load_price.any() or program.max_loads is not None:
             self._load_column = at + np.arange(hosts)
             at += hosts
         self._served_column = at + np.arange(demands)
@@ -173,9 +173,8 @@ class Matrix:
             c[self._served_column] += goal.served
         c[self._phi_column] = goal.phi
         if goal.prices and len(p.hosts):
-            units = max(1, int(p.pool_count.sum()))
-            if p.switching_weight > 0:
-                c[self._load_column] -= p.switching_weight * p.load_s / units
+            if p.load_price.any():
+                c[self._load_column] -= p.load_price
             if p.money_weight > 0:
                 c[self._host_column] -= p.money_weight * p.price
         return c

@@ -63,7 +63,8 @@ class AllocationPlanner:
     def allocate(self, problem: Problem) -> Allocation:
         """Always an allocation; raises InvalidInputError for input that is not finite or out of range."""
         check(problem)
-        pools = group_units(problem.devices, problem.previous, by_price=problem.by_price)
+        priced = problem.switching_weight > 0.0
+        pools = group_units(problem.devices, problem.previous, by_price=problem.by_price, by_held=priced)
         sizes, loaded = {k: len(u) for k, u in pools.items()}, count_loaded(pools)
         program = build(replace(problem, variants_per_device=1), sizes, loaded)
         try:

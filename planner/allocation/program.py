@@ -6,6 +6,12 @@ Rules:
 - A host is a set of variants that a unit of a pool may hold; n_h (integer) units hold it. A serve is one demand
   answered by one variant of a host; f_s in [0, 1] is the share of the demand answered there. A unit has one second a
   second: sum over its serves of need_s * f_s <= n_h, need_s = headroom * demand / throughput, and f_s <= n_h.
+- Loads: a unit that is given another variant takes an average unit's part of all demand, 1 / units, away from where it
+  was. Once that demand returns it has no place until something was loaded again: for load_s_h seconds, less the
+  ``NOTICED`` ones that it takes to be seen anyhow. What is gained lasts until then: as long again as the app's hosts
+  have stood (``stood``), at least ``CALM`` seconds. So a load costs, in the objective, ``switching_weight`` x
+  (load_s_h - NOTICED) / units / max(CALM, stood). Units that hold nothing displace nothing: it counts by the part of a
+  pool that holds something (``group_units`` may keep the two apart).
 - Money: sum of price_h * n_h <= budget. A core on demand: of what is served of a strict demand, at least the part
   ``strict_on_demand`` is served by units that are not spot.
 - Everything is sorted by name: the order in which apps or devices are listed changes nothing.
@@ -29,12 +35,16 @@ from planner.problem import AppDemand
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+NOTICED = 1.0
+"""Seconds after which a burst is seen: two counts."""
+CALM = 10.0
+"""Seconds that what a plan gains is expected to last, at least."""
 
 
 class PoolKey(NamedTuple):
     """What makes units interchangeable. ``type``: what profiles are filed under.
 
-    ``device``: set where units are not to be taken as interchangeable.
+    ``device``: set where units are not to be taken as interchangeable. ``empty``: they hold nothing, where that counts.
     """
 
     type: str
@@ -42,6 +52,7 @@ class PoolKey(NamedTuple):
     price: float = 0.0
     spot: bool = False
     device: str = ""
+    empty: bool = False
 
 
 class Unit(NamedTuple):
@@ -64,12 +75,16 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A set of variants that units of ``pool`` may hold, sorted by name. ``loaded``: units that hold it now."""
+    """A set of variants that units of ``pool`` may hold, sorted by name. ``loaded``: units that hold it now.
+
+    ``stood``: seconds since its app was last given other hosts (of several apps the least).
+    """
 
     pool: int
     variants: tuple[str, ...]
     loaded: int
     load_s: float
+    stood: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +165,17 @@ class Program:
         return np.array([h.load_s for h in self.hosts], dtype=np.float64)
 
     @cached_property
+    def load_price(self) -> Floats:
+        """What giving one unit to a host costs, in the objective, by host."""
+        holding = np.zeros(len(self.pools))
+        np.add.at(holding, self.host_pool, self.loaded)
+        part = np.minimum(1.0, holding / np.maximum(1, self.pool_count))
+        slow = np.maximum(0.0, self.load_s - NOTICED)
+        lasts = np.array([max(CALM, h.stood) for h in self.hosts])
+        units = max(1, int(self.pool_count.sum()))
+        return np.asarray(self.switching_weight * slow / units / lasts * part[self.host_pool])
+
+    @cached_property
     def pool_count(self) -> Ints:
         """Units by pool."""
         return np.array(self.counts, dtype=np.int64)
@@ -198,7 +224,10 @@ class Program:
     def priced(self) -> bool:
         """Whether loads or money count, so that host counts need columns of their own."""
         return (
-            self.switching_weight > 0 or self.max_loads is not None or self.money_weight > 0 or self.budget is not None
+            bool(self.load_price.any())
+            or self.max_loads is not None
+            or self.money_weight > 0
+            or self.budget is not None
         )
 
     def affordable(self, units: Ints) -> bool:

@@ -56,9 +56,7 @@ def evaluate(program: Program, units: Ints) -> Whole:
 
 def prices(program: Program, units: Ints) -> float:
     """What loads and money cost, in accuracy."""
-    loads = np.maximum(0, units - program.loaded)
-    total = max(1, int(program.pool_count.sum()))
-    cost = program.switching_weight * float(loads @ program.load_s) / total if len(units) else 0.0
+    cost = float(np.maximum(0, units - program.loaded) @ program.load_price) if len(units) else 0.0
     if program.money_weight > 0 and len(units):
         cost += program.money_weight * float(units @ program.price)
     return cost

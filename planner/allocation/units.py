@@ -8,11 +8,17 @@ from planner.allocation.program import PoolKey, Unit
 
 
 def group_units(
-    devices: Iterable[Device], previous: Iterable[Placement], *, by_price: bool = False, by_device: bool = False
+    devices: Iterable[Device],
+    previous: Iterable[Placement],
+    *,
+    by_price: bool = False,
+    by_device: bool = False,
+    by_held: bool = False,
 ) -> dict[PoolKey, list[Unit]]:
     """Units by pool, pools and units sorted.
 
-    ``by_price``: spot and dear devices are pools of their own. ``by_device``: every unit is.
+    ``by_price``: spot and dear devices are pools of their own. ``by_device``: every unit is. ``by_held``: those that
+    hold nothing are, as loading them displaces nothing.
     """
     held: dict[tuple[str, str], set[str]] = {}
     for placement in previous:
@@ -23,8 +29,9 @@ def group_units(
             memory = device.memory_bytes if part.profile == WHOLE else part.memory_bytes
             price, spot = (device.price, device.spot) if by_price else (0.0, False)
             own = f"{device.name}/{part.name}" if by_device else ""
-            key = PoolKey(profile_type(device.type, part.profile), memory, price, spot, own)
             loaded = held.get((device.name, part.name))
+            empty = by_held and not loaded
+            key = PoolKey(profile_type(device.type, part.profile), memory, price, spot, own, empty)
             unit = Unit(device.name, part.name, tuple(sorted(loaded)) if loaded else ())
             pools.setdefault(key, []).append(unit)
     return dict(sorted(pools.items()))

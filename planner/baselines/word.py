@@ -1,9 +1,9 @@
 """Baselines at their papers' word, beside the mended ones: how much capacity they reckon with, and how much they add.
 
 Rules: the published systems take the largest batch whose latency is below half the SLO, whether or not it is the best
-one, and plan for the estimate plus 5 % (Proteus, sections 4 and 5, and its artifact). The mended ones, under their
-plain names, take the best batch and the headroom that they are asked for. Proteus's artifact also stops its solver at
-a gap of 0.5, where almost any feasible plan counts as optimal.
+one, plan for the estimate plus 5 %, and take loads for free (Proteus, sections 4 and 5, and its artifact). The mended
+ones, under their plain names, take the best batch, and the headroom and price of loads that they are asked for.
+Proteus's artifact also stops its solver at a gap of 0.5, where almost any feasible plan counts as optimal.
 """
 
 from dataclasses import dataclass, replace
@@ -30,7 +30,8 @@ class AtItsWord:
     def allocate(self, problem: Problem) -> Allocation:
         """What ``base`` answers to the problem as the paper would put it; raises InvalidInputError as it does."""
         demands = tuple(replace(d, headroom=HEADROOM) if d.headroom >= 1.0 else d for d in problem.demands)
-        return self.base.allocate(replace(problem, demands=demands, capacity="largest-batch"))
+        asked = replace(problem, demands=demands, capacity="largest-batch", switching_weight=0.0)
+        return self.base.allocate(asked)
 
 
 def proteus() -> AtItsWord:

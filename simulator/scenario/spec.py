@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from domain.app import QueryClass
+from planner.problem import SWITCHING_WEIGHT
 from simulator.arrivals.spec import Positive, TraceSpec
 from simulator.service import ServiceMode
 
@@ -156,7 +157,7 @@ class PlannerSpec(Section):
     capacity: Literal["best-batch", "largest-batch"] = "best-batch"
     quantile: Literal["median", "p95"] = "p95"
     variants_per_device: int = Field(default=1, ge=1, le=64)
-    switching_weight: NotNegative = 0.0
+    switching_weight: NotNegative = SWITCHING_WEIGHT
     money_weight: NotNegative = 0.0
     budget: NotNegative | None = None
     strict_on_demand: Share = 0.0

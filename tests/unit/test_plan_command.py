@@ -22,7 +22,7 @@ CATALOGUE = Catalogue.of(
     [App(name="digits", slo=0.1)],
     [Variant(name="small", app="digits", accuracy=0.8), Variant(name="large", app="digits", accuracy=0.95)],
     [
-        Profile(variant=name, device_type="cpu", points=(BatchLatency(1, s, s),), memory_bytes=memory)
+        Profile(variant=name, device_type="cpu", points=(BatchLatency(1, s, s),), memory_bytes=memory, load=5.0)
         for name, s, memory in (("small", 0.001, 10), ("large", 0.01, 100))
     ],
 )
@@ -188,8 +188,9 @@ PREVIOUS = ("--set", "previous=[{pool: cpu, variant: small, count: 2}]")
 
 
 def test_what_is_held_stays_where_loads_cost_more_than_they_gain_or_have_a_cap(problem: Path) -> None:
-    assert answer("--problem", str(problem), *PREVIOUS)["loads"] == 1
-    dear = answer("--problem", str(problem), *PREVIOUS, "--set", "switching_weight=1.0")
+    free = answer("--problem", str(problem), *PREVIOUS, "--set", "switching_weight=0")
+    assert free["loads"] == 1
+    dear = answer("--problem", str(problem), *PREVIOUS)
     capped = answer("--problem", str(problem), *PREVIOUS, "--set", "max_loads=0")
     for found in (dear, capped):
         assert found["loads"] == 0
