@@ -32,6 +32,7 @@ class Reason(StrEnum):
     DEADLINE_PAST = "deadline_past"
     INFEASIBLE = "infeasible"  # no variant meets its goals
     TOO_LARGE = "too_large"
+    RESULT_TOO_LARGE = "result_too_large"  # answered, but its topic does not take an answer of that size
     MODEL_ERROR = "model_error"
     DEVICE_LOST = "device_lost"
     SHUTDOWN = "shutdown"

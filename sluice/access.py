@@ -100,7 +100,10 @@ class LogSettings(Section):
 
 
 class KafkaSection(Section):
-    """Clients of Apache Kafka. Files are PEM. ``replication``: of topics that are created."""
+    """Clients of Apache Kafka. Files are PEM.
+
+    ``replication``, ``min_insync_replicas``: of topics that are created; None: the broker's defaults.
+    """
 
     protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     ca_file: Path | None = None
@@ -112,7 +115,8 @@ class KafkaSection(Section):
     username: str | None = None
     password: Secret = None
     password_file: Path | None = None
-    replication: int = Field(default=1, ge=1, le=16)
+    replication: int | None = Field(default=None, ge=1, le=16)
+    min_insync_replicas: int | None = Field(default=None, ge=1, le=16)
     session_timeout_s: Seconds = 10.0
     compression: Literal["gzip", "snappy", "lz4", "zstd"] | None = None
 
@@ -124,6 +128,11 @@ class KafkaSection(Section):
             )
         if (self.cert_file is None) is not (self.key_file is None):
             raise ValueError("kafka.cert_file and kafka.key_file go together")
+        if self.min_insync_replicas is not None and self.min_insync_replicas > (self.replication or 16):
+            raise ValueError(
+                f"kafka.min_insync_replicas is {self.min_insync_replicas}, more than kafka.replication, "
+                f"{self.replication}: nothing could be written; give at most as many"
+            )
         return self
 
     def settings(self) -> KafkaSettings:
@@ -134,6 +143,7 @@ class KafkaSection(Section):
                 raise ConfigurationError(f"kafka.{name}: {file} is no file; give the PEM file")
         return KafkaSettings(
             replication=self.replication,
+            min_insync_replicas=self.min_insync_replicas,
             session_timeout=self.session_timeout_s,
             compression=self.compression,
             security=KafkaSecurity(

@@ -58,7 +58,11 @@ async def announce(settings: Settings, app: str, *, wait: float = WAIT) -> Annou
         await producer.start()
         if catalogue.apps:
             promised = [name for name, known in catalogue.apps.items() if known.promise.active]
-            await broker.admin().create_topics(topics.specs([app], partitions=settings.partitions_of([app], promised)))
+            await broker.admin().create_topics(
+                topics.specs(
+                    [app], partitions=settings.partitions_of([app], promised), retention=settings.retention.retention()
+                )
+            )
             if why := await spread_over(broker.admin(), topics, promised):
                 return Announced(why=f"{url}: {why}")
         offset = await publish_catalogue(broker, producer, topics, catalogue, only=app)

@@ -4,6 +4,7 @@ Stages wait for a broker that does not answer yet, however long, and tell of it;
 """
 
 import asyncio
+import errno
 import logging
 import resource
 import signal
@@ -12,6 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from domain.errors import ConfigurationError
 from profiles.catalogue import Catalogue
 from sluice.places import connected
 from sluice.registry_topic import publish_catalogue
@@ -20,6 +22,7 @@ from sluice.wiring import System
 from stages.run import Stage, run_stages
 from stages.telemetry import Telemetry
 from stages.tracing import Tracing
+from streams.kafka import KafkaBroker
 from streams.memory import MemoryBroker
 from streams.ports import BrokerError, UnreachableError
 
@@ -30,6 +33,9 @@ _PARTING = 2.0
 """Seconds that a broker has to take its leave of us."""
 _FIRST_PAUSE = 0.5
 _LAST_PAUSE = 5.0
+_PATIENCE = 8.0
+_RETRY = 1.0
+"""Seconds for which, and after which, topics are dumped again to a disk that is full."""
 
 
 @asynccontextmanager
@@ -50,19 +56,43 @@ async def system(
     broker = connected(settings)
     producer = broker.producer()
     built = System(settings, catalogue, models, broker, producer, run_folder, Telemetry(tracing=traced))
+    if isinstance(broker, KafkaBroker):
+        broker.on_unreadable = built.notices.unreadable
     try:
         if connect:
-            await producer.start()
-            await built.create_topics()
+            await _connect(built)
         yield built
     finally:
         built.close()
+        await built.notices.stop()
         if traced is not None:
             traced.close()
         await _within(_PARTING, producer.stop())
         if isinstance(broker, MemoryBroker) and any(map(built.topics.is_queries, broker.written())):
-            broker.dump(run_folder)
+            await _keep(broker, run_folder)
         await _within(_PARTING, broker.close())
+
+
+async def _connect(built: System) -> None:
+    await built.create_topics()
+    await built.producer.start()  # after it is known how large records may be
+    await built.notices.start()
+
+
+async def _keep(broker: MemoryBroker, run_folder: Path) -> None:
+    """Dump its topics; where the disk is full, there is time to make room, until which they are in memory alone."""
+    patient_until = asyncio.get_running_loop().time() + _PATIENCE
+    while True:
+        try:
+            broker.dump(run_folder)
+            return
+        except ConfigurationError as error:
+            cause = error.__cause__
+            full = isinstance(cause, OSError) and cause.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+            if not full or asyncio.get_running_loop().time() >= patient_until:
+                raise
+            log.error("%s; trying again for %.0f s: make room", error, _PATIENCE)
+        await asyncio.sleep(_RETRY)
 
 
 async def serve(
@@ -98,8 +128,7 @@ async def _prepared(built: System, *, plans: bool) -> None:
     pause = _FIRST_PAUSE
     while True:
         try:
-            await built.producer.start()
-            await built.create_topics()
+            await _connect(built)
             if plans:
                 await publish_catalogue(built.broker, built.producer, built.topics, built.catalogue)
         except (UnreachableError, BrokerError) as error:

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from domain.query import QueryKey
 from streams import codec
-from streams.ports import Broker, Record, TopicPartition
+from streams.ports import Broker, Record, TopicPartition, Unreadable
 from streams.topics import Topics
 
 
@@ -30,6 +30,8 @@ async def read_results(
         unread = {p for p in partitions if await consumer.position(p) < ends[p]}
         while unread or follow:
             for record in await consumer.get_many(wait=0.5, max_records=1000):
+                if isinstance(record, Unreadable):
+                    continue
                 if follow or record.offset < ends[TopicPartition(record.topic, record.partition)]:
                     yield record
             unread = {p for p in unread if await consumer.position(p) < ends[p]}

@@ -28,6 +28,7 @@ from sluice.access import (
 from sluice.capacity import DriverSettings, ProcurementSettings, ScalingSettings
 from sluice.gpu_settings import CudaSettings, SliceSettings, readable_fake
 from sluice.names import unknown_field, unknown_variables
+from streams.topics import DEFAULT_RETENTION, Retention
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -212,6 +213,27 @@ class TableSettings(_Section):
         return self
 
 
+Kept = Annotated[float | None, Field(ge=60, allow_inf_nan=False)]
+
+
+class RetentionSettings(_Section):
+    """Seconds that records are kept, by class of topic, where topics are created; null: for ever.
+
+    What is deleted before it was read has no outcome: leave room for the longest time that a stage may be away.
+    """
+
+    queries_s: Kept = DEFAULT_RETENTION.queries
+    admitted_s: Kept = DEFAULT_RETENTION.admitted
+    work_s: Kept = DEFAULT_RETENTION.work
+    results_s: Kept = DEFAULT_RETENTION.results
+    dead_letters_s: Kept = DEFAULT_RETENTION.dead_letters
+    metrics_s: Kept = DEFAULT_RETENTION.metrics
+
+    def retention(self) -> Retention:
+        """As topics are told."""
+        return Retention(**{name.removesuffix("_s"): value for name, value in self})
+
+
 class Settings(BaseSettings):
     """Everything that can be set. Environment beats file, file beats defaults.
 
@@ -249,6 +271,7 @@ class Settings(BaseSettings):
     web: WebSettings = WebSettings()
     metrics: MetricsSettings = MetricsSettings()
     kafka: KafkaSection = KafkaSection()
+    retention: RetentionSettings = RetentionSettings()
     tracing: TracingSettings = TracingSettings()
     log: LogSettings = LogSettings()
     runs: Path | None = None

@@ -4,12 +4,11 @@ Each role imports what it needs when it is built: a stage in a process of its ow
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, final
+from typing import TYPE_CHECKING, Any, final
 
 from domain.app import App
 from domain.device import Device, Slice
@@ -35,8 +34,9 @@ from sluice.roles.router import router_stage
 from sluice.roles.worker import executor_of, worker_stage
 from sluice.settings import Settings
 from stages.clock import SystemClock
-from stages.eventlog import Recorded
+from stages.eventlog import DecisionLog, Recorded
 from stages.exactly_once import ExactlyOnce
+from stages.notices import Notices
 from stages.registry import RegistryStage
 from stages.router import RouterStage
 from stages.run import Stage
@@ -75,6 +75,7 @@ class System:
     def __post_init__(self) -> None:
         self.topics = Topics(self.settings.prefix)
         self.clock = SystemClock()
+        self.notices = Notices(self.producer, self.topics, self.clock)
         self.devices = self.settings.all_devices() if self.hardware is None else self.hardware
         self.gpus = Gpus(self.settings)
         self._driven = frozenset(driven(self.settings.scaling, self.settings.procurement, self.devices))
@@ -107,7 +108,7 @@ class System:
         if self.settings.delivery == "exactly_once":
             self.broker.transactions("check")  # a broker without transactions is an error now
             self.exactly_once = partial(ExactlyOnce, self.broker.transactions)
-        self._logs: list[TextIO] = []
+        self._logs: list[DecisionLog] = []
         self.make_executor: Callable[[Device, Slice], Executor] = partial(executor_of, self)
 
     async def create_topics(self, apps: Mapping[str, App] | None = None) -> None:
@@ -116,9 +117,11 @@ class System:
         partitions = self.settings.partitions_of(list(apps), {n for n, app in apps.items() if app.promise.active})
         shared = self.settings.planner.demand_partitions
         devices = [d.name for d in self.devices]
-        specs = self.topics.specs(list(apps), devices, partitions=partitions, demand_partitions=shared)
+        kept = self.settings.retention.retention()
+        specs = self.topics.specs(list(apps), devices, partitions=partitions, demand_partitions=shared, retention=kept)
         admin = self.broker.admin()
         await admin.create_topics(specs)
+        await admin.limits(spec.name for spec in specs)
         if why := await spread_over(admin, self.topics, [n for n, app in apps.items() if app.promise.active]):
             raise ConfigurationError(why)
 
@@ -258,12 +261,11 @@ class System:
         folder.mkdir(parents=True, exist_ok=True)
         names = chain([name], (f"{name}.{number}" for number in count(2)))
         file = next(file for one in names if not (file := folder / f"{one}.jsonl").exists())
-        log = file.open("x", encoding="utf-8")
+        log = DecisionLog(file, monotonic=self.clock.monotonic, say=self.notices.say)
         self._logs.append(log)
         return Recorded(policy, log)
 
     def close(self) -> None:
         """Close decision logs."""
         for log in self._logs:
-            with suppress(OSError):  # a full disk: what could not be written was told then
-                log.close()
+            log.close()

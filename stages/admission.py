@@ -192,7 +192,7 @@ class AdmissionStage:
                     self._meters.add("sluice_announcements", self.name, state)
                     self._outbox.post(self._topics.status, control.encode_announce(action), key=subject.encode())
                 case Expire() if app.promise.active:
-                    self._post(self._topics.admitted(app.name), codec.encode_admitted(message), record)
+                    self._pass_on(record, app, message)
                 case Expire():
                     self._end(record, query, OutcomeKind.EXPIRED, now)
 
@@ -201,7 +201,7 @@ class AdmissionStage:
 
         def go() -> None:
             self._meters.add("sluice_queries_admitted", app.name)
-            self._post(self._topics.admitted(app.name), codec.encode_admitted(message), record)
+            self._pass_on(record, app, message)
 
         def give_up() -> None:
             at = self._clock.wall()
@@ -211,6 +211,16 @@ class AdmissionStage:
             go()
         else:
             self._routed.offer(app.name, self._clock.monotonic(), query.deadline - now, go, give_up)
+
+    def _pass_on(self, record: Record, app: App, message: codec.QueryMessage) -> None:
+        def too_large(error: InvalidInputError) -> Letter:
+            now = self._clock.wall()
+            outcome = self._outcome(message.query, OutcomeKind.REJECTED, now, Reason.TOO_LARGE, error.problem[:500])
+            return self._told(outcome)
+
+        admitted = codec.encode_admitted(message)
+        letter = Letter(self._topics.admitted(app.name), admitted.value, admitted.key, admitted.headers)
+        self._intake.answer(record, self._outbox, letter, too_large)
 
     def _count(self, app: App, query: Query) -> None:
         self._counts[app.name] += query.rows
@@ -228,7 +238,10 @@ class AdmissionStage:
         reason: str | None = None,
         detail: str | None = None,
     ) -> None:
-        outcome = Outcome.of(
+        self._write_outcome(record, self._outcome(query, kind, now, reason, detail))
+
+    def _outcome(self, query: Query, kind: OutcomeKind, now: float, reason: str | None, detail: str | None) -> Outcome:
+        return Outcome.of(
             query,
             kind,
             now,
@@ -237,7 +250,6 @@ class AdmissionStage:
             policy=self._policy.name,
             queue_s=max(0.0, now - query.arrival),
         )
-        self._write_outcome(record, outcome)
 
     def _new(self, record: Record, app: str, source: str, query_id: str, now: float) -> bool:
         if self._dedupe.add(app, source, query_id, hash((record.topic, record.partition, record.offset)), now):
@@ -247,11 +259,15 @@ class AdmissionStage:
         return False
 
     def _write_outcome(self, record: Record, outcome: Outcome) -> None:
+        self._intake.answer(record, self._outbox, self._told(outcome))
+
+    def _told(self, outcome: Outcome) -> Letter:
         self._meters.ended(self.name, outcome)
-        self._post(self._topics.results(outcome.app), codec.encode_outcome(outcome, ()), record)
+        message = codec.encode_outcome(outcome, ())
+        return Letter(self._topics.results(outcome.app), message.value, message.key, message.headers)
 
     def _dead_letter(self, record: Record, error: InvalidInputError, now: float) -> None:
-        reason = codec.letter_reason(error)
+        reason = codec.letter_reason(error, record)
         self._meters.add("sluice_dead_letters", self.name, reason)
         log.info("dead letter (%s): %s", reason, error, extra={"record": record.place})
         self._post(self._topics.dead_letters, codec.dead_letter(record, error, stage=self.name, now=now), record)

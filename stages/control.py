@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from stages.skipping import Skipping
-from streams.ports import Broker, BrokerError, Consumer, Record, TopicPartition
+from streams.ports import Broker, BrokerError, Consumer, Record, TopicPartition, Unreadable
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +83,8 @@ class Follower:
         return all([await consumer.position(partition) >= end for partition, end in ends.items()])
 
     def _take(self, record: Record) -> None:
+        if isinstance(record, Unreadable):
+            return  # the consumer has told of it
         try:
             self._handle(record)
         except Exception as error:

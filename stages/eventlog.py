@@ -5,11 +5,10 @@ replay feeds the same events at the same times to a fresh policy and compares th
 Selection tables are written as they are published, in base64.
 """
 
-import logging
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Generic, Protocol, TextIO, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import orjson
 from pydantic import TypeAdapter
@@ -18,8 +17,9 @@ from domain import actions as action_nouns
 from domain import events as event_nouns
 from domain.table import TablesChanged
 from planner.tables.codec import decode, encode
+from stages.appending import Appending
 
-log = logging.getLogger(__name__)
+_AT_ONCE = 8 << 10
 
 E = TypeVar("E", contravariant=True)
 A = TypeVar("A", covariant=True)
@@ -33,25 +33,88 @@ class Handles(Protocol[E, A]):
         ...
 
 
-class Recorded(Generic[E, A]):
-    """Wraps a policy: hands everything on, and writes what was said and decided.
+class DecisionLog:
+    """Lines of a new file. Deciding comes first: while the disk is full they wait in memory, which is told.
 
-    Deciding comes first: where the log cannot be written (a full disk) it ends there, which is told once.
+    ``say``: subject, state ("paused", "resumed", "ended"), detail. ``monotonic``: seconds. What a log with a hole told
+    could not be replayed: where more waits than ``most`` bytes, it ends.
     """
 
-    def __init__(self, policy: Handles[E, A], sink: TextIO) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        monotonic: Callable[[], float],
+        say: Callable[[str, str, str], None],
+        retry: float = 1.0,
+        most: int = 64 << 20,
+    ) -> None:
+        self._file: Appending | None = Appending(path, new=True)
+        self._subject = f"log:{path.stem}"
+        self._monotonic = monotonic
+        self._say = say
+        self._retry = retry
+        self._most = most
+        self._lines: list[bytes] = []
+        self._bytes = 0
+        self._tried: float | None = None
+        """When it last could not be written; None where it could."""
+
+    def write(self, line: bytes) -> None:
+        """A line, without its end."""
+        if self._file is None:
+            return
+        self._lines += (line, b"\n")
+        self._bytes += len(line) + 1
+        paused = self._tried is not None and self._monotonic() - self._tried < self._retry
+        if self._bytes >= _AT_ONCE and not paused:
+            self._store(self._file)
+        if self._bytes > self._most:
+            self._end()
+
+    def close(self) -> None:
+        """Write what waits, if that can be done."""
+        if self._file is not None and self._lines:
+            self._store(self._file)
+        self._end()
+
+    def _store(self, file: Appending) -> None:
+        try:
+            file.append(b"".join(self._lines))
+        except OSError as error:
+            if self._tried is None:
+                self._say(self._subject, "paused", f"{file.path} cannot be written ({error}); make room")
+            self._tried = self._monotonic()
+            return
+        self._lines.clear()
+        self._bytes = 0
+        if self._tried is not None:
+            self._tried = None
+            self._say(self._subject, "resumed", "decisions are written again, those since then too")
+
+    def _end(self) -> None:
+        if self._file is None:
+            return
+        if self._lines:
+            self._say(
+                self._subject, "ended", f"{self._bytes} bytes of decisions could not be written; replay up to there"
+            )
+            self._lines.clear()
+        self._file.close()
+        self._file = None
+
+
+class Recorded(Generic[E, A]):
+    """Wraps a policy: hands everything on, and writes what was said and decided."""
+
+    def __init__(self, policy: Handles[E, A], lines: DecisionLog) -> None:
         self.policy = policy
-        self._sink: TextIO | None = sink
+        self._lines = lines
 
     def handle(self, event: E, now: float) -> Sequence[A]:
         """Decide, and write the step."""
         decided = self.policy.handle(event, now)
-        if self._sink is not None:
-            try:
-                self._sink.write(encode_step(event, now, decided).decode() + "\n")
-            except OSError as error:
-                log.error("the decision log ends here: %s cannot be written (%s)", self._sink.name, error)
-                self._sink = None
+        self._lines.write(encode_step(event, now, decided))
         return decided
 
     def __getattr__(self, name: str) -> Any:

@@ -1,23 +1,34 @@
 """Exactly-once delivery: what a partition's records led to is written together with their offsets, in transactions.
 
-Rules. Each record leads to one letter. Letters of the contiguous prefix of answered records are written every
-``interval`` seconds with the offset behind them; then their records are done. A partition begins with its transactions'
-id, which fences whoever had it before, and only then with the committed offset; where the broker is not ready for that,
-it is tried again for ``patience`` seconds. Once it is fenced here, nothing more of it is written: its records are
-another's. Where it is not known whether a transaction was written (its answer was lost), the committed offset says so,
-once the transactions have begun anew, which ends what was left open.
+Rules. Each record leads to one letter, or to the one that is to be said instead where that is too large for its topic.
+Letters of the contiguous prefix of answered records are written every ``interval`` seconds with the offset behind them;
+then their records are done. A partition begins with its transactions' id, which fences whoever had it before, and only
+then with the committed offset; where the broker is not ready for that, it is tried again for ``patience`` seconds. Once
+it is fenced here, nothing more of it is written: its records are another's. Where it is not known whether a transaction
+was written (its answer was lost), the committed offset says so, once the transactions have begun anew, which ends what
+was left open.
 """
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import TypeVar
 
-from domain.errors import SluiceError
-from streams.ports import BrokerError, Consumer, FencedError, Letter, Record, TopicPartition, Transactions
+from domain.errors import InvalidInputError, SluiceError
+from streams.ports import (
+    BrokerError,
+    Consumer,
+    FencedError,
+    Letter,
+    LettersTooLargeError,
+    Record,
+    TopicPartition,
+    Transactions,
+)
 
 log = logging.getLogger(__name__)
 
@@ -32,26 +43,52 @@ def transactional_id(group: str, partition: TopicPartition) -> str:
     return f"{group}/{partition.topic}/{partition.partition}"
 
 
+Instead = Callable[[InvalidInputError], Letter]
+"""What to write in the place of a letter that is too large; it is told why."""
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What a record led to: ``letter``, None where nothing can be written of it."""
+
+    record: Record
+    letter: Letter | None
+    instead: Instead | None
+
+
 class _Lane:
     """One input partition."""
 
-    __slots__ = ("answers", "order", "transactions", "unsure")
+    __slots__ = ("alone_below", "answers", "order", "transactions", "unsure")
 
     def __init__(self, transactions: Transactions) -> None:
         self.transactions = transactions
         self.unsure = False
         self.order: deque[int] = deque()
-        self.answers: dict[int, tuple[Record, Letter]] = {}
+        self.answers: dict[int, _Answer] = {}
+        self.alone_below = 0
 
-    def due(self) -> list[tuple[Record, Letter]]:
-        """The prefix that is answered."""
+    def due(self) -> list[_Answer]:
+        """The prefix that is answered; alone, where one of several was refused for its size."""
         found = []
-        for offset in islice(self.order, _MOST):
+        most = 1 if self.order and self.order[0] < self.alone_below else _MOST
+        for offset in islice(self.order, most):
             answer = self.answers.get(offset)
             if answer is None:
                 break
             found.append(answer)
         return found
+
+    def refused(self, answers: Sequence[_Answer], error: BrokerError) -> None:
+        """At least one of these is too large. What was to be said instead is too large as well: nothing can be."""
+        if len(answers) > 1:
+            self.alone_below = answers[-1].record.offset + 1
+            return
+        answer = answers[0]
+        if answer.letter is not None and answer.instead is None:
+            log.error("what %s led to can never be written: %s", answer.record.place, error)
+        answer.letter = answer.instead(InvalidInputError("record", str(error))) if answer.instead is not None else None
+        answer.instead = None
 
     def written(self, count: int) -> None:
         """The first ``count`` are."""
@@ -60,7 +97,7 @@ class _Lane:
 
     def known(self, committed: int) -> list[Record]:
         """Everything below ``committed`` is written: the records of it that were waited for."""
-        found = [record for record, _ in self.due() if record.offset < committed]
+        found = [answer.record for answer in self.due() if answer.record.offset < committed]
         self.written(len(found))
         self.unsure = False
         return found
@@ -136,11 +173,11 @@ class ExactlyOnce:
             if lane is not None:
                 lane.order.append(record.offset)
 
-    def answer(self, record: Record, letter: Letter) -> None:
-        """What ``record`` led to."""
+    def answer(self, record: Record, letter: Letter, instead: Instead | None = None) -> None:
+        """What ``record`` led to, and what to say ``instead`` where that is too large."""
         lane = self._lanes.get(TopicPartition(record.topic, record.partition))
         if lane is not None:
-            lane.answers[record.offset] = (record, letter)
+            lane.answers[record.offset] = _Answer(record, letter, instead)
             self._answered.set()
 
     async def run(self, done: Callable[[Record], None], lost: Callable[[TopicPartition], None]) -> None:
@@ -161,12 +198,18 @@ class ExactlyOnce:
         due = lane.due()
         if not due or self._lanes.get(partition) is not lane:
             return
-        behind = due[-1][0].offset + 1
+        behind = due[-1].record.offset + 1
+        written = [answer for answer in due if answer.letter is not None]
         try:
             if lane.unsure:
                 await self._learn(partition, lane, done)
                 return
-            await lane.transactions.write([letter for _, letter in due], {partition: behind}, self._group)
+            letters = [answer.letter for answer in written if answer.letter is not None]
+            await lane.transactions.write(letters, {partition: behind}, self._group)
+        except LettersTooLargeError as error:
+            log.warning("%s", error)
+            lane.refused([written[i] for i in error.letters], error)
+            self._answered.set()
         except FencedError as error:
             log.warning("%s/%d is another's now: %s", partition.topic, partition.partition, error)
             if self._lanes.get(partition) is lane:
@@ -180,10 +223,10 @@ class ExactlyOnce:
             await asyncio.sleep(self._retry)
             self._answered.set()
         else:
-            if lane.order and lane.order[0] == due[0][0].offset:  # else forgotten meanwhile
+            if lane.order and lane.order[0] == due[0].record.offset:  # else forgotten meanwhile
                 lane.written(len(due))
-            for record, _ in due:
-                done(record)
+            for answer in due:
+                done(answer.record)
             if lane.answers:
                 self._answered.set()
 

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from domain.errors import SluiceError
 from stages.commits import CommitTracker
-from stages.exactly_once import ExactlyOnce
+from stages.exactly_once import ExactlyOnce, Instead
 from stages.outbox import Outbox
 from streams.ports import Consumer, Letter, Record, TopicPartition
 
@@ -85,12 +85,19 @@ class Intake:
         if self._paused and in_flight <= self._limit // 2:
             self._room.set()
 
-    def answer(self, record: Record, outbox: Outbox, letter: Letter) -> None:
-        """``letter`` is all that ``record`` led to."""
+    def answer(self, record: Record, outbox: Outbox, letter: Letter, instead: Instead | None = None) -> None:
+        """``letter`` is all that ``record`` led to; ``instead`` makes another where that is too large for its topic."""
         if self._exactly_once is not None:
-            self._exactly_once.answer(record, letter)
+            self._exactly_once.answer(record, letter, instead)
             return
-        outbox.put(letter, done=lambda: self.done(record))
+
+        def done() -> None:
+            self.done(record)
+
+        if instead is None:
+            outbox.put(letter, done=done)
+        else:
+            outbox.put(letter, done=done, refused=lambda error: outbox.put(instead(error), done=done))
 
     async def run(
         self,

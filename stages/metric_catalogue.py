@@ -83,7 +83,8 @@ CATALOGUE: tuple[Metric, ...] = (
         "sluice_outcomes", "queries", ("app", "stage", "outcome", "reason"), "admission, router, worker, planner",
         "Terminal outcomes written, one a query: answered, late, expired, dropped, rejected or failed, and why.",
         "Goodput is the rate of answered. Much late or expired: too little capacity or too high a guard (tuning). "
-        "dropped/hopeless: overload. failed/model_error: a broken model. rejected/invalid: a producer's mistake.",
+        "dropped/hopeless: overload. failed/model_error: a broken model. rejected/invalid: a producer's mistake. "
+        "failed/result_too_large: raise max.message.bytes of the results topic, or answer with less.",
     ),
     _counter(
         "sluice_answers", "queries", ("app", "device", "variant"), "worker",
@@ -109,7 +110,7 @@ CATALOGUE: tuple[Metric, ...] = (
     ),
     _counter(
         "sluice_dead_letters", "records", ("stage", "reason"), "admission, router, worker",
-        "Records that could not be understood, or whose id was seen before (duplicate_id).",
+        "Records that could not be understood, or be read (unreadable), or whose id was seen before (duplicate_id).",
         "Read <prefix>.dead-letters: headers __dlq.errors.* name field, reason and the record's place.",
     ),
     # -- batches

@@ -21,7 +21,16 @@ from stages.exactly_once import transactional_id
 from stages.outbox import Outbox
 from stages.telemetry import Telemetry
 from streams import codec, control
-from streams.ports import Broker, Consumer, FencedError, Letter, Record, TopicPartition, Transactions
+from streams.ports import (
+    Broker,
+    Consumer,
+    FencedError,
+    Letter,
+    LettersTooLargeError,
+    Record,
+    TopicPartition,
+    Transactions,
+)
 from streams.topics import Topics
 
 log = logging.getLogger(__name__)
@@ -81,14 +90,14 @@ class Reclaimer:
             moved = 0
             while await consumer.position(work) < end:
                 records = [r for r in await consumer.get_many(wait=0.5) if r.offset < end]
-                letters = [letter for r in records if (letter := self._moved(r, device, answered)) is not None]
+                moves = [(r, self._moved(r, device, answered)) for r in records]
                 moved += len(records)
                 if not self._may():
                     raise FencedError(f"{device}: another planner leads; it moves what is left there")
                 if transactions is None:
-                    await self._post_all(letters)
+                    await self._post_all(moves, device)
                 elif records:
-                    await transactions.write(letters, {work: records[-1].offset + 1}, group)
+                    await self._write_all(transactions, moves, device, group)
             if transactions is None:
                 await consumer.commit({work: end})
             log.info("%s: %d records below %d moved to others", device, moved, end)
@@ -113,8 +122,25 @@ class Reclaimer:
         if transactions is not None:
             await transactions.stop()
 
-    async def _post_all(self, letters: Sequence[Letter]) -> None:
+    async def _write_all(
+        self, transactions: Transactions, moves: Sequence[tuple[Record, Letter | None]], device: str, group: str
+    ) -> None:
+        """In one transaction; one each, where some are too large."""
+        last = moves[-1][0]
+        behind = {TopicPartition(last.topic, last.partition): last.offset + 1}
+        try:
+            await transactions.write([letter for _, letter in moves if letter is not None], behind, group)
+        except LettersTooLargeError as error:
+            if len(moves) > 1:
+                for move in moves:
+                    await self._write_all(transactions, [move], device, group)
+            else:
+                told = InvalidInputError("record", str(error))
+                await transactions.write([self._too_large(last, device, told)], behind, group)
+
+    async def _post_all(self, moves: Sequence[tuple[Record, Letter | None]], device: str) -> None:
         """Write them, and wait until all are acknowledged."""
+        letters = [(record, letter) for record, letter in moves if letter is not None]
         acknowledged = asyncio.Event()
         outstanding = len(letters)
 
@@ -124,8 +150,11 @@ class Reclaimer:
             if not outstanding:
                 acknowledged.set()
 
-        for letter in letters:
-            self._outbox.put(letter, done=done)
+        def instead(record: Record) -> Callable[[InvalidInputError], None]:
+            return lambda error: self._outbox.put(self._too_large(record, device, error), done=done)
+
+        for record, letter in letters:
+            self._outbox.put(letter, done=done, refused=instead(record))
         if letters:
             await acknowledged.wait()
 
@@ -154,6 +183,21 @@ class Reclaimer:
             device=device,
             queue_s=now - query.arrival,
         )
+        self._meters.ended("planner", outcome)
+        gone = codec.encode_outcome(outcome, (), traceparent=message.traceparent)
+        return Letter(self._topics.results(query.app), gone.value, gone.key, gone.headers)
+
+    def _too_large(self, record: Record, device: str, error: InvalidInputError) -> Letter:
+        """What becomes of a record whose query cannot go back."""
+        now = self._clock.wall()
+        try:
+            message = codec.decode_work(record)
+        except InvalidInputError as undecoded:
+            dead = codec.dead_letter(record._replace(value=b""), undecoded, stage="planner", now=now)
+            return Letter(self._topics.dead_letters, dead.value, dead.key, dead.headers)
+        query = message.query
+        why = {"reason": Reason.TOO_LARGE, "detail": error.problem[:500], "device": device}
+        outcome = Outcome.of(query, OutcomeKind.FAILED, now, queue_s=now - query.arrival, **why)
         self._meters.ended("planner", outcome)
         gone = codec.encode_outcome(outcome, (), traceparent=message.traceparent)
         return Letter(self._topics.results(query.app), gone.value, gone.key, gone.headers)

@@ -27,7 +27,7 @@ from domain.query import Query
 from policies.protocols import ActivationPolicy, RoutingPolicy
 from profiles.catalogue import Catalogue
 from stages.control import Follower
-from stages.exactly_once import ExactlyOnce
+from stages.exactly_once import ExactlyOnce, Instead
 from stages.intake import Intake
 from stages.outbox import Outbox
 from stages.telemetry import Telemetry
@@ -178,7 +178,7 @@ class RouterStage:
             try:
                 message = codec.decode_admitted(record)
             except InvalidInputError as error:
-                self._meters.add("sluice_dead_letters", self.name, codec.letter_reason(error))
+                self._meters.add("sluice_dead_letters", self.name, codec.letter_reason(error, record))
                 log.info("dead letter: %s", error, extra={"record": record.place})
                 letter = codec.dead_letter(record, error, stage=self.name, now=self._clock.wall())
                 self._post(self._topics.dead_letters, letter, record)
@@ -200,7 +200,7 @@ class RouterStage:
                     if self._tracing is not None:
                         message = self._traced(self._tracing, message, record, device, now)
                     work = codec.encode_work(message, epoch=self._epoch, slice=part, turn=turn)
-                    self._post(self._topics.work(device), work, record, partition=0)
+                    self._post(self._topics.work(device), work, record, partition=0, instead=self._refused(query))
                 case Drop(_, reason):
                     if reason is Reason.NO_CAPACITY and self._asks_for_a_variant(query, now):
                         self._held.append((message, record))
@@ -223,6 +223,18 @@ class RouterStage:
         return True
 
     def _end(self, query: Query, record: Record, kind: OutcomeKind, now: float, reason: Reason | None = None) -> None:
+        letter = self._ended(query, kind, now, reason)
+        self._intake.answer(record, self._outbox, letter)
+
+    def _refused(self, query: Query) -> Instead:
+        """How a query ends whose record is too large for a work topic."""
+        return lambda error: self._ended(
+            query, OutcomeKind.FAILED, self._clock.wall(), Reason.TOO_LARGE, error.problem[:500]
+        )
+
+    def _ended(
+        self, query: Query, kind: OutcomeKind, now: float, reason: Reason | None = None, detail: str | None = None
+    ) -> Letter:
         if self._routes.promised and query.query_class is QueryClass.STRICT:
             self._say("safe_mode", "queries are missed before any worker gets them: no capacity is ready")
             now = max(now, self._clock.wall())
@@ -231,12 +243,14 @@ class RouterStage:
             kind,
             now,
             reason=reason,
+            detail=detail,
             policy=self._routes.policy.name,
             epoch=self._epoch if self._epoch != NO_EPOCH else None,
             queue_s=now - query.arrival,
         )
         self._meters.ended(self.name, outcome)
-        self._post(self._topics.results(query.app), codec.encode_outcome(outcome, ()), record)
+        message = codec.encode_outcome(outcome, ())
+        return Letter(self._topics.results(query.app), message.value, message.key, message.headers)
 
     def _say(self, state: str, detail: str) -> None:
         """Speak of the promise of the app, once until that changes."""
@@ -257,9 +271,17 @@ class RouterStage:
         started = min(now, record.timestamp)
         return replace(message, traceparent=tracing.hop("route", message.traceparent, started, now, told))
 
-    def _post(self, topic: str, message: codec.Message, record: Record, *, partition: int | None = None) -> None:
+    def _post(
+        self,
+        topic: str,
+        message: codec.Message,
+        record: Record,
+        *,
+        partition: int | None = None,
+        instead: Instead | None = None,
+    ) -> None:
         letter = Letter(topic, message.value, message.key, message.headers, partition)
-        self._intake.answer(record, self._outbox, letter)
+        self._intake.answer(record, self._outbox, letter, instead)
 
     async def _tell_alive(self) -> None:
         """Admission takes queries in for those who read them."""

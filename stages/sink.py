@@ -1,24 +1,35 @@
-"""The sink: reads terminal outcomes into a file and an index, so that any query can be explained. It writes no topic.
+"""The sink: reads terminal outcomes into a file and an index, so that any query can be explained.
 
 ``outcomes.jsonl`` holds one outcome a line; ``index.sqlite`` maps id, app and source of a query to the byte offset of
-its line. Writing
-happens in a thread, a batch at a time; offsets are committed after the batch is on disk.
+its line. Writing happens in a thread, a batch at a time; offsets are committed after the batch is on disk. Where the
+disk cannot take a batch (it is full), the sink says so on the status topic and tries again until it can: what it has
+read waits in memory, up to the intake's limit, the rest in its topics, and nothing is committed meanwhile.
 """
 
 import asyncio
+import logging
 import sqlite3
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
 
-from domain.errors import ConfigurationError
+from domain.actions import Announce
+from domain.clock import Clock
+from domain.errors import ConfigurationError, InvalidInputError
 from domain.query import QueryKey
 from profiles.catalogue import Catalogue
+from stages.appending import Appending
 from stages.intake import Intake
+from stages.outbox import Outbox
 from stages.telemetry import Telemetry
-from streams import codec
-from streams.ports import Broker, Consumer, Record
+from streams import codec, control
+from streams.ports import Broker, Consumer, Letter, Producer, Record, Unreadable
 from streams.topics import Topics
+
+log = logging.getLogger(__name__)
+
+_SUBJECT = "stage:sink"
+_MOST = 500
 
 
 class OutcomeStore:
@@ -28,28 +39,31 @@ class OutcomeStore:
         self._folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._file: BinaryIO = (folder / "outcomes.jsonl").open("ab")
+            self._file = Appending(folder / "outcomes.jsonl")
             self._index = sqlite3.connect(folder / "index.sqlite", check_same_thread=False)
+            self._index.execute("pragma journal_mode=wal")
+            self._index.execute("pragma synchronous=off")
+            self._index.execute(
+                "create table if not exists ends "
+                "(query_id text, app text, source text, position integer, primary key (query_id, app, source))"
+            )
         except (OSError, sqlite3.Error) as error:
-            raise ConfigurationError(f"sink folder {folder}: {error}; give a writable folder") from error
-        self._index.execute("pragma journal_mode=wal")
-        self._index.execute("pragma synchronous=off")
-        self._index.execute(
-            "create table if not exists ends "
-            "(query_id text, app text, source text, position integer, primary key (query_id, app, source))"
-        )
+            raise ConfigurationError(f"sink folder {folder}: {error}; give a writable folder with room") from error
 
     def add(self, outcomes: Sequence[tuple[QueryKey, bytes]]) -> None:
-        """Append (query, JSON) pairs."""
+        """Append (query, JSON) pairs: all of them, or none. Raises OSError or sqlite3.Error for none."""
         rows = []
-        position = self._file.tell()
+        begin = position = self._file.end
         for key, line in outcomes:
             rows.append((key.id, key.app, key.source, position))
             position += len(line) + 1
-        self._file.write(b"".join(line + b"\n" for _, line in outcomes))
-        self._file.flush()
-        with self._index:
-            self._index.executemany("insert or ignore into ends values (?, ?, ?, ?)", rows)
+        self._file.append(b"".join(line + b"\n" for _, line in outcomes))
+        try:
+            with self._index:
+                self._index.executemany("insert or ignore into ends values (?, ?, ?, ?)", rows)
+        except sqlite3.Error:
+            self._file.undo(begin)
+            raise
 
     def find(self, key: QueryKey) -> bytes | None:
         """The JSON of a query's outcome, None where it has none yet."""
@@ -79,26 +93,40 @@ class SinkStage:
         apps: Sequence[str],
         *,
         broker: Broker,
+        producer: Producer,
         topics: Topics,
         store: OutcomeStore,
+        clock: Clock,
         member: str | None = None,
+        retry: float = 1.0,
         telemetry: Telemetry | None = None,
     ) -> None:
         self._names = [topics.results(app) for app in apps]
         self._broker = broker
         self._topics = topics
         self._store = store
+        self._clock = clock
         self._member = member
+        self._retry = retry
+        self._outbox = Outbox(producer)
         self._intake = Intake(self._make_consumer)
+        self._read: deque[Record] = deque()
+        self._came = asyncio.Event()
         telemetry = telemetry or Telemetry()
         self._meters = telemetry.meters
+        telemetry.of_outbox(self.name, self._outbox)
         telemetry.of_intake(self.name, lambda: self._intake)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Write until ``stop``."""
+        await self._outbox.start()
+        writing = asyncio.create_task(self._write_often())
         try:
-            await self._intake.run(self._take, stop)
+            await self._intake.run(self._take, stop, beside=[writing])
         finally:
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+            await self._outbox.stop()
             self._store.close()
 
     async def registered(self, served: Catalogue) -> None:
@@ -116,7 +144,52 @@ class SinkStage:
         return QueryKey(app, codec.query_source_of(record), codec.query_id_of(record) or "")
 
     async def _take(self, records: Sequence[Record]) -> None:
-        await asyncio.to_thread(self._store.add, [(self._key(r), codec.outcome_json(r)) for r in records])
+        for record in records:
+            if isinstance(record, Unreadable):
+                self._dead_letter(record)
+            else:
+                self._read.append(record)
+        self._came.set()
+
+    def _dead_letter(self, record: Unreadable) -> None:
+        error = InvalidInputError("record", record.why)
+        self._meters.add("sluice_dead_letters", self.name, codec.letter_reason(error, record))
+        dead = codec.dead_letter(record, error, stage=self.name, now=self._clock.wall())
+        letter = Letter(self._topics.dead_letters, dead.value, dead.key, dead.headers)
+        self._intake.answer(record, self._outbox, letter)
+
+    async def _write_often(self) -> None:
+        while True:
+            await self._came.wait()
+            self._came.clear()
+            while self._read:
+                await self._write([self._read.popleft() for _ in range(min(_MOST, len(self._read)))])
+
+    async def _write(self, records: Sequence[Record]) -> None:
+        lines = [(self._key(r), codec.outcome_json(r)) for r in records]
+        paused = False
+        while True:
+            # To its end, though this be cancelled: the file must not be closed under it.
+            storing = asyncio.create_task(asyncio.to_thread(self._store.add, lines))
+            try:
+                await asyncio.shield(storing)
+                break
+            except (OSError, sqlite3.Error) as error:
+                if not paused:
+                    paused = True
+                    self._say("paused", f"outcomes cannot be written ({error}); make room, it goes on by itself")
+                await asyncio.sleep(self._retry)
+            except asyncio.CancelledError:
+                await asyncio.gather(storing, return_exceptions=True)
+                raise
+        if paused:
+            self._say("resumed", "outcomes are written again")
         self._meters.add("sluice_outcomes_stored", by=len(records))
         for record in records:
             self._intake.done(record)
+
+    def _say(self, state: str, detail: str) -> None:
+        log.log(logging.ERROR if state == "paused" else logging.WARNING, "sink %s: %s", state, detail)
+        self._meters.add("sluice_announcements", self.name, state)
+        said = Announce(_SUBJECT, state, detail)
+        self._outbox.post(self._topics.status, control.encode_announce(said), key=_SUBJECT.encode())

@@ -29,13 +29,13 @@ from domain.clock import Clock
 from domain.device import Device
 from domain.errors import InvalidInputError
 from domain.events import DeviceSeen, LatencyMeasured, PlanAcknowledged
-from domain.outcome import Outcome
+from domain.outcome import Outcome, OutcomeKind, Reason
 from domain.plan import NO_EPOCH, Epoch, Plan, follows
 from domain.query import Query
 from executors.devices.gpu import Gpu
 from profiles.catalogue import Catalogue
 from stages.control import Follower
-from stages.exactly_once import ExactlyOnce
+from stages.exactly_once import ExactlyOnce, Instead
 from stages.holding import Holding, HoldingOptions
 from stages.instances import InstanceWriter
 from stages.intake import Intake, raise_failures
@@ -269,12 +269,25 @@ class WorkerStage:
         self._meters.ended(self.name, outcome)
         traceparent = codec.traceparent_of_hop(record) if self._tracing is None else self._tracing.served(outcome)
         message = codec.encode_outcome(outcome, outputs, traceparent=traceparent)
-        self._answer(record, self._topics.results(query.app), message)
 
-    def _answer(self, record: Record, topic: str, message: codec.Message) -> None:
+        def instead(error: InvalidInputError) -> Letter:
+            return self._failed(outcome, Reason.RESULT_TOO_LARGE, error, traceparent)
+
+        self._answer(record, self._topics.results(query.app), message, instead)
+
+    def _failed(self, outcome: Outcome, reason: Reason, error: InvalidInputError, traceparent: str | None) -> Letter:
+        """What is said in the place of a record that its topic does not take."""
+        detail = error.problem[:500]
+        failed = replace(outcome, kind=OutcomeKind.FAILED, reason=reason, detail=detail, accuracy=0.0)
+        log.warning("%s: %s", reason, error.problem, extra={"query_ids": [outcome.query_id]})
+        self._meters.ended(self.name, failed)
+        message = codec.encode_outcome(failed, (), traceparent=traceparent)
+        return Letter(self._topics.results(outcome.app), message.value, message.key, message.headers)
+
+    def _answer(self, record: Record, topic: str, message: codec.Message, instead: Instead | None = None) -> None:
         if self._intake is not None:
             letter = Letter(topic, message.value, message.key, message.headers)
-            self._intake.answer(record, self._outbox, letter)
+            self._intake.answer(record, self._outbox, letter, instead)
 
     # -- reading work
 
@@ -328,7 +341,7 @@ class WorkerStage:
         try:
             message = codec.decode_work(record)
         except InvalidInputError as error:
-            self._meters.add("sluice_dead_letters", self.name, codec.letter_reason(error))
+            self._meters.add("sluice_dead_letters", self.name, codec.letter_reason(error, record))
             log.info("dead letter: %s", error, extra={"record": record.place})
             letter = codec.dead_letter(record, error, stage=self.name, now=self._clock.wall())
             self._answer(record, self._topics.dead_letters, letter)
@@ -346,7 +359,14 @@ class WorkerStage:
     def _send_back(self, record: Record, message: codec.WorkMessage) -> None:
         self._meters.add("sluice_queries_sent_back", self.device.name)
         back = codec.encode_admitted(codec.QueryMessage(message.query, message.tensors, message.traceparent))
-        self._answer(record, self._topics.admitted(message.query.app), back)
+
+        def instead(error: InvalidInputError) -> Letter:
+            now = self._clock.wall()
+            waited = max(0.0, now - message.query.arrival)
+            outcome = Outcome.of(message.query, OutcomeKind.FAILED, now, device=self.device.name, queue_s=waited)
+            return self._failed(outcome, Reason.TOO_LARGE, error, message.traceparent)
+
+        self._answer(record, self._topics.admitted(message.query.app), back, instead)
 
     # -- plans and incarnations
 

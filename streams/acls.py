@@ -6,7 +6,7 @@ Rules.
   the planner first, or run ``sluice topics --create`` as the operator.
 - Nobody but applications and the HTTP front writes queries; nobody but stages writes results; nobody but the planner
   writes plans.
-- Every process has a producer, idempotent as all are: those that write no topic need the right to start one.
+- Every process has a producer, idempotent as all are, for dead letters at least: who reads may find what it cannot.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,6 +19,9 @@ ROLES = (
     *("client", "operator", "audit"),
 )
 """``client``: applications that ask; ``operator``: registers apps, creates topics; ``audit``: reads everything."""
+
+_READERS = ("scaler", "procurement", "sink", "http", "web", "demand")
+"""Roles that write dead letters only of what cannot be read at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ def rules(topics: Topics, apps: Sequence[str]) -> tuple[Rule, ...]:
         *_on("procurement", "Read", [topics.devices_metrics]),
         *_on("procurement", "Write", [topics.devices, topics.status]),
         *_on("sink", "Read", [*results, topics.registry]),
+        *_on("sink", "Write", [topics.status]),
         *_on("http", "Read", [*results, topics.registry]),
         *_on("http", "Write", queries),
         *_on("web", "Read", [*results, topics.plan, topics.status, topics.demand, topics.devices_metrics]),
@@ -74,7 +78,9 @@ def rules(topics: Topics, apps: Sequence[str]) -> tuple[Rule, ...]:
         *_on("operator", "Read", [topics.registry, topics.plan, topics.acks]),
         *_on("operator", "Write", [topics.registry]),
         Rule("operator", "topic", f"{prefix}.", ("Create",), prefixed=True),
+        *(Rule(role, "cluster", "kafka-cluster", ("DescribeConfigs",)) for role in ("planner", "operator")),
         Rule("audit", "topic", f"{prefix}.", ("Read",), prefixed=True),
+        *(Rule(role, "topic", topics.dead_letters, ("Write",)) for role in _READERS),
         Rule("admission", "group", topics.admission_group, ("Read",)),
         Rule("router", "group", f"{prefix}.router.", ("Read",), prefixed=True),
         Rule("worker", "group", f"{prefix}.worker.", ("Read",), prefixed=True),
@@ -84,7 +90,7 @@ def rules(topics: Topics, apps: Sequence[str]) -> tuple[Rule, ...]:
         Rule("router", "transactional-id", f"{prefix}.router.", ("Write",), prefixed=True),
         Rule("worker", "transactional-id", f"{prefix}.worker.", ("Write",), prefixed=True),
         *(Rule(role, "cluster", "kafka-cluster", ("IdempotentWrite",)) for role in ("sink", "web", "demand")),
-        *(Rule(role, "topic", f"{prefix}.", ("Describe",), prefixed=True) for role in ROLES),
+        *(Rule(role, "topic", f"{prefix}.", ("Describe", "DescribeConfigs"), prefixed=True) for role in ROLES),
     ]
     return tuple(sorted(found, key=lambda rule: (ROLES.index(rule.role), rule.resource, rule.name)))
 

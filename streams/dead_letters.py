@@ -5,10 +5,11 @@ What is kept is bounded: of a value the first MiB, of headers those that fit int
 
 from domain.errors import InvalidInputError
 from streams.messages import Message
-from streams.ports import Headers, Record
+from streams.ports import Headers, Record, Unreadable
 from streams.queries import query_id_of
 
 DUPLICATE_ID = "duplicate_id"
+UNREADABLE = "unreadable"
 PREFIX = "__dlq.errors."
 _MAX_VALUE = 1 << 20
 _MAX_HEADERS = 64 << 10
@@ -20,10 +21,13 @@ def dead_letter(
 ) -> Message:
     """A record for the dead-letter topic, keyed by query id where that is readable, else by the record's own key.
 
-    ``reason``: ``duplicate_id`` where the error says so, else ``invalid``, unless given.
+    ``reason``: ``duplicate_id`` where the error says so, else ``invalid``, unless given; ``unreadable``, with what the
+    broker's client said, where the record could not be read at all.
     """
+    if isinstance(record, Unreadable):
+        error = InvalidInputError("record", f"cannot be read: {record.why}")
     if reason is None:
-        reason = letter_reason(error)
+        reason = letter_reason(error, record)
     value = record.value
     about: list[tuple[str, str]] = [
         ("topic", record.topic),
@@ -47,11 +51,15 @@ def dead_letter(
     whole = value is record.value
     query_id = query_id_of(record if whole else record._replace(value=None))
     key = query_id.encode() if query_id is not None else record.key
+    if value is None and key is None:
+        value = b""  # there is no record without either
     return Message(value, None if key is None else key[:_MAX_KEY], headers)
 
 
-def letter_reason(error: InvalidInputError) -> str:
-    """The reason that a dead letter for ``error`` gives."""
+def letter_reason(error: InvalidInputError, record: Record | None = None) -> str:
+    """The reason that a dead letter for ``error`` of ``record`` gives."""
+    if isinstance(record, Unreadable):
+        return UNREADABLE
     return DUPLICATE_ID if error.problem.startswith(DUPLICATE_ID) else "invalid"
 
 
@@ -69,7 +77,7 @@ def dead_letter_origin(record: Record) -> tuple[str, int, int] | None:
 
 
 def dead_letter_reason(record: Record) -> str:
-    """``duplicate_id``, ``invalid`` or another reason; empty where it does not say."""
+    """``duplicate_id``, ``unreadable``, ``invalid`` or another reason; empty where it does not say."""
     return dict(record.headers).get(PREFIX + "reason", b"").decode(errors="replace")
 
 

@@ -28,8 +28,10 @@ from domain.errors import InvalidInputError
 from streams import control
 from streams.demand_windows import HALF, KEPT, STALE, encode_windows, folded, half_of
 from streams.gaps import Gaps
+from streams.kafka import KafkaBroker
+from streams.kafka_batches import UnreadableRecord, read_past_faults
 from streams.kafka_connection import connection
-from streams.ports import Broker, BrokerError, Consumer, TopicPartition
+from streams.ports import Broker, BrokerError, Consumer, TopicPartition, Unreadable
 from streams.settings import KafkaSettings
 from streams.topics import Topics
 
@@ -72,7 +74,7 @@ def demand_app(
         topic_allow_declare=True,
         topic_disable_leader=True,
         topic_partitions=partitions,
-        topic_replication_factor=kafka.replication,
+        topic_replication_factor=kafka.replication or 1,
         datadir=str(folder),
         store="memory://",
         stream_wait_empty=False,
@@ -92,8 +94,13 @@ def demand_app(
         topics.demand_windows, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw"
     )
     counting = _Counting(windows, published, Gaps(broker, topics.demand, topics.demand_group))
+
+    async def assigned(sender: Any, assigned: Any, **more: Any) -> None:
+        _go_on_behind_faults(app, broker)
+        await counting.assigned(sender, assigned, **more)
+
     app.agent(counted, name="demand")(counting.run)
-    app.on_partitions_assigned.connect(counting.assigned, weak=False)
+    app.on_partitions_assigned.connect(assigned, weak=False)
     for path, view in views.items():
         _add_view(app, path, view)
 
@@ -192,6 +199,18 @@ class _Counting:
     def _range(self, second: int) -> tuple[float, float]:
         found: tuple[float, float] = self._windows.table.window.current(second + HALF)
         return found
+
+
+def _go_on_behind_faults(app: Any, broker: Broker) -> None:
+    """Have Faust's own client pass over batches that cannot be read, as all of ours do, and tell of them."""
+    loop = asyncio.get_running_loop()
+
+    def tell(r: UnreadableRecord) -> None:  # in the thread of Faust's consumer
+        found = Unreadable.at(r.topic, r.partition, r.offset, r.timestamp / 1e3, r.why)
+        if isinstance(broker, KafkaBroker):
+            loop.call_soon_threadsafe(broker.on_unreadable, found)
+
+    read_past_faults(app.consumer._thread._ensure_consumer(), tell)
 
 
 def _end_of(value: bytes, otherwise: float) -> float:

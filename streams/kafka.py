@@ -1,7 +1,7 @@
 """Apache Kafka, ``kafka://host:port[,host:port]``, on aiokafka. Ports and rules: ``streams.ports``."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -15,23 +15,28 @@ from aiokafka.errors import (
 )
 
 from domain.errors import ConfigurationError
+from streams.kafka_batches import check_codec
 from streams.kafka_connection import connection, speak_seldom, unreachable
 from streams.kafka_consumer import KafkaConsumer
+from streams.kafka_limits import Limits, default_replication, read_limits
 from streams.kafka_producer import KafkaProducer
 from streams.kafka_transactions import KafkaTransactions
-from streams.ports import BrokerError, RebalanceListener, TopicPartition, TopicSpec
+from streams.ports import BrokerError, RebalanceListener, TopicPartition, TopicSpec, Unreadable
 from streams.settings import KafkaSettings
 from streams.topics import check_topic_name
 
 _BATCH_OVERHEAD = 64 << 10
+_SEGMENTS = 8
+_SHORTEST_SEGMENT = 60.0
 
 
 class KafkaAdmin:
     """Implements ``streams.ports.Admin``. Connects when first used."""
 
-    def __init__(self, servers: str, settings: KafkaSettings) -> None:
+    def __init__(self, servers: str, settings: KafkaSettings, limits: Limits) -> None:
         self._servers = servers
         self._settings = settings
+        self._limits = limits
         self._inner: Any = None
         self._connecting = asyncio.Lock()
 
@@ -39,10 +44,12 @@ class KafkaAdmin:
         """Create those that do not exist, and wait until they can be used."""
         wanted = {check_topic_name(spec.name): spec for spec in topics}
         existing = await self.topics()
-        missing = [self._new_topic(spec) for name, spec in wanted.items() if name not in existing]
-        if not missing:
+        specs = [spec for name, spec in wanted.items() if name not in existing]
+        if not specs:
             return
         inner = await self._client()
+        replication = self._settings.replication or await default_replication(inner)
+        missing = [self._new_topic(spec, replication) for spec in specs]
         try:
             response = await inner.create_topics(missing)
         except KafkaError as cause:
@@ -63,6 +70,13 @@ class KafkaAdmin:
     async def topics(self) -> frozenset[str]:
         """Names of all topics but the broker's own."""
         return frozenset(t["topic"] for t in await self._described() if not t["topic"].startswith("__"))
+
+    async def limits(self, topics: Iterable[str]) -> Mapping[str, int]:
+        """Bytes that a record of each topic that exists may have, where this client may ask."""
+        known = await self.topics()
+        found = await read_limits(await self._client(), (name for name in topics if name in known))
+        self._limits.learn(found)
+        return found
 
     async def committed(self, group: str, partition: TopicPartition) -> int | None:
         """Committed offset of any group."""
@@ -86,14 +100,19 @@ class KafkaAdmin:
             await self._inner.close()
             self._inner = None
 
-    def _new_topic(self, spec: TopicSpec) -> Any:
+    def _new_topic(self, spec: TopicSpec, replication: int) -> Any:
         config = {"cleanup.policy": "compact" if spec.compacted else "delete"}
         if not spec.compacted:
             config["retention.ms"] = "-1" if spec.retention_s is None else str(int(1e3 * spec.retention_s))
+            if spec.retention_s is not None:
+                # Only whole segments are deleted, and never the newest: a week long, unless it is said.
+                config["segment.ms"] = str(int(1e3 * max(_SHORTEST_SEGMENT, spec.retention_s / _SEGMENTS)))
+        if self._settings.min_insync_replicas is not None:
+            config["min.insync.replicas"] = str(self._settings.min_insync_replicas)
         if spec.max_message_bytes is not None:
             # The broker counts a whole batch: no batch of small records may be refused for it.
             config["max.message.bytes"] = str(max(spec.max_message_bytes, self._settings.batch_bytes + _BATCH_OVERHEAD))
-        return NewTopic(spec.name, spec.partitions, self._settings.replication, topic_configs=config)
+        return NewTopic(spec.name, spec.partitions, replication, topic_configs=config)
 
     async def _until_known(self, names: set[str]) -> None:
         until = asyncio.get_running_loop().time() + self._settings.request_timeout
@@ -131,15 +150,21 @@ class KafkaAdmin:
 
 
 class KafkaBroker:
-    """Implements ``streams.ports.Broker``. ``servers``: host:port, more of them after commas."""
+    """Implements ``streams.ports.Broker``. ``servers``: host:port, more of them after commas.
+
+    ``on_unreadable``: told of each record that a consumer without a group passed over because it cannot be read.
+    """
 
     def __init__(self, servers: str, settings: KafkaSettings) -> None:
         speak_seldom()
+        check_codec(settings.compression)
         self._servers = servers
         self._settings = settings
-        self._admin = KafkaAdmin(servers, settings)
+        self._limits = Limits(settings)
+        self._admin = KafkaAdmin(servers, settings, self._limits)
         self._producers: list[KafkaProducer] = []
         self._consumers: set[KafkaConsumer] = set()
+        self.on_unreadable: Callable[[Unreadable], None] = _nobody_told
 
     @property
     def url(self) -> str:
@@ -148,7 +173,7 @@ class KafkaBroker:
 
     def producer(self) -> KafkaProducer:
         """A new producer."""
-        producer = KafkaProducer(self._servers, self._settings)
+        producer = KafkaProducer(self._servers, self._settings, self._limits)
         self._producers.append(producer)
         return producer
 
@@ -176,13 +201,14 @@ class KafkaBroker:
             listener=listener,
             exclusive=exclusive,
             on_stop=self._consumers.discard,
+            on_unreadable=lambda record: self.on_unreadable(record),
         )
         self._consumers.add(consumer)
         return consumer
 
     def transactions(self, transactional_id: str) -> KafkaTransactions:
         """A new writer of transactions."""
-        return KafkaTransactions(self._servers, self._settings, transactional_id)
+        return KafkaTransactions(self._servers, self._settings, self._limits, transactional_id)
 
     def admin(self) -> KafkaAdmin:
         """Topic administration, one connection for all."""
@@ -194,3 +220,7 @@ class KafkaBroker:
         for producer in self._producers:
             await producer.stop()
         await self._admin.close()
+
+
+def _nobody_told(record: Unreadable) -> None:
+    del record

@@ -22,13 +22,15 @@ from aiokafka.errors import (
     KafkaConnectionError,
     KafkaError,
     RebalanceInProgressError,
+    RecordTooLargeError,
     UnknownMemberIdError,
 )
 
 from domain.errors import ConfigurationError
+from streams.kafka_batches import UnreadableRecord, read_past_faults
 from streams.kafka_membership import Listener, StickyAssignor, cut_off
 from streams.memory_consumer import check_consumer
-from streams.ports import BrokerError, LostPartitionError, RebalanceListener, Record, TopicPartition
+from streams.ports import BrokerError, LostPartitionError, RebalanceListener, Record, TopicPartition, Unreadable
 from streams.settings import KafkaSettings
 
 log = logging.getLogger(__name__)
@@ -63,6 +65,7 @@ class KafkaConsumer:
         listener: RebalanceListener | None,
         exclusive: bool = False,
         on_stop: Callable[["KafkaConsumer"], None],
+        on_unreadable: Callable[[Unreadable], None] = lambda _record: None,
     ) -> None:
         check_consumer(topics, partitions, start_at)
         self._options = options
@@ -76,6 +79,8 @@ class KafkaConsumer:
         self._listener = listener
         self._exclusive = exclusive
         self._on_stop = on_stop
+        self._on_unreadable = on_unreadable
+        self._told: dict[TopicPartition, int] = {}  # behind the last offset that was told to be unreadable
         self._inner: Any = None
         self._next_read = 0.0
         self._last_read = inf
@@ -112,6 +117,7 @@ class KafkaConsumer:
         self._inner = inner
         try:
             await inner.start()
+            read_past_faults(inner)
             if shared:
                 async with asyncio.timeout(settings.request_timeout):
                     await self._settled.wait()
@@ -149,9 +155,23 @@ class KafkaConsumer:
             self._next_read = self._last_read + self._settings.gather
         return [
             Record(r.topic, r.partition, r.offset, r.key, r.value, tuple(r.headers), r.timestamp / 1e3)
+            if type(r) is not UnreadableRecord
+            else self._unreadable(r)
             for batch in batches.values()
             for r in batch
         ]
+
+    def _unreadable(self, r: UnreadableRecord) -> Unreadable:
+        found = Unreadable.at(r.topic, r.partition, r.offset, r.timestamp / 1e3, r.why)
+        place = TopicPartition(r.topic, r.partition)
+        told = self._told.get(place, -1)
+        if r.offset >= told:
+            self._told[place] = r.offset + 1
+            if r.offset != told:  # one line a batch
+                log.error("%s and on cannot be read, and is passed over: %s", found.place, found.why)
+            if self._group is None:  # who commits sees to it itself, before the commit
+                self._on_unreadable(found)
+        return found
 
     async def _read(self, reading: "asyncio.Task[Any]", wait: float) -> Any:
         """What it fetched; None where that was given up meanwhile: its next reader has it from the commit on."""
@@ -163,6 +183,9 @@ class KafkaConsumer:
             return None
         try:
             batches = reading.result()
+        except RecordTooLargeError as error:  # a length that cannot be: the client has gone on to the next offset
+            _, partition, offset, *_ = error.args
+            return {partition: [UnreadableRecord.at(partition, offset, "its batch says that it is longer than it is")]}
         except KafkaError as error:
             raise BrokerError(f"cannot read: {error}") from error
         now = asyncio.get_running_loop().time()

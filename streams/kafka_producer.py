@@ -4,8 +4,8 @@ Rules. Idempotent, acks from all, one a process: a send is queued and its future
 acknowledgement. What may be retried is retried by the client without an end and without duplicates. After an error that
 may not, the broker refuses the partition's later sequence numbers, so a new client takes the old one's place. What was
 refused for its sequence number is sent again there; a batch refused for its size is taken apart, each of its records is
-sent alone, and only the one that is too large itself is refused. Anything else fails with DeliveryError and is its
-sender's to send again.
+sent alone, and only the one that is too large itself is refused, as are others of its size from then on. Anything else
+fails with DeliveryError and is its sender's to send again.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from aiokafka.errors import KafkaConnectionError, KafkaError, MessageSizeTooLarg
 
 from domain.errors import ConfigurationError, InvalidInputError
 from streams.kafka_connection import connection, unreachable
+from streams.kafka_limits import UNLIMITED, Limits, size_of
 from streams.partitioner import partition_of
 from streams.ports import DeliveryError, Headers, Written
 from streams.settings import KafkaSettings
@@ -44,6 +45,11 @@ class _Sending:
     partition: int | None
     milliseconds: int | None
 
+    @property
+    def size(self) -> int:
+        """Bytes, alone in its batch."""
+        return size_of(self.key, self.value, self.headers)
+
     def fail(self, error: Exception) -> None:
         if not self.written.done():
             self.written.set_exception(error)
@@ -56,9 +62,10 @@ class _Sending:
 class KafkaProducer:
     """Implements ``streams.ports.Producer``."""
 
-    def __init__(self, servers: str, settings: KafkaSettings) -> None:
+    def __init__(self, servers: str, settings: KafkaSettings, limits: Limits) -> None:
         self._servers = servers
         self._settings = settings
+        self._limits = limits
         self._inner: Any = None
         self._renewal: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -81,6 +88,8 @@ class KafkaProducer:
         """Queue a record."""
         if value is None and key is None:
             raise InvalidInputError("record", "has neither key nor value; give one of them")
+        if (excess := self._limits.excess(topic, key, value, headers)) is not None:
+            raise InvalidInputError("record", excess)
         if self._renewal is not None:
             await asyncio.shield(self._renewal)
         inner = self._inner
@@ -99,10 +108,6 @@ class KafkaProducer:
         sending = _Sending(written, topic, value, key, headers, partition, milliseconds)
         try:
             sent = await _send(inner, sending)
-        except MessageSizeTooLargeError as error:
-            raise InvalidInputError(
-                "record", f"is too large: at most {self._settings.max_message_bytes} bytes are sent; send less at once"
-            ) from error
         except KafkaError as error:
             self._renew(inner, error)
             raise DeliveryError(f"{topic}: not sent ({error})") from error
@@ -147,8 +152,8 @@ class KafkaProducer:
             enable_idempotence=True,
             acks="all",
             linger_ms=settings.linger * 1e3,
-            max_batch_size=settings.batch_bytes,
-            max_request_size=settings.max_message_bytes,
+            max_batch_size=self._limits.batch_bytes,
+            max_request_size=UNLIMITED,
             compression_type=settings.compression,
         )
         try:
@@ -194,6 +199,9 @@ class KafkaProducer:
         elif isinstance(error, _NOT_WRITTEN):
             self._renew(inner, error)
             alone = isinstance(error, MessageSizeTooLargeError)
+            if alone and sending.size > self._settings.batch_bytes:  # it was a batch of its own
+                self._refuse(sending)
+                return
             task = asyncio.get_running_loop().create_task(self._send_again(sending, alone=alone))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -213,10 +221,15 @@ class KafkaProducer:
             sending.succeed(await (await (_send_alone if alone else _send)(inner, sending)))
         except MessageSizeTooLargeError as error:
             self._renew(inner, error)
-            sending.fail(InvalidInputError("record", f"is too large for topic {topic}; send less at once"))
+            self._refuse(sending)
         except (KafkaError, DeliveryError) as error:
             self._renew(inner, error)
             sending.fail(DeliveryError(f"{topic}: not acknowledged ({error})"))
+
+    def _refuse(self, sending: _Sending) -> None:
+        self._limits.refused(sending.topic, sending.size)
+        told = f"{sending.size} bytes are too large for topic {sending.topic}; send less at once"
+        sending.fail(InvalidInputError("record", told))
 
     def _renew(self, failed: Any, error: BaseException) -> None:
         """Put a new client in the place of one whose sequence numbers are broken, unless that is under way."""

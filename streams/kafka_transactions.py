@@ -26,8 +26,9 @@ from aiokafka.errors import (
 
 from domain.errors import ConfigurationError
 from streams.kafka_connection import connection, unreachable
+from streams.kafka_limits import UNLIMITED, Limits
 from streams.partitioner import partition_of
-from streams.ports import BrokerError, FencedError, Letter, TopicPartition
+from streams.ports import BrokerError, FencedError, Letter, LettersTooLargeError, TopicPartition
 from streams.settings import KafkaSettings
 
 log = logging.getLogger(__name__)
@@ -36,12 +37,21 @@ _FENCED = (ProducerFenced, InvalidProducerEpoch)
 _REFUSED = (TransactionalIdAuthorizationFailed, ClusterAuthorizationFailedError, GroupAuthorizationFailedError)
 
 
+class _RefusedError(KafkaError):  # type: ignore[misc]
+    """The broker has refused these letters for their size."""
+
+    def __init__(self, letters: tuple[int, ...]) -> None:
+        super().__init__(f"{len(letters)} letters are too large")
+        self.letters = letters
+
+
 class KafkaTransactions:
     """Implements ``streams.ports.Transactions``."""
 
-    def __init__(self, servers: str, settings: KafkaSettings, transactional_id: str) -> None:
+    def __init__(self, servers: str, settings: KafkaSettings, limits: Limits, transactional_id: str) -> None:
         self._servers = servers
         self._settings = settings
+        self._limits = limits
         self._id = transactional_id
         self._inner: Any = None
         self._started = False
@@ -56,6 +66,7 @@ class KafkaTransactions:
         """All of it, or nothing."""
         if not self._started:
             raise ConfigurationError("these transactions are not started (or stopped): await start() first")
+        self._check_sizes(letters)
         inner = self._inner = self._inner or await self._connect_again()
         try:
             await _while_it_sends(inner, self._write(inner, letters, offsets, group))
@@ -65,6 +76,9 @@ class KafkaTransactions:
             if not (error.retriable and await self._undone(inner)) and self._inner is inner:
                 self._inner = None
                 await self._stop(inner)
+            if isinstance(error, _RefusedError):
+                topics = ", ".join(sorted({letters[i].topic for i in error.letters}))
+                raise LettersTooLargeError(f"{self._id}: too large for {topics}", error.letters) from error
             raise BrokerError(f"{self._id}: not written ({error})") from error
         except asyncio.CancelledError:
             await self._undone(inner)
@@ -83,10 +97,14 @@ class KafkaTransactions:
         sent: list[asyncio.Future[Any]] = []
         await inner.begin_transaction()
         for letter in letters:
-            if (future := await self._send(inner, letter)) is not None:
-                future.add_done_callback(_seen)
-                sent.append(future)
-        await asyncio.gather(*sent)
+            sent.append(await self._send(inner, letter))
+            sent[-1].add_done_callback(_seen)
+        results = await asyncio.gather(*sent, return_exceptions=True)
+        if refused := tuple(i for i, result in enumerate(results) if isinstance(result, MessageSizeTooLargeError)):
+            raise _RefusedError(refused)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
         moved = {KafkaPartition(*tp): offset for tp, offset in offsets.items()}
         await inner.send_offsets_to_transaction(moved, group)
         await inner.commit_transaction()
@@ -105,13 +123,12 @@ class KafkaTransactions:
         if partition is None and letter.key is not None:
             partition = partition_of(letter.key, len(await inner.partitions_for(letter.topic)))
         milliseconds = None if letter.timestamp is None else round(1e3 * letter.timestamp)
-        try:
-            return await inner.send(
-                letter.topic, letter.value, letter.key, partition, milliseconds, list(letter.headers)
-            )
-        except MessageSizeTooLargeError as error:
-            log.error("a record for %s can never be sent: %s", letter.topic, error)
-            return None
+        return await inner.send(letter.topic, letter.value, letter.key, partition, milliseconds, list(letter.headers))
+
+    def _check_sizes(self, letters: Sequence[Letter]) -> None:
+        told = [(i, self._limits.excess(one.topic, one.key, one.value, one.headers)) for i, one in enumerate(letters)]
+        if refused := [(i, excess) for i, excess in told if excess is not None]:
+            raise LettersTooLargeError(f"{self._id}: {refused[0][1]}", tuple(i for i, _ in refused))
 
     async def _connect(self) -> Any:
         settings = self._settings
@@ -121,8 +138,8 @@ class KafkaTransactions:
             transaction_timeout_ms=int(1e3 * settings.transaction_timeout),
             acks="all",
             linger_ms=0,
-            max_batch_size=settings.batch_bytes,
-            max_request_size=settings.max_message_bytes,
+            max_batch_size=self._limits.batch_bytes,
+            max_request_size=UNLIMITED,
             compression_type=settings.compression,
         )
         try:

@@ -67,6 +67,10 @@ class MemoryStore:
         """Topic -> its number of partitions."""
         return {name: len(topic.logs) for name, topic in self._topics.items()}
 
+    def limits(self) -> dict[str, int]:
+        """Topic -> bytes that a record of it may have."""
+        return {name: topic.limit for name, topic in self._topics.items()}
+
     def log(self, partition: TopicPartition) -> PartitionLog:
         """The log of a partition. Raises ConfigurationError where there is none."""
         topic = self._topics.get(partition.topic)
@@ -225,6 +229,11 @@ class MemoryAdmin:
     async def topics(self) -> frozenset[str]:
         """Names of all topics."""
         return frozenset(self._store.partition_counts())
+
+    async def limits(self, topics: Iterable[str]) -> Mapping[str, int]:
+        """Bytes that a record of each topic may have."""
+        limits = self._store.limits()
+        return {name: limits[name] for name in topics if name in limits}
 
     async def committed(self, group: str, partition: TopicPartition) -> int | None:
         """Committed offset of any group."""

@@ -30,6 +30,15 @@ class FencedError(BrokerError):
     """Another has taken over: nothing is written here any more."""
 
 
+class LettersTooLargeError(BrokerError):
+    """Nothing was written, because some letters are too large for their topics: those at the indexes ``letters``, or,
+    where there are several and only the broker knows the limit, at least one of them."""
+
+    def __init__(self, message: str, letters: tuple[int, ...]) -> None:
+        super().__init__(message)
+        self.letters = letters
+
+
 class DeliveryError(BrokerError):
     """A record was not acknowledged by the broker: it may or may not have been written."""
 
@@ -56,6 +65,19 @@ class Record(NamedTuple):
     def place(self) -> str:
         """Topic, partition and offset, for logs."""
         return f"{self.topic}/{self.partition}/{self.offset}"
+
+
+class Unreadable(Record):
+    """An offset whose record cannot be read: no key, value or headers, but ``why``."""
+
+    why = ""
+
+    @classmethod
+    def at(cls, topic: str, partition: int, offset: int, timestamp: float, why: str) -> "Unreadable":
+        """The record at this place, as far as there is one."""
+        record = cls(topic, partition, offset, None, None, (), timestamp)
+        record.why = why
+        return record
 
 
 class Written(NamedTuple):
@@ -148,10 +170,8 @@ class Transactions(Protocol):
         ...
 
     async def write(self, letters: Sequence[Letter], offsets: Mapping[TopicPartition, int], group: str) -> None:
-        """All of it, or nothing. Raises FencedError once the id is another's, BrokerError where it may be tried again.
-
-        A letter over the size limit is left out and logged.
-        """
+        """All of it, or nothing. Raises FencedError once the id is another's, BrokerError where it may be tried again,
+        LettersTooLargeError where that takes other letters."""
         ...
 
     async def stop(self) -> None:
@@ -181,6 +201,7 @@ class Consumer(Protocol):
     async def get_many(self, *, wait: float, max_records: int = 500) -> Sequence[Record]:
         """Records in offset order within each partition; waits at most ``wait`` seconds for the first.
 
+        What cannot be read (a codec that is not installed, a damaged batch) comes as ``Unreadable``, each offset of it.
         Other tasks get a turn at least once a call. What a listener raised is raised here. A position below the
         beginning (retention went past it) goes on at the beginning, or at the end with ``start_at`` "end".
         """
@@ -251,6 +272,10 @@ class Admin(Protocol):
 
     async def topics(self) -> frozenset[str]:
         """Names of all topics."""
+        ...
+
+    async def limits(self, topics: Iterable[str]) -> Mapping[str, int]:
+        """Bytes that a record of each topic that exists may have. Producers made by the same broker keep to them."""
         ...
 
     async def committed(self, group: str, partition: TopicPartition) -> int | None:

@@ -43,7 +43,8 @@ class KafkaSettings:
     ``gather``: least time between two reads of a consumer that find something: each costs a request to the broker,
     and what comes close together is cheaper read together. ``stop_timeout``: how long a client may take to flush or
     leave before it is cut off. ``transaction_timeout``: after which the broker undoes a transaction left open, until
-    when nobody reads past it.
+    when nobody reads past it. ``replication``, ``min_insync_replicas``: of topics that are created, None: as the broker
+    does by default.
     """
 
     client_id: str = "sluicegate"
@@ -58,7 +59,8 @@ class KafkaSettings:
     gather: float = 0.003
     fetch_bytes: int = 4 * MIB
     batch_bytes: int = 256 << 10
-    replication: int = 1
+    replication: int | None = None
+    min_insync_replicas: int | None = None
     security: KafkaSecurity = KafkaSecurity()
     compression: str | None = None
     transaction_timeout: float = 10.0

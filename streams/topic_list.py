@@ -33,15 +33,23 @@ _CARRIES = {
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """One topic. ``writers`` and ``readers`` are roles."""
+    """One topic. ``writers`` and ``readers`` are roles. ``retention_s``: None for ever, as what is compacted is."""
 
     name: str
     key: str
     carries: str
     partitions: int
     compacted: bool
+    retention_s: float | None
     writers: tuple[str, ...]
     readers: tuple[str, ...]
+
+    @property
+    def kept(self) -> str:
+        """How long, in words."""
+        if self.compacted:
+            return "newest of each key"
+        return "for ever" if self.retention_s is None else f"{self.retention_s / 3600:g} h"
 
 
 def listed(topics: Topics, apps: Sequence[str], specs: Iterable[TopicSpec]) -> tuple[TopicInfo, ...]:
@@ -57,18 +65,19 @@ def as_markdown(found: Iterable[TopicInfo]) -> str:
         "",
         "Written by `sluice topics --markdown` for apps `digits`, `signals` and devices `cpu0`, `cpu1`; a test",
         "keeps it so. The prefix (`sluice`) is a setting. `sluice topics --create` makes those that do not exist;",
-        "nothing is ever created by being written to. Compacted topics keep the newest record of each key, metrics",
-        "are kept for an hour, the rest until you set a retention. `sluice asyncapi` prints the records' schemas.",
+        "nothing is ever created by being written to. How long records are kept is a setting too, by class of topic",
+        "(`retention.queries_s`, `admitted_s`, `work_s`, `results_s`, `dead_letters_s`, `metrics_s`; null: for ever),",
+        "as are copies (`kafka.replication`, `kafka.min_insync_replicas`; without them as the broker does by default).",
+        "They are applied where a topic is created; those that exist stay as they are. `sluice asyncapi` prints the",
+        "records' schemas.",
         "",
-        "| topic | key | partitions | carries | written by | read by |",
-        "|---|---|---|---|---|---|",
+        "| topic | key | partitions | kept | carries | written by | read by |",
+        "|---|---|---|---|---|---|---|",
     ]
     for info in found:
-        kind = f"{info.partitions}{', compacted' if info.compacted else ''}"
-        lines.append(
-            f"| `{info.name}` | {info.key} | {kind} | {info.carries} | {', '.join(info.writers) or '-'} "
-            f"| {', '.join(info.readers) or '-'} |"
-        )
+        writers, readers = (", ".join(roles) or "-" for roles in (info.writers, info.readers))
+        told = (f"`{info.name}`", info.key, info.partitions, info.kept, info.carries, writers, readers)
+        lines.append(f"| {' | '.join(str(cell) for cell in told)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -82,6 +91,7 @@ def _info(topics: Topics, spec: TopicSpec, allowed: Iterable[Rule]) -> TopicInfo
         carries,
         spec.partitions,
         spec.compacted,
+        spec.retention_s,
         tuple(dict.fromkeys(rule.role for rule in may if "Write" in rule.operations)),
         tuple(dict.fromkeys(rule.role for rule in may if "Read" in rule.operations)),
     )

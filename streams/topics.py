@@ -35,6 +35,21 @@ def check_name(field: str, name: object) -> str:
     return name
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """Seconds that records are kept at least, by class of topic; None: for ever."""
+
+    queries: float | None = 86_400.0
+    admitted: float | None = 86_400.0
+    work: float | None = 86_400.0
+    results: float | None = 86_400.0
+    dead_letters: float | None = 86_400.0
+    metrics: float | None = 3_600.0
+
+
+DEFAULT_RETENTION = Retention()
+
+
 @dataclass(frozen=True, slots=True)
 class Topics:
     """Topic names. ``prefix`` separates systems on one broker."""
@@ -176,34 +191,38 @@ class Topics:
         devices: Iterable[str] = (),
         *,
         partitions: int | Mapping[str, int] = 1,
-        retention_s: float | None = None,
-        metrics_retention_s: float = 3600.0,
+        retention: Retention = DEFAULT_RETENTION,
         max_message_bytes: int = MAX_RECORD_BYTES,
         demand_partitions: int = 1,
     ) -> tuple[TopicSpec, ...]:
         """Topics to create. ``partitions``: of an app's topics, for all or by app (1 where it is not named).
 
-        ``retention_s``: of queries, work, results and dead letters. Work topics have one partition: a device reads
-        its own and no rebalance touches it.
+        Work topics have one partition: a device reads its own and no rebalance touches it.
         """
         specs = []
         for app in apps:
             count = partitions if isinstance(partitions, int) else partitions.get(app, 1)
+            kept = {
+                self.queries(app): retention.queries,
+                self.admitted(app): retention.admitted,
+                self.results(app): retention.results,
+            }
             specs += [
-                TopicSpec(name=name, partitions=count, retention_s=retention_s, max_message_bytes=max_message_bytes)
-                for name in (self.queries(app), self.admitted(app), self.results(app))
+                TopicSpec(name=name, partitions=count, retention_s=seconds, max_message_bytes=max_message_bytes)
+                for name, seconds in kept.items()
             ]
         specs += [
-            TopicSpec(name=self.work(device), retention_s=retention_s, max_message_bytes=max_message_bytes)
+            TopicSpec(name=self.work(device), retention_s=retention.work, max_message_bytes=max_message_bytes)
             for device in devices
         ]
         specs += [
-            TopicSpec(name=self.demand, partitions=demand_partitions, retention_s=metrics_retention_s),
-            TopicSpec(name=self.devices_metrics, retention_s=metrics_retention_s),
-            TopicSpec(name=self.turns, retention_s=metrics_retention_s),
-            TopicSpec(name=self.routers, retention_s=metrics_retention_s),
+            TopicSpec(name=self.demand, partitions=demand_partitions, retention_s=retention.metrics),
+            TopicSpec(name=self.devices_metrics, retention_s=retention.metrics),
+            TopicSpec(name=self.turns, retention_s=retention.metrics),
+            TopicSpec(name=self.routers, retention_s=retention.metrics),
             TopicSpec(name=self.demand_windows, compacted=True),
         ]
         specs += [TopicSpec(name=name, compacted=True, max_message_bytes=max_message_bytes) for name in self.control]
-        specs.append(TopicSpec(name=self.dead_letters, retention_s=retention_s, max_message_bytes=max_message_bytes))
+        dead = retention.dead_letters
+        specs.append(TopicSpec(name=self.dead_letters, retention_s=dead, max_message_bytes=max_message_bytes))
         return tuple(specs)

@@ -33,9 +33,15 @@ def sluice_home() -> Path:
 
 
 @pytest.fixture(scope="session")
-def kafka_url(tmp_path_factory: pytest.TempPathFactory, sluice_home: Path) -> Iterator[str]:
+def kafka_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the Apache Kafka of this test session keeps its log, under ``data``."""
+    return tmp_path_factory.mktemp("kafka")
+
+
+@pytest.fixture(scope="session")
+def kafka_url(kafka_folder: Path, sluice_home: Path) -> Iterator[str]:
     """An Apache Kafka of this test session. Skips where it cannot be had, unless $SLUICE_REQUIRE_KAFKA is set."""
-    broker = LocalBroker(tmp_path_factory.mktemp("kafka"), home=sluice_home)
+    broker = LocalBroker(kafka_folder, home=sluice_home)
     try:
         status = broker.start(within=120.0)
     except ConfigurationError as error:

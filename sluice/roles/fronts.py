@@ -19,8 +19,10 @@ def sink_stage(system: "System", apps: "Sequence[str]") -> SinkStage:
     return SinkStage(
         apps,
         broker=system.broker,
+        producer=system.producer,
         topics=system.topics,
         store=OutcomeStore(system.run_folder),
+        clock=system.clock,
         member=system.settings.member,
         telemetry=system.telemetry,
     )

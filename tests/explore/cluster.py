@@ -753,6 +753,12 @@ class Admin:
         await self._link.reach()
         return frozenset(self._store.partition_counts())
 
+    async def limits(self, topics: Iterable[str]) -> Mapping[str, int]:
+        """Bytes of a record."""
+        await self._link.reach()
+        limits = self._store.limits()
+        return {name: limits[name] for name in topics if name in limits}
+
     async def committed(self, group: str, partition: TopicPartition) -> int | None:
         """Of any group."""
         await self._link.reach()

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiokafka.codec
 import pytest
 
 from domain.events import DemandCounted
@@ -16,11 +17,13 @@ from sluice.settings import PlannerSettings
 from stages.clock import SystemClock
 from stages.demand import DemandStage
 from stages.planner import PlannerStage
-from streams import connect, control
+from streams import connect, control, kafka_batches
 from streams.demand_windows import decode_windows
+from streams.kafka import KafkaBroker
 from streams.ports import Broker, BrokerError, TopicPartition
 from streams.settings import KafkaSettings
 from streams.topics import Topics
+from tests.contract.damaged import write_batch
 from tests.harness import ROLES, running, settings_for
 
 pytest.importorskip("faust", reason="faust-streaming is not installed: pip install 'sluicegate[faust]'")
@@ -220,3 +223,24 @@ async def test_two_workers_share_the_partitions(kafka_url: str, tmp_path: Path) 
         log.close()
         await producer.stop()
         await broker.close()
+
+
+async def test_counting_goes_on_behind_a_batch_that_cannot_be_read(
+    kafka_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading = kafka_batches._unpacking
+    monkeypatch.setattr(aiokafka.codec, "has_zstd", lambda: not getattr(reading, "ours", False))
+    broker = connect(kafka_url)
+    assert isinstance(broker, KafkaBroker)
+    topics = Topics(settings_for(kafka_url, tmp_path).prefix)
+    await broker.admin().create_topics(topics.specs(["a"], ["d0"]))
+    told: list[tuple[str, int]] = []
+    broker.on_unreadable = lambda record: told.append((record.topic, record.offset))
+    async with an_app(broker, topics, 18_197, tmp_path):
+        await counts(broker, topics, [1, 2])
+        await published(broker, topics, {"a": 3}, within=60.0)
+        await write_batch(kafka_url.removeprefix("kafka://"), topics.demand, [b"x", b"y"], compression="zstd")
+        await counts(broker, topics, [4])
+        await published(broker, topics, {"a": 7}, within=60.0)
+    assert set(told) == {(topics.demand, 2), (topics.demand, 3)}
+    await broker.close()

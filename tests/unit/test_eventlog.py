@@ -1,11 +1,15 @@
 """Recording decisions: deciding goes on where it cannot be written, and what was cut off replays up to there."""
 
-import io
+import errno
 from collections.abc import Sequence
+from io import FileIO
 from pathlib import Path
 
+import pytest
+
 from domain.events import Woke
-from stages.eventlog import Recorded, encode_step, read_steps
+from stages import appending
+from stages.eventlog import DecisionLog, Recorded, encode_step, read_steps
 
 
 class Idle:
@@ -13,21 +17,71 @@ class Idle:
         return ()
 
 
-class Full(io.StringIO):
-    name = "log"
-    tries = 0
+class Disk:
+    """Of a decision log: ``room`` bytes, or none at all."""
 
-    def write(self, text: str) -> int:
-        self.tries += 1
-        raise OSError(27, "File too large")
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.full = False
+        write = FileIO.write
+
+        def limited(file: FileIO, data: memoryview) -> int:
+            if self.full:
+                write(file, data[:5])
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return write(file, data)
+
+        monkeypatch.setattr(appending, "FileIO", type("Limited", (FileIO,), {"write": limited}))
 
 
-def test_where_a_log_cannot_be_written_deciding_goes_on() -> None:
-    full = Full()
-    recorded = Recorded(Idle(), full)
-    for second in range(3):
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+def steps(recorded: Recorded[Woke, str], seconds: range) -> None:
+    for second in seconds:
         assert recorded.handle(Woke(), float(second)) == ()
-    assert full.tries == 1
+
+
+def test_while_the_disk_is_full_decisions_wait_in_memory_and_none_is_missing(disk: Disk, tmp_path: Path) -> None:
+    said: list[tuple[str, str]] = []
+    now = [1000.0]
+    lines = DecisionLog(
+        tmp_path / "router-toy.jsonl",
+        monotonic=lambda: now[0],
+        say=lambda subject, state, detail: said.append((subject, state)),
+    )
+    recorded = Recorded(Idle(), lines)
+    steps(recorded, range(500))
+    disk.full = True
+    for start in (500, 1000, 1500):
+        steps(recorded, range(start, start + 500))
+        now[0] += 2.0
+    assert said == [("log:router-toy", "paused")]
+    disk.full = False
+    steps(recorded, range(2000, 2500))
+    assert said == [("log:router-toy", "paused"), ("log:router-toy", "resumed")]
+    lines.close()
+    assert [at for _, at, _ in read_steps(tmp_path / "router-toy.jsonl")] == [float(n) for n in range(2500)]
+
+
+def test_a_log_for_which_there_is_no_room_at_last_ends_whole_and_deciding_goes_on(disk: Disk, tmp_path: Path) -> None:
+    said: list[str] = []
+    file = tmp_path / "log.jsonl"
+    lines = DecisionLog(
+        file, monotonic=lambda: 5.0, say=lambda _subject, state, _detail: said.append(state), most=20_000
+    )
+    recorded = Recorded(Idle(), lines)
+    steps(recorded, range(300))
+    kept = [at for _, at, _ in read_steps(file)]
+    assert kept
+    disk.full = True
+    steps(recorded, range(300, 2000))
+    disk.full = False
+    steps(recorded, range(2000, 3000))
+    lines.close()
+    assert said == ["paused", "ended"]
+    assert [at for _, at, _ in read_steps(file)] == kept
 
 
 def test_a_log_that_was_cut_off_is_read_up_to_there(tmp_path: Path) -> None:

@@ -5,11 +5,21 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
+from domain.errors import InvalidInputError
 from stages.exactly_once import ExactlyOnce
 from stages.intake import Intake
 from stages.outbox import Outbox
 from streams.memory import MemoryBroker
-from streams.ports import BrokerError, Consumer, FencedError, Letter, Record, TopicPartition, TopicSpec
+from streams.ports import (
+    BrokerError,
+    Consumer,
+    FencedError,
+    Letter,
+    LettersTooLargeError,
+    Record,
+    TopicPartition,
+    TopicSpec,
+)
 
 SOURCE = TopicPartition("in", 0)
 
@@ -29,6 +39,8 @@ class Log:
         self.troubles: list[Exception] = []
         self.unanswered: list[Exception] = []
         self.reluctant = self.forgetful = 0
+        self.limit = 100
+        self.tells = True
 
     def transactions(self, transactional_id: str) -> "InMemory":
         assert transactional_id == "group/in/0"
@@ -53,6 +65,11 @@ class InMemory:
             raise FencedError("another has taken over")
         if self._log.troubles:
             raise self._log.troubles.pop()
+        large = tuple(i for i, letter in enumerate(letters) if len(letter.value or b"") > self._log.limit)
+        if large:
+            # Several in one batch of the broker's: it does not say which of them.
+            refused = large if self._log.tells else tuple(range(len(letters)))
+            raise LettersTooLargeError("too large", refused)
         assert group == "group"
         self._log.letters += [letter.value for letter in letters]
         self._log.committed = offsets[SOURCE]
@@ -87,7 +104,12 @@ class Reading:
 
     async def _handle(self, records: Sequence[Record]) -> None:
         for record in records:
-            self.intake.answer(record, Outbox(self.broker.producer()), Letter("out", record.value))
+            outbox = Outbox(self.broker.producer())
+            self.intake.answer(record, outbox, Letter("out", record.value), self.instead)
+
+    @staticmethod
+    def instead(error: InvalidInputError) -> Letter:
+        return Letter("out", b"too large")
 
 
 @pytest.fixture
@@ -171,3 +193,26 @@ async def test_a_broker_that_is_never_ready_is_told_of(broker: MemoryBroker) -> 
     async with asyncio.timeout(10.0):
         with pytest.raises(BrokerError, match="not there yet"):
             await reading.task
+
+
+@pytest.mark.parametrize("tells", [True, False])
+async def test_what_is_too_large_is_said_otherwise_alone_and_in_its_place(broker: MemoryBroker, tells: bool) -> None:
+    log = Log()
+    log.tells = tells
+    reading = Reading(broker, log)
+    await ask(broker, [b"a", b"b" * 200, b"c", b"d" * 200, b"e"])
+    await until(lambda: log.committed == 5)
+    reading.stop.set()
+    await reading.task
+    assert log.letters == [b"a", b"too large", b"c", b"too large", b"e"]
+
+
+async def test_what_cannot_be_said_at_all_is_left_out_and_the_partition_goes_on(broker: MemoryBroker) -> None:
+    log = Log()
+    log.limit = 8
+    reading = Reading(broker, log)
+    await ask(broker, [b"a", b"b" * 200, b"c"])
+    await until(lambda: log.committed == 3)
+    reading.stop.set()
+    await reading.task
+    assert log.letters == [b"a", b"c"]

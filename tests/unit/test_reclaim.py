@@ -4,11 +4,16 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from domain.outcome import OutcomeKind, Reason
+from domain.plan import Epoch
+from domain.query import Query
+from domain.tensor import Tensor
 from stages.clock import SystemClock
 from stages.outbox import Outbox
 from stages.reclaim import Reclaimer
+from streams import codec
 from streams.memory import MemoryBroker
-from streams.ports import FencedError, Letter, TopicPartition
+from streams.ports import FencedError, Letter, LettersTooLargeError, Record, TopicPartition, TopicSpec
 from streams.topics import Topics
 
 
@@ -17,6 +22,7 @@ class Fenced:
 
     newest: "Fenced | None" = None
     written: list[Letter]
+    limit = 1 << 20
 
     def __init__(self, written: list[Letter]) -> None:
         self.written = written
@@ -27,6 +33,8 @@ class Fenced:
     async def write(self, letters: Sequence[Letter], offsets: Mapping[TopicPartition, int], group: str) -> None:
         if Fenced.newest is not self:
             raise FencedError("another has taken over")
+        if any(len(letter.value or b"") > self.limit for letter in letters):
+            raise LettersTooLargeError("too large", tuple(range(len(letters))))
         self.written += letters
 
     async def stop(self) -> None: ...
@@ -52,3 +60,43 @@ async def test_a_sweep_that_was_fenced_fences_anew_when_it_is_repeated(monkeypat
     assert [letter.topic for letter in written] == [topics.dead_letters] * 3
     await reclaimer.close()
     await producer.stop()
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+async def test_a_query_too_large_to_go_back_ends_alone(monkeypatch: pytest.MonkeyPatch, exactly_once: bool) -> None:
+    broker, topics, written, clock = MemoryBroker(), Topics("t"), list[Letter](), SystemClock()
+    await broker.admin().create_topics([TopicSpec(name=topics.admitted("toy"), max_message_bytes=5_000)])
+    await broker.admin().create_topics(topics.specs(["toy"], ["d0"]))
+    producer = broker.producer()
+    await producer.start()
+    now = clock.wall()
+    for name, columns in (("a", 10), ("b", 2_000), ("c", 20)):
+        query = Query(name, "toy", now - 1.0, now + 60.0)
+        tensor = Tensor("x", "FP32", (1, columns), bytes(4 * columns))
+        work = codec.encode_work(codec.QueryMessage(query, (tensor,)), epoch=Epoch(1, 1), slice="")
+        await (await producer.send(topics.work("d0"), work.value, key=work.key, headers=work.headers))
+    monkeypatch.setattr(broker, "transactions", lambda name: Fenced(written))
+    monkeypatch.setattr(Fenced, "limit", 5_000)
+    outbox = Outbox(producer)
+    await outbox.start()
+    reclaimer = Reclaimer(
+        broker=broker, outbox=outbox, topics=topics, apps=["toy"], clock=clock, exactly_once=exactly_once
+    )
+    assert await reclaimer.sweep("d0") == 3
+    if not exactly_once:
+        for topic in (topics.admitted("toy"), topics.results("toy")):
+            consumer = broker.consumer(partitions=[TopicPartition(topic, 0)], start_at="beginning")
+            await consumer.start()
+            found = await consumer.get_many(wait=0.0)
+            written += [Letter(topic, r.value, r.key, r.headers) for r in found]
+    assert sorted((letter.topic, letter.key) for letter in written) == [
+        (topics.admitted("toy"), b"a"),
+        (topics.admitted("toy"), b"c"),
+        (topics.results("toy"), b"b"),
+    ]
+    (ended,) = (letter for letter in written if letter.topic == topics.results("toy"))
+    outcome = codec.decode_outcome(Record("r", 0, 0, ended.key, ended.value, ended.headers, now)).outcome
+    assert (outcome.kind, outcome.reason, outcome.device) == (OutcomeKind.FAILED, Reason.TOO_LARGE, "d0")
+    await reclaimer.close()
+    await outbox.stop()
+    await broker.close()

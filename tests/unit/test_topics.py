@@ -51,7 +51,7 @@ def test_a_topic_tells_its_app() -> None:
 
 def test_what_is_created_covers_every_name_and_fits_the_broker() -> None:
     topics = Topics()
-    specs = {spec.name: spec for spec in topics.specs(["a", "b"], ["cpu0"], partitions={"a": 4}, retention_s=60.0)}
+    specs = {spec.name: spec for spec in topics.specs(["a", "b"], ["cpu0"], partitions={"a": 4})}
     assert specs[topics.queries("a")].partitions == specs[topics.results("a")].partitions == 4
     assert specs[topics.queries("b")].partitions == specs[topics.work("cpu0")].partitions == 1
     assert all(specs[name].compacted and specs[name].retention_s is None for name in topics.control)

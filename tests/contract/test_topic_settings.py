@@ -1,0 +1,63 @@
+"""What topics are created with on Apache Kafka: how long they are kept, how often they are copied."""
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
+from domain.errors import ConfigurationError
+from streams import connect
+from streams.ports import TopicSpec
+from streams.settings import KafkaSettings
+from tests.contract.brokers import new_topic
+
+
+async def configs(url: str, topic: str) -> dict[str, str]:
+    admin = AIOKafkaAdminClient(bootstrap_servers=url.removeprefix("kafka://"))
+    await admin.start()
+    try:
+        answers = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+        return {key: value for answer in answers for *_, entries in answer.resources for key, value, *_ in entries}
+    finally:
+        await admin.close()
+
+
+@pytest.mark.kafka
+async def test_topics_are_kept_and_copied_as_they_are_told(kafka_url: str) -> None:
+    broker = connect(kafka_url, kafka=KafkaSettings(replication=1, min_insync_replicas=1))
+    kept = await new_topic(broker, retention_s=7200.0)
+    short = await new_topic(broker, retention_s=120.0)
+    compacted = await new_topic(broker, compacted=True)
+    for topic, milliseconds, segment in ((kept, "7200000", "900000"), (short, "120000", "60000")):
+        found = await configs(kafka_url, topic)
+        assert (found["retention.ms"], found["segment.ms"]) == (milliseconds, segment)
+        assert found["cleanup.policy"] == "delete" and found["min.insync.replicas"] == "1"
+    assert (await configs(kafka_url, compacted))["cleanup.policy"] == "compact"
+    await broker.close()
+
+
+@pytest.mark.kafka
+async def test_without_a_number_of_copies_the_broker_s_own_counts(kafka_url: str) -> None:
+    broker = connect(kafka_url)
+    assert await broker.admin().partitions([topic := await new_topic(broker)]) == {topic: 1}
+    await broker.close()
+    too_many = connect(kafka_url, kafka=KafkaSettings(replication=2))  # it has one machine
+    with pytest.raises(ConfigurationError, match="cannot be created"):
+        await new_topic(too_many)
+    await too_many.close()
+
+
+@pytest.mark.kafka
+async def test_the_limits_of_topics_are_read_from_the_broker(kafka_url: str) -> None:
+    broker = connect(kafka_url)
+    large = await new_topic(broker, max_message_bytes=3 << 20)
+    plain = await new_topic(broker)
+    found = await broker.admin().limits([large, plain, "there-is-none"])
+    assert found == {large: 3 << 20, plain: int((await configs(kafka_url, plain))["max.message.bytes"])}
+    await broker.close()
+
+
+async def test_the_embedded_broker_tells_its_limits_too() -> None:
+    broker = connect("memory://")
+    await broker.admin().create_topics([TopicSpec(name="t", max_message_bytes=5000)])
+    assert await broker.admin().limits(["t", "there-is-none"]) == {"t": 5000}
+    await broker.close()
