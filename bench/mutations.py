@@ -21,8 +21,8 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from domain.actions import Announce
 from domain.app import App
 from domain.errors import InvalidInputError
-from domain.events import DemandCounted, DeviceSeen, PlanAcknowledged
+from domain.events import DemandCounted, DeviceSeen, LatencyMeasured, PlanAcknowledged, TurnsTold
+from domain.instance import Instance
 from domain.lease import Lease
 from domain.outcome import Outcome, OutcomeKind
 from domain.plan import Epoch, Placement, Plan
@@ -43,6 +44,8 @@ from stages.admission import AdmissionStage
 from stages.clock import SystemClock
 from stages.dedupe import DedupeWindow
 from streams import codec, connect, control
+from streams.demand_windows import decode_windows, encode_windows
+from streams.instances import decode_instance, encode_instance
 from streams.ports import Headers, Letter, Record
 from streams.topics import Topics
 
@@ -61,8 +64,15 @@ _OVERSIZE = b" " * 1_200_000
 _DEEP = b"[" * 5_000
 _HOSTILE: tuple[Any, ...] = (
     None, True, -1, 0, 1e308, -1e308, 2**63 - 1, -(2**63), 10**18, "", "x" * 5_000, "\u0000", "NaN", [], {}, [[]],
-    [1, "a"], {"a": {"b": []}}, "é" * 300, 0.1, [0] * 500,
+    [1, "a"], {"a": {"b": []}}, "é" * 300, 0.1, [0] * 500, "nan", "-inf", "@huge", "@nan", "@infinite", "@tiny",
 )  # fmt: skip
+_UNWRITABLE = {
+    b'"@huge"': b"1" + b"0" * 400,
+    b'"@nan"': b"NaN",
+    b'"@infinite"': b"1e999",
+    b'"@tiny"': b"-" + b"9" * 400,
+}
+"""What a JSON writer refuses to write, by what stands for it."""
 
 
 @dataclass
@@ -141,7 +151,10 @@ class Mutator:
             holder[f"{place}?"] = holder.pop(place)
         else:
             holder[place] = self._rng.choice(_HOSTILE)
-        return orjson.dumps(whole)
+        damaged = orjson.dumps(whole)
+        for name, text in _UNWRITABLE.items():
+            damaged = damaged.replace(name, text)
+        return damaged
 
     def _headers(self, headers: Headers) -> Headers:
         if not headers:
@@ -171,7 +184,7 @@ def queries(now: float) -> list[Record]:
     tensors = (Tensor("image", "FP32", (1, 4), bytes(16)), Tensor("words", "UINT8", (1, 3), b"abc"))
     asked: Sequence[dict[str, Any] | None] = (
         None,
-        {"latency_ms": 200, "accuracy": 0.7},
+        {"latency_ms": 200, "accuracy": 0.7, "cost": 2},
         {"class": "best_effort", "priority": 3},
     )
     found = []
@@ -201,8 +214,12 @@ def others(now: float) -> list[tuple[Record, Callable[[Record], Any]]]:
         incarnations={"d0": "a"},
         fences={"d0": 7},
     )
+    measured = (LatencyMeasured("v", "cpu", 3, 0.25),)
     seen = DeviceSeen("d0", "cpu", "a", 0, 0.0, False, False)
-    beat = control.Heartbeat(seen=seen, at=now, epoch=Epoch(1, 2), queued=3, utilisation=0.5, variants=("v",))
+    beat = control.Heartbeat(
+        seen=seen, at=now, epoch=Epoch(1, 2), queued=3, utilisation=0.5, variants=("v",), measured=measured
+    )
+    instance = Instance(app="toy", variant="v", device="d0", qps=3.0, peak=9.0, slowdown=1.0, expires=now)
     said: list[tuple[bytes, Callable[[bytes], Any]]] = [
         (control.encode_plan(plan), control.decode_plan),
         (control.encode_heartbeat(beat), control.decode_heartbeat),
@@ -210,6 +227,10 @@ def others(now: float) -> list[tuple[Record, Callable[[Record], Any]]]:
         (control.encode_acknowledged(PlanAcknowledged("d0", Epoch(1, 2), ("v",), ())), control.decode_acknowledged),
         (control.encode_announce(Announce("app:toy", "safe_mode", "x")), control.decode_announce),
         (control.encode_lease(Lease(term=2, holder="p", renewals=3)), control.decode_lease),
+        (control.encode_turns(TurnsTold("toy", 0.5, 7, now)), control.decode_turns),
+        (control.encode_note(control.DeviceNote(device="d0", by="s", withdrawn=True, price=0.5)), control.decode_note),
+        (encode_windows("toy", {int(now): {"rows": [1, 2], "classes": [[[0.5, 1]], []]}}, now), decode_windows),
+        (encode_instance(instance), lambda value: decode_instance(instance.key.encode(), value)),
     ]
     found = [(Record("t", 0, 0, m.key, m.value, m.headers, now), read) for m, read in hops]
     return found + [(Record("t", 0, 0, b"k", value, (), now), _of_value(read)) for value, read in said]
@@ -265,7 +286,13 @@ class Door:
         await self.stage._take([record])
         if self._ends.defects > before or len(self.letters) != 1:
             raise RuntimeError(f"{len(self.letters)} letters, {self._ends.defects - before} defects")
-        return self.letters[0].topic
+        letter = self.letters[0]
+        told = Record(letter.topic, 0, 0, letter.key, letter.value, letter.headers, record.timestamp)
+        if letter.topic == TOPICS.admitted(APP.name):  # whoever comes next reads what was let in
+            codec.decode_admitted(told)
+        elif letter.topic == TOPICS.results(APP.name):
+            codec.decode_outcome(told)
+        return letter.topic
 
 
 async def examine(records: int, seed: int, now: float | None = None) -> tuple[Found, dict[str, float]]:
@@ -308,13 +335,28 @@ async def _ask(door: Door, record: Record, found: Found) -> None:
 
 def _read(read: Callable[[Record], Any], record: Record, found: Found) -> None:
     try:
-        read(record)
+        check_numbers(read(record))
     except InvalidInputError:
         found.ends["other refused"] += 1
     except Exception:
         found.crash(repr(read), record)
     else:
         found.ends["other read"] += 1
+
+
+def check_numbers(read: Any) -> None:
+    """Raises RuntimeError where what was read holds a number that nothing can count with."""
+    if isinstance(read, int | float):
+        if not -(2**63) < read < 2**63:
+            raise RuntimeError(f"{read!r:.60} was read")
+    elif is_dataclass(read):
+        for one in fields(read):
+            check_numbers(getattr(read, one.name))
+    elif isinstance(read, Mapping):
+        check_numbers(tuple(read.values()))
+    elif isinstance(read, tuple | list):
+        for inner in read:
+            check_numbers(inner)
 
 
 def resident_mib() -> float:

@@ -36,6 +36,7 @@ from streams.envelope import (
 from streams.messages import Limits, Message, QueryMessage, RejectedQueryError, TooLargeError, UnattributableError
 from streams.ports import Record
 
+_MAX_COST = 1e12
 _MAX_PRIORITY = 1 << 31
 _CLASSES = {c.value: c for c in QueryClass}
 PARAMETERS = ("latency_ms", "timeout", "accuracy", "cost", "class", "priority", "model")
@@ -271,8 +272,8 @@ def _goal(parameters: Mapping[str, Any]) -> Goal | None:
         return None
     if accuracy is not None and not 0.0 <= accuracy <= 1.0:
         raise InvalidInputError("parameters.accuracy", f"is {accuracy:g}; give the app's metric, from 0 to 1")
-    if cost is not None and cost < 0.0:
-        raise InvalidInputError("parameters.cost", f"is {cost:g}; give 0 or more")
+    if cost is not None and not 0.0 <= cost <= _MAX_COST:
+        raise InvalidInputError("parameters.cost", f"is {cost:g}; give 0 to {_MAX_COST:g}")
     if model is not None and not (isinstance(model, str) and 0 < len(model) <= 128):
         raise InvalidInputError("parameters.model", f"is {model!r:.60}; give the name of a variant")
     return Goal(accuracy, cost, model)

@@ -165,6 +165,7 @@ def test_what_has_no_readable_id_can_only_be_a_dead_letter(body: Any, headers: H
         (asked(timeout=-1), "parameters.timeout"),
         (asked(accuracy=1.5), "parameters.accuracy"),
         (asked(cost=-1), "parameters.cost"),
+        (asked(cost=1e13), "parameters.cost"),
         (asked(model=""), "parameters.model"),
         (asked(priority=-1), "parameters.priority"),
         (asked(priority=1.5), "parameters.priority"),
