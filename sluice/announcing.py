@@ -11,8 +11,8 @@ import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from domain.errors import SluiceError
-from domain.plan import Epoch, Plan
+from domain.errors import InvalidInputError, SluiceError
+from domain.plan import NO_EPOCH, Epoch, Plan, follows
 from profiles.catalogue import Catalogue
 from profiles.registered import Registered
 from sluice.one_partition import spread_over
@@ -108,13 +108,16 @@ class _Watch:
         """Whether that is so by now."""
         if record.value is None:
             return False
-        if record.topic == self._plans:
-            plan = control.decode_plan(record.value)
-            if self.plan is None or plan.epoch > self.plan.epoch:
-                self.plan = plan
-        else:
-            told = control.decode_acknowledged(record.value)
-            self._staged[told.device] = (told.epoch, frozenset(told.variants))
+        try:
+            if record.topic == self._plans:
+                plan = control.decode_plan(record.value)
+                if follows(plan.epoch, self.plan.epoch if self.plan is not None else NO_EPOCH):
+                    self.plan = plan
+            else:
+                told = control.decode_acknowledged(record.value)
+                self._staged[told.device] = (told.epoch, frozenset(told.variants))
+        except InvalidInputError:
+            return False  # anybody can write there
         return self._done()
 
     def _done(self) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from domain.errors import InvalidInputError
 from domain.table import SelectionTable, TableObserved
 from planner.tables.codec import decode
 from sluice.reading import read_results
@@ -15,7 +16,10 @@ async def published(broker: Broker, topics: Topics) -> dict[tuple[str, float], S
     found: dict[tuple[str, float], SelectionTable] = {}
     async for record in read_results(broker, [TopicPartition(topics.policies, 0)], follow=False):
         if record.value is not None:
-            table = decode(record.value)
+            try:
+                table = decode(record.value)
+            except InvalidInputError:
+                continue  # anybody can write there
             found[table.fingerprint, table.qps] = table
     return found
 
@@ -28,7 +32,10 @@ async def counted(
     async for record in read_results(broker, [TopicPartition(topics.devices_metrics, 0)], follow=False):
         if record.value is None:
             continue
-        beat = control.decode_heartbeat(record.value)
+        try:
+            beat = control.decode_heartbeat(record.value)
+        except InvalidInputError:
+            continue
         if after < beat.at <= until:
             _add(sums, beat.observed)
     return tuple(sums.values())

@@ -44,6 +44,7 @@ from streams.topics import Topics
 log = logging.getLogger(__name__)
 
 _REMEMBERED = 2000
+_MOST_QPS = 1e7
 
 
 class TableMaker:
@@ -166,6 +167,8 @@ class TablePublisher:
             qps = float(said.data["qps"])
         except (KeyError, ValueError) as error:
             raise InvalidInputError("status.data", f"{said.data} names no load, SLO and kind of worker") from error
+        if not 0.0 < qps <= _MOST_QPS:
+            raise InvalidInputError("status.data.qps", f"{qps:g} is no load; give queries/s above 0, to {_MOST_QPS:g}")
         self._tell(LoadMissing(shelf, qps))
 
     # -- what is done

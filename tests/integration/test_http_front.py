@@ -1,5 +1,6 @@
 """The Open Inference Protocol front, over a real socket."""
 
+import asyncio
 import io
 import json
 from collections.abc import AsyncIterator
@@ -9,8 +10,11 @@ from typing import Any
 import aiohttp
 import pytest
 
+from domain.outcome import Outcome, OutcomeKind
+from domain.query import QueryKey
 from stages.http import HttpStage
-from streams import connect
+from streams import codec, connect
+from streams.ports import Record
 from tests.harness import PIXELS, ROLES, Running, running, settings_for
 
 
@@ -96,3 +100,24 @@ async def test_health_is_told_to_everybody_and_nothing_else_without_the_token(tm
             for path in ("/v2", "/v2/models/toy", "/v2/models/toy/ready", "/v2/health/ready/", "/v2/health"):
                 assert await status("GET", path) == 401, path
             assert await status("POST", "/v2/models/toy/infer") == 401
+
+
+async def test_an_outcome_of_another_app_or_source_is_not_taken_for_ones_own(
+    front: tuple[Running, aiohttp.ClientSession],
+) -> None:
+    run, _ = front
+    http = next(stage for stage in run.stages if isinstance(stage, HttpStage))
+    waiting = http._waiting[QueryKey("toy", "/http", "q")] = asyncio.get_running_loop().create_future()
+
+    def told(app: str, source: str) -> Record:
+        ended = Outcome(
+            query_id="q", app=app, source=source, kind=OutcomeKind.EXPIRED, arrival=1.0, deadline=2.0, at=3.0
+        )
+        message = codec.encode_outcome(ended, ())
+        return Record(run.topics.results(app), 0, 0, message.key, message.value, message.headers, 3.0)
+
+    for app, source in (("other", "/http"), ("toy", "/client"), ("toy", "")):
+        http._on_result(told(app, source))
+        assert not waiting.done()
+    http._on_result(told("toy", "/http"))
+    assert (await waiting).outcome.source == "/http"
