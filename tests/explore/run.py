@@ -100,7 +100,7 @@ def summary(verdicts: Sequence[tuple[Job, Verdict | str]], took: float) -> dict[
 
 
 def _table(found: dict[str, Any]) -> Table:
-    table = Table("seeds", "queries", "lost", "duplicates", "promises broken", "failed", "virtual h", "wall s")
+    table = Table("seeds", "queries", "lost", "copies", "broken", "failed", "virtual h", "wall s")
     table.add_row(
         *(str(found[name]) for name in ("seeds", "queries", "lost", "duplicates", "promises_broken_unannounced")),
         str(len(found["failed"])),
