@@ -59,7 +59,7 @@ async def write_batch(
     try:
         batch = producer.create_batch()
         for value in values:
-            assert batch.append(key=None, value=value, timestamp=None, headers=list(more)) is not None
+            assert batch.append(key=b"key", value=value, timestamp=None, headers=list(more)) is not None
         done = await producer.send_batch(batch, topic, partition=partition)
         return int((await done).offset)
     finally:
