@@ -56,12 +56,13 @@ class Problem:
     """Everything that a plan depends on. ``devices``: alive ones. ``previous``: placements in force (loaded).
 
     ``latency_factor``: observed over profiled latency by (variant, device type). ``switching_weight``: of the price of
-    a load, its profiled time x the demand displaced x the chance that it returns (0: loads are free), and ``stood``:
-    seconds since each app was last given other hosts; see ``planner.allocation.program``. ``max_loads``: slices that
-    serve now and may be loaded anew (empty ones may always be). ``money_weight``: accuracy (0..1) that one unit of
-    price an hour is worth. ``budget``: what the devices in use may cost an hour in all. ``strict_on_demand``: part
-    (0..1) of what is served of each strict demand that must be served by devices that are not spot, and so stays when
-    spot devices are taken away. ``recuts``: None where devices stay as they are.
+    a load, its profiled time x the demand displaced x the chance that it returns (0: loads are free, as they are where
+    units hold several variants), and ``stood``: seconds since each app was last given other hosts; see
+    ``planner.allocation.program``. ``max_loads``: slices that serve now and may be loaded anew (empty ones may always
+    be). ``money_weight``: accuracy (0..1) that one unit of price an hour is worth. ``budget``: what the devices in use
+    may cost an hour in all. ``strict_on_demand``: part (0..1) of what is served of each strict demand that must be
+    served by devices that are not spot, and so stays when spot devices are taken away. ``recuts``: None where devices
+    stay as they are.
     """
 
     demands: tuple[AppDemand, ...]

@@ -3,6 +3,7 @@
 Rules:
 - Every step leaves something that can be published; a later one only replaces it by something better (service first,
   then accuracy less prices). The plan in force takes part as an incumbent.
+- Loads have their price where a unit holds one variant; where it may hold several they are free.
 - The LP of the published service bounds its accuracy from above: every plan carries a certified gap.
 - The polish runs only where the gap or the service leaves something to gain, and stops on nodes or gap. If its safety
   stop in seconds strikes, the allocation is marked nondeterministic.
@@ -63,6 +64,9 @@ class AllocationPlanner:
     def allocate(self, problem: Problem) -> Allocation:
         """Always an allocation; raises InvalidInputError for input that is not finite or out of range."""
         check(problem)
+        if problem.variants_per_device > 1:
+            # What is loaded need not take the place of anything there.
+            problem = replace(problem, switching_weight=0.0)
         priced = problem.switching_weight > 0.0
         pools = group_units(problem.devices, problem.previous, by_price=problem.by_price, by_held=priced)
         sizes, loaded = {k: len(u) for k, u in pools.items()}, count_loaded(pools)
