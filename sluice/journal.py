@@ -7,7 +7,8 @@ line; a line that was cut short is passed over.
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TextIO
@@ -15,9 +16,21 @@ from typing import Any, TextIO
 import numpy as np
 from typing_extensions import override
 
+from domain.errors import ConfigurationError
 from profiles.folder import write_file
 from profiles.generation.validation import Array
 from profiles.profiler import Effort, Measurement, Sample, Sweep
+
+
+@contextmanager
+def _told(folder: Path) -> Iterator[None]:
+    """Raise ConfigurationError where the disk does not take what is written in the body."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigurationError(
+            f"{folder} cannot be written ({error.strerror}); make room and register again: it goes on where it stopped"
+        ) from error
 
 
 class Journal:
@@ -26,7 +39,8 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.resumed = folder.is_dir() and any(folder.iterdir())
-        folder.mkdir(parents=True, exist_ok=True)
+        with _told(folder):
+            folder.mkdir(parents=True, exist_ok=True)
 
     def get(self, step: str) -> dict[str, Any] | None:
         """Result of ``step``, None where it has none (or was written by a machine that then lost power)."""
@@ -38,7 +52,8 @@ class Journal:
 
     def put(self, step: str, result: dict[str, Any]) -> None:
         """Keep the result of ``step``."""
-        write_file(self.folder / f"{step}.json", json.dumps(result).encode())
+        with _told(self.folder):
+            write_file(self.folder / f"{step}.json", json.dumps(result).encode())
 
     def arrays(self, step: str) -> tuple[Array, ...] | None:
         """Arrays of ``step``, None where it has none."""
@@ -51,9 +66,10 @@ class Journal:
     def put_arrays(self, step: str, arrays: Sequence[Array]) -> None:
         """Keep arrays of ``step``."""
         unfinished = self.folder / f".{step}.npz"
-        with unfinished.open("wb") as file:
-            np.savez(file, *arrays)
-        unfinished.replace(self.folder / f"{step}.npz")
+        with _told(self.folder):
+            with unfinished.open("wb") as file:
+                np.savez(file, *arrays)
+            unfinished.replace(self.folder / f"{step}.npz")
 
     def remove(self) -> None:
         """The job is done."""
@@ -83,9 +99,13 @@ class KeptSweep(Sweep):
             if Measurement(variant, batch, length) in self._pairs:
                 super().record(Measurement(variant, batch, length), Sample(float(wall), float(cpu)))
                 self.restored += 1
-        self._file = path.open("a", encoding="utf-8")
-        if self.restored:
-            self._file.write("\n")  # a line that was cut short must not swallow the next
+        self._folder = path.parent
+        with _told(self._folder):
+            begun = path.exists() and path.stat().st_size > 0
+            self._file = path.open("a", encoding="utf-8")
+            if begun:
+                self._file.write("\n")  # a line that was cut short must not swallow the next
+                self._file.flush()
 
     @override
     def record(self, measurement: Measurement, sample: Sample) -> None:
@@ -93,10 +113,12 @@ class KeptSweep(Sweep):
         super().record(measurement, sample)
         if self._file is not None:
             of = (measurement.variant, measurement.batch, measurement.length)
-            self._file.write(json.dumps([*of, sample.wall, sample.cpu]) + "\n")
-            self._file.flush()
+            with _told(self._folder):
+                self._file.write(json.dumps([*of, sample.wall, sample.cpu]) + "\n")
+                self._file.flush()
 
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # what could not be written was told then
+                self._file.close()
