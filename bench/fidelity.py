@@ -1,0 +1,73 @@
+"""How far the simulator is from the live system, under two planners and batching rules, at several loads.
+
+    python bench/fidelity.py
+    python bench/fidelity.py --loads 1 --duration 120
+
+``examples/scenarios/small.yaml``, a wave of it within the duration: each load is run live on emulated devices, in real
+time, and simulated with the same arrivals. Points and percent are live minus simulated. What ran live is read from the
+running stages and printed with it; where that is not what was asked, the run ends with an error. ``load_average`` is
+the machine's when a load's live run began (``sent_late_ms``: how late it sent a query at most): what else runs here
+makes the live side late.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from simulator.scenario import overridden, read_scenario
+from sluice.fidelity import fidelity
+
+SCENARIO = Path(__file__).resolve().parents[1] / "examples" / "scenarios" / "small.yaml"
+ASKED: dict[str, dict[str, Any]] = {
+    "allocation, adaptive, 10 s": {},
+    "greedy-fill, static, 3 s": {
+        "planner.name": "greedy-fill",
+        "planner.period_s": 3.0,
+        "policies.batching": {"name": "static", "size": 4, "timeout_s": 0.02},
+    },
+}
+
+
+def main() -> None:
+    """Run both, print a line a load."""
+    asking = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asking.add_argument("--loads", default="0.5,1,1.5")
+    asking.add_argument("--duration", type=float, default=40.0)
+    asked = asking.parse_args()
+    wave = {"traces.generator": {"period_s": asked.duration, "spikes": 4, "spike_factor": 1.4}}
+    for name, changes in ASKED.items():
+        document = overridden(read_scenario(SCENARIO, {}), {"duration_s": asked.duration, **wave})
+        for field, value in changes.items():
+            section, inner = field.split(".")
+            document[section] = {**document.get(section, {}), inner: value}
+        for load in map(float, asked.loads.split(",")):
+            before = os.getloadavg()[0]
+            (found,) = asyncio.run(fidelity(document, [load], document["seed"])).values()
+            ran, live, simulated = found["ran_live"], found["live"], found["simulated"]
+            really = f"{ran['planner']['name']}, {', '.join(ran['batching'])}, {ran['planner']['period_s']:g} s"
+            if really != name:
+                raise SystemExit(f"{name} was asked, and {really} ran")
+            told = {
+                "ran_live": really,
+                "load": load,
+                "queries": live["queries"],
+                "missed_percent": [round(100.0 * one["violation_ratio"], 2) for one in (live, simulated)],
+                "accuracy_percent": [round(100.0 * one["effective_accuracy"], 2) for one in (live, simulated)],
+                "p99_ms": [round(one["p99_ms"]) for one in (live, simulated)],
+                "apart": {key: round(value, 2) for key, value in found["difference"].items()},
+                "plans": [ran["plans"]["published"], simulated["planner"]["solves"]],
+                "stand_ins": ran["plans"]["stand_ins"],
+                "sent_late_ms": round(1e3 * ran["sent_late_s"]),
+                "load_average": round(before, 1),
+            }
+            print(json.dumps(told), flush=True)
+
+
+if __name__ == "__main__":
+    main()
