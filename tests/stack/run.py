@@ -197,12 +197,13 @@ class Run:
     # -- steps
 
     def start(self) -> None:
-        """From nothing: a planner alone, which waits for its broker; then all."""
+        """The models; a planner alone, which waits for its broker; then all."""
+        self.project("run", "--rm", "--no-deps", "-T", "models")
         self.project("up", "--detach", "--no-deps", "planner")
         self.until(
             "the planner waits for its broker",
             lambda: "trying again in" in self.project("logs", "planner"),
-            60.0,
+            120.0,
         )
         alone = self.project.inspected("planner")
         self.project("up", "--detach")
@@ -244,7 +245,7 @@ class Run:
     def stopped(self) -> None:
         """``stop`` and ``up`` under load: everything ends by itself, within its grace."""
         before = self._copies_of(self.audit())
-        with self.load(60):
+        with self.load(75):
             began = time.monotonic()
             self.project("stop")
             took = time.monotonic() - began

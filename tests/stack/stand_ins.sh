@@ -38,11 +38,10 @@ base() { # tag
 for wanted in "$@"; do
   name=${wanted%%=*} tag=${wanted#*=}
   if [ "$name" = python ]; then python=$tag; fi
-  if docker image inspect "$tag" >/dev/null 2>&1; then continue; fi
   echo "building $tag" >&2
   if [ "$name" = python ]; then
-    base "$tag"
-  else
+    docker image inspect "$tag" >/dev/null 2>&1 || base "$tag"
+  else # from the engine's cache, where nothing changed
     docker build --quiet --network "$network" --build-arg "BASE=$python" --build-context "jars=$jars" \
       --tag "$tag" "$here/images/$name" >/dev/null
   fi
