@@ -59,15 +59,15 @@ async def read_catalogue(broker: Broker, topics: Topics) -> Catalogue:
     return merged([part_of(app, data) for app, data in sorted(there.items())])
 
 
-async def check_served(broker: Broker, topics: Topics, apps: Collection[str]) -> None:
-    """Raise InvalidInputError where the system on ``broker`` serves other apps than these.
+async def check_served(broker: Broker, topics: Topics, apps: Collection[str]) -> bool:
+    """Whether the system on ``broker`` has said what it serves. Raises InvalidInputError where that is not ``apps``.
 
-    Where it has not said yet what it serves, or this user may not read it, nothing is checked.
+    Where this user may not read it, nothing is checked.
     """
     try:
         there, _ = await _records(broker, topics)
     except SluiceError:
-        return
+        return False
     strange = sorted(set(apps) - there.keys())
     if there and strange:
         raise InvalidInputError(
@@ -75,6 +75,7 @@ async def check_served(broker: Broker, topics: Topics, apps: Collection[str]) ->
             f"{', '.join(strange)}: not served by this system, which serves {', '.join(sorted(there))}; ask for one of "
             "these, or start every stage with SLUICE_APPS naming the apps you want",
         )
+    return bool(there)
 
 
 async def _records(broker: Broker, topics: Topics) -> tuple[Mapping[str, bytes], int]:

@@ -55,7 +55,7 @@ def infer(
     if as_json:
         print_json({"outcome": answer.outcome, "outputs": outputs, "label": label})
     else:
-        out.print(line(answer.outcome), highlight=False)
+        out.print(line(answer.outcome), highlight=False, soft_wrap=True)
         for name, values in outputs.items():
             out.print(f"  {name}: {values}")
         if label is not None:

@@ -1,6 +1,7 @@
 """``sluice up``: run stages, all of them or the ones named, until told to stop."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from shutil import rmtree
@@ -27,6 +28,8 @@ from streams.dump import MANIFEST
 if TYPE_CHECKING:
     from stages.tracing import Tracing
 
+log = logging.getLogger(__name__)
+
 _TOLD = {
     "http": "Open Inference Protocol on {}/v2/models/…/infer",
     "web": "what happens, live: {}/",
@@ -35,8 +38,9 @@ _TOLD = {
 }
 
 
-_PLANNER_STARTS = 2.0
-"""Seconds after which the registry is looked at: the planner may have been started just now."""
+_LOOK_EVERY = 2.0
+_LOOKS = 150
+"""Seconds between looks at the registry, and how many: the planner may be started later than this process."""
 
 
 def register(app: typer.Typer) -> None:
@@ -131,8 +135,12 @@ async def _tell_strangers(built: System, roles: Sequence[str], apps: Sequence[st
     await started.wait()
     if not roles or "planner" in roles:
         return
-    await asyncio.sleep(_PLANNER_STARTS)
     try:
-        await check_served(built.broker, built.topics, apps or tuple(built.apps))
+        for _ in range(_LOOKS):
+            await asyncio.sleep(_LOOK_EVERY)
+            if await check_served(built.broker, built.topics, apps or tuple(built.apps)):
+                return
     except InvalidInputError as error:
         err.print(f"[yellow]{escape(error.problem)}[/]", highlight=False, soft_wrap=True)
+    except Exception as error:  # a broker that is away: a word of advice is not worth a stage
+        log.debug("the registry cannot be looked at (%s)", error)

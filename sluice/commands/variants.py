@@ -173,7 +173,7 @@ def _noise(variants: Sequence[Variant]) -> list[str]:
 
 
 def _table(catalogue: Catalogue, app: str) -> Table:
-    table = Table(title=app, box=SIMPLE_HEAD)
+    table = Table(title=app, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("variant", no_wrap=True)
     table.add_column("accuracy %", justify="right", no_wrap=True)
     add_profile_columns(table)

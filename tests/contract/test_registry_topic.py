@@ -8,7 +8,7 @@ import pytest
 from domain.errors import InvalidInputError
 from profiles.catalogue import Catalogue
 from profiles.document import fingerprint
-from sluice.registry_topic import app_record, publish_catalogue, read_catalogue
+from sluice.registry_topic import app_record, check_served, publish_catalogue, read_catalogue
 from streams import connect
 from streams.ports import Broker, Producer
 from streams.topics import Topics
@@ -57,3 +57,12 @@ async def test_a_record_of_another_app_or_of_nonsense_is_an_error_that_names_it(
     await (await producer.send(topics.registry, b"{", key=b"two"))
     with pytest.raises(InvalidInputError, match=r"registry\.two"):
         await read_catalogue(broker, topics)
+
+
+async def test_who_is_for_other_apps_than_are_served_is_told_once_it_is_known_what_is(system: System) -> None:
+    broker, producer, topics = system
+    assert not await check_served(broker, topics, ["mine"])
+    await publish_catalogue(broker, producer, topics, toy_catalogue(("one", "two")))
+    assert await check_served(broker, topics, ["two"])
+    with pytest.raises(InvalidInputError, match="--app: mine: not served by this system, which serves one, two; "):
+        await check_served(broker, topics, ["one", "mine"])

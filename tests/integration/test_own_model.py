@@ -80,7 +80,6 @@ def test_register_up_infer_is_all_it_takes_and_versions_come_and_go_meanwhile(
     assert len(made["variants"]) >= 12
     served = {v["recipe"].split(".")[0] for v in made["variants"] if v["served"]}
     assert "large" in served
-    assert len(served) >= 2, "there is something to scale with"
     with up(folder, environment):
         # On a busy machine the first plan may take longer than an answer may.
         answer = told("infer", "--app", "clouds", "--latency-ms", "60000", folder=folder, environment=environment)

@@ -4,15 +4,22 @@ import asyncio
 import logging
 from pathlib import Path
 
+import numpy as np
 import pytest
+import typer
 
 from domain.actions import Announce
 from domain.outcome import OutcomeKind, Reason
+from sluice.client import Client
+from sluice.commands import up
+from sluice.console import EXIT_USAGE, one_line_errors
 from sluice.reading import read_results
+from sluice.registry_topic import publish_catalogue
 from stages.run import run_stages
 from streams import connect, control
 from streams.ports import TopicPartition
-from tests.harness import ROLES, Running, running, settings_for, toy_catalogue
+from streams.topics import Topics
+from tests.harness import PIXELS, ROLES, Running, running, settings_for, toy_catalogue
 
 WITHOUT = tuple(role for role in ROLES if role != "router")
 
@@ -66,3 +73,33 @@ async def test_what_nothing_routes_is_rejected_with_the_remedy_and_answered_once
             await asyncio.gather(other, late)
     warned = [record.getMessage() for record in caplog.records]
     assert [line for line in warned if "toy" in line] == [announced.detail, "a router of toy lives"]
+
+
+async def test_a_query_that_nobody_admits_is_one_line_with_a_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+    topics = Topics("nobody")
+    client = Client("memory://", prefix=topics.prefix, timeout=0.2)
+    await client._broker.admin().create_topics(topics.specs(["toy"]))
+    async with client:
+        with pytest.raises(typer.Exit) as ended, one_line_errors():
+            await client.infer("toy", {"image": np.zeros((1, PIXELS), np.float32)})
+    assert ended.value.exit_code == EXIT_USAGE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no outcome of toy within 0.2 s" in line
+    assert "sluice up admission" in line
+
+
+async def test_a_stage_for_other_apps_than_the_system_serves_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(up, "_LOOK_EVERY", 0.01)
+    started = asyncio.Event()
+    started.set()
+    async with running(settings_for("memory://", tmp_path), connect("memory://"), roles=("sink",)) as run:
+        looking = asyncio.create_task(up._tell_strangers(run.system, ["router"], ["other"], started))
+        await asyncio.sleep(0.1)
+        assert capsys.readouterr().err == "", "no planner has said what is served"
+        await publish_catalogue(run.broker, run.producer, run.topics, run.system.catalogue)
+        await asyncio.wait_for(looking, 20)
+        assert "other: not served by this system, which serves toy" in capsys.readouterr().err
+        await up._tell_strangers(run.system, ["router"], [], started)
+        assert capsys.readouterr().err == ""
