@@ -23,6 +23,7 @@ from sluice.access import WebSettings
 from stages.web import WebStage
 from streams import codec, connect, control
 from streams.instances import encode_instance
+from streams.topics import Topics
 from tests.harness import ROLES, Running, running, settings_for
 
 BROKERS = ["memory", pytest.param("kafka", marks=pytest.mark.kafka)]
@@ -196,8 +197,13 @@ async def test_a_fence_beyond_the_end_of_its_topic_is_not_heeded(broker_url: str
     settings = settings_for(broker_url, tmp_path, partitions=1)
     broker = connect(broker_url)
     fenced = Plan(epoch=Epoch(3, 1), created=1.0, fences={"d0": 10**18, "d1": 10**18})
-    async with running(settings, broker, roles=("sink",), close=False) as run:
-        await (await run.producer.send(run.topics.plan, control.encode_plan(fenced), key=b"plan"))
+    topics = Topics(settings.prefix)
+    partitions = settings.partitions_of(["toy"], set())
+    await broker.admin().create_topics(topics.specs(["toy"], ["d0", "d1"], partitions=partitions))
+    producer = broker.producer()
+    await producer.start()
+    await (await producer.send(topics.plan, control.encode_plan(fenced), key=b"plan"))
+    await producer.stop()
     async with running(settings, broker) as run:
         await run.planned()
         for _ in range(8):
