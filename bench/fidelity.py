@@ -1,7 +1,7 @@
 """How far the simulator is from the live system, under two planners and batching rules, at several loads.
 
     python bench/fidelity.py
-    python bench/fidelity.py --loads 1 --duration 120
+    python bench/fidelity.py --without-collector
 
 ``examples/scenarios/small.yaml``, a wave of it within the duration: each load is run live on emulated devices, in real
 time, and simulated with the same arrivals. Points and percent are live minus simulated. What ran live is read from the
@@ -12,6 +12,7 @@ makes the live side late.
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import sys
@@ -39,7 +40,10 @@ def main() -> None:
     asking = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asking.add_argument("--loads", default="0.5,1,1.5")
     asking.add_argument("--duration", type=float, default=40.0)
+    asking.add_argument("--without-collector", action="store_true", help="no pauses of Python's cyclic collector")
     asked = asking.parse_args()
+    if asked.without_collector:
+        gc.disable()
     wave = {"traces.generator": {"period_s": asked.duration, "spikes": 4, "spike_factor": 1.4}}
     for name, changes in ASKED.items():
         document = overridden(read_scenario(SCENARIO, {}), {"duration_s": asked.duration, **wave})
