@@ -197,7 +197,7 @@ class Run:
     # -- steps
 
     def start(self) -> None:
-        """The models; a planner alone, which waits for its broker; then all."""
+        """The models; a planner alone, which waits; its broker, and the same planner serves; then all."""
         self.project("run", "--rm", "--no-deps", "-T", "models")
         self.project("up", "--detach", "--no-deps", "planner")
         self.until(
@@ -205,12 +205,14 @@ class Run:
             lambda: "trying again in" in self.project("logs", "planner"),
             120.0,
         )
-        alone = self.project.inspected("planner")
+        alone = self.project.inspected("planner")["Id"]
+        self.project("up", "--detach", "--no-deps", "kafka")
+        self.until("the planner that waited serves", lambda: _well("planner", self.project.states()["planner"]), 120.0)
+        now = self.project.inspected("planner")
+        if (now["Id"], now["RestartCount"]) != (alone, 0):
+            raise StackError(f"the planner that waited was replaced or restarted {now['RestartCount']} times")
         self.project("up", "--detach")
         self.healthy()
-        now = self.project.inspected("planner")
-        if (now["Id"], now["RestartCount"]) != (alone["Id"], 0):
-            raise StackError(f"the planner that waited was replaced or restarted {now['RestartCount']} times")
         self.say(f"{len(self.project.states())} services up; the planner had waited for its broker")
 
     def again(self) -> None:
