@@ -56,7 +56,7 @@ class Run:
 
     def say(self, what: str) -> None:
         """A line with the seconds since the beginning."""
-        console.print(f"{time.monotonic() - self._began:6.0f} s  {what}", highlight=False)
+        console.print(f"{time.monotonic() - self._began:6.0f} s  {what}", highlight=False, soft_wrap=True)
 
     # -- conditions
 
