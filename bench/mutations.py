@@ -275,8 +275,8 @@ class Door:
         )
         self.stage._intake.answer = self._answer  # type: ignore[method-assign]
 
-    def _answer(self, record: Record, outbox: Any, letter: Letter) -> None:
-        del record, outbox
+    def _answer(self, record: Record, outbox: Any, letter: Letter, instead: Any = None) -> None:
+        del record, outbox, instead
         self.letters.append(letter)
 
     async def take(self, record: Record) -> str:

@@ -8,25 +8,26 @@ middle of a model that hangs. Terminal signals are the parent's business: it dra
 
 import signal
 
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if __name__ == "__main__":  # who only imports this goes on hearing signals, and so does whatever it starts
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
-import ctypes  # noqa: E402 - a signal during the slow imports below must not kill the process
-import os  # noqa: E402
-import resource  # noqa: E402
-import socket  # noqa: E402
-import sys  # noqa: E402
-import threading  # noqa: E402
-from collections.abc import Mapping  # noqa: E402
-from pathlib import Path  # noqa: E402
-from typing import Any  # noqa: E402
+import ctypes
+import os
+import resource
+import socket
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
-import numpy as np  # noqa: E402
+import numpy as np
 
-from domain.errors import SluiceError  # noqa: E402
-from domain.tensor import TensorSpec  # noqa: E402
-from executors.arrays import DATATYPES, NUMPY_TYPES  # noqa: E402
-from executors.framing import (  # noqa: E402
+from domain.errors import SluiceError
+from domain.tensor import TensorSpec
+from executors.arrays import DATATYPES, NUMPY_TYPES
+from executors.framing import (
     PREFIX,
     Buffer,
     FrameError,
@@ -38,7 +39,7 @@ from executors.framing import (  # noqa: E402
     receive_blocking,
     send_blocking,
 )
-from executors.runtime import Runtime  # noqa: E402
+from executors.runtime import Runtime
 
 _PR_SET_PDEATHSIG = 1
 

@@ -73,8 +73,17 @@ def build(
         money_weight=problem.money_weight,
         budget=problem.budget,
         strict_on_demand=problem.strict_on_demand,
+        pressed=_pressed(serves, sum(pools.values())),
         empty_units=sum(pools.values()) - sum(n for (_, names), n in loaded.items() if names),
     )
+
+
+def _pressed(serves: Iterable[Serve], units: int) -> float:
+    """Part of ``units`` that all demand takes at least."""
+    least: dict[int, float] = {}
+    for serve in serves:
+        least[serve.demand] = min(serve.need, least.get(serve.demand, serve.need))
+    return min(1.0, sum(least.values()) / max(1, units))
 
 
 def _hosts(

@@ -9,9 +9,10 @@ Rules:
 - Loads: a unit that is given another variant takes an average unit's part of all demand, 1 / units, away from where it
   was. Once that demand returns it has no place until something was loaded again: for load_s_h seconds, less the
   ``NOTICED`` ones that it takes to be seen anyhow. What is gained lasts until then: as long again as the app's hosts
-  have stood (``stood``), at least ``CALM`` seconds. So a load costs, in the objective, ``switching_weight`` x
-  (load_s_h - NOTICED) / units / max(CALM, stood). Units that hold nothing displace nothing: it counts by the part of a
-  pool that holds something (``group_units`` may keep the two apart).
+  have stood (``stood``), at least ``CALM`` seconds. Where units are to spare the demand finds a place all the same: it
+  counts by the part of the units that is needed at least (``pressed``). So a load costs, in the objective,
+  ``switching_weight`` x pressed x (load_s_h - NOTICED) / units / max(CALM, stood). Units that hold nothing displace
+  nothing: it counts by the part of a pool that holds something (``group_units`` may keep the two apart).
 - Money: sum of price_h * n_h <= budget. A core on demand: of what is served of a strict demand, at least the part
   ``strict_on_demand`` is served by units that are not spot.
 - Everything is sorted by name: the order in which apps or devices are listed changes nothing.
@@ -105,7 +106,10 @@ class Serve:
 
 @dataclass(frozen=True)
 class Program:
-    """Columns and rows, in a fixed order. A demand of zero asks for nothing and may get what is left over."""
+    """Columns and rows, in a fixed order. A demand of zero asks for nothing and may get what is left over.
+
+    ``pressed``: part of all units (0..1) that the whole demand takes where each app is served by its fastest hosts.
+    """
 
     demands: tuple[AppDemand, ...]
     pools: tuple[PoolKey, ...]
@@ -116,6 +120,7 @@ class Program:
     max_loads: int | None = None
     money_weight: float = 0.0
     empty_units: int = 0
+    pressed: float = 1.0
     budget: float | None = None
     strict_on_demand: float = 0.0
 
@@ -173,7 +178,7 @@ class Program:
         slow = np.maximum(0.0, self.load_s - NOTICED)
         lasts = np.array([max(CALM, h.stood) for h in self.hosts])
         units = max(1, int(self.pool_count.sum()))
-        return np.asarray(self.switching_weight * slow / units / lasts * part[self.host_pool])
+        return np.asarray(self.switching_weight * self.pressed * slow / units / lasts * part[self.host_pool])
 
     @cached_property
     def pool_count(self) -> Ints:

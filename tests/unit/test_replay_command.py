@@ -14,6 +14,7 @@ from domain.errors import InvalidInputError
 from profiles.folder import save_catalogue
 from sluice import sending
 from sluice.commands import replay
+from streams.memory import MemoryBroker
 from streams.ports import Written
 from tests.harness import toy_catalogue
 
@@ -23,21 +24,27 @@ replay.register(app)
 Fate = Callable[[int, "asyncio.Future[Written]"], None]
 
 
-class Forgetful:
-    """A broker and its producer. ``fate`` decides what becomes of each send, by its number."""
+class Forgetful(MemoryBroker):
+    """A broker that says nothing of what is served. ``fate`` decides what becomes of each send, by its number."""
+
+    def __init__(self, fate: Fate) -> None:
+        super().__init__()
+        self._fate = fate
+
+    def producer(self) -> "Fated":  # type: ignore[override]
+        return Fated(self._fate)
+
+
+class Fated:
+    """Its producer."""
 
     def __init__(self, fate: Fate) -> None:
         self._fate = fate
         self._sends = 0
 
-    def producer(self) -> "Forgetful":
-        return self
-
     async def start(self) -> None: ...
 
     async def stop(self) -> None: ...
-
-    async def close(self) -> None: ...
 
     def try_send(self, *_: Any, **__: Any) -> None:
         return None

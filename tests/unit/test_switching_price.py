@@ -57,8 +57,14 @@ def test_a_load_that_is_over_when_a_burst_is_seen_is_free(name: str) -> None:
 
 @BOTH
 def test_and_so_is_a_slow_one_once_the_hosts_have_stood_long(name: str) -> None:
-    assert answering(name, replace(ask(30.0, 5.0, "fast"), stood={"a": 60.0})) == {"fast"}
+    assert answering(name, replace(ask(30.0, 5.0, "fast"), stood={"a": 20.0})) == {"fast"}
     assert answering(name, replace(ask(30.0, 5.0, "fast"), stood={"a": 3600.0})) == {"exact"}
+
+
+@BOTH
+def test_a_slow_load_is_made_where_units_are_to_spare(name: str) -> None:
+    assert answering(name, ask(6.0, 5.0, "fast")) == {"exact"}
+    assert answering(name, replace(ask(6.0, 5.0, "fast"), switching_weight=100.0)) == {"fast"}
 
 
 @BOTH
