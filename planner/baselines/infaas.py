@@ -15,14 +15,13 @@ from planner.validation import check
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InfaasAccuracyPlanner:
-    """Greedy on what is there. ``fill_idle``: devices that it leaves idle are put to use as ours are."""
+    """Greedy on what is there."""
 
     name: str = "infaas-accuracy"
-    fill_idle: bool = False
 
     def allocate(self, problem: Problem) -> Allocation:
         """One greedy pass over the apps."""
         check(problem)
         scale = Scale(problem, by_price=False)
         greedy = GreedyScaling(slack=1.0, aim=MostAccurate())
-        return scale.placed(scale.fleet.after(greedy.step(scale.fleet)), "greedy", fill_idle=self.fill_idle)
+        return scale.placed(scale.fleet.after(greedy.step(scale.fleet)), "greedy")

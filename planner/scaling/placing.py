@@ -13,7 +13,6 @@ from planner.allocation.assignment import assign
 from planner.allocation.columns import build
 from planner.allocation.program import Ints, PoolKey, Program, Unit
 from planner.allocation.rounding import evaluate
-from planner.allocation.spare import fill
 from planner.allocation.units import count_loaded, group_units
 from planner.problem import Allocation, Problem
 from planner.scaling.fleet import Asked, Fleet, ScalingVariant
@@ -34,13 +33,11 @@ class Scale:
         self.program: Program = build(single, counts, count_loaded(self._pools), pruned=False)
         self.fleet = self._fleet(problem)
 
-    def placed(self, fleet: Fleet, line: str, *, fill_idle: bool = False) -> Allocation:
+    def placed(self, fleet: Fleet, line: str) -> Allocation:
         """The placements of ``fleet``, keeping what is loaded where it is."""
         program = self.program
         units: Ints = np.array([fleet.count(_name(h)) for h in range(len(program.hosts))], dtype=np.int64)
         whole = evaluate(program, units)
-        if fill_idle:
-            whole = evaluate(program, fill(program, whole))
         placements, loads = assign(program, whole, self._pools)
         best = np.zeros(len(program.demands))
         np.maximum.at(best, program.serve_demand, program.accuracy)
