@@ -56,9 +56,13 @@ class JointGeometry:
         return self._inner.name
 
     def allocate(self, problem: Problem) -> Allocation:
-        """Raises InvalidInputError, and what ``inner`` raises; without a geometry where its solver fails."""
-        stay = self._inner.allocate(problem)
+        """Raises InvalidInputError, and what ``inner`` raises; without a geometry where its solver fails.
+
+        Loads are free: a cut unloads what others must take up at once, and has patience of its own.
+        """
         recuts = problem.recuts
+        problem = replace(problem, switching_weight=0.0)
+        stay = self._inner.allocate(problem)
         if recuts is None:
             return stay
         most = max((g.limit for g in recuts.groups), default=0)
