@@ -37,7 +37,7 @@ check: $(VENV)/.dev ## lint, types, import rules, known weaknesses of dependenci
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/audit.py
 
-test: check ## everything that must hold, in less than 15 minutes
+test: check ## everything that must hold
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(SIDE_BY_SIDE)
 	$(BIN)/python -m pytest $(foreach folder,$(SIDE_BY_SIDE),--ignore $(folder))
 
