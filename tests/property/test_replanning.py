@@ -15,7 +15,7 @@ from planner.allocation import chain
 from planner.allocation.columns import build
 from planner.allocation.linear import Matrix
 from planner.allocation.units import group_units
-from planner.problem import AppDemand, Problem
+from planner.problem import SWITCHING_WEIGHT, AppDemand, Problem
 from planner.registry import planner
 from profiles.catalogue import Catalogue
 from tests.property.problems import assert_feasible
@@ -116,7 +116,7 @@ def test_larger_fleets_serve_at_least_what_the_relaxed_program_serves_with_a_dev
 
 def test_a_price_on_loads_makes_plans_stay() -> None:
     moved = {}
-    for weight in (0.0, 1.0):
+    for weight in (0.0, SWITCHING_WEIGHT):
         previous: tuple[Placement, ...] = ()
         moved[weight] = 0
         for qps in stream(6, 25, 60.0):
@@ -126,7 +126,7 @@ def test_a_price_on_loads_makes_plans_stay() -> None:
             answer = planner("allocation").allocate(problem)
             moved[weight] += answer.loads if previous else 0
             previous = answer.placements
-    assert moved[1.0] < 0.7 * moved[0.0]
+    assert moved[SWITCHING_WEIGHT] < 0.7 * moved[0.0]
 
 
 @pytest.mark.parametrize("cap", [0, 1, 2])
