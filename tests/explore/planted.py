@@ -18,7 +18,7 @@ from stages.outbox import Outbox
 from stages.reclaim import Reclaimer
 from stages.worker import WorkerStage
 from streams.ports import Record, TopicPartition
-from tests.explore.cluster import Consumer, Transactions
+from tests.explore.clients import Consumer, Transactions
 
 Plant = Callable[[], AbstractContextManager[None]]
 

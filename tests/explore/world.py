@@ -30,7 +30,8 @@ from stages.run import run_stages
 from streams import codec, control
 from streams.ports import BrokerError, Letter, TopicPartition
 from streams.topics import Topics
-from tests.explore.cluster import Cluster, Connection, Link
+from tests.explore.clients import Connection
+from tests.explore.cluster import Cluster, Link
 from tests.explore.loop import BASE, HOST, Host, VirtualLoop, run
 
 Delivery = Literal["at_least_once", "exactly_once"]
