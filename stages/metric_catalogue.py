@@ -297,7 +297,7 @@ CATALOGUE: tuple[Metric, ...] = (
         "Overload or a lost device: see promises and the runbook.",
     ),
     _counter(
-        "sluice_announcements", "announcements", ("stage", "state"), "admission, router, worker, planner",
+        "sluice_announcements", "announcements", ("stage", "state"), "admission, router, worker, planner, sink",
         "What was said on the status topic, by state.",
         "Read <prefix>.control.status for subject and reason.",
     ),
