@@ -47,7 +47,8 @@ async def stop(world: World, rng: Random) -> str:
     assert process.task is not None
     await asyncio.wait([process.task], timeout=20.0)
     if not process.task.done():
-        world.exits.append(f"{name}: did not end when it was told to")
+        if not process.dead:  # another fault may have killed it
+            world.exits.append(f"{name}: did not end when it was told to")
         process.kill()
     await _rest(rng, 0.0, 1.5)
     world.restart(name)
