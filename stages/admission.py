@@ -203,9 +203,12 @@ class AdmissionStage:
             self._meters.add("sluice_queries_admitted", app.name)
             self._pass_on(record, app, message)
 
-        def give_up() -> None:
+        def give_up(nothing_routes: bool) -> None:
             at = self._clock.wall()
-            self._end(record, query, OutcomeKind.REJECTED, at, Reason.NOTHING_ROUTES, advice(app.name))
+            if at >= query.deadline and not nothing_routes:
+                self._end(record, query, OutcomeKind.EXPIRED, at)
+            else:
+                self._end(record, query, OutcomeKind.REJECTED, at, Reason.NOTHING_ROUTES, advice(app.name))
 
         if self._routed is None:
             go()

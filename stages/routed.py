@@ -8,8 +8,8 @@ Rules.
 - Queries go on to the routers of an app while one was heard within ``COMING_BACK``: one that died is started again, or
   another takes its partitions over, and what waits is answered or expires there.
 - Otherwise nobody would ever end them: they are held, ``PATIENCE`` at most and never past their deadline, for a router
-  that is just starting, in their order; then they are given up. No more than ``limit`` are held, so that an app which
-  nobody routes does not keep the door shut for the others.
+  that is just starting, in their order; then they are given up, and told whether the app was known to be unrouted by
+  then. No more than ``limit`` are held, so that an app which nobody routes does not keep the door shut for the others.
 """
 
 from collections import deque
@@ -27,7 +27,7 @@ PATIENCE = 2.0
 class _Held:
     until: float
     go: Callable[[], None]
-    give_up: Callable[[], None]
+    give_up: Callable[[bool], None]
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class RoutedApps:
         """These from now on. What is held of others is given up."""
         kept = set(apps)
         for app in [app for app in self._apps if app not in kept]:
-            self._end(self._apps.pop(app).held)
+            self._end(self._apps.pop(app))
         for app in kept - self._apps.keys():
             self._apps[app] = _App(now)
 
@@ -63,13 +63,16 @@ class RoutedApps:
         while found.held:
             found.held.popleft().go()
 
-    def offer(self, app: str, now: float, wait: float, go: Callable[[], None], give_up: Callable[[], None]) -> None:
-        """A query of ``app`` came, ``wait`` seconds before its deadline: one of ``go`` and ``give_up`` is called."""
+    def offer(self, app: str, now: float, wait: float, go: Callable[[], None], give_up: Callable[[bool], None]) -> None:
+        """A query of ``app`` came, ``wait`` seconds before its deadline: one of ``go`` and ``give_up`` is called.
+
+        ``give_up`` is told whether the app is known to be routed by nobody: false while a router may just be starting.
+        """
         found = self._apps.get(app)
         if found is None or now - found.heard < COMING_BACK:
             go()
         elif len(found.held) >= self._limit or wait <= 0.0:
-            give_up()
+            give_up(found.missing)
         else:
             found.held.append(_Held(now + min(wait, PATIENCE), go, give_up))
 
@@ -77,11 +80,11 @@ class RoutedApps:
         """Time passed: what is to be said. What was held for long enough is given up."""
         said = []
         for name, app in self._apps.items():
-            due = [held for held in app.held if held.until <= now]
-            if due:
-                app.held = deque(held for held in app.held if held.until > now)
-                self._end(due)
             missing = now - max(app.heard, app.since) >= SILENCE
+            due = [held for held in app.held if held.until <= now]
+            app.held = deque(held for held in app.held if held.until > now)
+            for held in due:
+                held.give_up(missing)
             if missing is not app.missing:
                 app.missing = missing
                 said.append(
@@ -92,9 +95,9 @@ class RoutedApps:
         return said
 
     @staticmethod
-    def _end(held: Iterable[_Held]) -> None:
-        for one in held:
-            one.give_up()
+    def _end(app: _App) -> None:
+        for held in app.held:
+            held.give_up(app.missing)
 
 
 def advice(app: str) -> str:

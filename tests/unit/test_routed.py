@@ -14,7 +14,11 @@ class Door:
 
     def offer(self, app: str, name: str, now: float, wait: float = 60.0) -> None:
         ends = self.ends
-        self.routed.offer(app, now, wait, lambda: ends.append(f"{name} on"), lambda: ends.append(f"{name} given up"))
+
+        def give_up(nothing_routes: bool) -> None:
+            ends.append(f"{name} given up" if nothing_routes else f"{name} given up early")
+
+        self.routed.offer(app, now, wait, lambda: ends.append(f"{name} on"), give_up)
 
     def said(self, now: float) -> list[tuple[str, str]]:
         return [(one.subject, one.state) for one in self.routed.looked(now)]
@@ -73,7 +77,17 @@ def test_no_more_are_held_than_the_limit_nor_past_their_deadline_nor_of_an_app_t
     door.offer("a", "expired", START, wait=0.0)
     for name in ("one", "two", "three"):
         door.offer("a", name, START)
-    assert door.ends == ["expired given up", "three given up"]
+    assert door.ends == ["expired given up early", "three given up early"]
     door.routed.watch(["b"], START + 1)
-    assert door.ends[2:] == ["one given up", "two given up"]
+    assert door.ends[2:] == ["one given up early", "two given up early"]
     assert door.said(START + 1 + SILENCE) == [("routing:b", "nothing_routes")], "watched since then only"
+
+
+def test_a_deadline_that_passes_while_a_router_may_just_be_starting_is_told_apart() -> None:
+    door = Door("a")
+    door.offer("a", "short", START + 1, wait=SILENCE - 1.01)
+    door.offer("a", "a little longer", START + 1, wait=SILENCE - 1.0)
+    door.routed.looked(START + SILENCE - 0.01)
+    assert door.ends == ["short given up early"]
+    door.routed.looked(START + SILENCE)
+    assert door.ends[1:] == ["a little longer given up"]
