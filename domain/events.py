@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 
-from domain.app import NO_PROMISE, Promise
+from domain.app import NO_PROMISE, App, Promise
 from domain.device import Slice
 from domain.plan import NO_EPOCH, Epoch, Plan
-from domain.profile import LatencyCurve
+from domain.profile import LatencyCurve, Profile
 from domain.query import Query
 from domain.table import TablesChanged
+from domain.variant import Variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,15 @@ class Hosted:
     variant: str
     accuracy: float
     curve: LatencyCurve
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """What is served from now on, and no other app: the parts of a catalogue."""
+
+    apps: tuple[App, ...]
+    variants: tuple[Variant, ...]
+    profiles: tuple[Profile, ...]
 
 
 # -- a station (one slice's queue and executor) and its batching policies

@@ -6,6 +6,7 @@ from functools import cached_property
 
 from domain.app import App
 from domain.errors import ConfigurationError
+from domain.events import Registered
 from domain.profile import Profile
 from domain.variant import Variant
 
@@ -35,6 +36,11 @@ class Catalogue:
             if name not in by_variant:
                 raise ConfigurationError(f"profile {name}@{device_type}: no such variant in the catalogue")
         return Catalogue(by_app, by_variant, by_pair)
+
+    @property
+    def registered(self) -> Registered:
+        """As the event that tells cores of it; ``of`` makes it a catalogue again."""
+        return Registered(tuple(self.apps.values()), tuple(self.variants.values()), tuple(self.profiles.values()))
 
     @cached_property
     def device_types(self) -> tuple[str, ...]:

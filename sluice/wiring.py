@@ -34,7 +34,7 @@ from sluice.roles.router import router_stage
 from sluice.roles.worker import executor_of, worker_stage
 from sluice.settings import Settings
 from stages.clock import SystemClock
-from stages.eventlog import DecisionLog, Recorded
+from stages.eventlog import Action, DecisionLog, Event, Handle, Recorded, recording
 from stages.exactly_once import ExactlyOnce
 from stages.notices import Notices
 from stages.registry import RegistryStage
@@ -251,19 +251,22 @@ class System:
         self.devices = tuple(replace(d, slices=slices) if d.name == device else d for d in self.devices)
 
     def recorded(self, policy: Any, name: str) -> Any:
-        """``policy``, its decisions written under the run's folder where the settings ask for it.
+        """``policy``, its decisions written under the run's folder where the settings ask for it."""
+        return Recorded(policy, self._log(name)) if self.settings.record else policy
 
-        Each policy has a log of its own, or none could be replayed: what takes another's place is numbered.
-        """
-        if not self.settings.record:
-            return policy
+    def recording(self, handle: Handle[Event, Action], name: str) -> Handle[Event, Action]:
+        """``handle`` of a core, its decisions written under the run's folder where the settings ask for it."""
+        return recording(handle, self._log(name)) if self.settings.record else handle
+
+    def _log(self, name: str) -> DecisionLog:
+        """Each core has a log of its own, or none could be replayed: what takes another's place is numbered."""
         folder = self.run_folder / "decisions"
         folder.mkdir(parents=True, exist_ok=True)
         names = chain([name], (f"{name}.{number}" for number in count(2)))
         file = next(file for one in names if not (file := folder / f"{one}.jsonl").exists())
         log = DecisionLog(file, monotonic=self.clock.monotonic, say=self.notices.say)
         self._logs.append(log)
-        return Recorded(policy, log)
+        return log
 
     def close(self) -> None:
         """Close decision logs."""

@@ -1,14 +1,16 @@
 """Recording what policies were told and what they decided, and replaying it.
 
-One JSON line a step: ``{"now": seconds, "event": {…}, "actions": [{…}]}``, each dataclass tagged with its name. A
-replay feeds the same events at the same times to a fresh policy and compares the actions: they must be identical.
-Selection tables are written as they are published, in base64.
+A core or policy has a log of its own, named after it. One JSON line a step: ``{"now": seconds, "event": {…}, "actions":
+[{…}]}``, each dataclass tagged with its name. A replay feeds the same events at the same times to a fresh one and
+compares the actions: they must be identical. So an event holds all that is decided by, in dataclasses of plain values,
+and names what came before it by keys: what is read back is equal, not the same object. Selection tables are written as
+they are published, in base64.
 """
 
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, get_args
 
 import orjson
 from pydantic import TypeAdapter
@@ -21,6 +23,10 @@ from stages.appending import Appending
 
 _AT_ONCE = 8 << 10
 
+Event = TypeVar("Event")
+Action = TypeVar("Action")
+Handle = Callable[[Event, float], Sequence[Action]]
+"""What decides: takes an event and the time in seconds."""
 E = TypeVar("E", contravariant=True)
 A = TypeVar("A", covariant=True)
 
@@ -104,6 +110,17 @@ class DecisionLog:
         self._file = None
 
 
+def recording(handle: Handle[Event, Action], lines: DecisionLog) -> Handle[Event, Action]:
+    """``handle`` of a core, each step of it written."""
+
+    def recorded(event: Event, now: float) -> Sequence[Action]:
+        decided = handle(event, now)
+        lines.write(encode_step(event, now, decided))
+        return decided
+
+    return recorded
+
+
 class Recorded(Generic[E, A]):
     """Wraps a policy: hands everything on, and writes what was said and decided."""
 
@@ -145,14 +162,19 @@ def encode_step(event: Any, now: float, decided: Sequence[Any]) -> bytes:
     return orjson.dumps({"now": now, "event": _tagged(event), "actions": [_tagged(a) for a in decided]})
 
 
-def read_steps(file: Path) -> Iterator[tuple[Any, float, list[dict[str, Any]]]]:
-    """(event, now, actions as tagged JSON) of each step of a log; of one that was cut off, up to there."""
+def read_steps(file: Path, *events: Any) -> Iterator[tuple[Any, float, list[dict[str, Any]]]]:
+    """(event, now, actions as tagged JSON) of each step of a log; of one that was cut off, up to there.
+
+    ``events``: what the core hears that is not of ``domain.events``, each a type or a union of types.
+    """
+    nouns = {one.__name__: one for kind in events for one in (get_args(kind) or (kind,))}
     with file.open("rb") as lines:
         for line in lines:
             if not line.endswith(b"\n"):
                 return
             step = orjson.loads(line)
-            kind = getattr(event_nouns, step["event"]["is"], None) or getattr(action_nouns, step["event"]["is"])
+            name = step["event"]["is"]
+            kind = nouns.get(name) or getattr(event_nouns, name, None) or getattr(action_nouns, name)
             yield _untagged(kind, step["event"]["value"]), step["now"], step["actions"]
 
 
@@ -162,12 +184,14 @@ def _untagged(kind: type, value: Any) -> Any:
     return _adapter(kind).validate_python(value)
 
 
-def replay(file: Path, make_policy: Callable[[], Handles[Any, Any]]) -> list[str]:
-    """Differences between the recorded actions and those of a fresh policy; empty when identical."""
-    policy = make_policy()
+def replay(file: Path, handle: Handle[Any, Any], *events: Any) -> list[str]:
+    """Differences between the recorded actions and those of a fresh ``handle``; empty when identical.
+
+    ``events``: as ``read_steps`` takes them.
+    """
     differences = []
-    for number, (event, now, recorded) in enumerate(read_steps(file), start=1):
-        decided = orjson.loads(orjson.dumps([_tagged(a) for a in policy.handle(event, now)]))
+    for number, (event, now, recorded) in enumerate(read_steps(file, *events), start=1):
+        decided = orjson.loads(orjson.dumps([_tagged(a) for a in handle(event, now)]))
         if decided != recorded:
             differences.append(f"step {number} {type(event).__name__}: recorded {recorded}, replayed {decided}")
     return differences

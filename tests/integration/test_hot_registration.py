@@ -144,8 +144,8 @@ async def test_promises_of_an_app_registered_while_everything_runs_are_kept_and_
         assert not report.lost and not report.promises_broken, report.examples
         folder = run.system.run_folder / "decisions"
     assert sorted(file.name for file in folder.glob("router-late*")) == ["router-late.2.jsonl", "router-late.jsonl"]
-    assert replay(folder / "router-late.jsonl", lambda: StreamRouting("late")) == []
-    assert replay(folder / "router-late.2.jsonl", lambda: routing("weighted")("late")) == []
+    assert replay(folder / "router-late.jsonl", StreamRouting("late").handle) == []
+    assert replay(folder / "router-late.2.jsonl", routing("weighted")("late").handle) == []
 
 
 async def until_promised(run: Running, promise: Promise | None) -> Outcome:

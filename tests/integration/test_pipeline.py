@@ -128,13 +128,13 @@ async def test_a_recorded_run_replays_to_identical_actions(system: Running) -> N
     folder = system.system.run_folder / "decisions"
     router = folder / "router-toy.jsonl"
     assert len(list(read_steps(router))) > 80
-    assert replay(router, lambda: routing("weighted")("toy")) == []
+    assert replay(router, routing("weighted")("toy").handle) == []
     stations = sorted(folder.glob("worker-*.jsonl"))
     assert len(stations) == 2
     name = system.system.settings.worker.batching
     for log in stations:
         assert len(list(read_steps(log))) > 10
-        assert replay(log, lambda: Station(batching(name))) == []
+        assert replay(log, Station(batching(name)).handle) == []
 
 
 async def test_a_changed_log_does_not_replay(system: Running) -> None:
@@ -151,7 +151,7 @@ async def test_a_changed_log_does_not_replay(system: Running) -> None:
         lines[changed[3]].replace('"device":"d0"', '"device":"dx"').replace('"device":"d1"', '"device":"dx"')
     )
     log.write_text("\n".join(lines))
-    assert len(replay(log, lambda: routing("weighted")("toy"))) == 1
+    assert len(replay(log, routing("weighted")("toy").handle)) == 1
 
 
 async def test_the_sink_keeps_outcomes_that_can_be_found(system: Running) -> None:

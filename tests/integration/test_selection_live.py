@@ -283,7 +283,7 @@ async def test_above_capacity_workers_fall_back_ask_and_keep_their_throughput(tm
     assert missing[0]["data"]["qps"] > most
     log = folder / "worker-d0-whole.jsonl"
     made = batching("table", guard_s=0.005, margin=1.03)
-    assert replay(log, lambda: Station(made)) == []
+    assert replay(log, Station(made).handle) == []
 
 
 @pytest.mark.slow
@@ -401,4 +401,4 @@ async def test_workers_are_told_how_far_their_turn_is_where_tables_tell_phases_a
         log = folder / f"worker-{name}-whole.jsonl"
         heard = [event for event, _, _ in read_steps(log) if isinstance(event, TurnsTold)]
         assert len(heard) > 0.9 * len([t for t in told if t.count >= heard[0].count])
-        assert replay(log, lambda: Station(made)) == []
+        assert replay(log, Station(made).handle) == []

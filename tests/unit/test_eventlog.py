@@ -2,14 +2,19 @@
 
 import errno
 from collections.abc import Sequence
+from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
 import pytest
 
-from domain.events import Woke
+from domain.app import App
+from domain.events import Registered, Woke
+from domain.profile import BatchLatency, Profile
+from domain.variant import Variant
+from profiles.catalogue import Catalogue
 from stages import appending
-from stages.eventlog import DecisionLog, Recorded, encode_step, read_steps
+from stages.eventlog import DecisionLog, Recorded, encode_step, read_steps, recording, replay
 
 
 class Idle:
@@ -89,3 +94,46 @@ def test_a_log_that_was_cut_off_is_read_up_to_there(tmp_path: Path) -> None:
     file = tmp_path / "log.jsonl"
     file.write_bytes(line + b"\n" + line + b"\n" + line[:-5])
     assert [now for _, now, _ in read_steps(file)] == [1.0, 1.0]
+
+
+@dataclass(frozen=True, slots=True)
+class Greeted:
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    text: str
+
+
+class Host:
+    """Answers with all whom it was ever told of."""
+
+    def __init__(self, greeting: str) -> None:
+        self.greeting = greeting
+        self.known: list[str] = []
+
+    def handle(self, event: Greeted | Registered | Woke, now: float) -> Sequence[Answer]:
+        if isinstance(event, Greeted):
+            self.known += event.names
+        elif isinstance(event, Registered):
+            self.known += Catalogue.of(event.apps, event.variants, event.profiles).variants
+        return (Answer(f"{self.greeting} {', '.join(self.known)} at {now}"),)
+
+
+def test_a_core_with_events_of_its_own_replays_and_another_one_is_told_apart(tmp_path: Path) -> None:
+    file = tmp_path / "host.jsonl"
+    lines = DecisionLog(file, monotonic=lambda: 5.0, say=lambda *_: None)
+    handle = recording(Host("hello").handle, lines)
+    catalogue = Catalogue.of(
+        [App(name="toy", slo=0.25)],
+        [Variant(name="small", app="toy", accuracy=0.75)],
+        [Profile(variant="small", device_type="cpu", points=(BatchLatency(1, 0.125, 0.25),), load=0.5)],
+    )
+    for event, now in ((Greeted(("a", "b")), 1000.5), (catalogue.registered, 1001.0), (Woke(), 1002.25)):
+        handle(event, now)
+    lines.close()
+    said = [actions[0]["value"]["text"] for _, _, actions in read_steps(file, Greeted | Woke)]
+    assert said == ["hello a, b at 1000.5", "hello a, b, small at 1001.0", "hello a, b, small at 1002.25"]
+    assert replay(file, Host("hello").handle, Greeted) == []
+    assert len(replay(file, Host("hallo").handle, Greeted)) == 3
