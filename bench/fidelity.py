@@ -5,8 +5,9 @@
 
 ``examples/scenarios/small.yaml``, a wave of it within the duration: each load is run live on emulated devices, in real
 time, and simulated with the same arrivals. Points and percent are live minus simulated. What ran live is read from the
-running stages and printed with it; where that is not what was asked, the run ends with an error. ``load_average`` is
-the machine's when a load's live run began (``sent_late_ms``: how late it sent a query at most): what else runs here
+running stages and printed with it; where that is not what was asked, the run ends with an error. Both begin when demand
+has just been counted; ``missed_by_phase``: simulated, where the trace begins 0 to 0.4 s after a count. ``load_average``
+is the machine's when a load's live run began (``sent_late_ms``: how late it sent a query at most): what else runs here
 makes the live side late.
 """
 
@@ -16,13 +17,15 @@ import gc
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from simulator.experiment import run_once
 from simulator.scenario import overridden, read_scenario
-from sluice.fidelity import fidelity
+from sluice.fidelity import at_load, fidelity
 
 SCENARIO = Path(__file__).resolve().parents[1] / "examples" / "scenarios" / "small.yaml"
 ASKED: dict[str, dict[str, Any]] = {
@@ -65,12 +68,24 @@ def main() -> None:
                 "accuracy_percent": [round(100.0 * one["effective_accuracy"], 2) for one in (live, simulated)],
                 "p99_ms": [round(one["p99_ms"]) for one in (live, simulated)],
                 "apart": {key: round(value, 2) for key, value in found["difference"].items()},
+                "missed_by_phase": _missed_by_phase(document, load),
                 "plans": ran["plans"]["published"],
                 "stand_ins": ran["plans"]["stand_ins"],
                 "sent_late_ms": round(1e3 * ran["sent_late_s"]),
                 "load_average": round(before, 1),
             }
             print(json.dumps(told), flush=True)
+
+
+def _missed_by_phase(document: dict[str, Any], load: float) -> list[float]:
+    scenario = at_load(document, load)
+    found = []
+    for phase in range(5):
+        warm_up = scenario.simulation.warm_up_s + phase * scenario.simulation.heartbeat_s / 5
+        moved = at_load(overridden(document, {"simulation.warm_up_s": warm_up}), load)
+        figures = run_once(moved, document["seed"], time.perf_counter).figures()
+        found.append(round(100.0 * figures["violation_ratio"], 2))
+    return found
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ from sluice.settings import Settings, settings_of
 from sluice.what_ran import what_ran
 from sluice.wiring import System
 from stages.clock import SystemClock
+from stages.control import Follower
 from stages.planner import STANDS_IN
 from stages.run import Stage, run_stages
 from streams import connect
@@ -118,10 +119,26 @@ async def _replay(built: System, observer: Observer, arrivals: ArrivalSource, wa
         await observer.ready.wait()
         await _until(lambda: bool(observer.plans), 30.0, "no plan was published within 30 s")
         await asyncio.sleep(warm_up)
+        await _counted(built)
         sent = await sender.replay(arrivals)
         with contextlib.suppress(ConfigurationError):
             await _until(lambda: observer.outcomes >= sent.queries, _SETTLE, "")
         return sent.queries, sent.behind
+    finally:
+        stop.set()
+        await watching
+
+
+async def _counted(built: System) -> None:
+    """Return when demand has just been counted, as the simulator's trace begins: where in a count it begins matters."""
+    counted = asyncio.Event()
+    follower = Follower(built.broker, built.topics.demand, lambda _record: counted.set(), start_at="end")
+    stop = asyncio.Event()
+    watching = asyncio.create_task(follower.run(stop))
+    try:
+        await asyncio.wait_for(counted.wait(), 30.0)
+    except TimeoutError as error:
+        raise ConfigurationError("no count of demand came within 30 s") from error
     finally:
         stop.set()
         await watching
