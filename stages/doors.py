@@ -232,5 +232,5 @@ class Terse(logging.Filter):
         return True
 
 
-_server_log = logging.getLogger("stages.doors.server")
+_server_log = logging.getLogger(f"{__name__}.server")
 _server_log.addFilter(Terse())

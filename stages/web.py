@@ -116,7 +116,7 @@ class WebStage:
 
     async def _file(self, request: web.Request) -> web.Response:
         name, kind = _FILES[request.path]
-        body = resources.files("stages").joinpath("page", name).read_bytes()
+        body = resources.files(__name__.rpartition(".")[0]).joinpath("page", name).read_bytes()
         return web.Response(body=body, content_type=kind, charset="utf-8", headers=_HEADERS)
 
     async def _state(self, request: web.Request) -> web.Response:

@@ -217,7 +217,7 @@ _SHARED_MESSAGES = {
         "headers": {
             "type": "object",
             "required": ["sluice"],
-            "properties": {"sluice": {"type": "string", "description": "JSON array; see streams.hops"}},
+            "properties": {"sluice": {"type": "string", "description": "JSON array of what admission has found out"}},
         },
         "payload": {"type": "string", "format": "binary", "description": "tensors, raw, one after the other"},
     },

@@ -194,8 +194,10 @@ async def test_two_workers_share_the_partitions(kafka_url: str, tmp_path: Path) 
     producer = broker.producer()
     await producer.start()
     code = (
-        "import asyncio,sys; from stages.demand import DemandStage; from stages.clock import SystemClock;"
-        "from streams import connect; from streams.settings import KafkaSettings; from streams.topics import Topics;"
+        "import asyncio,sys; from stages.demand import DemandStage;"
+        "from stages.clock import SystemClock;"
+        "from streams import connect; from streams.settings import KafkaSettings;"
+        "from streams.topics import Topics;"
         "b=connect(sys.argv[1]);"
         "s=DemandStage(broker=b,servers=b.url.removeprefix('kafka://'),kafka=KafkaSettings(),topics=Topics(sys.argv[2]),"
         "clock=SystemClock(),port=int(sys.argv[3]));asyncio.run(s.run(asyncio.Event()))"

@@ -45,7 +45,7 @@ def told(command: Sequence[str], *, within: float = 600.0, **options: Any) -> st
 
 def require_engine() -> str:
     """The engine's version. Raises StackError, saying what to do, where none answers or Compose is missing."""
-    remedy = "start one, or set DOCKER_HOST; without one, tests/integration/test_compose.py checks what compose says"
+    remedy = "start one, or set DOCKER_HOST; without one, test_compose.py checks what compose says"
     if shutil.which("docker") is None:
         raise StackError(f"no Docker Engine here: install one; {remedy}")
     asked = ran(["docker", "info", "--format", "{{.ServerVersion}}"], within=60.0)

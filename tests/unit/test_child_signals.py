@@ -8,7 +8,8 @@ import sys
 def test_importing_the_childs_module_ignores_no_signal() -> None:
     asked = (
         "import signal; before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]; "
-        "import executors.child; print(before == [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)])"
+        "import executors.child; "
+        "print(before == [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)])"
     )
 
     def usual() -> None:

@@ -49,7 +49,7 @@ def test_the_reference_page_is_written_from_the_catalogue() -> None:
 
 
 def test_every_metric_of_the_catalogue_is_counted_somewhere_and_nothing_else() -> None:
-    code = "\n".join(path.read_text() for path in (ROOT / "stages").glob("*.py") if path.name != "metric_catalogue.py")
+    code = "\n".join(path.read_text() for path in (ROOT / "stages").rglob("*.py") if path.name != "metric_catalogue.py")
     used = set(re.findall(r'"(sluice_[a-z_]+)"', code))
     assert used == set(BY_NAME)
 
