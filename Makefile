@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SIDE_BY_SIDE := tests/unit tests/property tests/simulation
 
 .DEFAULT_GOAL := help
-.PHONY: help demo secrets stack test check bench lock chaos explore soak clean
+.PHONY: help demo secrets stack test check reproduce bench lock chaos explore soak clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
@@ -41,14 +41,15 @@ test: check ## everything that must hold
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(SIDE_BY_SIDE)
 	$(BIN)/python -m pytest $(foreach folder,$(SIDE_BY_SIDE),--ignore $(folder))
 
+reproduce: $(VENV)/.dev ## figures of the papers again, FIGURE=proteus-4 (or a paper, or all), ARGS=--quick; into reports/reproduce/
+	$(BIN)/python -m reproduce $(or $(FIGURE),all) $(ARGS)
+
 bench: $(VENV)/.dev ## benchmarks side by side, into reports/bench/
 	@for file in bench/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 chaos: $(VENV)/.dev ## faults on brokers of its own, SEEDS=20 each, CELLS=a,b or all; report in reports/chaos/
 	$(BIN)/python -m tests.chaos.run --seeds $(or $(SEEDS),20) --cells "$(CELLS)" --parallel $(or $(PARALLEL),2) \
 		--rate $(or $(RATE),360) $(if $(CELLS)$(SEEDS),,--docs docs/reports/chaos.md)
-
-.PHONY: help demo secrets stack test check bench lock chaos explore soak clean
 
 soak: $(VENV)/.dev ## an hour's traffic of a million queries in a quarter of it, memory watched; into reports/bench/
 	$(BIN)/python bench/soak.py --queries 1000000 --speed 4

@@ -16,13 +16,9 @@ import numpy as np
 from planner.scaling.fleet import Asked, Fleet, ScalingVariant
 from planner.scaling.greedy import GreedyScaling
 from planner.scaling.program import scale_exactly
+from reproduce.infaas.worlds import TABLE_2
 
 INSTANCES = 200
-TABLE_2 = (
-    ScalingVariant(name="A", app="a", latency=0.200, capacity=5.0, cost=1.0),
-    ScalingVariant(name="B", app="a", latency=0.020, capacity=100.0, cost=3.0),
-    ScalingVariant(name="C", app="a", latency=0.015, capacity=800.0, cost=16.0),
-)
 
 
 def table_3() -> list[dict[str, object]]:

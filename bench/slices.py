@@ -1,12 +1,8 @@
-"""GPU slices: what decisions cost, and the figures of PROTEAN (Middleware 2024) on our models beside the paper's.
+"""GPU slices: what decisions cost, how well bandwidth is estimated, and what spot capacity saves.
 
     python bench/slices.py [costs] [fbr] [bill]              results in reports/bench/slices.json
-    python bench/slices.py --figure 5 --figure t4            protean-5.html, .png and .json in reports/protean
-    python bench/slices.py --figure all --seeds 5
 
-2 motivation, 5 compliance, 6 parts of the P99, 7 geometry over time, 8 distribution, 9 spot, 10 throughput and use,
-11 Twitter, 12 and 13 language models, 14 shares of strict queries, 15 a tighter SLO, 16 GPUlet, 17 Oracle and whose
-share of the gain is what, t4 all strict, t5 all best effort, gpus 7 to 11 of them (not in the paper). Needs no data.
+PROTEAN's figures are those of ``python -m reproduce protean``. Needs no data.
 """
 
 import argparse
@@ -20,12 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.protean.figures import FIGURES
-from bench.protean.pages import write
-from bench.protean.runs import Options, scenario
 from domain.app import QueryClass
 from planner.geometry.demand import SliceDemand, slack_left, slice_problem
 from planner.geometry.fleets import sliced
@@ -36,13 +30,15 @@ from planner.procurement import PER_GPU
 from policies.placement.bandwidth import Colocation, estimate_fbr
 from policies.placement.choice import SliceLoad, ascending, choose_best_effort, choose_strict, strict_first
 from simulator.slices.costs import savings
+from simulator.slices.spec import slice_scenario
 
+SCENARIO = Path(__file__).parents[1] / "examples" / "scenarios" / "protean-wiki.yaml"
 TARGET = Path("reports/bench/slices.json")
 
 
 def costs() -> dict[str, float]:
     """CPU time of single decisions: microseconds or milliseconds as the names say."""
-    table = scenario("protean-wiki").table()
+    table = slice_scenario(yaml.safe_load(SCENARIO.read_text())).table()
     memory = {"1g": 5, "2g": 10, "3g": 20, "4g": 20}
     slices = ascending([SliceLoad(p, p, m * GB, m * GB // 2, 0.3) for p, m in memory.items() if p != "3g"])
     queue = [(i, QueryClass.STRICT if i % 2 else QueryClass.BEST_EFFORT) for i in range(10_000)]
@@ -111,29 +107,11 @@ def parts(asked: list[str]) -> None:
     TARGET.write_text(json.dumps(found, indent=1))
 
 
-def pages(asked: list[str], options: Options) -> None:
-    """A page, a PNG and a JSON file for each figure."""
-    for name in asked:
-        print(f"figure {name}", flush=True)
-        started = time.process_time()
-        result = FIGURES[name](options)
-        print(f"figure {name}: {write(result, options, time.process_time() - started)}", flush=True)
-
-
 def main() -> None:
-    """Parts and figures asked for; all parts where nothing is."""
+    """The parts asked for; all where none is."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: all, where no figure is asked for")
-    parser.add_argument("--figure", action="append", default=[], choices=[*FIGURES, "all"], help="may be given again")
-    parser.add_argument("--out", type=Path, default=Path("reports/protean"))
-    parser.add_argument("--seeds", type=int, default=2, help="runs a system")
-    parser.add_argument("--seconds", type=float, default=90.0, help="of each run")
-    parser.add_argument("--first", type=int, default=0, help="seed of the first run")
-    arguments = parser.parse_args()
-    if arguments.parts or not arguments.figure:
-        parts(arguments.parts or list(PARTS))
-    options = Options(arguments.out, arguments.seeds, arguments.seconds, arguments.first)
-    pages(list(FIGURES) if "all" in arguments.figure else arguments.figure, options)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: all")
+    parts(parser.parse_args().parts or list(PARTS))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from planner.scaling.fleet import ScalingVariant
-from simulator.model_less import fixed_for, horizontal, model_less, preloaded, simulate
+from reproduce.infaas.fluid import fixed_for, horizontal, model_less, preloaded, simulate
 
 TABLE_2 = (
     ScalingVariant(name="A", app="a", latency=0.200, capacity=5.0, cost=1.0, load=1.0),

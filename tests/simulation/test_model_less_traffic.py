@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
-from bench import model_less_sharing as sharing
-from bench import model_less_worlds as worlds
-from bench.model_less_figures import CLIPPER, SM, baselines, ours
 from planner.scaling.fleet import ScalingVariant
-from simulator.model_less import preloaded
-from simulator.model_less_traffic import Pool, Traffic, TrafficResult, poisson_counts
+from reproduce.infaas import sharing, worlds
+from reproduce.infaas.figures import CLIPPER, SM, baselines, ours
+from reproduce.infaas.fluid import preloaded
+from reproduce.infaas.traffic import Pool, Traffic, TrafficResult, poisson_counts
 
 RISE = np.concatenate([np.full(10, 0.05), np.linspace(0.05, 1.0, 60), np.full(30, 1.0), np.linspace(1.0, 0.7, 20)])
 

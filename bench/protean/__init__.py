@@ -1,1 +1,0 @@
-"""The figures of PROTEAN on our models."""

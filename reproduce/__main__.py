@@ -1,0 +1,95 @@
+"""A figure of a paper again: a page (HTML: plots, tables, the paper's numbers beside ours), a picture, the raw numbers.
+
+    python -m reproduce proteus-4                      reports/reproduce/proteus-4.html, .png and .json
+    python -m reproduce protean-5 protean-t4 --seeds 5 --seconds 240
+    python -m reproduce ramsis-5 --panel "image, 150" --at 60,70,80 --phases 4
+    python -m reproduce infaas                         all figures of a paper; "all": of every paper
+    make reproduce FIGURE=proteus-4 ARGS=--quick
+
+Seeds and seconds have a default of each paper's own. Proteus, RAMSIS and INFaaS' 5 and 7 need the papers' data: set
+SLUICE_DATA. What the figures are is in the docstrings of reproduce/PAPER/__init__.py; their numbers, discussed, in
+docs/reference.
+"""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+from reproduce import infaas, protean, proteus, ramsis, spread_drop
+from reproduce.figure import Options, TraceOptions, write
+
+PAPERS = {
+    "proteus": proteus.FIGURES,
+    "protean": protean.FIGURES,
+    "spread-drop": spread_drop.FIGURES,
+    "infaas": infaas.FIGURES,
+    "ramsis": ramsis.FIGURES,
+}
+ALL = {f"{paper}-{number}": figure for paper, figures in PAPERS.items() for number, figure in figures.items()}
+
+_PRINTED = 40
+"""Rows of a table; the page has all."""
+
+
+def main() -> int:
+    """Compute the figures asked for and write them."""
+    parser = argparse.ArgumentParser(
+        prog="python -m reproduce", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("figures", nargs="+", metavar="FIGURE", help=f"all, {', '.join(PAPERS)}; {', '.join(ALL)}")
+    parser.add_argument("--out", type=Path, default=Path("reports/reproduce"))
+    parser.add_argument("--seed", type=int, default=0, help="the first")
+    parser.add_argument("--seeds", type=int, help="how many, where arrivals are drawn")
+    parser.add_argument("--seconds", type=float, help="length of each run; default: all of a trace, or the paper's own")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter runs, a minute or two a figure")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="RAMSIS: at once")
+    parser.add_argument("--speed", type=int, default=1, help="RAMSIS 5: plays the trace so many times as fast")
+    parser.add_argument("--phases", type=int, default=1, help="RAMSIS 5: groups of turns that tables tell apart")
+    parser.add_argument("--panel", help='RAMSIS: only this one, as in "image, 150"')
+    parser.add_argument("--at", type=_places, help="RAMSIS: only these places (x), as in 60,70")
+    asked = parser.parse_args()
+    options = Options(
+        seed=asked.seed,
+        seeds=asked.seeds,
+        seconds=asked.seconds,
+        quick=asked.quick,
+        processes=asked.processes,
+        trace=TraceOptions(asked.speed, asked.phases, asked.panel, asked.at),
+    )
+    chosen = [name for one in asked.figures for name in ALL if one in ("all", name, *_papers_of(name))]
+    if unknown := [one for one in asked.figures if one != "all" and one not in ALL and one not in PAPERS]:
+        parser.error(f"no figure {', '.join(unknown)}; there are {', '.join(ALL)}")
+    for name in dict.fromkeys(chosen):
+        print(name, flush=True)
+        started = time.process_time()
+        result = ALL[name](options)
+        path = write(name, result, asked.out, [_command(name), f"{time.process_time() - started:.0f} CPU s"])
+        print(f"{name}: {path}", flush=True)
+        for table in result.tables:
+            print(f"  {table.title}")
+            for row in (table.header, *table.rows[:_PRINTED]):
+                print("    " + "  ".join(f"{cell:>12}" for cell in row))
+        for note in result.notes:
+            print(f"  {note}")
+    return 0
+
+
+def _papers_of(figure: str) -> list[str]:
+    return [paper for paper in PAPERS if figure.startswith(f"{paper}-")]
+
+
+def _places(text: str) -> tuple[float, ...]:
+    return tuple(map(float, text.split(",")))
+
+
+def _command(name: str) -> str:
+    """The command that makes ``name`` alone, with the options of this one."""
+    options = sys.argv[next((i for i, word in enumerate(sys.argv) if word.startswith("--")), len(sys.argv)) :]
+    return " ".join(["python -m reproduce", name, *options])
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    raise SystemExit(main())
