@@ -10,10 +10,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SIDE_BY_SIDE := tests/unit tests/property tests/simulation
 
 .DEFAULT_GOAL := help
-.PHONY: help demo secrets stack test check reproduce bench lock chaos explore soak clean
+.PHONY: help demo secrets stack test check reproduce bench lock chaos explore explore-teeth soak clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 15
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo 'no Python 3.11, 3.12 or 3.13 with venv found: make PYTHON=/path/to/one'; exit 1; }
@@ -50,6 +50,18 @@ bench: $(VENV)/.dev ## benchmarks side by side, into reports/bench/
 chaos: $(VENV)/.dev ## faults on brokers of its own, SEEDS=20 each, CELLS=a,b or all; report in reports/chaos/
 	$(BIN)/python -m tests.chaos.run --seeds $(or $(SEEDS),20) --cells "$(CELLS)" --parallel $(or $(PARALLEL),2) \
 		--rate $(or $(RATE),360) $(if $(CELLS)$(SEEDS),,--docs docs/reports/chaos.md)
+
+secrets: ## make what compose hands to its services, once: a token and a password, in compose/secrets/
+	sh compose/make-secrets.sh
+
+stack: $(VENV)/.dev ## the compose stack on the engine that docker info finds, from nothing to nothing, with SIGKILLs under load
+	$(BIN)/python -m tests.stack.run
+
+explore: $(VENV)/.dev ## the live stages under virtual time, faults at any await: SEEDS=10000; into reports/explore/
+	$(BIN)/python -m tests.explore.run --seeds $(or $(SEEDS),10000) --parallel $(or $(PARALLEL),2)
+
+explore-teeth: $(VENV)/.dev ## that exploring finds the faults we once had, put back one by one; docs/reports/explore.md
+	$(BIN)/python -m tests.explore.teeth --parallel $(or $(PARALLEL),2) --docs docs/reports/explore.md
 
 soak: $(VENV)/.dev ## an hour's traffic of a million queries in a quarter of it, memory watched; into reports/bench/
 	$(BIN)/python bench/soak.py --queries 1000000 --speed 4

@@ -52,7 +52,9 @@ class Producer:
             await self._link.reach()
             raise ConfigurationError(f"topic {topic!r} does not exist")
         stamp = timestamp if timestamp is not None else BASE + self._link.loop.time()
-        future = self._link.send(Letter(topic, value, key, headers, partition, stamp))
+        letter = Letter(topic, value, key, headers, partition, stamp)
+        self._link.cluster.witness.says(letter, self._link)
+        future = self._link.send(letter)
         self._open[future] = None
         future.add_done_callback(lambda done: self._open.pop(done, None))
         return future
@@ -142,7 +144,6 @@ class Consumer:
 
     async def get_many(self, *, wait: float, max_records: int = 500) -> Sequence[Record]:
         """Records, after their way here."""
-        await asyncio.sleep(0)
         self._check_running()
         loop = self._link.loop
         until = loop.time() + wait
@@ -162,6 +163,8 @@ class Consumer:
             left = until - loop.time()
             if left <= 0 or round_ != self._assigned:
                 self._last_read = loop.time()
+                if wait <= 0:  # who asks again at once must not keep others from running
+                    await asyncio.sleep(0)
                 return []
             await self._wait(left)
             self._check_running()
@@ -180,11 +183,8 @@ class Consumer:
         return self._collect(max_records)
 
     def _available(self) -> list[TopicPartition]:
-        found = []
-        for partition, position in self._positions.items():
-            if partition not in self._paused and position < self._cluster.store.log(partition).end:
-                found.append(partition)
-        return found
+        logs, paused = self._cluster.store.log, self._paused
+        return [p for p, position in self._positions.items() if p not in paused and position < logs(p).end]
 
     def _collect(self, limit: int) -> list[Record]:
         records: list[Record] = []
@@ -335,8 +335,7 @@ class Consumer:
         await self._link.reach()
         if self._shared and not self._group.may_commit(name, generation):
             raise LostPartitionError(f"{self._group_name}: not committed, another generation has begun")
-        for partition, offset in offsets.items():
-            self._cluster.store.offsets[self._group_name, partition] = offset
+        self._cluster.commit(self._group_name, offsets)
         await self._link.back()
 
     async def committed(self, partition: TopicPartition) -> int | None:
@@ -424,10 +423,12 @@ class Transactions:
         if self._link.loop.time() - begun > TRANSACTION:  # the broker undid it, and took its epoch away
             self._cluster.epochs[self._id] = self._cluster.epochs.get(self._id, 0) + 1
         self._check()
+        self._cluster.witness.transacts(offsets, self._link)
         for letter in letters:
-            self._cluster.append(letter)
-        for partition, offset in offsets.items():
-            self._cluster.store.offsets[group, partition] = offset
+            self._cluster.append(letter, self._link)
+        self._cluster.commit(group, offsets)
+        if self._cluster.disk:
+            await asyncio.sleep(self._cluster.disk * self._link.rng.random())
         answered = self._link.loop.time()
         await self._link.back()
         cut = self._link.loop.time() - answered > 0.1

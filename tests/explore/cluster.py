@@ -11,7 +11,7 @@ import asyncio
 import contextvars
 import hashlib
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
@@ -26,37 +26,49 @@ from streams.ports import (
 )
 from streams.settings import MemorySettings
 from tests.explore.groups import Group
+from tests.explore.invariants import Witness
 from tests.explore.loop import BASE, VirtualLoop
 
 if TYPE_CHECKING:
     from tests.explore.clients import Consumer
 
 REQUEST = 3.0
+_NETWORK = contextvars.Context()
+"""What goes on between the processes is nobody's: it goes on, whatever becomes of them."""
 
 
 class Cluster:
     """The log and the coordinators, which never lose anything, behind links that do."""
 
-    def __init__(self, loop: VirtualLoop, rng: Random) -> None:
+    def __init__(self, loop: VirtualLoop, rng: Random, witness: Witness) -> None:
         self.loop = loop
+        self.witness = witness
         self.rng = rng
         self.store = MemoryStore(MemorySettings(), lambda: BASE + loop.time())
         self.groups: dict[str, Group] = {}
         self.epochs: dict[str, int] = {}
         self.delay = rng.choice((0.0005, 0.002, 0.008))
+        self.disk = 0.0
         self.written = hashlib.blake2b(digest_size=8)
         self._waiting: dict[TopicPartition, dict[Consumer, None]] = {}
 
-    def append(self, letter: Letter) -> Written:
+    def append(self, letter: Letter, by: "Link | None") -> Written:
         """Write one record, tell who waits for it, and add it to the digest of all that was written."""
         place = self.store.append(
             letter.topic, letter.value, letter.key, letter.headers, letter.partition, letter.timestamp
         )
         self.written.update(struct.pack("<dq", self.loop.time(), place.offset) + place.topic.encode())
         self.written.update((letter.value or b"") + (letter.key or b""))
+        self.witness.wrote(letter, place, by)
         for consumer in tuple(self._waiting.get(TopicPartition(place.topic, place.partition), ())):
             consumer.wake()
         return place
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """The group goes on there."""
+        for partition, offset in offsets.items():
+            self.store.offsets[group, partition] = offset
+            self.witness.committed(group, partition, offset)
 
     def watch(self, consumer: "Consumer", partitions: Iterable[TopicPartition]) -> None:
         """Wake ``consumer`` when something is written there."""
@@ -132,13 +144,12 @@ class Link:
         """The process is dead: of what was on its way, the broker gets some first part, and tells nobody."""
         reached = self.rng.randrange(len(self._sending) + 1) if self.up and self._sending else 0
         for sending in self._sending[:reached]:
-            self.cluster.append(sending.letter)
+            self.cluster.append(sending.letter, self)
         self._sending.clear()
         self.gone = True
 
     def _later(self, when: float, what: "object") -> None:
-        # The network's own doing, whatever becomes of the process.
-        self.loop.call_at(when, what, context=contextvars.Context())
+        self.loop.call_at(when, what, context=_NETWORK)
 
     def _arrive(self) -> None:
         if not self._sending:
@@ -148,8 +159,9 @@ class Link:
             return
         sending = self._sending.pop(0)
         lost = self.rng.random() < self.lossy
-        written = None if lost and self.rng.random() < 0.5 else self.cluster.append(sending.letter)
-        self._later(self.loop.time() + self.way(), lambda: sending.settle(None if lost else written))
+        written = None if lost and self.rng.random() < 0.5 else self.cluster.append(sending.letter, self)
+        kept = self.loop.time() + self.way() + self.cluster.disk * self.rng.random()
+        self._later(kept, lambda: sending.settle(None if lost else written))
 
     @property
     def unacknowledged(self) -> int:

@@ -4,14 +4,15 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from tests.explore.world import DEVICES, Fault, World
+from tests.explore.shells import Process
+from tests.explore.world import Fault, World
 
-_ALL = ("admission0", "admission1", "router0", "router1", "planner0", "planner1", *DEVICES, "sink")
 
-
-def _name(rng: Random, names: Sequence[str] = _ALL) -> str:
-    # Workers hold most of what can be lost.
-    return rng.choice(names)
+def _name(world: World, rng: Random, *of: str) -> str:
+    """One of the processes, or of those whose names begin so; workers, which hold most of what can be lost, twice as
+    often. One that is gone is nobody."""
+    names = [n for n in (*world.shape.processes, *world.shape.workers) if n not in world.gone]
+    return rng.choice([n for n in names if n.startswith(of)] if of else names)
 
 
 async def _rest(rng: Random, least: float, most: float) -> float:
@@ -21,8 +22,26 @@ async def _rest(rng: Random, least: float, most: float) -> float:
 
 
 async def crash(world: World, rng: Random) -> str:
-    """A process is killed between two of its callbacks, and started again after a while."""
-    name = _name(rng)
+    """A process is killed between two of its callbacks, and started again after a while; now and then it is killed once
+    more as it starts, or a device stays away until the end."""
+    name = _name(world, rng)
+    for_good = rng.random() < 0.2 and name in world.shape.workers and len(world.gone) + 1 < len(world.shape.workers)
+    if for_good:
+        world.gone.add(name)
+    process = await _killed(world, rng, name)
+    if for_good:
+        return f"crash {name} for good"
+    await _rest(rng, 0.2, 3.0)
+    world.restart(process)
+    if rng.random() < 0.3:
+        await _rest(rng, 0.0, 0.6)
+        process = await _killed(world, rng, name)
+        await _rest(rng, 0.0, 1.0)
+        world.restart(process)
+    return f"crash {name}"
+
+
+async def _killed(world: World, rng: Random, name: str) -> Process:
     process = world.processes[name]
 
     def kill() -> None:
@@ -30,34 +49,31 @@ async def crash(world: World, rng: Random) -> str:
         process.kill()
 
     process.after_steps(rng.randrange(200), kill)
-    await _rest(rng, 0.2, 3.5)
+    await asyncio.sleep(0.2)
     if not process.dead:
         kill()
-    if world.processes[name] is process:
-        world.restart(name)
-    return f"crash {name}"
+    return process
 
 
 async def stop(world: World, rng: Random) -> str:
     """A process is told to end, and started again."""
-    name = _name(rng)
+    name = _name(world, rng)
     process = world.processes[name]
     world.note(f"stop {name}")
     process.stop.set()
-    assert process.task is not None
     await asyncio.wait([process.task], timeout=20.0)
     if not process.task.done():
         if not process.dead:  # another fault may have killed it
-            world.exits.append(f"{name}: did not end when it was told to")
+            world.wrong.append(f"{name}: did not end when it was told to")
         process.kill()
     await _rest(rng, 0.0, 1.5)
-    world.restart(name)
+    world.restart(process)
     return f"stop {name}"
 
 
 async def pause(world: World, rng: Random) -> str:
-    """A process stands still, then goes on as if nothing had been."""
-    name = _name(rng)
+    """A process stands still, then goes on as if nothing had been; now and then before its network is back."""
+    name = _name(world, rng)
     process = world.processes[name]
 
     def still() -> None:
@@ -65,17 +81,19 @@ async def pause(world: World, rng: Random) -> str:
         process.paused = True
 
     process.after_steps(rng.randrange(100), still)
-    await _rest(rng, 0.3, 5.0)
+    await _rest(rng, 0.3, 4.0)
     process.doom = None
     if process.paused:
         world.note(f"resume {name}")
+        if rng.random() < 0.4:
+            world.cluster.cut([process.link], rng.uniform(0.1, 1.5))
         world.loop.resume(process)
     return f"pause {name}"
 
 
 async def partition(world: World, rng: Random) -> str:
     """A process and the broker do not reach one another for a while."""
-    name = _name(rng)
+    name = _name(world, rng)
     seconds = rng.uniform(0.3, 5.0)
     world.note(f"cut {name} for {seconds:.2f}")
     world.cluster.cut([world.processes[name].link], seconds)
@@ -93,30 +111,35 @@ async def broker_away(world: World, rng: Random) -> str:
 
 
 async def rebalance(world: World, rng: Random) -> str:
-    """Groups agree anew, several times."""
+    """Groups agree anew, several times, now and then while fetches and commits are long under way."""
     names = [name for name in sorted(world.cluster.groups) if "worker" not in name]
+    slow = [p.link for p in world.processes.values() if p.name not in world.shape.workers and rng.random() < 0.3]
+    for link in slow:
+        link.delay *= rng.uniform(5.0, 40.0)
     for _ in range(rng.randrange(1, 5)):
         name = rng.choice(names)
         world.note(f"rebalance {name}")
         world.cluster.group(name).unsettle()
         await _rest(rng, 0.01, 0.8)
+    for link in slow:
+        link.delay = world.cluster.delay
     return "rebalance"
 
 
 async def delay(world: World, rng: Random) -> str:
     """The way between a process and the broker becomes long."""
-    name = _name(rng)
+    name = _name(world, rng)
     link = world.processes[name].link
-    usual, link.delay = link.delay, rng.uniform(0.02, 0.15)
+    link.delay = rng.uniform(0.02, 0.15)
     world.note(f"delay {name} {link.delay:.3f}")
     await _rest(rng, 0.5, 3.0)
-    link.delay = usual
+    link.delay = world.cluster.delay
     return f"delay {name}"
 
 
 async def lost_acknowledgements(world: World, rng: Random) -> str:
     """What a process writes is written, or not, and it is told that nobody knows."""
-    name = _name(rng)
+    name = _name(world, rng)
     link = world.processes[name].link
     link.lossy = rng.uniform(0.01, 0.3)
     world.note(f"lossy {name} {link.lossy:.2f}")
@@ -126,8 +149,15 @@ async def lost_acknowledgements(world: World, rng: Random) -> str:
 
 
 async def slow_disk(world: World, rng: Random) -> str:
-    """What a process does in threads takes long: writing outcomes, solving."""
-    name = _name(rng, ("sink", "planner0", "planner1"))
+    """What a process does in threads takes long: writing outcomes, solving. Or the broker's disk is slow to keep what
+    was written."""
+    if rng.random() < 0.5:
+        world.cluster.disk = rng.uniform(0.05, 0.6)
+        world.note(f"slow disk of the broker {world.cluster.disk:.2f}")
+        await _rest(rng, 0.3, 2.0)
+        world.cluster.disk = 0.0
+        return "slow disk broker"
+    name = _name(world, rng, "sink", "planner")
     process = world.processes[name]
     process.slow_disk = rng.uniform(0.5, 3.0)
     world.note(f"slow disk {name} {process.slow_disk:.2f}")
@@ -138,7 +168,7 @@ async def slow_disk(world: World, rng: Random) -> str:
 
 async def clock_step(world: World, rng: Random) -> str:
     """A process's wall clock is set, by less than the skew that admission tolerates, and set right again."""
-    name = _name(rng)
+    name = _name(world, rng)
     clock = world.processes[name].clock
     clock.skew = rng.choice((-1, 1)) * rng.uniform(0.05, 2.0)
     world.note(f"clock {name} {clock.skew:+.2f}")
@@ -148,18 +178,20 @@ async def clock_step(world: World, rng: Random) -> str:
 
 
 async def executor(world: World, rng: Random) -> str:
-    """What runs the variants of a device dies, hangs for a while, or cannot load."""
-    name = _name(rng, DEVICES)
-    trouble = rng.choice(("dies", "hangs", "refuses"))
+    """What runs the variants of a device dies, hangs for a while or until it is restarted, or cannot load."""
+    name = _name(world, rng, "d")
+    trouble = rng.choice(("dies", "hangs", "hangs", "refuses"))
     world.note(f"executor {name} {trouble}")
-    for one in world.processes[name].executors:
+    struck = list(world.processes[name].executors)
+    for one in struck:
         if trouble == "dies":
             one.die()
         else:
             one.trouble = trouble
     await _rest(rng, 0.3, 3.0)
-    for one in world.processes[name].executors:
-        one.trouble = ""
+    if trouble == "refuses" or rng.random() < 0.5:
+        for one in struck:
+            one.trouble = ""
     return f"executor {trouble} {name}"
 
 
@@ -175,10 +207,8 @@ async def storm(world: World, rng: Random) -> str:
         process.kill()
     else:
         process.stop.set()
-        assert process.task is not None
         await asyncio.wait([process.task], timeout=20.0)
     del world.processes[name]
-    world.graves.append(process)
     return f"storm {role}"
 
 
@@ -199,5 +229,5 @@ KINDS: Mapping[str, Fault] = {
 
 
 def drawn(rng: Random, kinds: Sequence[str] = tuple(KINDS)) -> list[Fault]:
-    """One to three faults, of which some fall together."""
-    return [KINDS[rng.choice(kinds)] for _ in range(rng.choice((1, 1, 2, 2, 3)))]
+    """One to four faults, of which some fall together."""
+    return [KINDS[rng.choice(kinds)] for _ in range(rng.choice((1, 2, 2, 3, 3, 4)))]

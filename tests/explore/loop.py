@@ -9,7 +9,6 @@ made, so that sets of them are walked alike in every run. A loop on which nothin
 import asyncio
 import contextvars
 import heapq
-import selectors
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -34,7 +33,7 @@ class Host:
         self.dead = False
         self.paused = False
         self.steps = 0
-        self.parked: list[asyncio.Handle] = []
+        self.parked: list[_Handle] = []
         self.doom: tuple[int, Callable[[], None]] | None = None
 
     def after_steps(self, steps: int, strike: Callable[[], None]) -> None:
@@ -46,81 +45,69 @@ HOST: contextvars.ContextVar[Host | None] = contextvars.ContextVar("host", defau
 """Whose code is running: tasks, timers and callbacks inherit it."""
 
 
-def _held_back(handle: asyncio.Handle) -> bool:
-    host = handle._context.get(HOST)  # type: ignore[attr-defined]
-    if host is None:
-        return False
-    if host.doom is not None and host.steps >= host.doom[0]:
-        _, strike = host.doom
-        host.doom = None
-        strike()
-    if host.dead:
-        return True
-    if host.paused:
-        host.parked.append(handle)
-        return True
-    host.steps += 1
-    return False
+class _Handle:
+    """A callback to come: all that ``asyncio.Handle`` and ``TimerHandle`` are asked for, and little else."""
 
+    __slots__ = ("args", "callback", "context", "gone", "moment")
 
-class _Handle(asyncio.Handle):
-    def _run(self) -> None:
-        if not _held_back(self):
-            super()._run()
+    def __init__(
+        self, callback: Any, args: tuple[Any, ...], context: contextvars.Context | None, moment: float
+    ) -> None:
+        self.callback = callback
+        self.args = args
+        self.context = contextvars.copy_context() if context is None else context
+        self.moment = moment
+        self.gone = False
 
+    def cancel(self) -> None:
+        """It will not run."""
+        self.gone = True
+        self.callback = self.args = None
 
-class _Timer(asyncio.TimerHandle):
-    def _run(self) -> None:
-        if not _held_back(self):
-            super()._run()
+    def cancelled(self) -> bool:
+        """Whether it will not."""
+        return self.gone
+
+    def when(self) -> float:
+        """Its moment."""
+        return self.moment
 
 
 class _Future(asyncio.Future[Any]):
-    def __init__(self, number: int, *, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop=loop)
-        self._number = number
+    """Hashes by the order in which futures were first hashed: ids differ between runs."""
 
     def __hash__(self) -> int:
-        return self._number
+        return number_of(self)
 
 
 class _Task(asyncio.Task[Any]):
-    def __init__(self, number: int, coro: Any, **options: Any) -> None:
-        self._number = number
-        super().__init__(coro, **options)
+    """Hashes as futures do."""
 
     def __hash__(self) -> int:
-        return self._number
+        return number_of(self)
 
 
-class _Nothing(selectors.SelectSelector):
-    """No file is ever ready but the loop's own wake-up, which only foreign threads use."""
-
-    def __init__(self, advance: Callable[[float], None]) -> None:
-        super().__init__()
-        self._advance = advance
-
-    def select(self, timeout: float | None = None) -> list[Any]:
-        """Let time pass."""
-        if timeout is None:
-            raise StalledError("no timer is set and nothing is ready")
-        if timeout > 0:
-            self._advance(timeout)
-        return []
+def number_of(future: Any) -> int:
+    """What it hashes by."""
+    try:
+        return int(future._number)
+    except AttributeError:
+        future._number = next(future.get_loop().numbers)
+        return int(future._number)
 
 
-class VirtualLoop(asyncio.SelectorEventLoop):
+class VirtualLoop(asyncio.BaseEventLoop):
     """``pace``: seconds that work in a thread takes, given its function."""
 
     def __init__(self, pace: Callable[[Callable[..., Any]], float]) -> None:
+        super().__init__()
         self._now = 1000.0
         self._pace = pace
-        self._numbers = count()
+        self._order = count()
+        self._timers: list[tuple[float, int, _Handle]] = []
+        self.numbers = count()
         self.steps = 0
-        super().__init__(_Nothing(self._pass))
-        self._clock_resolution = 1e-9
         self.set_task_factory(self._make_task)
-        self.slow_callback_duration = float("inf")
 
     def time(self) -> float:
         """Seconds of virtual time."""
@@ -128,7 +115,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def create_future(self) -> asyncio.Future[Any]:
         """A future with a hash of its own."""
-        return _Future(next(self._numbers), loop=self)
+        return _Future(loop=self)
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., Any], *args: Any
@@ -152,30 +139,68 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.call_later(self._pace(func), settle)
         return answer
 
-    def _call_soon(self, callback: Any, args: Any, context: Any) -> asyncio.Handle:
-        handle = _Handle(callback, args, self, context)
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:
+        """As any loop's."""
+        handle = _Handle(callback, args, context, self._now)
         self._ready.append(handle)
         return handle
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+    call_soon_threadsafe = call_soon
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:
         """As any loop's; the timer belongs to its host."""
-        timer = _Timer(when, callback, args, self, context)
-        heapq.heappush(self._scheduled, timer)
-        timer._scheduled = True
-        return timer
+        handle = _Handle(callback, args, context, when)
+        heapq.heappush(self._timers, (when, next(self._order), handle))
+        return handle
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Any:
+        """As any loop's."""
+        return self.call_at(self._now + delay, callback, *args, context=context)
 
     def resume(self, host: Host) -> None:
         """What waited while ``host`` stood still runs now, in order."""
         host.paused = False
         parked, host.parked = host.parked, []
-        self._ready.extend(handle for handle in parked if not handle._cancelled)
+        self._ready.extend(handle for handle in parked if not handle.gone)
 
-    def _pass(self, seconds: float) -> None:
-        self._now += seconds
+    def _run_once(self) -> None:
+        ready, timers = self._ready, self._timers
+        if not ready:
+            while timers and timers[0][2].gone:
+                heapq.heappop(timers)
+            if not timers:
+                raise StalledError("no timer is set and nothing is ready")
+            self._now = max(self._now, timers[0][0])
+        while timers and timers[0][0] <= self._now:
+            ready.append(heapq.heappop(timers)[2])
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle.gone:
+                self._call(handle)
+
+    def _call(self, handle: _Handle) -> None:
+        host = handle.context.get(HOST)
+        if host is not None:
+            if host.doom is not None and host.steps >= host.doom[0]:
+                _, strike = host.doom
+                host.doom = None
+                strike()
+            if host.dead:
+                return
+            if host.paused:
+                host.parked.append(handle)
+                return
+            host.steps += 1
         self.steps += 1
+        try:
+            handle.context.run(handle.callback, *handle.args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            self.call_exception_handler({"message": f"{handle.callback!r} failed", "exception": error})
 
     def _make_task(self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
-        return _Task(next(self._numbers), coro, loop=loop, **options)
+        return _Task(coro, loop=loop, **options)
 
     def abandon(self) -> None:
         """Close without waiting for who still waits: processes that died leave tasks that never end."""

@@ -5,10 +5,12 @@ Each replaces one method for as long as it is entered. ``PLANTED`` says what eac
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
+from planner.controller import Controller
 from policies.dropping.streams import Recall
+from policies.dropping.tracker import StreamState
 from stages.commits import CommitTracker
 from stages.control import Follower
 from stages.dedupe import DedupeWindow
@@ -19,6 +21,7 @@ from stages.reclaim import Reclaimer
 from stages.worker import WorkerStage
 from streams.ports import Record, TopicPartition
 from tests.explore.clients import Consumer, Transactions
+from tests.explore.shells import BreakableExecutor
 
 Plant = Callable[[], AbstractContextManager[None]]
 
@@ -94,12 +97,21 @@ def _not_known_is_not_written(write: Any) -> Any:
     return again
 
 
-def _copies_by_id_alone(add: Any) -> Any:
+def _knows_no_sources(add: Any) -> Any:
+    """Two who count their queries alike are one to it: the second one's queries are copies of the first one's."""
+
+    def alike(self: DedupeWindow, app: str, source: str, *rest: Any) -> bool:
+        del source
+        return bool(add(self, app, "", *rest))
+
+    return alike
+
+
+def _read_again_is_a_copy(add: Any) -> Any:
     """A record that is read again counts as a second asking."""
 
-    def forgetful(self: DedupeWindow, query_id: Any, place: Any, now: float) -> bool:
-        self._calls = getattr(self, "_calls", 0) + 1  # type: ignore[attr-defined]
-        return bool(add(self, query_id, self._calls, now))  # type: ignore[attr-defined]
+    def forgetful(self: DedupeWindow, app: str, source: str, query_id: str, place: int, now: float) -> bool:
+        return bool(add(self, app, source, query_id, hash((place, now)), now))
 
     return forgetful
 
@@ -190,10 +202,15 @@ def _dead_answers_are_moved(answered: Any) -> Any:
     return no_fence
 
 
-def _promises_forget(add: Any) -> Any:
-    """Whoever serves a promised stream next knows nothing of its past."""
-    del add
-    return lambda self, outcome: None
+def _unknown_past_is_a_good_one(before: Any) -> Any:
+    """Whoever serves a promised stream next takes its past, of which it knows nothing, for one without a miss."""
+    del before
+
+    def rosy(self: Recall, query: Any, place: Any, turns: int, look: int) -> Any:
+        del self, query, place, turns
+        return StreamState(look, (False,) * look), None
+
+    return rosy
 
 
 def _holds_for_ever(catch_up: Any) -> Any:
@@ -208,12 +225,68 @@ def _holds_for_ever(catch_up: Any) -> Any:
     return never
 
 
+def _batches_may_take_for_ever(run: Any) -> Any:
+    """Nobody ends a batch that hangs."""
+
+    async def patient(self: BreakableExecutor, variant: str, inputs: Any, rows: int, *, within: Any = None) -> Any:
+        del within
+        return await run(self, variant, inputs, rows)
+
+    return patient
+
+
+def _positions_outlast_a_rebalance(take: Any) -> Any:
+    """Who keeps a partition over a rebalance reads on behind what it had fetched, not from what was committed."""
+
+    async def careless(self: Consumer, partitions: Any) -> None:
+        before = self.__dict__.setdefault("_before", {})
+        await take(self, partitions)
+        for partition, position in before.items():
+            if partition in self._positions:
+                self._positions[partition] = max(position, self._positions[partition])
+
+    return careless
+
+
+def _remembering_positions(revoked: Any) -> Any:
+    async def remembering(self: Consumer) -> None:
+        self.__dict__["_before"] = dict(self._positions)
+        await revoked(self)
+
+    return remembering
+
+
+def _demand_is_passed_over(lead: Any) -> Any:
+    """A planner that takes over counts on none of the demand that it hears, from then on."""
+
+    def deaf(self: Controller, term: int, newest: Any, reason: str, now: float) -> Any:
+        if newest is not None:
+            self._outlook.counted = lambda event, at: None  # type: ignore[method-assign]
+        return lead(self, term, newest, reason, now)
+
+    return deaf
+
+
+def both(*plants: Plant) -> Plant:
+    """All of these at once."""
+
+    @contextmanager
+    def planted() -> Iterator[None]:
+        with ExitStack() as stack:
+            for plant in plants:
+                stack.enter_context(plant())
+            yield
+
+    return planted
+
+
 TEETH: Mapping[str, Plant] = {
     "fetch-outlasts-rebalance": instead(Consumer, "get_many", _fetch_outlasts_a_rebalance),
     "transactional-client-ends": instead(Transactions, "write", _client_ends_with_its_connection),
     "fenced-yet-serving": instead(Intake, "_lost", _fenced_yet_serving),
     "unknown-commit-repeated": instead(ExactlyOnce, "_write", _not_known_is_not_written),
-    "dedupe-by-id-alone": instead(DedupeWindow, "add", _copies_by_id_alone),
+    "dedupe-by-id-alone": instead(DedupeWindow, "add", _knows_no_sources),
+    "read-again-is-a-copy": instead(DedupeWindow, "add", _read_again_is_a_copy),
     "commit-what-was-read": instead(CommitTracker, "due", _commits_what_was_read),
     "dead-worker-reads-on": instead(Intake, "abandon", _reads_on_when_declared_dead),
     "failed-send-is-done": instead(Outbox, "_acknowledged", _unacknowledged_is_done),
@@ -221,8 +294,14 @@ TEETH: Mapping[str, Plant] = {
     "swept-once-only": instead(Reclaimer, "sweep", _swept_once_only),
     "returns-behind-its-work": instead(WorkerStage, "_seek_to_fence", _returning_reads_from_the_fence_on),
     "heir-does-not-fence": instead(Reclaimer, "_fence", _dead_answers_are_moved),
-    "promises-forget": instead(Recall, "add", _promises_forget),
+    "promises-forget": instead(Recall, "before", _unknown_past_is_a_good_one),
     "held-for-ever": instead(Follower, "catch_up", _holds_for_ever),
+    "batch-never-ends": instead(BreakableExecutor, "run", _batches_may_take_for_ever),
+    "position-past-a-revoked-fetch": both(
+        instead(Consumer, "_take", _positions_outlast_a_rebalance),
+        instead(Consumer, "_revoked", _remembering_positions),
+    ),
+    "demand-passed-over": instead(Controller, "lead", _demand_is_passed_over),
 }
 """What exploring must find."""
 

@@ -18,6 +18,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -28,7 +29,8 @@ from rich.table import Table
 
 from tests.explore.faults import KINDS, drawn
 from tests.explore.planted import PLANTED
-from tests.explore.world import Delivery, Fault, Verdict, explore
+from tests.explore.shape import Delivery
+from tests.explore.world import Fault, Verdict, explore
 
 DELIVERIES: tuple[Delivery, ...] = ("at_least_once", "exactly_once")
 _AT_ONCE = 20
@@ -64,8 +66,15 @@ def _hush() -> None:
     gc.disable()  # a process plays a few seeds and ends
 
 
+@cache
+def _warm() -> None:
+    """Import and build, before processes are forked, what every seed needs."""
+    _quietly((0, "exactly_once", tuple(KINDS), "nothing"))
+
+
 def played(jobs: Sequence[Job], processes: int) -> Iterator[tuple[Job, Verdict | str, list[str]]]:
     """Each job's verdict (or what kept it from one) and story, as they come."""
+    _warm()
     context = multiprocessing.get_context("fork")
     with context.Pool(processes, initializer=_hush, maxtasksperchild=_AT_ONCE) as pool:
         pending = pool.imap(_quietly, jobs, chunksize=1)
@@ -110,11 +119,16 @@ def _table(found: dict[str, Any]) -> Table:
     return table
 
 
+def fixed_hashes(module: str) -> None:
+    """Begin ``module`` anew, with the same arguments, where the interpreter's hashes are not fixed yet."""
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        arguments = [sys.executable, "-m", module, *sys.argv[1:]]
+        os.execve(sys.executable, arguments, {**os.environ, "PYTHONHASHSEED": "0"})
+
+
 def main() -> None:
     """Explore; exit 1 where a seed failed."""
-    if os.environ.get("PYTHONHASHSEED") != "0":
-        arguments = [sys.executable, "-m", "tests.explore.run", *sys.argv[1:]]
-        os.execve(sys.executable, arguments, {**os.environ, "PYTHONHASHSEED": "0"})
+    fixed_hashes("tests.explore.run")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=1000, help="how many, half of them in each delivery")
     parser.add_argument("--first-seed", type=int, default=0)
