@@ -23,7 +23,7 @@ Rules:
   that are gone is published at once.
 - Shortage is announced with the first plan that cannot serve an app, and its end after ``calm_plans`` that can.
 
-A plan's fences are the shell's: it knows offsets.
+A plan's fences are added by the core: it knows what was reclaimed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,8 +50,7 @@ from profiles.catalogue import Catalogue
 class Controller:
     """One leader's term. ``devices``: what is known of devices beyond their heartbeats (slices).
 
-    ``assume_alive``: those devices are there without heartbeats (a simulation without faults). ``previous``: the plan
-    in force when the term began.
+    ``previous``: the plan in force when the term began.
     """
 
     def __init__(
@@ -61,14 +60,12 @@ class Controller:
         settings: ControllerSettings | None = None,
         term: int = 1,
         devices: Sequence[Device] = (),
-        assume_alive: bool = False,
         previous: Plan | None = None,
     ) -> None:
         self._settings = settings or ControllerSettings()
         self._term = term
         self._number = 0
         self._fleet = Fleet(devices, self._settings.device_timeout)
-        self._assume_alive = assume_alive
         self._changes = GeometryChanges(self._settings.changes, enabled=self._settings.geometry == "joint")
         by_rule = self._settings.geometry == "protean"
         self._rule = ProteanRule(RuleSettings(quantile=self._settings.quantile)) if by_rule else None
@@ -206,11 +203,6 @@ class Controller:
         self._asking.devices_changed = True
 
     def _ticked(self, now: float, actions: list[ControllerAction | Solve]) -> None:
-        if self._assume_alive:
-            if self._fleet.assume(now):
-                self._asking.devices_changed = True
-                self._asking.want("first plan", now)
-            return
         for name, incarnation in self._fleet.unheard(now):
             actions.append(Announce(f"device:{name}", "lost", "not heard of since this planner took over"))
             actions.append(Reclaim(name, incarnation))

@@ -84,14 +84,6 @@ class Fleet:
         state = self._states.get(device)
         return state.device.type if state else None
 
-    def assume(self, now: float) -> bool:
-        """Take the known devices as alive; whether that was news."""
-        if self._states or not self._known:
-            return False
-        for device in self._known.values():
-            self._states[device.name] = DeviceState(device, "static", now)
-        return True
-
     def seen(self, event: DeviceSeen, now: float) -> Change:
         """Fold a heartbeat in."""
         device = self._described(event)

@@ -8,6 +8,7 @@ Rules:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
 from domain.device import Device
 from domain.events import DemandCounted, LatencyMeasured
@@ -65,7 +66,7 @@ class Outlook:
     def failed(self, variant: str, device_type: str, now: float) -> bool:
         """A variant could not be loaded; whether that is news."""
         key = (variant, device_type)
-        fresh = self._failed.get(key, -1.0) < now
+        fresh = self._failed.get(key, -inf) < now
         self._failed[key] = now + self._settings.load_failure_hold
         return fresh
 

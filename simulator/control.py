@@ -1,10 +1,16 @@
 """Who makes plans in a run: what a control plane is, and the simplest one, a plan given at the start."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
-from domain.events import ControllerEvent
+from domain.events import DemandCounted, PlanAcknowledged
+from domain.outcome import Outcome
 from domain.plan import Plan
+from domain.query import Query
+from planner.control.events import DeviceHeard
 from simulator.timeline import Timeline
+
+ControlEvent = DemandCounted | DeviceHeard | PlanAcknowledged
 
 
 class Plant(Protocol):
@@ -19,8 +25,16 @@ class Plant(Protocol):
         """Put ``plan`` on the control topic."""
         ...
 
-    def reclaim(self, device: str, now: float) -> None:
-        """Give what a dead device holds to those that live."""
+    def left(self, device: str) -> tuple[int, Sequence[Query]]:
+        """Take what a dead device has left on its work topic; the offset of the first of it, too."""
+        ...
+
+    def readmit(self, query: Query, now: float) -> None:
+        """Give a query to its router again."""
+        ...
+
+    def ended(self, query: Query, outcome: Outcome) -> None:
+        """A query ends without having been answered."""
         ...
 
 
@@ -38,8 +52,8 @@ class ControlPlane(Protocol):
         """The run begins."""
         ...
 
-    def heard(self, event: ControllerEvent, now: float) -> None:
-        """Demand, a heartbeat, an acknowledgement, a measurement."""
+    def heard(self, event: ControlEvent, now: float) -> None:
+        """Demand, a heartbeat, an acknowledgement."""
         ...
 
 
@@ -57,5 +71,5 @@ class FixedPlan:
         self.epochs = 1
         plant.publish(self._plan, now)
 
-    def heard(self, event: ControllerEvent, now: float) -> None:
+    def heard(self, event: ControlEvent, now: float) -> None:
         """A plan that is fixed hears nothing."""

@@ -8,7 +8,7 @@ Rules, those of the live worker.
 - A returning worker holds nothing, and reads the newest plan first.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from domain.device import Device
 from domain.events import DeviceSeen, TurnsTold
@@ -20,8 +20,6 @@ from simulator.timeline import Timeline
 
 SEND_BACK_S = 0.005
 """Seconds until a query that a device does not serve is with its router again."""
-SWEEP_S = 0.5
-"""Seconds between sweeps of a dead device's work topic, as the live planner does them."""
 
 MakeSlices = Callable[["SimulatedDevice"], Mapping[str, SimulatedSlice]]
 SendBack = Callable[[Query, float], None]
@@ -49,7 +47,7 @@ class SimulatedDevice:
         self._plan: Plan | None = None
         self._waiting: list[tuple[Query, str, int]] = []  # came while not named
         self._stranded: list[Query] = []
-        self._swept = False
+        self._taken = 0
         self.slices = dict(make_slices(self))
 
     @property
@@ -73,7 +71,7 @@ class SimulatedDevice:
         elif self.alive:
             self._waiting.append((query, part, turn))
         else:
-            self._strand(query, now)
+            self._stranded.append(query)
 
     def turned(self, told: TurnsTold, now: float) -> None:
         """A router has given so many turns."""
@@ -94,14 +92,14 @@ class SimulatedDevice:
         """The device dies, at once and without a word."""
         if not self.alive:
             return
-        self.alive = self._named = self._swept = False
+        self.alive = self._named = False
         if self.processor is not None:
             self.processor.clear(now)
         for runner in self.slices.values():
             for query in runner.die():
-                self._strand(query, now)
+                self._stranded.append(query)
         for query, *_ in self._waiting:
-            self._strand(query, now)
+            self._stranded.append(query)
         self._waiting.clear()
 
     def recover(self, now: float) -> None:
@@ -114,12 +112,12 @@ class SimulatedDevice:
         if self._plan is not None:
             self._follow(self._plan, now)
 
-    def reclaim(self, _: object, now: float) -> None:
-        """Give the routers what is stranded, and what will be while the device is dead."""
-        self._swept = not self.alive
+    def left(self) -> tuple[int, Sequence[Query]]:
+        """What is stranded is taken from it; how much was before, too."""
         stranded, self._stranded = self._stranded, []
-        for query in stranded:
-            self._send_back(query, now)
+        before = self._taken
+        self._taken += len(stranded)
+        return before, stranded
 
     def _follow(self, plan: Plan, now: float) -> None:
         named = plan.incarnations.get(self.device.name)
@@ -131,13 +129,9 @@ class SimulatedDevice:
         waiting, self._waiting = self._waiting, []
         for query, part, turn in waiting:
             self.deliver(query, part, now, turn)
-        if self._stranded and self.alive:
-            self.reclaim(None, now)
-
-    def _strand(self, query: Query, now: float) -> None:
-        if self._swept and not self._stranded:
-            self._timeline.at(now + SWEEP_S, self.reclaim)
-        self._stranded.append(query)
+        _, stranded = self.left()
+        for query in stranded:
+            self._send_back(query, now)
 
     def _back(self, query: Query, now: float) -> None:
         self._send_back(query, now)

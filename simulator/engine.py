@@ -7,6 +7,7 @@ once it has ended, so memory does not grow with the trace.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from numpy.random import Generator
 
@@ -24,10 +25,11 @@ from domain.events import (
     TurnsTold,
 )
 from domain.fold import Summary
-from domain.outcome import OutcomeKind
+from domain.outcome import Outcome, OutcomeKind
 from domain.plan import Placement, Plan
 from domain.profile import Quantile
 from domain.query import Query
+from planner.control.events import DeviceHeard
 from policies.placement.gathering import Gathering
 from policies.placement.hosting import hosted_on
 from policies.protocols import ActivationPolicy, AdmissionPolicy, RoutingPolicy
@@ -232,11 +234,17 @@ class Engine:
         """A plan goes out to routers and devices."""
         self.timeline.at(now + self._timing.control, self._plan_arrives, plan)
 
-    def reclaim(self, device: str, now: float) -> None:
-        """What a dead device holds goes back to the routers."""
-        target = self._devices.get(device)
-        if target is not None and not target.alive:
-            target.reclaim(None, now)
+    def left(self, device: str) -> tuple[int, Sequence[Query]]:
+        """What a dead device has left on its work topic is taken from it."""
+        return self._devices[device].left()
+
+    def readmit(self, query: Query, now: float) -> None:
+        """A query goes to its router again."""
+        self._reach_router(query, now)
+
+    def ended(self, query: Query, outcome: Outcome) -> None:
+        """A query ends without having been answered."""
+        self.ledger.ended(query, outcome.kind, outcome.at, outcome.reason)
 
     def _plan_arrives(self, plan: Plan, now: float) -> None:
         self._hosting = {(p.device, p.slice): () for p in plan.placements}
@@ -263,10 +271,9 @@ class Engine:
                 self._report(device, now)
 
     def _report(self, device: SimulatedDevice, now: float) -> None:
-        self._control.heard(device.seen(), now)
+        measured = tuple(chain.from_iterable(runner.take_measured() for runner in device.slices.values()))
+        self._control.heard(DeviceHeard(device.seen(), measured), now)
         for name, runner in device.slices.items():
-            for measured in runner.take_measured():
-                self._control.heard(measured, now)
             apps = self._hosting.get((device.device.name, name))
             if apps:
                 report = DeviceReported(device.device.name, name, runner.station.queued, runner.busy_for(now))

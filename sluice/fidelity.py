@@ -23,6 +23,7 @@ from domain.errors import ConfigurationError
 from domain.executor import Executor
 from domain.tensor import TensorSpec
 from executors.emulated import EmulatedExecutor
+from planner.control.questions import STANDS_IN
 from policies.placement.hosting import profiled_as
 from policies.selection.fixed import ModelSwitching, PublishedModelSwitching
 from policies.selection.table import TableSelection
@@ -39,7 +40,6 @@ from sluice.what_ran import what_ran
 from sluice.wiring import System
 from stages.clock import SystemClock
 from stages.control import Follower
-from stages.planner import STANDS_IN
 from stages.run import Stage, run_stages
 from streams import connect
 

@@ -34,6 +34,7 @@ from sluice.roles.router import router_stage
 from sluice.roles.worker import executor_of, worker_stage
 from sluice.settings import Settings
 from stages.clock import SystemClock
+from stages.connections import Connections
 from stages.eventlog import Action, DecisionLog, Event, Handle, Recorded, recording
 from stages.exactly_once import ExactlyOnce
 from stages.notices import Notices
@@ -110,6 +111,13 @@ class System:
             self.exactly_once = partial(ExactlyOnce, self.broker.transactions)
         self._logs: list[DecisionLog] = []
         self.make_executor: Callable[[Device, Slice], Executor] = partial(executor_of, self)
+
+    @property
+    def connections(self) -> Connections:
+        """What its stages are handed."""
+        return Connections(
+            broker=self.broker, producer=self.producer, topics=self.topics, clock=self.clock, telemetry=self.telemetry
+        )
 
     async def create_topics(self, apps: Mapping[str, App] | None = None) -> None:
         """Create what does not exist, of all that is served where ``apps`` are not named."""

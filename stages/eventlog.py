@@ -3,22 +3,18 @@
 A core or policy has a log of its own, named after it. One JSON line a step: ``{"now": seconds, "event": {…}, "actions":
 [{…}]}``, each dataclass tagged with its name. A replay feeds the same events at the same times to a fresh one and
 compares the actions: they must be identical. So an event holds all that is decided by, in dataclasses of plain values,
-and names what came before it by keys: what is read back is equal, not the same object. Selection tables are written as
-they are published, in base64.
+and names what came before it by keys: what is read back is equal, not the same object. Bytes are written in base64.
 """
 
-from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, get_args
 
 import orjson
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
 from domain import actions as action_nouns
 from domain import events as event_nouns
-from domain.table import TablesChanged
-from planner.tables.codec import decode, encode
 from stages.appending import Appending
 
 _AT_ONCE = 8 << 10
@@ -139,21 +135,21 @@ class Recorded(Generic[E, A]):
         return getattr(self.policy, name)
 
 
+_AS_TEXT = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 _adapters: dict[type, TypeAdapter[Any]] = {}
 
 
 def _adapter(kind: type) -> TypeAdapter[Any]:
     adapter = _adapters.get(kind)
     if adapter is None:
-        adapter = _adapters[kind] = TypeAdapter(kind)
+        # Pydantic takes a configuration for a union, not for a dataclass of its own.
+        union: Any = kind | None
+        adapter = _adapters[kind] = TypeAdapter(union, config=_AS_TEXT)
     return adapter
 
 
 def _tagged(noun: Any) -> dict[str, Any]:
     kind = type(noun)
-    if isinstance(noun, TablesChanged):
-        packed = [b64encode(encode(t)).decode() for t in noun.tables]
-        return {"is": kind.__name__, "value": {"app": noun.app, "tables": packed}}
     return {"is": kind.__name__, "value": _adapter(kind).dump_python(noun, mode="json")}
 
 
@@ -175,13 +171,7 @@ def read_steps(file: Path, *events: Any) -> Iterator[tuple[Any, float, list[dict
             step = orjson.loads(line)
             name = step["event"]["is"]
             kind = nouns.get(name) or getattr(event_nouns, name, None) or getattr(action_nouns, name)
-            yield _untagged(kind, step["event"]["value"]), step["now"], step["actions"]
-
-
-def _untagged(kind: type, value: Any) -> Any:
-    if kind is TablesChanged:
-        return TablesChanged(value["app"], tuple(decode(b64decode(t)) for t in value["tables"]))
-    return _adapter(kind).validate_python(value)
+            yield _adapter(kind).validate_python(step["event"]["value"]), step["now"], step["actions"]
 
 
 def replay(file: Path, handle: Handle[Any, Any], *events: Any) -> list[str]:

@@ -1,148 +1,118 @@
-"""The planner: listens to demand and heartbeats, has plans made, publishes them, looks after dead devices.
+"""The planner: a shell around its core (``planner.control.core``), which decides everything.
 
-A shell around the controller: solving runs in a thread, one at a time; where it takes longer than ``patience`` while
-capacity is missing (ten times that otherwise), a heuristic's plan stands in until it ends. Sweeping a dead device's
-work topic runs as a task until a new incarnation of its worker is let in.
-
-Any number may run, one leads: who holds the lease on the status topic (``planner.lease``). The others hear what it
-hears and publish nothing. Who takes over reads the newest plan first and goes on in a higher term, so that whatever an
-older leader still publishes is refused everywhere; that one asks its clock before it acts on anything, and stands by
-once it could not renew.
+It turns records into events and actions into records; solving runs in threads, tables are made by a process, sweeping
+dead devices' work topics runs as tasks. What the core asked for as a leader ends when it steps down.
 """
 
 import asyncio
 import contextlib
 import logging
-import uuid
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, assert_never
 
-from domain.actions import Announce, ControllerAction, Publish, Reclaim
-from domain.clock import Clock
-from domain.errors import InvalidInputError
-from domain.events import ControllerEvent, Ticked
-from domain.plan import NO_EPOCH, Plan, follows
+from domain.actions import Announce, Publish, Reclaim, WakeAt
+from domain.errors import InvalidInputError, SluiceError
 from planner.asking import Solve, Solved
-from planner.controller import Controller
-from planner.controller_settings import ControllerSettings
+from planner.control.core import PlannerCore
+from planner.control.events import (
+    CatchUp,
+    ClockRead,
+    DeviceHeard,
+    DeviceNoted,
+    End,
+    Heard,
+    LetIn,
+    LogReached,
+    Move,
+    Parted,
+    PlannerAction,
+    PlannerEvent,
+    PlanRead,
+    PlansRead,
+    SafeMode,
+    StandIn,
+    Stopping,
+    Sweep,
+    SweepFailed,
+    TableRead,
+    TablesReached,
+)
 from planner.fallback import answered
 from planner.greedy import GreedyFill
-from planner.hearing import Hearing
-from planner.lease import (
-    RENEWALS,
-    CaughtUp,
-    Lead,
-    LeaderLease,
-    LeaseEvent,
-    LeaseRead,
-    StepDown,
-    Stopping,
-    TermSeen,
-    Write,
-)
+from planner.lease import Lead, LeaseRead, StepDown, Write
 from planner.problem import Allocation, Planner, Problem
+from planner.selection.library import LibraryRules
+from planner.tables.codec import decode, encode
+from planner.tables.names import decode_name, encode_name
+from planner.tables.publishing import Made, Make, PutTable, WithdrawTable
 from profiles.catalogue import Catalogue
 from stages.beside import beside
+from stages.connections import Connections
 from stages.control import Follower
-from stages.inventory import Inventory
+from stages.eventlog import Handle
 from stages.memory import release_freed
 from stages.outbox import Outbox
 from stages.reclaim import Reclaimer
-from stages.table_publishing import TablePublisher
-from stages.telemetry import Telemetry, count_plan
+from stages.table_publishing import TableMaker, missing_load
+from stages.telemetry import count_plan
 from stages.work_topics import WorkTopics
 from streams import control
 from streams.demand_windows import WindowReader, decode_windows
-from streams.ports import Broker, Producer, Record
-from streams.topics import Topics
+from streams.ports import Record
 
 log = logging.getLogger(__name__)
 
-STANDS_IN = "stands in"
-"""Ends the reason of a plan that a heuristic made while the planner's own was awaited."""
-_TICK = 0.1
-_SWEEP_EVERY = 0.5
+_Said = Write | Publish | Announce | SafeMode | PutTable | WithdrawTable
+_Work = CatchUp | Solve | StandIn | Sweep | LetIn | Make
+_Done = _Said | _Work | WakeAt | Lead | StepDown | Reclaim
+
+_LOGGED = {"took_over": "leads", "hears_again": "hears again", "drift": "drift", "as_promised": "as promised"}
+"""States that the log tells too, and how."""
 _CATCH_UP = 0.5
-"""Seconds that reading the newest plan may take before the lease is looked at again."""
+"""Seconds that reading the newest plan may take before it is tried again."""
 _PARTING = 2.0
 """Seconds that what was said may take to be written before the lease is given back."""
-_HEARING_MARGIN = 0.25
-"""Seconds by which a renewal of the lease may be read late."""
-_CALM = 10
-"""Times the patience where a plan is in force and nothing is urgent: a stand-in would only cost loads."""
 
 
 class PlannerStage:
-    """One leads a system. ``make_controller(term, newest plan or None)`` builds its decisions.
+    """One leads a system, any number may run.
 
-    ``lease``: seconds that a leader may be silent before another takes over; ``holder``: its name there, never used
-    again (by default one is made up).
-    ``make_tables``: what publishes the selection tables for its plans, where batching goes by them. ``patience``:
-    seconds that an urgent plan may take before a stand-in is published. ``demand_windows``: demand is read from the
-    windows that stages ``demand`` make, not as admission counts it.
+    ``handle``: of ``core``, as it is recorded. ``planner``: answers questions. ``apps``: whose results tell what dead
+    devices answered. ``library``: how tables are made, where batching goes by them. ``demand_windows``: demand is read
+    from the windows that stages ``demand`` make, not as admission counts it.
     """
 
     name = "planner"
 
     def __init__(
         self,
+        connections: Connections,
+        core: PlannerCore,
+        handle: Handle[PlannerEvent, PlannerAction],
         *,
-        broker: Broker,
-        producer: Producer,
-        topics: Topics,
-        clock: Clock,
         planner: Planner,
         apps: Sequence[str],
-        make_controller: Callable[[int, Plan | None], Controller],
-        promised: Collection[str] = (),
         exactly_once: bool = False,
-        make_tables: Callable[[Outbox], TablePublisher] | None = None,
-        telemetry: Telemetry | None = None,
-        patience: float = 1.0,
-        lease: float = 3.0,
-        holder: str | None = None,
+        library: LibraryRules | None = None,
         demand_windows: bool = False,
     ) -> None:
-        self._broker = broker
-        self._topics = topics
-        self._clock = clock
+        self._broker = connections.broker
+        self._topics = connections.topics
+        self._clock = connections.clock
+        self._meters = connections.telemetry.meters
+        self._core = core
+        self._handle = handle
         self._planner = planner
-        self._make_controller = make_controller
-        self._patience = patience
         self._windows = WindowReader() if demand_windows else None
-        self._outbox = Outbox(producer)
-        telemetry = telemetry or Telemetry()
-        self._meters = telemetry.meters
-        telemetry.of_outbox(self.name, self._outbox)
-        self._reclaimer = Reclaimer(
-            broker=broker,
-            outbox=self._outbox,
-            topics=topics,
-            apps=apps,
-            clock=clock,
-            promised=promised,
-            exactly_once=exactly_once,
-            telemetry=telemetry,
-            may=self.leads,
-        )
-        self._works = WorkTopics(broker, topics, clock)
-        self._lease = LeaderLease(holder or uuid.uuid4().hex[:12], lease=lease)
-        self._hearing = Hearing(lease / RENEWALS + _HEARING_MARGIN)
-        self._to_lead: Lead | None = None
-        self._leading = False
+        self._outbox = Outbox(connections.producer)
+        connections.telemetry.of_outbox(self.name, self._outbox)
+        self._reclaimer = Reclaimer(connections, self._outbox, self._tell, apps=apps, exactly_once=exactly_once)
+        self._works = WorkTopics(self._broker, self._topics, self._clock)
+        self._maker = TableMaker(library) if library is not None else None
+        self._plans = Follower(self._broker, self._topics.plan, self._on_plan)
+        self._wake_at = 0.0
         self._stirred = asyncio.Event()
-        self._make_tables = make_tables
-        self._tables: TablePublisher | None = None
-        self._tables_task: asyncio.Task[None] | None = None
-        self._problem: Problem | None = None
-        self._newest: Plan | None = None
-        self._controller = make_controller(0, None)
-        self._sweeps: dict[str, asyncio.Task[None]] = {}
-        self._dead: dict[str, str] = {}  # device -> incarnation declared dead
-        self._returning: set[str] = set()
-        self._fences: dict[str, int] = {}
-        self._inventory = Inventory()
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -151,258 +121,241 @@ class PlannerStage:
         return self._planner
 
     @property
-    def settings(self) -> ControllerSettings:
-        """Those of its decisions."""
-        return self._controller.settings
+    def core(self) -> PlannerCore:
+        """What decides."""
+        return self._core
+
+    def leads(self) -> bool:
+        """Whether it may act now: this process may have stood still since it last looked."""
+        return self._core.leads(self._clock.monotonic())
 
     async def run(self, stop: asyncio.Event) -> None:
         """Plan while this one leads, listen while another does, until ``stop``."""
         await self._outbox.start()
         await self._works.look()
-        plans = Follower(self._broker, self._topics.plan, self._on_plan)
-        leases = Follower(self._broker, self._topics.status, self._on_status)
+        at_start = [self._plans, Follower(self._broker, self._topics.status, self._on_status)]
+        tables = Follower(self._broker, self._topics.policies, self._on_table)
         followers = [
-            plans,
-            leases,
+            *at_start,
             Follower(self._broker, self._topics.demand_windows, self._on_windows)
             if self._windows is not None
             else Follower(self._broker, self._topics.demand, self._on_demand, start_at="end", every_partition=True),
             Follower(self._broker, self._topics.devices_metrics, self._on_heartbeat, start_at="end"),
             Follower(self._broker, self._topics.acks, self._on_acknowledged, start_at="end"),
-            Follower(self._broker, self._topics.devices, self._inventory.handle),
+            Follower(self._broker, self._topics.devices, self._on_note),
+            *([tables] if self._maker is not None else []),
         ]
         try:
-            async with beside(follower.run(stop) for follower in followers):
-                await plans.ready.wait()
-                await leases.ready.wait()
-                self._lease_tell(CaughtUp())
+            async with beside([*(follower.run(stop) for follower in followers), self._tables_known(tables)]):
+                for follower in at_start:
+                    await follower.ready.wait()
+                self._tell(ClockRead(self._clock.wall()))
+                self._tell(LogReached())
                 while not stop.is_set():
-                    self._lease_tell(Ticked())
-                    if self._to_lead is not None:
-                        await self._lead(plans)
-                    if not self._hearing.deaf(self._clock.monotonic()):
-                        self._tell(Ticked())
+                    self._tell(ClockRead(self._clock.wall()))
                     await self._pause()
         finally:
-            self._stop_acting()
-            await self._give_back()
-            for task in self._tasks:
-                task.cancel()
+            self._tell(Stopping())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_PARTING):
+                    await self._outbox.flush()
+            self._tell(Parted())
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self._works.close()
             await self._reclaimer.close()
+            if self._maker is not None:
+                await self._maker.close()
             await self._outbox.stop()
 
     async def registered(self, served: Catalogue) -> None:
         """Other apps or variants are served from now on."""
         self._reclaimer.registered(served.apps)
-        if self._tables is not None:
-            self._tables.registered()
-        for action in self._controller.registered(served, self._clock.wall(), leads=self.leads()):
-            self._do(action)
+        self._tell(served.registered)
 
     async def _pause(self) -> None:
-        """Until the next tick, or until this one is to lead."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_TICK):
+            async with asyncio.timeout(max(0.0, self._wake_at - self._clock.monotonic())):
                 await self._stirred.wait()
         self._stirred.clear()
 
-    # -- who leads
-
-    def leads(self) -> bool:
-        """Whether it may act now: this process may have stood still since it last looked."""
-        return self._leading and self._lease.leads(self._clock.monotonic())
-
-    def _lease_tell(self, event: LeaseEvent) -> None:
-        for action in self._lease.handle(event, self._clock.monotonic()):
-            match action:
-                case Write(lease):
-                    self._outbox.post(self._topics.status, control.encode_lease(lease), key=control.LEASE_KEY)
-                case Lead():
-                    self._to_lead = action
-                    self._stirred.set()
-                case StepDown(reason):
-                    log.warning("planner: stands by: %s", reason)
-                    self._stop_acting()
-
-    async def _lead(self, plans: Follower) -> None:
-        """Take over, once every plan that was published has been read; tried again at the next tick."""
-        lead = self._to_lead
-        try:
-            async with asyncio.timeout(_CATCH_UP):
-                await plans.catch_up()
-        except TimeoutError:
-            log.warning("planner: the newest plan cannot be read; it cannot lead yet")
-            return
-        if lead is None or lead is not self._to_lead or not self._lease.leads(self._clock.monotonic()):
-            return
-        self._to_lead = None
-        self._leading = True
-        self._meters.set("sluice_planner_leading", 1.0)
-        self._fences = dict(self._newest.fences) if self._newest else {}
-        reason = "first plan"
-        if self._make_tables is not None:
-            self._tables = self._make_tables(self._outbox)
-            self._tables_task = asyncio.create_task(self._tables.run(asyncio.Event()))
-        if lead.before or self._newest is not None:
-            reason = f"term {lead.term} follows {lead.before or 'the one before'}"
-            log.warning("planner: leads: %s", reason)
-            self._do(Announce("planner", "took_over", reason))
-        for action in self._controller.lead(lead.term, self._newest, reason, self._clock.wall()):
-            self._do(action)
-
-    def _stop_acting(self) -> None:
-        """Solving, sweeping and tables are another's from now on."""
-        self._to_lead = None
-        self._leading = False
-        self._meters.set("sluice_planner_leading", 0.0)
-        ended = [*self._sweeps.values(), *([self._tables_task] if self._tables_task is not None else [])]
-        for task in (*ended, *self._tasks):
-            task.cancel()
-        for task in ended:
-            self._tasks.add(task)
-            task.add_done_callback(self._reap)
-        self._tables = self._tables_task = None
-        self._sweeps.clear()
-        self._returning.clear()
-        self._dead.clear()
-
-    async def _give_back(self) -> None:
-        """Let another lead at once: the lease is released behind everything that was said."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_PARTING):
-                await self._outbox.flush()
-        self._lease_tell(Stopping())
+    async def _tables_known(self, tables: Follower) -> None:
+        if self._maker is not None:
+            await tables.ready.wait()
+            self._tell(TablesReached())
 
     # -- what is heard
 
-    def _hear(self) -> None:
-        """Something was read of what comes at least twice a second, or with each renewal of the lease."""
-        if self._hearing.heard(self._clock.monotonic()):
-            log.warning("planner: the log was silent; devices are given time to be heard again")
-            self._controller.excuse(self._clock.wall())
-
     def _on_plan(self, record: Record) -> None:
-        if record.value is None:
-            return
-        plan = control.decode_plan(record.value)
-        if follows(plan.epoch, self._newest.epoch if self._newest is not None else NO_EPOCH):
-            self._newest = plan
-            own = self._controller.plan
-            strange = self.leads() and own is not None and own.epoch.term == plan.epoch.term and own.epoch < plan.epoch
-            # A stranger's plan in the term of this leader is put behind by leading in a higher one.
-            self._lease_tell(TermSeen(plan.epoch.term + strange))
+        if record.value is not None:
+            self._tell(PlanRead(control.decode_plan(record.value)))
 
     def _on_status(self, record: Record) -> None:
-        self._hear()
-        if record.key == control.LEASE_KEY and record.value is not None:
-            self._lease_tell(LeaseRead(control.decode_lease(record.value)))
+        if record.value is None:
+            self._tell(Heard())
+        elif record.key == control.LEASE_KEY:
+            self._tell(LeaseRead(control.decode_lease(record.value)))
+        else:
+            self._tell(Heard())
+            missing = missing_load(control.decode_announce(record.value)) if self._maker is not None else None
+            if missing is not None:
+                self._tell(missing)
 
     def _on_demand(self, record: Record) -> None:
-        self._hear()
         if record.value is not None:
             self._tell(control.decode_demand(record.value))
 
     def _on_windows(self, record: Record) -> None:
-        self._hear()
         if record.value is not None and self._windows is not None:
             for counted in self._windows.read(decode_windows(record.value), self._clock.wall()):
                 self._tell(counted)
 
     def _on_heartbeat(self, record: Record) -> None:
-        self._hear()
         if record.value is None:
             return
         beat = control.decode_heartbeat(record.value)
         if self._works.lacking([beat.seen.device]):
             self._works.look_soon()
             raise InvalidInputError("heartbeat.seen.device", f"{beat.seen.device!r:.80} has no work topic")
-        seen = self._inventory.noted(beat.seen)
-        if self._dead.get(seen.device) == seen.incarnation:
-            return  # declared dead: it learns that from the plan and comes back under another incarnation
-        if seen.device in self._sweeps:
-            self._returning.add(seen.device)  # let in once the sweep under way is complete
-            return
-        self._tell(seen)
-        for measured in beat.measured:
-            self._tell(measured)
-        if self._tables is not None:
-            self._tables.counted(beat.observed)
+        self._tell(DeviceHeard(beat.seen, beat.measured, beat.observed))
 
     def _on_acknowledged(self, record: Record) -> None:
         if record.value is not None:
             self._tell(control.decode_acknowledged(record.value))
 
-    # -- what is decided
+    def _on_note(self, record: Record) -> None:
+        if record.value is None:
+            device, _, by = (record.key or b"").decode("utf-8", "replace").rpartition("@")
+            self._tell(DeviceNoted(device, by))
+        else:
+            note = control.decode_note(record.value)
+            self._tell(DeviceNoted(note.device, note.by, note.withdrawn, note.price))
 
-    def _tell(self, event: ControllerEvent | Solved) -> None:
-        if not self.leads():
-            self._controller.listen(event, self._clock.wall())
-            return
-        for action in self._controller.handle(event, self._clock.wall()):
-            self._do(action)
+    def _on_table(self, record: Record) -> None:
+        name = decode_name(record.key)
+        self._tell(TableRead(name, None if record.value is None else decode(record.value)))
 
-    def _do(self, action: ControllerAction | Solve) -> None:
+    # -- what is done
+
+    def _tell(self, event: PlannerEvent) -> list[Move | End]:
+        """Have it decided, and do that; what was said of records that a dead device left is its reader's to do."""
+        of_records: list[Move | End] = []
+        for action in self._handle(event, self._clock.monotonic()):
+            if isinstance(action, Move | End):
+                of_records.append(action)
+            else:
+                self._do(action)
+        return of_records
+
+    def _do(self, action: _Done) -> None:
         match action:
-            case Publish(plan):
-                fenced = replace(plan, fences=dict(self._fences))
-                self._outbox.post(self._topics.plan, control.encode_plan(fenced), key=b"plan")
-                count_plan(self._meters, fenced)
-                if self._tables is not None and self._problem is not None:
-                    self._tables.follow(fenced, self._problem.devices, self._problem.latency_factor)
-            case Solve():
-                self._problem = action.problem
-                self._spawn(self._solve(action))
-            case Reclaim(device, incarnation):
-                self._dead[device] = incarnation
+            case WakeAt(at):
+                self._wake_at = at
+            case Write() | Publish() | Announce() | SafeMode() | PutTable() | WithdrawTable():
+                self._say(action)
+            case Lead():
+                self._meters.set("sluice_planner_leading", 1.0)
+                if self._maker is not None:
+                    self._spawn(self._maker.start())
+            case StepDown(reason):
+                if reason:
+                    log.warning("planner: stands by: %s", reason)
+                self._meters.set("sluice_planner_leading", 0.0)
+                for task in self._tasks:
+                    task.cancel()
+                if self._maker is not None:
+                    self._spawn(self._maker.close())
+            case Reclaim(device):
                 self._meters.add("sluice_devices_lost", device)
-                if device not in self._sweeps and not self._works.lacking([device]):
-                    self._sweeps[device] = asyncio.create_task(self._sweep(device))
-            case Announce():
-                self._meters.add("sluice_announcements", self.name, action.state)
-                self._outbox.post(self._topics.status, control.encode_announce(action), key=action.subject.encode())
+            case CatchUp() | Solve() | StandIn() | Sweep() | LetIn() | Make():
+                self._spawn(self._work(action))
+            case _:
+                assert_never(action)
 
-    async def _solve(self, solve: Solve) -> None:
-        started = self._clock.monotonic()
-        work = asyncio.create_task(asyncio.to_thread(_solved, self._planner, solve.problem))
-        urgent = solve.urgent or not solve.problem.previous
+    def _say(self, action: _Said) -> None:
+        topics, post = self._topics, self._outbox.post
+        match action:
+            case Write(lease):
+                post(topics.status, control.encode_lease(lease), key=control.LEASE_KEY)
+            case Publish(plan):
+                post(topics.plan, control.encode_plan(plan), key=b"plan")
+                count_plan(self._meters, plan)
+            case Announce(subject, state, detail):
+                if state in _LOGGED:
+                    log.warning("%s: %s: %s", subject, _LOGGED[state], detail)
+                self._meters.add("sluice_announcements", self.name, state)
+                post(topics.status, control.encode_announce(action), key=subject.encode())
+            case SafeMode(app, device, on, detail):
+                said = Announce(f"app:{app}", "safe_mode" if on else "promise_kept", detail)
+                self._meters.add("sluice_announcements", self.name, said.state)
+                self._meters.set("sluice_safe_mode", float(on), said.subject, self.name)
+                key = f"{said.subject}@planner-{device}".encode()
+                post(topics.status, control.encode_announce(said), key=key, timestamp=self._clock.wall())
+            case PutTable(name, table):
+                post(topics.policies, encode(table), key=encode_name(name))
+            case WithdrawTable(name):
+                post(topics.policies, None, key=encode_name(name))
+            case _:
+                assert_never(action)
+
+    async def _work(self, action: _Work) -> None:
+        match action:
+            case CatchUp(term):
+                await self._catch_up(term)
+            case Solve(problem, reason):
+                await self._solve(self._planner, problem, reason, action.number)
+            case StandIn(problem, reason, number):
+                await self._solve(GreedyFill(), problem, reason, number, provisional=True)
+            case Sweep(device):
+                await self._sweep(device)
+            case LetIn(device):
+                await self._reclaimer.let_in(device)
+            case Make():
+                await self._make(action)
+            case _:
+                assert_never(action)
+
+    async def _catch_up(self, term: int) -> None:
         try:
-            await asyncio.wait({work}, timeout=self._patience * (1 if urgent else _CALM))
-            if not work.done():
-                stand_in = await asyncio.to_thread(answered, GreedyFill(), solve.problem.merged())
-                took = self._clock.monotonic() - started
-                reason = f"{solve.reason}; {self._planner.name} is late, greedy-fill {STANDS_IN}"
-                self._tell(Solved(stand_in, reason, took, solve.number, provisional=True))
-            allocation = await work
-        finally:
-            work.cancel()
-        self._tell(Solved(allocation, solve.reason, self._clock.monotonic() - started, solve.number))
-        in_force = self._controller.plan
-        if self._tables is not None and in_force is not None:  # latencies may be others even where the plan stays
-            demand: dict[str, float] = {}
-            for d in solve.problem.demands:
-                demand[d.app] = demand.get(d.app, 0.0) + d.qps * d.headroom
-            now = replace(in_force, demand=demand)
-            self._tables.follow(now, solve.problem.devices, solve.problem.latency_factor)
+            async with asyncio.timeout(_CATCH_UP):
+                await self._plans.catch_up()
+        except TimeoutError:
+            log.warning("planner: the newest plan cannot be read; it cannot lead yet")
+            self._tell(PlansRead(term, ok=False))
+        else:
+            self._tell(PlansRead(term))
+            self._stirred.set()
+
+    async def _solve(
+        self, planner: Planner, problem: Problem, reason: str, number: int, *, provisional: bool = False
+    ) -> None:
+        started = self._clock.monotonic()
+        allocation = await asyncio.to_thread(_solved, planner, problem)
+        # By class it is told apart for reports on plans alone, which ask planners themselves.
+        allocation = replace(allocation, served_by_class={})
+        self._tell(Solved(allocation, reason, self._clock.monotonic() - started, number, provisional))
 
     async def _sweep(self, device: str) -> None:
-        """Move what comes to a dead device, again and again, telling the controller each fence."""
-        while True:
-            try:
-                fence = await self._reclaimer.sweep(device)
-            except asyncio.CancelledError:
-                raise
-            except Exception as error:  # the broker may be away; the sweep is repeated until it ends well
-                log.warning("sweeping %s failed (%s); trying again", device, error)
-            else:
-                self._fences[device] = fence
-                if device in self._returning:
-                    self._returning.discard(device)
-                    del self._sweeps[device]
-                    await self._reclaimer.returned(device)
-                    return
-            await asyncio.sleep(_SWEEP_EVERY)
+        try:
+            if self._works.lacking([device]):
+                self._tell(SweepFailed(device, gone=True))
+                return
+            await self._reclaimer.sweep(device)
+        except Exception as error:  # the broker may be away; the sweep is repeated until it ends well
+            log.warning("sweeping %s failed (%s); trying again", device, error)
+            self._tell(SweepFailed(device))
+
+    async def _make(self, make: Make) -> None:
+        assert self._maker is not None  # the core asks for tables where there are rules for them
+        started = self._clock.monotonic()
+        shelf = make.question.shelf
+        try:
+            tables = await self._maker.make(make)
+        except SluiceError as error:
+            log.error("no tables for %s on %s: %s", shelf.app, shelf.worker_class, error)
+            tables = ()
+        took = self._clock.monotonic() - started
+        log.info("%d tables for %s on %s in %.2f s", len(tables), shelf.app, shelf.worker_class, took)
+        self._tell(Made(make, tables))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -1,81 +1,72 @@
-"""Moving what a dead device left on its work topic to those that live.
+"""Moving what a dead device left on its work topic, as the planner's core says of each record.
 
-The worker's committed offset is the fence: records below it are answered. What lies between it and the end of the topic
-goes back to the admitted topic (or ends as expired), except what the dead worker answered without having committed;
-then the offset is committed for its group. Nothing is lost if this is cut short at any point: it begins again from the
-offset. Where what expires belongs to an app with a promise, safe mode is announced first. While the device is absent
-the sweep is repeated, since a router with an old plan may still write there. With exactly-once delivery the dead
-worker's transactions are fenced first, and records move in transactions with their offsets.
+The core is told the worker's committed offset and the end of its topic, then every record between the two; what it says
+becomes of them is written, then the offset is committed for the dead worker's group. Nothing is lost if this is cut
+short at any point: it begins again from the offset. With exactly-once delivery the dead worker's transactions are
+fenced first, and records move in transactions with their offsets; else what it answered without having committed is
+looked up among its results.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import assert_never
 
-from domain.actions import Announce
-from domain.clock import Clock
 from domain.errors import InvalidInputError
-from domain.outcome import Outcome, OutcomeKind, Reason
+from domain.outcome import Outcome
 from domain.query import QueryKey
+from planner.control.events import (
+    Bury,
+    End,
+    Leave,
+    Left,
+    Move,
+    PlannerEvent,
+    Readmit,
+    SweepBegan,
+    Swept,
+    TooLarge,
+    Verdict,
+    WorkLeft,
+)
+from stages.connections import Connections
 from stages.exactly_once import transactional_id
 from stages.outbox import Outbox
-from stages.telemetry import Telemetry
-from streams import codec, control
-from streams.ports import (
-    Broker,
-    Consumer,
-    FencedError,
-    Letter,
-    LettersTooLargeError,
-    Record,
-    TopicPartition,
-    Transactions,
-)
-from streams.topics import Topics
+from streams import codec
+from streams.ports import Consumer, FencedError, Letter, LettersTooLargeError, Record, TopicPartition, Transactions
 
 log = logging.getLogger(__name__)
 
+_ANSWERED_WINDOW = 30.0
+"""Seconds of results that are searched for answers of a dead worker."""
+
+_Read = codec.WorkMessage | InvalidInputError
+Tell = Callable[[PlannerEvent], Sequence[Move | End]]
+"""Tells the core; what it says of the records of the event."""
+
 
 class Reclaimer:
-    """Sweeps the work topics of dead devices. ``answered_window``: seconds of results searched for answers.
-
-    ``promised``: apps with a promise; it may change. ``may``: asked before anything is written, whether this planner
-    still leads.
-    """
+    """Sweeps the work topics of dead devices. ``apps``: whose results are searched for answers."""
 
     def __init__(
-        self,
-        *,
-        broker: Broker,
-        outbox: Outbox,
-        topics: Topics,
-        apps: Sequence[str],
-        clock: Clock,
-        promised: Collection[str] = (),
-        exactly_once: bool = False,
-        answered_window: float = 30.0,
-        telemetry: Telemetry | None = None,
-        may: Callable[[], bool] = lambda: True,
+        self, connections: Connections, outbox: Outbox, tell: Tell, *, apps: Sequence[str], exactly_once: bool = False
     ) -> None:
-        self._may = may
-        self._meters = (telemetry or Telemetry()).meters
-        self._broker = broker
+        self._broker = connections.broker
+        self._topics = connections.topics
+        self._clock = connections.clock
+        self._meters = connections.telemetry.meters
         self._outbox = outbox
-        self._topics = topics
+        self._tell = tell
         self._apps = tuple(apps)
-        self._clock = clock
-        self._window = answered_window
-        self._promised = promised
         self._exactly_once = exactly_once
         self._fences: dict[str, Transactions] = {}
-        self._announced: set[tuple[str, str]] = set()
 
     def registered(self, apps: Iterable[str]) -> None:
         """Answers of these apps are looked up too; those of retired ones go on being."""
         self._apps = tuple(sorted({*self._apps, *apps}))
 
-    async def sweep(self, device: str) -> int:
-        """Move what waits on the work topic of ``device``; returns the fence (the offset all below which is done)."""
+    async def sweep(self, device: str) -> None:
+        """Move what waits on the work topic of ``device``."""
         work = TopicPartition(self._topics.work(device), 0)
         group = self._topics.worker_group(device)
         transactions = await self._fence(device, work, group) if self._exactly_once else None
@@ -84,29 +75,37 @@ class Reclaimer:
         try:
             start = await consumer.position(work)
             end = (await consumer.end_offsets([work]))[work]
+            self._tell(SweepBegan(device, start, end))
             if start >= end:
-                return end
+                return
             answered = await self._answered_by(device) if transactions is None else frozenset()
-            moved = 0
             while await consumer.position(work) < end:
                 records = [r for r in await consumer.get_many(wait=0.5) if r.offset < end]
-                moves = [(r, self._moved(r, device, answered)) for r in records]
-                moved += len(records)
-                if not self._may():
-                    raise FencedError(f"{device}: another planner leads; it moves what is left there")
+                moves = self._moves(records, device, answered)
                 if transactions is None:
                     await self._post_all(moves, device)
                 elif records:
                     await self._write_all(transactions, moves, device, group)
             if transactions is None:
                 await consumer.commit({work: end})
-            log.info("%s: %d records below %d moved to others", device, moved, end)
-            return end
+            log.info("%s: what lay from %d to %d is moved to others", device, start, end)
+            self._tell(Swept(device))
         except FencedError:  # by a worker that came back, or after a transaction that was open for too long: once more
-            await self._unfence(device)
+            await self.let_in(device)
             raise
         finally:
             await consumer.stop()
+
+    async def let_in(self, device: str) -> None:
+        """Whoever serves as ``device`` may write again."""
+        transactions = self._fences.pop(device, None)
+        if transactions is not None:
+            await transactions.stop()
+
+    async def close(self) -> None:
+        """Let go of what was fenced: whoever takes over fences anew."""
+        fences, self._fences = self._fences, {}
+        await asyncio.gather(*(transactions.stop() for transactions in fences.values()))
 
     async def _fence(self, device: str, work: TopicPartition, group: str) -> Transactions:
         """Take the id under which the dead worker wrote: from here on it writes nothing."""
@@ -117,10 +116,64 @@ class Reclaimer:
             self._fences[device] = transactions
         return transactions
 
-    async def _unfence(self, device: str) -> None:
-        transactions = self._fences.pop(device, None)
-        if transactions is not None:
-            await transactions.stop()
+    # -- what becomes of records
+
+    def _moves(
+        self, records: Sequence[Record], device: str, answered: frozenset[QueryKey]
+    ) -> list[tuple[Record, Letter | None]]:
+        """Where each record goes; None for one that was answered. Raises FencedError where another planner leads."""
+        if not records:
+            return []
+        read = [_read(record) for record in records]
+        left = tuple(
+            Left(record.offset, message.query, message.query.key in answered)
+            if isinstance(message, codec.WorkMessage)
+            else Left(record.offset, None)
+            for record, message in zip(records, read, strict=True)
+        )
+        for said in self._tell(WorkLeft(device, left)):
+            if isinstance(said, Move):
+                together = zip(records, read, said.verdicts, strict=True)
+                return [(record, self._letter(record, message, verdict)) for record, message, verdict in together]
+        raise FencedError(f"{device}: another planner leads; it moves what is left there")
+
+    def _letter(
+        self, record: Record, message: "codec.WorkMessage | InvalidInputError", verdict: Verdict
+    ) -> Letter | None:
+        match verdict:
+            case Leave():
+                return None
+            case Bury():
+                assert isinstance(message, InvalidInputError)  # what cannot be read has no query to decide on
+                dead = codec.dead_letter(record, message, stage="planner", now=self._clock.wall())
+                return Letter(self._topics.dead_letters, dead.value, dead.key, dead.headers)
+            case Readmit():
+                assert isinstance(message, codec.WorkMessage)
+                query = message.query
+                back = codec.encode_admitted(codec.QueryMessage(query, message.tensors, message.traceparent))
+                return Letter(self._topics.admitted(query.app), back.value, back.key, back.headers)
+            case End(outcome):
+                assert isinstance(message, codec.WorkMessage)
+                return self._ended(outcome, message.traceparent)
+            case _:
+                assert_never(verdict)
+
+    def _ended(self, outcome: Outcome, traceparent: str | None) -> Letter:
+        self._meters.ended("planner", outcome)
+        gone = codec.encode_outcome(outcome, (), traceparent=traceparent)
+        return Letter(self._topics.results(outcome.app), gone.value, gone.key, gone.headers)
+
+    def _instead(self, record: Record, device: str, error: InvalidInputError) -> Letter:
+        """What becomes of a record that is too large to go on. Raises FencedError where another planner leads."""
+        message = _read(record)
+        if isinstance(message, InvalidInputError):
+            now = self._clock.wall()
+            dead = codec.dead_letter(record._replace(value=b""), message, stage="planner", now=now)
+            return Letter(self._topics.dead_letters, dead.value, dead.key, dead.headers)
+        for said in self._tell(TooLarge(device, message.query, error.problem)):
+            if isinstance(said, End):
+                return self._ended(said.outcome, message.traceparent)
+        raise FencedError(f"{device}: another planner leads; it moves what is left there")
 
     async def _write_all(
         self, transactions: Transactions, moves: Sequence[tuple[Record, Letter | None]], device: str, group: str
@@ -136,13 +189,14 @@ class Reclaimer:
                     await self._write_all(transactions, [move], device, group)
             else:
                 told = InvalidInputError("record", str(error))
-                await transactions.write([self._too_large(last, device, told)], behind, group)
+                await transactions.write([self._instead(last, device, told)], behind, group)
 
     async def _post_all(self, moves: Sequence[tuple[Record, Letter | None]], device: str) -> None:
         """Write them, and wait until all are acknowledged."""
         letters = [(record, letter) for record, letter in moves if letter is not None]
         acknowledged = asyncio.Event()
         outstanding = len(letters)
+        fenced: list[FencedError] = []
 
         def done() -> None:
             nonlocal outstanding
@@ -151,79 +205,21 @@ class Reclaimer:
                 acknowledged.set()
 
         def instead(record: Record) -> Callable[[InvalidInputError], None]:
-            return lambda error: self._outbox.put(self._too_large(record, device, error), done=done)
+            def refused(error: InvalidInputError) -> None:
+                try:
+                    self._outbox.put(self._instead(record, device, error), done=done)
+                except FencedError as lost:
+                    fenced.append(lost)
+                    done()
+
+            return refused
 
         for record, letter in letters:
             self._outbox.put(letter, done=done, refused=instead(record))
         if letters:
             await acknowledged.wait()
-
-    def _moved(self, record: Record, device: str, answered: frozenset[QueryKey]) -> Letter | None:
-        """Where a record goes; None for one that was answered."""
-        now = self._clock.wall()
-        try:
-            message = codec.decode_work(record)
-        except InvalidInputError as error:
-            dead = codec.dead_letter(record, error, stage="planner", now=now)
-            return Letter(self._topics.dead_letters, dead.value, dead.key, dead.headers)
-        query = message.query
-        if query.key in answered:
-            return None
-        if query.deadline > now:
-            back = codec.encode_admitted(codec.QueryMessage(query, message.tensors, message.traceparent))
-            return Letter(self._topics.admitted(query.app), back.value, back.key, back.headers)
-        if query.app in self._promised:
-            self._say(query.app, device, "safe_mode")
-            now = self._clock.wall()
-        outcome = Outcome.of(
-            query,
-            OutcomeKind.EXPIRED,
-            now,
-            reason=Reason.DEVICE_LOST,
-            device=device,
-            queue_s=now - query.arrival,
-        )
-        self._meters.ended("planner", outcome)
-        gone = codec.encode_outcome(outcome, (), traceparent=message.traceparent)
-        return Letter(self._topics.results(query.app), gone.value, gone.key, gone.headers)
-
-    def _too_large(self, record: Record, device: str, error: InvalidInputError) -> Letter:
-        """What becomes of a record whose query cannot go back."""
-        now = self._clock.wall()
-        try:
-            message = codec.decode_work(record)
-        except InvalidInputError as undecoded:
-            dead = codec.dead_letter(record._replace(value=b""), undecoded, stage="planner", now=now)
-            return Letter(self._topics.dead_letters, dead.value, dead.key, dead.headers)
-        query = message.query
-        why = {"reason": Reason.TOO_LARGE, "detail": error.problem[:500], "device": device}
-        outcome = Outcome.of(query, OutcomeKind.FAILED, now, queue_s=now - query.arrival, **why)
-        self._meters.ended("planner", outcome)
-        gone = codec.encode_outcome(outcome, (), traceparent=message.traceparent)
-        return Letter(self._topics.results(query.app), gone.value, gone.key, gone.headers)
-
-    async def close(self) -> None:
-        """Let go of what was fenced: whoever takes over fences anew."""
-        fences, self._fences = self._fences, {}
-        await asyncio.gather(*(transactions.stop() for transactions in fences.values()))
-
-    async def returned(self, device: str) -> None:
-        """``device`` serves again: what was said of promises for its sake is over."""
-        await self._unfence(device)
-        for app in [app for app, of in self._announced if of == device]:
-            self._say(app, device, "promise_kept")
-
-    def _say(self, app: str, device: str, state: str) -> None:
-        place = (app, device)
-        if (place in self._announced) is (state == "safe_mode"):
-            return
-        self._announced ^= {place}
-        detail = f"{device} was lost with queries of this app" if state == "safe_mode" else f"{device} is back"
-        said = Announce(f"app:{app}", state, detail)
-        self._meters.add("sluice_announcements", "planner", state)
-        self._meters.set("sluice_safe_mode", float(state == "safe_mode"), said.subject, "planner")
-        key = f"{said.subject}@planner-{device}".encode()
-        self._outbox.post(self._topics.status, control.encode_announce(said), key=key, timestamp=self._clock.wall())
+        if fenced:
+            raise fenced[0]
 
     async def _answered_by(self, device: str) -> frozenset[QueryKey]:
         """Queries that ``device`` has answered within the window: its last commits may not tell of them."""
@@ -244,7 +240,7 @@ class Reclaimer:
         self, consumer: Consumer, partitions: list[TopicPartition], device: str
     ) -> frozenset[QueryKey]:
         ends = await consumer.end_offsets(partitions)
-        since = self._clock.wall() - self._window
+        since = self._clock.wall() - _ANSWERED_WINDOW
         starts = await consumer.offsets_for_times(dict.fromkeys(partitions, since))
         open_partitions = set()
         for partition in partitions:
@@ -262,3 +258,11 @@ class Reclaimer:
                 if await consumer.position(partition) >= ends[partition]:
                     open_partitions.discard(partition)
         return frozenset(found)
+
+
+def _read(record: Record) -> _Read:
+    """What ``record`` carries, or why it cannot be read."""
+    try:
+        return codec.decode_work(record)
+    except InvalidInputError as error:
+        return error

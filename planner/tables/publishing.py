@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
+from domain.errors import IllegalEventError
 from domain.table import SelectionTable
 from planner.selection.generate import generate
 from planner.selection.library import LibraryRules, build_library
@@ -167,8 +168,13 @@ class TablePublishing:
         return any(q >= qps for q, made in self._held.get(shelf, {}).items() if made == self._prints.get(shelf))
 
     def _made(self, event: Made, actions: list[PublishingAction]) -> None:
-        self._out = None
         shelf, asked = event.make.question.shelf, fingerprint(event.make.question.model)
+        out = self._out
+        if out is None or (out.question.shelf, out.loads) != (shelf, event.make.loads):
+            raise IllegalEventError(
+                f"tables for {shelf}, loads {event.make.loads}, which nobody asked for", (f"{out}",)
+            )
+        self._out = None
         if not event.make.loads:
             self._cache[shelf, asked] = event.tables
             while len(self._cache) > _CACHED:

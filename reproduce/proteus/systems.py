@@ -13,6 +13,7 @@ Rules:
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,14 +23,12 @@ from planner.allocation.pipeline import AllocationPlanner
 from planner.baselines.infaas import InfaasAccuracyPlanner
 from planner.baselines.per_device import PerDevicePlanner
 from planner.baselines.published import ClipperPlanner, SommelierPlanner
-from planner.controller import Controller
 from planner.problem import Planner
 from reproduce.proteus.workloads import Workload
-from simulator.controlled import Controlled, PlanLatency
-from simulator.engine import Engine, SystemModel
+from simulator.engine import Engine
 from simulator.experiment import Run, arrivals_of
 from simulator.scenario import build, overridden, scenario_of
-from simulator.scenario.build import controller_settings
+from simulator.scenario.build import control
 from simulator.series import SeriesFold
 
 WORD: Mapping[str, Any] = {
@@ -104,14 +103,15 @@ ALL = (
 
 
 def simulate(system: System, workload: Workload, seed: int = 0) -> Run:
-    """One run. Devices are there from the start: a static placement sees all of them."""
+    """One run. Devices are heard before the first plan: a static placement sees all of them."""
     started = time.process_time()
     scenario = scenario_of(overridden(workload.document, dict(system.overrides)))
     model = build(scenario, time.process_time)
     if system.planner is not None:
         chosen = system.planner(workload)
-        settings = controller_settings(scenario.planner)
-        model = replace(model, make_control=lambda: _control(model, chosen, settings))
+        served = {"catalogue": model.catalogue, "devices": model.devices, "hop": model.timing.control}
+        made = partial(control, scenario.planner, chosen, time.process_time, **served)
+        model = replace(model, make_control=made)
     series = SeriesFold()
     engine = Engine(model, np.random.default_rng([seed, 2]), (series,))
     result = engine.run(arrivals_of(scenario, model.catalogue, seed))
@@ -124,8 +124,3 @@ def simulate(system: System, workload: Workload, seed: int = 0) -> Run:
         nondeterministic=result.nondeterministic,
         series=series.series(),
     )
-
-
-def _control(model: SystemModel, chosen: Planner, settings: Any) -> Controlled:
-    controller = Controller(model.catalogue, settings=settings, devices=model.devices, assume_alive=True)
-    return Controlled(controller, chosen, latency=PlanLatency(), timer=time.process_time)

@@ -15,9 +15,10 @@ from domain.device import Device, Slice
 from domain.errors import ConfigurationError
 from domain.profile import BatchLatency, LengthPoints, Profile
 from domain.variant import Variant
-from planner.controller import Controller
+from planner.control.core import CoreSettings, PlannerCore
 from planner.controller_settings import ControllerSettings
 from planner.demand import DemandSettings
+from planner.problem import Planner
 from planner.registry import planner
 from policies.admission.registry import admission
 from policies.batching.registry import STATIONS, batching
@@ -31,7 +32,7 @@ from profiles.folder import load_catalogue
 from profiles.proteus_csv import DEVICE_TYPES, load_proteus
 from profiles.ramsis_json import load_ramsis
 from simulator.arrivals.sampling import ArrivalSource
-from simulator.controlled import Controlled, PlanLatency
+from simulator.controlled import Controlled, PlannerModel
 from simulator.engine import SystemModel, Timing
 from simulator.faults import Failure, Faults, Straggler, hits
 from simulator.scenario.selection import switching_batching, table_batching
@@ -69,7 +70,14 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
         catalogue=catalogue,
         apps=tuple(catalogue.apps[name] for name in _app_names(scenario, catalogue)),
         devices=devices,
-        make_control=lambda: _control(scenario.planner, catalogue, devices, timer),
+        make_control=lambda: control(
+            scenario.planner,
+            planner(scenario.planner.name),
+            timer,
+            catalogue=catalogue,
+            devices=devices,
+            hop=simulation.control_ms / 1e3,
+        ),
         make_station=lambda: STATIONS[policies.turns](make_batching),
         make_staging=lambda device, part: Staging(device, part, catalogue, quantile=scenario.planner.quantile),
         make_routing=routing(policies.routing.name, **policies.routing.options),
@@ -231,11 +239,33 @@ def _check_profiles(catalogue: Catalogue, devices: tuple[Device, ...]) -> None:
             )
 
 
-def _control(
-    spec: PlannerSpec, catalogue: Catalogue, devices: tuple[Device, ...], timer: Callable[[], float]
+def control(
+    spec: PlannerSpec,
+    chosen: Planner,
+    timer: Callable[[], float],
+    *,
+    catalogue: Catalogue,
+    devices: tuple[Device, ...],
+    hop: float,
 ) -> Controlled:
-    controller = Controller(catalogue, settings=controller_settings(spec), devices=devices)
-    return Controlled(controller, planner(spec.name), latency=PlanLatency(spec.latency_s), timer=timer)
+    """The planners of a run, ``chosen`` behind each. Raises ConfigurationError."""
+    settings = CoreSettings(rules=controller_settings(spec), lease=spec.lease_s, patience=spec.patience_s)
+    names = [f"planner{i}" for i in range(spec.planners)]
+    for failure in spec.failures:
+        if failure.planner not in names:
+            raise ConfigurationError(f"planner.failures: {failure.planner!r} is none of {', '.join(names)}")
+    model = PlannerModel(
+        solve_s=spec.latency_s,
+        hop_s=hop,
+        planners=spec.planners,
+        failures=tuple(Failure(f.planner, f.at_s, f.until_s or inf) for f in spec.failures),
+    )
+    return Controlled(
+        lambda holder: PlannerCore(catalogue, holder=holder, settings=settings, devices=devices),
+        chosen,
+        model,
+        timer=timer,
+    )
 
 
 def controller_settings(spec: PlannerSpec) -> ControllerSettings:

@@ -141,14 +141,28 @@ class PoliciesSpec(Section):
     turns: Literal["urgency", "duty-cycle"] = "urgency"
 
 
-class PlannerSpec(Section):
-    """The planner by name, and the controller around it. Defaults are those of the live system.
+class PlannerFailureSpec(Section):
+    """A planner (planner0, ...) dies without a word, and returns unless ``until_s`` is left out."""
 
-    ``latency_s``: seconds a plan takes to be made, or "measured" (then equal seeds may differ). ``headroom``: one for
-    all apps instead of each app's own. ``demand``: settings of the demand estimate (alpha, window, z, ...).
+    planner: Name
+    at_s: NotNegative
+    until_s: Positive | None = None
+
+
+class PlannerSpec(Section):
+    """The planner by name, and the core around it. Defaults are those of the live system.
+
+    ``latency_s``: seconds a plan takes to be made, or "measured" (then equal seeds may differ); where an urgent one
+    takes longer than ``patience_s``, a heuristic stands in. ``planners``: how many run; one leads, another takes over
+    where it is silent for ``lease_s``. ``headroom``: one for all apps instead of each app's own. ``demand``: settings
+    of the demand estimate (alpha, window, z, ...).
     """
 
     name: str = "allocation"
+    planners: int = Field(default=1, ge=1, le=16)
+    lease_s: Positive = 3.0
+    patience_s: Positive = 1.0
+    failures: tuple[PlannerFailureSpec, ...] = ()
     latency_s: NotNegative | Literal["measured"] = 0.0
     period_s: Positive = 10.0
     burst_interval_s: Positive = 1.0

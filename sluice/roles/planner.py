@@ -1,6 +1,7 @@
 """The roles ``planner`` and ``demand``: plans, the tables made for them, and the windows of demand they rest on."""
 
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from domain.errors import ConfigurationError
 from policies.batching.registry import takes
@@ -9,16 +10,15 @@ from stages.run import Stage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from planner.tables.questions import TableRules
     from sluice.wiring import System
-    from stages.outbox import Outbox
-    from stages.table_publishing import TablePublisher
 
 _UNHURRIED = 20.0
 
 
 def planner_stages(system: "System", apps: "Sequence[str]") -> list[Stage]:
     """The stage ``planner``, and ``scaling`` beside it where planners scale."""
-    from planner.controller import Controller
+    from planner.control.core import CoreSettings, PlannerCore
     from planner.controller_settings import ControllerSettings
     from planner.geometry.changes import ChangeSettings
     from planner.geometry.planning import JointGeometry
@@ -48,26 +48,28 @@ def planner_stages(system: "System", apps: "Sequence[str]") -> list[Stage]:
         geometry=settings.geometry,
         changes=ChangeSettings(patience=settings.geometry_patience_s, rest=settings.geometry_rest_s),
     )
+    tables = _tables(system) if takes(system.settings.worker.batching, "tables") else None
+    core = PlannerCore(
+        system.catalogue,
+        holder=uuid4().hex[:12],
+        settings=CoreSettings(
+            rules=rules,
+            lease=settings.lease_s,
+            # No solver can be late there, and a stand-in would load variants only to forget them.
+            patience=_UNHURRIED if scales or settings.name == "co-resident" else 1.0,
+            tables=tables,
+        ),
+        devices=system.devices,
+    )
     stage = PlannerStage(
-        broker=system.broker,
-        producer=system.producer,
-        topics=system.topics,
-        clock=system.clock,
+        system.connections,
+        core,
+        system.recording(core.handle, "planner"),
         planner=JointGeometry(chosen) if settings.geometry == "joint" else chosen,
         apps=apps,
-        promised=system.promised,
         exactly_once=system.settings.delivery == "exactly_once",
-        telemetry=system.telemetry,
-        make_controller=lambda term, previous: Controller(
-            system.catalogue, settings=rules, term=term, devices=system.devices, previous=previous
-        ),
-        lease=settings.lease_s,
-        make_tables=(lambda outbox: _tables(system, outbox))
-        if takes(system.settings.worker.batching, "tables")
-        else None,
+        library=tables.library if tables is not None else None,
         demand_windows=windows,
-        # No solver can be late there, and a stand-in would load variants only to forget them.
-        patience=_UNHURRIED if scales or settings.name == "co-resident" else 1.0,
     )
     return [stage, scaling(system, stage, chosen)] if isinstance(chosen, ScalingPlanner) else [stage]
 
@@ -97,15 +99,14 @@ def _kafka_for(system: "System", what: str) -> str:
     return url.removeprefix("kafka://")
 
 
-def _tables(system: "System", outbox: "Outbox") -> "TablePublisher":
-    """What makes and publishes selection tables for every plan."""
+def _tables(system: "System") -> "TableRules":
+    """How selection tables are made for every plan."""
     from planner.selection.library import LibraryRules
     from planner.tables.questions import TableRules
-    from stages.table_publishing import TablePublisher
 
     settings = system.settings.tables
     options = system.settings.worker.batching_options
-    rules = TableRules(
+    return TableRules(
         hop_s=settings.hop_s,
         guard_s=float(options.get("guard_s", system.settings.worker.guard_s)),
         margin=float(options.get("margin", settings.margin)),
@@ -118,12 +119,4 @@ def _tables(system: "System", outbox: "Outbox") -> "TablePublisher":
         phases=settings.phases,
         watch_s=settings.watch_s,
         library=LibraryRules(spacing=settings.spacing, max_violation=settings.max_violation),
-    )
-    return TablePublisher(
-        broker=system.broker,
-        topics=system.topics,
-        clock=system.clock,
-        catalogue=system.known,
-        rules=rules,
-        outbox=outbox,
     )

@@ -71,10 +71,10 @@ def kill_mid_plan() -> None:
 
     plain = PlannerStage._solve
 
-    async def broken(self: PlannerStage, solve: Any) -> None:
+    async def broken(self: PlannerStage, *args: Any, **options: Any) -> None:
         if armed:
             asyncio.get_running_loop().call_later(0.001, die)
-        await plain(self, solve)
+        await plain(self, *args, **options)
 
     PlannerStage._solve = broken  # type: ignore[method-assign]
 
@@ -135,7 +135,7 @@ def hang_loop() -> None:
         while True:
             time.sleep(0.1)
 
-    PlannerStage._lead = hung  # type: ignore[method-assign]
+    PlannerStage._catch_up = hung  # type: ignore[method-assign]
 
 
 POINTS: dict[str, Callable[[], None]] = {

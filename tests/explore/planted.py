@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
+from planner.control.events import SweepBegan
 from planner.controller import Controller
 from policies.dropping.streams import Recall
 from policies.dropping.tracker import StreamState
@@ -155,14 +156,14 @@ def _dead_devices_are_not_swept(sweep: Any) -> Any:
     """What a dead device left is nobody's."""
     del sweep
 
-    async def looked_away(self: Reclaimer, device: str) -> int:
+    async def looked_away(self: Reclaimer, device: str) -> None:
         work = TopicPartition(self._topics.work(device), 0)
         consumer = self._broker.consumer(partitions=[work], group=self._topics.worker_group(device))
         await consumer.start()
         end = (await consumer.end_offsets([work]))[work]
         await consumer.commit({work: end})
         await consumer.stop()
-        return end
+        self._tell(SweepBegan(device, end, end))
 
     return looked_away
 
@@ -170,11 +171,18 @@ def _dead_devices_are_not_swept(sweep: Any) -> Any:
 def _swept_once_only(sweep: Any) -> Any:
     """What a router with an old plan writes behind the fence is left there."""
 
-    async def once(self: Reclaimer, device: str) -> int:
-        swept: dict[str, int] = self.__dict__.setdefault("_swept", {})
+    async def once(self: Reclaimer, device: str) -> None:
+        swept: set[str] = self.__dict__.setdefault("_swept", set())
         if device not in swept:
-            swept[device] = await sweep(self, device)
-        return swept[device]
+            await sweep(self, device)
+            swept.add(device)
+            return
+        work = TopicPartition(self._topics.work(device), 0)
+        consumer = self._broker.consumer(partitions=[work], group=self._topics.worker_group(device))
+        await consumer.start()
+        first = await consumer.position(work)
+        await consumer.stop()
+        self._tell(SweepBegan(device, first, first))
 
     return once
 

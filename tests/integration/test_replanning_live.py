@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,7 @@ async def test_a_burst_is_answered_by_a_plan_within_a_second_of_its_detection(
     def noted(self: DemandEstimator, now: float) -> tuple[str, ...]:
         found = bursting(self, now)
         if found:
-            detected.append(now)
+            detected.append(time.time())
         return found
 
     monkeypatch.setattr(DemandEstimator, "bursting", noted)

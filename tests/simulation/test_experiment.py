@@ -62,7 +62,7 @@ def test_a_failed_device_leaves_the_plan_and_its_queries_are_served_by_others() 
 
 
 def test_a_slow_plan_is_followed_later() -> None:
-    quick, slow = _small(), _small(**{"planner.latency_s": 3.0})
+    quick, slow = _small(), _small(**{"planner.latency_s": 3.0, "planner.patience_s": 60.0})
     assert slow.epochs < quick.epochs
 
 

@@ -14,13 +14,13 @@ SMALL = Path(__file__).resolve().parents[2] / "examples" / "scenarios" / "small.
 
 
 class Answers:
-    """Variants that answered, by device and plan."""
+    """Variants that answered, by device and plan, once there is demand to plan for."""
 
     def __init__(self) -> None:
         self.variants: dict[tuple[str, tuple[int, int] | None], set[str]] = {}
 
     def add(self, outcome: Outcome) -> None:
-        if outcome.device and outcome.variant:
+        if outcome.device and outcome.variant and outcome.arrival > 5.0:
             self.variants.setdefault((outcome.device, outcome.epoch), set()).add(outcome.variant)
 
 

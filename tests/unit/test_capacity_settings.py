@@ -7,12 +7,12 @@ from pydantic import ValidationError
 
 from domain.errors import ConfigurationError, InvalidInputError
 from domain.events import DeviceSeen
+from planner.control.events import DeviceNoted
+from planner.control.notes import DeviceNotes
 from sluice.capacity import DriverSettings, ProcurementSettings, ScalingSettings, driver, scaler
 from sluice.settings import DeviceSettings
 from sluice.wiring import System
-from stages.inventory import Inventory
 from streams import connect, control
-from streams.ports import Record
 from tests.harness import settings_for, toy_catalogue
 
 
@@ -77,21 +77,16 @@ def test_notices_from_this_machine_are_taken(notices: str) -> None:
     assert ProcurementSettings(notices=notices, on_demand_price=4.0).is_address == notices.startswith("http")
 
 
-def record(note: control.DeviceNote | None, key: bytes) -> Record:
-    value = None if note is None else control.encode_note(note)
-    return Record("t", 0, 0, key, value, (), 0.0)
-
-
 def test_a_device_is_left_out_while_any_stage_withdraws_it() -> None:
-    inventory = Inventory()
+    notes = DeviceNotes()
     seen = DeviceSeen("d1", "cpu", "i", price=1.0)
-    assert inventory.noted(seen) is seen
+    assert notes.noted(seen) is seen
     for by, withdrawn in (("scaler", True), ("procurement", True), ("procurement", False)):
-        note = control.DeviceNote(device="d1", by=by, withdrawn=withdrawn, price=4.0 if by == "procurement" else None)
-        inventory.handle(record(note, control.note_key("d1", by)))
-    assert inventory.noted(seen) == DeviceSeen("d1", "cpu", "i", price=4.0, leaving=True)
-    inventory.handle(record(None, control.note_key("d1", "scaler")))
-    assert not inventory.noted(seen).leaving
+        notes.put(DeviceNoted("d1", by, withdrawn, 4.0 if by == "procurement" else None))
+    assert notes.noted(seen) == DeviceSeen("d1", "cpu", "i", price=4.0, leaving=True)
+    assert notes.noted(DeviceSeen("d2", "cpu", "i")) == DeviceSeen("d2", "cpu", "i")
+    notes.put(DeviceNoted("d1", "scaler"))
+    assert not notes.noted(seen).leaving
 
 
 @pytest.mark.parametrize(
@@ -99,4 +94,4 @@ def test_a_device_is_left_out_while_any_stage_withdraws_it() -> None:
 )
 def test_a_note_that_is_none_is_refused(value: bytes) -> None:
     with pytest.raises(InvalidInputError):
-        Inventory().handle(Record("t", 0, 0, b"d@x", value, (), 0.0))
+        control.decode_note(value)

@@ -214,12 +214,3 @@ def test_shortage_is_announced_once_and_its_end_once() -> None:
     seen += world.run(40.0, 120.0, qps=10)
     states = [a.state for a in seen if isinstance(a, Announce) and a.subject == "app:a"]
     assert states == ["shortage", "served"]
-
-
-def test_devices_without_heartbeats_can_be_assumed() -> None:
-    from domain.device import Device
-
-    controller = Controller(CATALOGUE, devices=(Device(name="x", type="cpu"),), assume_alive=True)
-    solves = [a for a in controller.handle(Ticked(), 0.0) if isinstance(a, Solve)]
-    assert [d.name for d in solves[0].problem.devices] == ["x"]
-    assert controller.handle(Ticked(), 9.0) == []

@@ -8,7 +8,10 @@ from domain.outcome import OutcomeKind, Reason
 from domain.plan import Epoch
 from domain.query import Query
 from domain.tensor import Tensor
+from planner.control.events import End, Move, PlannerEvent, SweepFailed
+from planner.control.reclaiming import AGAIN, ReclaimEvent, Reclaiming
 from stages.clock import SystemClock
+from stages.connections import Connections
 from stages.outbox import Outbox
 from stages.reclaim import Reclaimer
 from streams import codec
@@ -40,6 +43,29 @@ class Fenced:
     async def stop(self) -> None: ...
 
 
+class Core:
+    """Decides of ``d0`` what is left, sweep after sweep."""
+
+    def __init__(self) -> None:
+        self.reclaiming = Reclaiming(())
+        self.now = 1000.0
+        self.reclaiming.dead("d0", self.now)
+        self.reclaiming.due(self.now)
+
+    def tell(self, event: PlannerEvent) -> list[Move | End]:
+        assert isinstance(event, ReclaimEvent)
+        said = self.reclaiming.handle(event, self.now, SystemClock().wall())
+        return [action for action in said if isinstance(action, Move | End)]
+
+    def again(self) -> None:
+        self.now += AGAIN
+        assert self.reclaiming.due(self.now)
+
+    @property
+    def fence(self) -> int:
+        return self.reclaiming.fences["d0"]
+
+
 async def test_a_sweep_that_was_fenced_fences_anew_when_it_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     broker, topics, written = MemoryBroker(), Topics("t"), list[Letter]()
     await broker.admin().create_topics(topics.specs(["toy"], ["d0"]))
@@ -48,15 +74,18 @@ async def test_a_sweep_that_was_fenced_fences_anew_when_it_is_repeated(monkeypat
     for _ in range(3):
         await (await producer.send(topics.work("d0"), b"noise", key=b"toy"))
     monkeypatch.setattr(broker, "transactions", lambda name: Fenced(written))
-    reclaimer = Reclaimer(
-        broker=broker, outbox=Outbox(producer), topics=topics, apps=["toy"], clock=SystemClock(), exactly_once=True
-    )
+    core = Core()
+    connections = Connections(broker=broker, producer=producer, topics=topics, clock=SystemClock())
+    reclaimer = Reclaimer(connections, Outbox(producer), core.tell, apps=["toy"], exactly_once=True)
     await reclaimer._fence("d0", TopicPartition(topics.work("d0"), 0), topics.worker_group("d0"))
     await Fenced(written).start()  # a zombie
     with pytest.raises(FencedError):
         await reclaimer.sweep("d0")
     assert not written
-    assert await reclaimer.sweep("d0") == 3
+    core.tell(SweepFailed("d0"))
+    core.again()
+    await reclaimer.sweep("d0")
+    assert core.fence == 3
     assert [letter.topic for letter in written] == [topics.dead_letters] * 3
     await reclaimer.close()
     await producer.stop()
@@ -79,10 +108,11 @@ async def test_a_query_too_large_to_go_back_ends_alone(monkeypatch: pytest.Monke
     monkeypatch.setattr(Fenced, "limit", 5_000)
     outbox = Outbox(producer)
     await outbox.start()
-    reclaimer = Reclaimer(
-        broker=broker, outbox=outbox, topics=topics, apps=["toy"], clock=clock, exactly_once=exactly_once
-    )
-    assert await reclaimer.sweep("d0") == 3
+    core = Core()
+    connections = Connections(broker=broker, producer=producer, topics=topics, clock=clock)
+    reclaimer = Reclaimer(connections, outbox, core.tell, apps=["toy"], exactly_once=exactly_once)
+    await reclaimer.sweep("d0")
+    assert core.fence == 3
     if not exactly_once:
         for topic in (topics.admitted("toy"), topics.results("toy")):
             consumer = broker.consumer(partitions=[TopicPartition(topic, 0)], start_at="beginning")

@@ -1,0 +1,445 @@
+"""The planner's core: who leads, whom it misses, what it asks, publishes and reclaims."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from domain.actions import Announce, Publish, Reclaim, WakeAt
+from domain.app import App, Promise
+from domain.device import Device
+from domain.errors import IllegalEventError
+from domain.events import DemandCounted, DeviceSeen, PlanAcknowledged
+from domain.lease import Lease
+from domain.outcome import OutcomeKind, Reason
+from domain.plan import Epoch, Plan
+from domain.profile import BatchLatency, Profile
+from domain.query import Query
+from domain.variant import Variant
+from planner.asking import Solve, Solved
+from planner.control.core import CoreSettings, PlannerCore
+from planner.control.events import (
+    Bury,
+    CatchUp,
+    ClockRead,
+    DeviceHeard,
+    DeviceNoted,
+    End,
+    Heard,
+    Leave,
+    Left,
+    LetIn,
+    LogReached,
+    Move,
+    Parted,
+    PlannerAction,
+    PlannerEvent,
+    PlanRead,
+    PlansRead,
+    Readmit,
+    SafeMode,
+    StandIn,
+    Stopping,
+    Sweep,
+    SweepBegan,
+    SweepFailed,
+    Swept,
+    WorkLeft,
+)
+from planner.control.questions import STANDS_IN
+from planner.controller_settings import ControllerSettings
+from planner.greedy import GreedyFill
+from planner.lease import Lead, LeaseRead, StepDown, Write
+from profiles.catalogue import Catalogue
+
+START = 5_000.0
+WALL = 1.7e9
+TIMEOUT = 2.0
+LEASE = 3.0
+CATALOGUE = Catalogue.of(
+    [App(name="a", slo=0.3), App(name="b", slo=0.2, promise=Promise(max_consecutive=2))],
+    [Variant(name=f"{app}{k}", app=app, accuracy=0.6 + 0.1 * k) for app in "ab" for k in range(2)],
+    [
+        Profile(variant=f"{app}{k}", device_type=kind, points=(BatchLatency(1, t, t), BatchLatency(8, 4 * t, 4 * t)))
+        for app in "ab"
+        for k, base in enumerate((0.004, 0.012))
+        for kind, t in (("cpu", base), ("gpu", base / 3.0))
+    ],
+)
+DEVICES = {"d0": "cpu", "d1": "gpu"}
+
+
+class World:
+    """One planner and the log it writes: what it writes is read back at once, plans are solved where ``solves``."""
+
+    def __init__(
+        self, *, solves: bool = True, newest: Plan | None = None, settings: CoreSettings | None = None
+    ) -> None:
+        rules = ControllerSettings(device_timeout=TIMEOUT)
+        self.core = PlannerCore(CATALOGUE, holder="me", settings=settings or CoreSettings(rules=rules, lease=LEASE))
+        self.now = START
+        self.solves = solves
+        self.writes = True
+        self.said: list[PlannerAction] = []
+        self.out: list[Solve] = []
+        if newest is not None:
+            self.tell(PlanRead(newest))
+        self.tell(ClockRead(WALL + self.now))
+        self.tell(LogReached())
+
+    def tell(self, event: PlannerEvent) -> list[PlannerAction]:
+        said: list[PlannerAction] = []
+        for action in self.core.handle(event, self.now):
+            said.append(action)
+            match action:
+                case Write(lease) if self.writes:
+                    said += self.tell(LeaseRead(lease))
+                case CatchUp(term):
+                    said += self.tell(PlansRead(term))
+                case Publish(plan) if self.writes:
+                    said += self.tell(PlanRead(plan))
+                case Solve():
+                    self.out.append(action)
+                    if self.solves:
+                        said += self.answer()
+                case _:
+                    pass
+        self.said += said
+        return said
+
+    def answer(self) -> list[PlannerAction]:
+        asked = self.out.pop()
+        return self.tell(Solved(GreedyFill().allocate(asked.problem), asked.reason, 0.25, asked.number))
+
+    def run(self, seconds: float, *devices: str, incarnation: str = "i") -> list[PlannerAction]:
+        """Tenths of a second; heartbeats of ``devices`` every half."""
+        said: list[PlannerAction] = []
+        for step in range(round(10 * seconds)):
+            self.now += 0.1
+            if step % 5 == 4:
+                said += self.tell(DemandCounted("a", 20, 0.5))
+                for device in devices:
+                    said += self.beat(device, incarnation)
+            said += self.tell(ClockRead(WALL + self.now))
+        return said
+
+    def beat(self, device: str, incarnation: str = "i", **other: bool) -> list[PlannerAction]:
+        return self.tell(DeviceHeard(DeviceSeen(device, DEVICES[device], incarnation, **other)))  # type: ignore[arg-type]
+
+
+def plans(said: Sequence[PlannerAction]) -> list[Plan]:
+    return [action.plan for action in said if isinstance(action, Publish)]
+
+
+def of(kind: type, said: Sequence[PlannerAction]) -> list[PlannerAction]:
+    return [action for action in said if isinstance(action, kind)]
+
+
+def old_plan(**devices: str) -> Plan:
+    return Plan(epoch=Epoch(4, 9), created=1.0, incarnations=devices, fences={"d1": 17})
+
+
+# -- who leads
+
+
+def test_it_claims_the_lease_and_leads_once_every_plan_was_read() -> None:
+    core = PlannerCore(CATALOGUE, holder="me", settings=CoreSettings(lease=LEASE))
+    (claim,) = core.handle(LogReached(), START)
+    assert isinstance(claim, Write)
+    (read,) = core.handle(LeaseRead(claim.lease), START + 0.1)
+    assert read == CatchUp(claim.lease.term)
+    assert not core.leads(START + 0.1)
+    assert core.handle(PlansRead(claim.lease.term, ok=False), START + 0.2) == []
+    assert CatchUp(claim.lease.term) in core.handle(ClockRead(WALL), START + 0.3)
+    assert Lead(claim.lease.term) in core.handle(PlansRead(claim.lease.term), START + 0.4)
+    assert core.leads(START + 0.4)
+    assert not core.leads(START + LEASE)
+
+
+def test_it_goes_on_from_the_newest_plan_in_a_higher_term_and_with_its_fences() -> None:
+    world = World(newest=old_plan())
+    world.beat("d0")
+    world.run(1.0, "d0")
+    first = plans(world.said)[0]
+    assert first.epoch == Epoch(5, 1)
+    assert first.fences == {"d1": 17}
+    assert Announce("planner", "took_over", "term 5 follows the one before") in world.said
+    assert first.created == pytest.approx(WALL + world.now, abs=2.0)
+
+
+def test_who_stands_by_says_nothing_and_knows_all_when_it_takes_over() -> None:
+    world = World()
+    leader = Lease(term=7, holder="other", claims=(1, 0))
+    world.tell(LeaseRead(replace(leader, claims=world.core._lease.newest.place)))  # type: ignore[union-attr]
+    assert of(StepDown, world.said)
+    assert not world.core.leads(world.now)
+    world.writes = False
+    said = world.run(2.5, "d0", "d1")
+    assert {type(action) for action in said} == {WakeAt}
+    world.writes = True
+    said = world.run(1.5, "d0", "d1")
+    assert of(Lead, said)
+    (first, *_) = plans(said)
+    assert first.epoch.term > 7
+    assert set(first.incarnations) == {"d0", "d1"}
+
+
+def test_it_acts_no_more_once_its_lease_could_not_be_renewed() -> None:
+    world = World()
+    world.run(1.0, "d0", "d1")
+    world.writes = False
+    said = world.run(LEASE + 0.5, "d0")
+    assert of(StepDown, said)
+    after = said[said.index(of(StepDown, said)[0]) + 1 :]
+    assert not [a for a in after if not isinstance(a, WakeAt | Write)]
+    assert not world.core.leads(world.now)
+
+
+def test_it_gives_the_lease_back_behind_everything_that_it_said() -> None:
+    world = World()
+    world.run(1.0, "d0")
+    assert not of(Write, world.tell(Stopping()))
+    assert not world.core.leads(world.now)
+    (given,) = of(Write, world.tell(Parted()))
+    assert isinstance(given, Write)
+    assert given.lease.released
+
+
+def test_a_strangers_plan_in_its_term_is_put_behind_by_a_higher_term() -> None:
+    world = World()
+    world.run(1.0, "d0")
+    own = world.core.controller.plan
+    assert own is not None
+    world.tell(PlanRead(replace(own, epoch=Epoch(own.epoch.term, own.epoch.number + 5))))
+    world.run(1.0, "d0")
+    assert plans(world.said)[-1].epoch.term > own.epoch.term
+
+
+# -- whom it misses
+
+
+def test_a_silent_device_is_left_out_within_the_timeout_and_one_look() -> None:
+    world = World()
+    world.run(3.0, "d0", "d1")
+    last = world.now
+    lost: list[float] = []
+    while not lost:
+        if of(Reclaim, world.run(0.5, "d0")):
+            lost.append(world.now)
+        assert world.now - last < 60.0
+    assert TIMEOUT < lost[0] - last <= TIMEOUT + 0.1 + 0.5  # looked at in steps of half a second
+    assert "d1" not in plans(world.said)[-1].incarnations
+    assert of(Sweep, world.said) == [Sweep("d1")]
+
+
+def test_who_was_never_heard_is_not_missed_at_the_take_over_but_a_timeout_later() -> None:
+    world = World(newest=old_plan(d0="old", d1="gone"))
+    said = world.run(TIMEOUT - 0.2, "d0")
+    assert not of(Reclaim, said)
+    said = world.run(0.5, "d0")
+    assert of(Reclaim, said) == [Reclaim("d1", "gone")]
+
+
+def test_while_the_log_is_silent_nobody_is_missed() -> None:
+    world = World()
+    world.run(3.0, "d0", "d1")
+    world.now += 30.0  # the process stood still
+    world.writes = False
+    assert not of(Reclaim, world.tell(ClockRead(WALL)))
+    world.writes = True
+    world.tell(Heard())
+    said = world.run(TIMEOUT, "d0", "d1")
+    assert not of(Reclaim, said)
+
+
+def test_a_clock_that_is_set_makes_no_device_silent() -> None:
+    world = World()
+    world.run(3.0, "d0", "d1")
+    world.tell(ClockRead(WALL + world.now + 3600.0))
+    assert not of(Reclaim, world.tell(ClockRead(WALL + world.now - 3600.0)))
+    assert not of(Reclaim, world.run(1.0, "d0", "d1"))
+
+
+def test_a_note_withdraws_a_device_until_it_is_taken_back() -> None:
+    world = World()
+    world.run(3.0, "d0", "d1")
+    world.tell(DeviceNoted("d1", "scaler", withdrawn=True))
+    world.run(1.0, "d0", "d1")
+    assert {p.device for p in plans(world.said)[-1].placements} == {"d0"}
+    assert "d1" in plans(world.said)[-1].incarnations  # it finishes what it has
+    world.tell(DeviceNoted("d1", "scaler"))
+    world.run(1.0, "d0", "d1")
+    assert "d1" in {p.device for p in plans(world.said)[-1].placements}
+
+
+# -- what it asks
+
+
+def test_a_late_answer_is_stood_in_for_once_and_still_awaited() -> None:
+    world = World(solves=False)
+    world.beat("d0")
+    (asked,) = world.out
+    assert not of(StandIn, world.run(0.8, "d0"))
+    (stand_in,) = of(StandIn, world.run(1.0, "d0"))
+    assert isinstance(stand_in, StandIn)
+    assert stand_in.reason.endswith(STANDS_IN)
+    assert not of(StandIn, world.run(5.0, "d0"))
+    quick = GreedyFill().allocate(stand_in.problem)
+    assert plans(world.tell(Solved(quick, stand_in.reason, 0.01, asked.number, provisional=True)))
+    assert world.answer() is not None
+
+
+def test_an_answer_that_nobody_asked_for_raises_with_its_story_and_changes_nothing() -> None:
+    world = World(solves=False)
+    world.beat("d0")
+    (asked,) = world.out
+    allocation = GreedyFill().allocate(asked.problem)
+    for wrong in (
+        Solved(allocation, "", 0.1, asked.number + 1),
+        Solved(allocation, "", 0.1, asked.number, provisional=True),
+    ):
+        with pytest.raises(IllegalEventError, match="nobody asked for") as raised:
+            world.tell(wrong)
+        assert raised.value.story
+    assert not plans(world.said)
+    world.answer()
+    assert plans(world.said)
+    with pytest.raises(IllegalEventError, match="nobody asked for"):
+        world.tell(Solved(allocation, "", 0.1, asked.number))
+
+
+def test_an_epoch_that_was_never_published_cannot_be_acknowledged() -> None:
+    world = World()
+    world.run(1.0, "d0")
+    own = world.core.controller.plan
+    assert own is not None
+    world.tell(PlanAcknowledged("d0", own.epoch, ("a0",)))
+    with pytest.raises(IllegalEventError, match="which nobody published"):
+        world.tell(PlanAcknowledged("d0", Epoch(own.epoch.term, own.epoch.number + 1), ("a0",)))
+
+
+def test_time_that_goes_back_raises() -> None:
+    world = World()
+    world.now -= 0.5
+    with pytest.raises(IllegalEventError, match="after an event at"):
+        world.tell(ClockRead(WALL))
+
+
+# -- what it reclaims
+
+
+def dead(world: World) -> None:
+    """``d1`` dies, and its sweep is asked for."""
+    world.run(3.0, "d0", "d1")
+    while not of(Sweep, world.run(0.1)):
+        world.beat("d0")
+
+
+def query(name: str, app: str, deadline: float) -> Query:
+    return Query(name, app, deadline - 1.0, deadline)
+
+
+def test_each_record_that_a_dead_device_left_is_decided_by_what_it_is() -> None:
+    world = World()
+    dead(world)
+    world.tell(SweepBegan("d1", 40, 46))
+    wall = WALL + world.now
+    said = world.tell(
+        WorkLeft(
+            "d1",
+            (
+                Left(40, query("late", "a", wall - 0.5)),
+                Left(41, query("back", "a", wall + 5.0)),
+                Left(43, None),
+                Left(44, query("done", "b", wall - 0.5), answered=True),
+                Left(45, query("promised", "b", wall - 0.5)),
+            ),
+        )
+    )
+    safe, move = said
+    assert safe == SafeMode("b", "d1", True, "d1 was lost with queries of this app")
+    assert isinstance(move, Move)
+    late, back, noise, done, promised = move.verdicts
+    assert isinstance(late, End)
+    assert (late.outcome.kind, late.outcome.reason) == (OutcomeKind.EXPIRED, Reason.DEVICE_LOST)
+    assert (late.outcome.device, late.outcome.at) == ("d1", pytest.approx(wall, abs=0.2))
+    assert (back, noise, done) == (Readmit(), Bury(), Leave())
+    assert isinstance(promised, End)
+    world.tell(Swept("d1"))
+    world.run(11.0, "d0")
+    assert plans(world.said)[-1].fences.get("d1", 46) == 46
+
+
+def test_a_device_that_is_back_is_let_in_at_the_end_of_the_sweep_and_not_before() -> None:
+    world = World()
+    dead(world)
+    said = world.run(0.6, "d0", "d1", incarnation="j")
+    assert not [a for a in said if isinstance(a, Announce) and a.state == "returned"]
+    world.tell(SweepBegan("d1", 40, 41))
+    world.tell(WorkLeft("d1", (Left(40, query("late", "b", 1.0)),)))
+    assert world.tell(Swept("d1")) == [LetIn("d1"), SafeMode("b", "d1", False, "d1 is back")]
+    said = world.run(1.0, "d0", "d1", incarnation="j")
+    assert [a for a in said if isinstance(a, Announce) and a.state == "returned"]
+    assert plans(said)[-1].fences == {"d1": 41}
+    assert plans(said)[-1].incarnations["d1"] == "j"
+
+
+def test_the_dead_incarnation_is_not_heard_any_more() -> None:
+    world = World()
+    dead(world)
+    world.tell(SweepBegan("d1", 5, 5))
+    said = world.run(3.0, "d0", "d1")
+    assert not [a for a in said if isinstance(a, Announce) and a.state == "returned"]
+    assert of(Sweep, said)  # what routers with an old plan still send there
+
+
+def test_a_sweep_that_failed_begins_again_and_one_for_no_topic_ends() -> None:
+    world = World()
+    dead(world)
+    world.tell(SweepBegan("d1", 1, 4))
+    world.tell(WorkLeft("d1", (Left(1, None),)))
+    world.tell(SweepFailed("d1"))
+    assert of(Sweep, world.run(0.6, "d0")) == [Sweep("d1")]
+    world.tell(SweepBegan("d1", 1, 4))
+    world.tell(SweepFailed("d1", gone=True))
+    assert not of(Sweep, world.run(3.0, "d0"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        SweepBegan("d0", 0, 1),
+        Swept("d1"),
+        WorkLeft("d1", (Left(1, None),)),
+    ],
+)
+def test_what_no_sweep_asked_for_raises(wrong: PlannerEvent) -> None:
+    world = World()
+    dead(world)
+    with pytest.raises(IllegalEventError):
+        world.tell(wrong)
+
+
+@pytest.mark.parametrize("offsets", [(6,), (9,), (7, 7), (8, 7)])
+def test_records_outside_the_fence_or_twice_raise(offsets: tuple[int, ...]) -> None:
+    world = World()
+    dead(world)
+    world.tell(SweepBegan("d1", 7, 9))
+    with pytest.raises(IllegalEventError, match="is to be decided"):
+        world.tell(WorkLeft("d1", tuple(Left(offset, None) for offset in offsets)))
+    world.tell(WorkLeft("d1", (Left(7, None), Left(8, None))))  # nothing was changed
+
+
+def test_another_leads_so_that_nothing_of_a_dead_device_is_decided_here() -> None:
+    world = World()
+    dead(world)
+    world.tell(SweepBegan("d1", 7, 9))
+    world.now += LEASE  # the process stood still
+    assert world.tell(WorkLeft("d1", (Left(7, None),))) == []
+
+
+def test_known_devices_lend_what_heartbeats_do_not_say() -> None:
+    known = Device(name="d0", type="cpu", price=2.5)
+    core = PlannerCore(CATALOGUE, holder="me", devices=(known,))
+    core.handle(DeviceHeard(DeviceSeen("d0", "cpu", "i")), START)
+    assert core.controller.problem(START).devices[0].price == 2.5
