@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from domain.events import HostingChanged, TurnsTold
-from domain.outcome import Reason
+from domain.outcome import OutcomeKind, Reason
 from domain.plan import Epoch, Plan
 from domain.query import Query
 
@@ -37,6 +37,16 @@ class Expire:
     """The deadline of ``query`` has passed while it waited."""
 
     query: Query
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """``query`` ends here, unanswered: say so as its outcome."""
+
+    query: Query
+    kind: OutcomeKind
+    reason: Reason | None = None
+    detail: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

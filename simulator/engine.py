@@ -8,10 +8,12 @@ once it has ended, so memory does not grow with the trace.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from math import inf
+from typing import assert_never
 
 from numpy.random import Generator
 
-from domain.actions import Accept, Acknowledge, Expire, Reject, Send
+from domain.actions import Accept, Acknowledge, Activate, Announce, End, Expire, Reject, Send, TellTurns, WakeAt
 from domain.app import App
 from domain.device import Device, Slice, profile_type
 from domain.errors import ConfigurationError
@@ -19,28 +21,33 @@ from domain.events import (
     Arrived,
     DemandCounted,
     DeviceReported,
-    HostedOn,
     PlanAcknowledged,
-    PlanActivated,
+    PlanPublished,
     TurnsTold,
+    Woke,
 )
 from domain.fold import Summary
 from domain.outcome import Outcome, OutcomeKind
-from domain.plan import Placement, Plan
-from domain.profile import Quantile
+from domain.plan import Plan
 from domain.query import Query
 from planner.control.events import DeviceHeard
 from policies.placement.gathering import Gathering
-from policies.placement.hosting import hosted_on
-from policies.protocols import ActivationPolicy, AdmissionPolicy, RoutingPolicy
-from policies.routing.streams import StreamRouting
+from policies.protocols import AdmissionPolicy
+from policies.serving.router import (
+    Ignore,
+    LookedUp,
+    LookUp,
+    RouterCore,
+    RouterEvent,
+    RouterRules,
+    Want,
+)
 from profiles.catalogue import Catalogue
 from simulator.arrivals.sampling import ArrivalSource
 from simulator.control import ControlPlane
 from simulator.device import SimulatedDevice
 from simulator.faults import Faults
 from simulator.ledger import ConservationError, Ledger, Observer
-from simulator.router import SimulatedRouter
 from simulator.service import ServiceMode, ServiceTimes
 from simulator.sharing import SharedProcessor
 from simulator.slice import SimulatedSlice, SimulatedStaging, SimulatedStation
@@ -80,12 +87,10 @@ class SystemModel:
     make_control: Callable[[], ControlPlane]
     make_station: Callable[[], SimulatedStation]
     make_staging: Callable[[Device, Slice], SimulatedStaging]
-    make_routing: Callable[[str], RoutingPolicy]
-    make_activation: Callable[[str], ActivationPolicy]
+    routers: RouterRules
     make_admission: Callable[[], AdmissionPolicy] | None = None
     lengths: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     batching: str = ""
-    quantile: Quantile = "p95"
     service: ServiceMode = "median"
     slow_probability: float = 0.0
     slow_factor: float = 1.0
@@ -117,6 +122,7 @@ class Engine:
         self.ledger = Ledger(system.catalogue, observers)
         self._system = system
         self._timing = timing
+        self._to_device = timing.to_device
         self._service = ServiceTimes(
             system.catalogue,
             system.service,
@@ -127,7 +133,11 @@ class Engine:
         self._admission = system.make_admission() if system.make_admission is not None else None
         self._control = system.make_control()
         self._devices: Mapping[str, SimulatedDevice] = {d.name: self._device(d) for d in system.devices}
-        self._routers = [self._router(app) for app in system.apps]
+        self._routers = [
+            RouterCore(app, catalogue=system.catalogue, devices=system.devices, rules=system.routers)
+            for app in system.apps
+        ]
+        self._wakes = dict.fromkeys(self._routers, inf)
         self._by_app = {router.app.name: router for router in self._routers}
         self._counts = [0] * len(self._routers)
         self._serial = [0] * len(self._routers)
@@ -192,7 +202,7 @@ class Engine:
         if self._timing.to_router:
             self.timeline.at(now + self._timing.to_router, self._reach_router, query)
         else:
-            router.route(query, now)
+            self._tell(router, Arrived(query), now)
 
     def _admitted(self, query: Query, now: float) -> bool:
         assert self._admission is not None
@@ -207,22 +217,38 @@ class Engine:
         return admitted
 
     def _reach_router(self, query: Query, now: float) -> None:
-        self._by_app[query.app].route(query, now)
+        self._tell(self._by_app[query.app], Arrived(query), now)
 
-    def _send(self, sent: Send, now: float) -> None:
-        if self._timing.to_device:
-            self.timeline.at(now + self._timing.to_device, self._reach_device, sent)
-        else:
-            self._reach_device(sent, now)
+    def _tell(self, router: RouterCore, event: RouterEvent, now: float) -> None:
+        for action in router.handle(event, now):
+            match action:
+                case Send():
+                    if self._to_device:
+                        self.timeline.at(now + self._to_device, self._reach_device, action)
+                    else:
+                        self._devices[action.device].deliver(action.query, action.slice, now, action.turn)
+                case End(query, kind, reason):
+                    self.ledger.ended(query, kind, now, reason)
+                case TellTurns(told):
+                    self.timeline.at(now + self._timing.to_device, self._turns_reach_devices, told)
+                case WakeAt(at):
+                    if at < self._wakes[router]:
+                        self._wakes[router] = at
+                        self.timeline.at(at, self._woke, router)
+                case LookUp(devices):
+                    self._tell(router, LookedUp(devices & self._devices.keys()), now)
+                case Activate() | Announce() | Ignore() | Want():
+                    pass
+                case _:
+                    assert_never(action)
+
+    def _woke(self, router: RouterCore, now: float) -> None:
+        if now >= self._wakes[router]:
+            self._wakes[router] = inf
+            self._tell(router, Woke(), now)
 
     def _reach_device(self, sent: Send, now: float) -> None:
         self._devices[sent.device].deliver(sent.query, sent.slice, now, sent.turn)
-
-    def _tell_turns(self, told: TurnsTold, now: float) -> None:
-        if self._timing.to_device:
-            self.timeline.at(now + self._timing.to_device, self._turns_reach_devices, told)
-        else:
-            self._turns_reach_devices(told, now)
 
     def _turns_reach_devices(self, told: TurnsTold, now: float) -> None:
         for device in self._devices.values():
@@ -251,13 +277,13 @@ class Engine:
         for p in plan.placements:
             self._hosting[p.device, p.slice] += (p.app,)
         for router in self._routers:
-            router.published(plan, now)
+            self._tell(router, PlanPublished(plan), now)
         for device in self._devices.values():
             device.publish(plan, now)
 
     def _acknowledged(self, event: PlanAcknowledged, now: float) -> None:
         for router in self._routers:
-            router.tell(event, now)
+            self._tell(router, event, now)
         self._control.heard(event, now)
 
     def _beat(self, _: object, now: float) -> None:
@@ -278,7 +304,7 @@ class Engine:
             if apps:
                 report = DeviceReported(device.device.name, name, runner.station.queued, runner.busy_for(now))
                 for app in apps:
-                    self._by_app[app].reported(report, now)
+                    self._tell(self._by_app[app], report, now)
 
     def _fails(self, device: str, now: float) -> None:
         self._devices[device].fail(now)
@@ -321,26 +347,6 @@ class Engine:
             return
         event = PlanAcknowledged(device, action.epoch, action.variants, action.failed)
         self.timeline.at(now + self._timing.control, self._acknowledged, event)
-
-    def _router(self, app: App) -> SimulatedRouter:
-        return SimulatedRouter(
-            app,
-            routing=StreamRouting(app.name) if app.promise.active else self._system.make_routing(app.name),
-            activation=self._system.make_activation(app.name),
-            activated=lambda plan: self._activated(app.name, plan),
-            timeline=self.timeline,
-            ledger=self.ledger,
-            send=self._send,
-            tell_turns=self._tell_turns,
-        )
-
-    def _activated(self, app: str, plan: Plan) -> PlanActivated:
-        """The event a router gets: the plan, and what its slices can run."""
-        return PlanActivated(plan, tuple(self._hosted_on(p) for p in plan.of_app(app)))
-
-    def _hosted_on(self, placement: Placement) -> HostedOn:
-        device = self._devices[placement.device].device
-        return hosted_on(self._system.catalogue, device, placement, self._system.quantile)
 
 
 def _drawn(lengths: tuple[int, ...], rng: Generator) -> Iterator[int]:

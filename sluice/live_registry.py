@@ -64,9 +64,10 @@ class LiveRegistry:
         system = self._system
         await system.create_topics(served.apps)
         system.serve(served)
-        asked = served.only(self._only) if self._only else served
+        whole = system.catalogue
+        asked = whole.only(self._only) if self._only else whole
         behind, fronts = self._followers()
-        await asyncio.gather(*(stage.registered(served if _whole(stage) else asked) for stage in behind))
+        await asyncio.gather(*(stage.registered(whole if _whole(stage) else asked) for stage in behind))
         await asyncio.gather(*(stage.registered(asked) for stage in fronts))
         log.info(
             "serving %s", ", ".join(f"{app} ({len(asked.of_app(app))} variants)" for app in asked.apps) or "nothing"

@@ -30,7 +30,7 @@ def what_ran(stages: Sequence[Stage], apps: Mapping[str, App]) -> dict[str, Any]
             case AdmissionStage():
                 found["admission"] = stage.policy.name
             case RouterStage():
-                found["routing"][stage.app] = stage.policy.name
+                found["routing"][stage.app] = stage.core.policy.name
             case WorkerStage():
                 device = stage.device
                 parts = {name: _slice(runner) for name, runner in stage.slices.items()}

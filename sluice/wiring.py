@@ -20,10 +20,10 @@ from policies.admission.goals import GoalAdmission
 from policies.batching.registry import keeps_promises, takes
 from policies.placement.hosting import hosted_on
 from policies.routing.weighted import WeightedRouting
+from policies.selection.deployment import goal_variants
 from profiles.catalogue import Catalogue, KnownCatalogue
 from profiles.registered import Registered
 from sluice.capacity import driven, procurement, scaler
-from sluice.goals import goal_variants, highest_costs
 from sluice.gpus import Gpus
 from sluice.live_registry import LiveRegistry
 from sluice.one_partition import spread_over
@@ -101,7 +101,6 @@ class System:
         if self.promised:
             self.check_keeps(self.promised)
         self.known = KnownCatalogue(self.catalogue)
-        self.costs = highest_costs(self.catalogue, self.devices)
         self.goal_variants = goal_variants(self.catalogue, self.devices)
         self._goals: list[GoalAdmission] = []
         self.registry: RegistryStage | None = None
@@ -153,7 +152,6 @@ class System:
                 self.bound.add(name)
             elif self.promised.pop(name, None) is not None:
                 self.bound.discard(name)
-        self.costs.update(highest_costs(catalogue, self.devices))
         self.goal_variants.clear()
         self.goal_variants.update(goal_variants(catalogue, self.devices))
         for policy in self._goals:
@@ -253,10 +251,6 @@ class System:
         quantile = self.settings.planner.quantile
         placed = [p for p in plan.of_app(app) if p.device in devices]
         return tuple(hosted_on(self.known, devices[p.device], p, quantile, burst=burst) for p in placed)
-
-    def recut(self, device: str, slices: tuple[Slice, ...]) -> None:
-        """A worker states the slices of its device."""
-        self.devices = tuple(replace(d, slices=slices) if d.name == device else d for d in self.devices)
 
     def recorded(self, policy: Any, name: str) -> Any:
         """``policy``, its decisions written under the run's folder where the settings ask for it."""

@@ -18,6 +18,7 @@ fails.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from domain.errors import SluiceError
 from stages.commits import CommitTracker
@@ -31,6 +32,19 @@ _LAG_EVERY = 5.0
 
 Handler = Callable[[Sequence[Record]], Awaitable[None]]
 ConsumerFactory = Callable[["Intake"], Consumer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How a stage reads. ``member``: its name in its group, where that is fixed. ``max_in_flight``: records.
+
+    ``exclusive``: of the members of its group all but one stand by.
+    """
+
+    member: str | None = None
+    max_in_flight: int = 4000
+    exactly_once: Callable[[str], ExactlyOnce] | None = None
+    exclusive: bool = False
 
 
 class Intake:

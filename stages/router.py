@@ -1,34 +1,36 @@
-"""The router of one app: reads admitted queries and puts each on the work topic of the device that the plan gives it.
+"""The router of one app as a stage: reads admitted queries and puts each on the work topic that its core names.
 
-Rules.
-- Routes by the newest plan whose capacity is ready (Activation decides that, the routing policy the device).
-- Until a plan that speaks of the app is active (it may have been registered just now), queries are held, and expire by
-  a timer; what is held counts as in flight, so that no more is read than the limit.
-- Twice a second it tells that it lives, also one that stands by: what nobody would read is not let in.
-- A query past its deadline gets its outcome here. Not so one of an app with a promise: it goes on to the worker, where
-  its stream's misses are counted; what must be missed here all the same (no capacity, no plan) is announced first.
+What is decided, ``policies.serving.router`` decides. What is held counts as in flight, so that no more is read than the
+limit. Twice a second it tells that it lives, also one that stands by: what nobody would read is not let in.
 """
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import assert_never
 
-from domain.actions import Activate, Announce, Drop, Send, TellTurns, WakeAt
-from domain.app import QueryClass
+from domain.actions import Activate, Announce, End, Send, TellTurns, WakeAt
 from domain.clock import Clock
-from domain.device import Slice
 from domain.errors import InvalidInputError
-from domain.events import ActivationEvent, Arrived, DeviceReported, PlanActivated, PlanPublished, RoutingEvent, Woke
-from domain.outcome import Outcome, OutcomeKind, Reason
-from domain.plan import NO_EPOCH, Plan
+from domain.events import Arrived, DeviceReported, PlanPublished, Woke
+from domain.outcome import Outcome
+from domain.plan import NO_EPOCH
 from domain.query import Query
-from policies.protocols import ActivationPolicy, RoutingPolicy
+from policies.serving.router import (
+    Ignore,
+    LookedUp,
+    LookUp,
+    RouterAction,
+    RouterCore,
+    RouterEvent,
+    TooLarge,
+    Want,
+)
 from profiles.catalogue import Catalogue
 from stages.control import Follower
-from stages.exactly_once import ExactlyOnce, Instead
-from stages.intake import Intake
+from stages.eventlog import Handle
+from stages.intake import Intake, Reading
 from stages.outbox import Outbox
 from stages.telemetry import Telemetry
 from stages.tracing import Tracing
@@ -40,106 +42,58 @@ from streams.topics import Topics
 
 log = logging.getLogger(__name__)
 
-_SWEEP = 0.05
-"""Seconds between looks for held queries that expire."""
-_ASK_AGAIN = 1.0
-"""Seconds after which a variant that is still missing is asked for again."""
 _ALIVE_EVERY = 0.5
 
 
-Wanted = Callable[[Query], str | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Routes:
-    """How an app is routed. ``promised``: by streams, which were promised something.
-
-    ``wanted``: the variant to load for a query that nothing hosted can answer, where that is done on demand: such
-    queries are held until it runs.
-    """
-
-    policy: RoutingPolicy
-    promised: bool = False
-    wanted: Wanted | None = None
-
-
 class RouterStage:
-    """Routers of an app scale out as members of one group; of ``exclusive`` ones all but one stand by.
+    """Shell of a RouterCore; ``handle`` is that core's, recorded where that is asked for.
 
-    ``recut`` is told what slices a worker states, before the plan in force is looked at anew.
-    ``routes`` is asked at the start, and again when the app is registered with a promise, or without the one it had.
-    Strict turns over workers, which selection tables count on, are kept by one router alone.
+    Routers of an app scale out as members of one group; of ``exclusive`` ones all but one stand by: strict turns over
+    workers, which selection tables count on, are kept by one router alone.
     """
 
     def __init__(
         self,
-        app: str,
+        core: RouterCore,
+        handle: Handle[RouterEvent, RouterAction],
         *,
         broker: Broker,
         producer: Producer,
         topics: Topics,
         clock: Clock,
-        routes: Callable[[], Routes],
-        activation: ActivationPolicy,
-        activated: Callable[[Plan], PlanActivated] = PlanActivated,
-        member: str | None = None,
-        max_in_flight: int = 4000,
-        exactly_once: Callable[[str], ExactlyOnce] | None = None,
-        exclusive: bool = False,
+        reading: Reading,
         telemetry: Telemetry | None = None,
-        recut: Callable[[str, tuple[Slice, ...]], None] = lambda _device, _slices: None,
     ) -> None:
-        self.app = app
-        self._recut = recut
-        self._cuts: dict[str, tuple[Slice, ...]] = {}
+        app = self.app = core.app.name
+        self.core = core
+        self._handle = handle
         telemetry = telemetry or Telemetry()
         self._meters, self._tracing = telemetry.meters, telemetry.tracing
-        self._announced = False
         self._broker = broker
         self._topics = topics
         self._clock = clock
-        self._make_routes = routes
-        self._routes = routes()
-        self._activation = activation
-        self._activated = activated
-        self._member = member
-        self._exclusive = exclusive
+        self._reading = reading
         self._outbox = Outbox(producer)
-        once = exactly_once(topics.router_group(app)) if exactly_once is not None else None
-        self._intake = Intake(self._make_consumer, limit=max_in_flight, exactly_once=once)
+        once = reading.exactly_once(topics.router_group(app)) if reading.exactly_once is not None else None
+        self._intake = Intake(self._make_consumer, limit=reading.max_in_flight, exactly_once=once)
         self._epoch = NO_EPOCH
-        self._plan: Plan | None = None
         self._works = WorkTopics(broker, topics, clock)
-        self._unproven: list[Plan] = []
-        self._asked: dict[str, float] = {}
-        self._planned = False
-        self._held: deque[tuple[codec.QueryMessage, Record]] = deque()
+        self._asked_for: set[str] = set()
+        self._letters: dict[Query, tuple[codec.QueryMessage, Record]] = {}
+        """Of the queries that the core has."""
         self._wakes = Wakes(clock)
         telemetry.of_outbox(self.name, self._outbox)
         telemetry.of_intake(self.name, lambda: self._intake)
-        self._meters.read("sluice_held_queries", lambda: [((app,), float(len(self._held)))])
+        self._meters.read("sluice_held_queries", lambda: [((app,), float(core.held))])
 
     @property
     def name(self) -> str:
         """Of the stage, for logs."""
         return f"router {self.app}"
 
-    @property
-    def policy(self) -> RoutingPolicy:
-        """What chooses devices."""
-        return self._routes.policy
-
     async def registered(self, served: Catalogue) -> None:
-        """The registry changed: what the plan in force hosts may be known by now, and what was promised may differ."""
-        app = served.apps.get(self.app)
-        if app is None:
-            return
-        if app.promise.active is not self._routes.promised:
-            self._routes = self._make_routes()
-        elif self._routes.promised:
-            return
-        if self._plan is not None:
-            self._tell_routing(self._activated(self._plan))
+        """The registry changed."""
+        self._tell(served.only({self.app}).registered)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Route until ``stop``, then drain."""
@@ -151,7 +105,7 @@ class RouterStage:
             Follower(self._broker, self._topics.devices_metrics, self._on_heartbeat, start_at="end"),
         ]
         tasks = [asyncio.create_task(f.run(stop)) for f in followers]
-        tasks += [asyncio.create_task(work) for work in (self._expire_held(), self._tell_alive())]
+        tasks.append(asyncio.create_task(self._tell_alive()))
         try:
             await self._intake.run(self._take, stop, beside=tasks)
         finally:
@@ -166,12 +120,18 @@ class RouterStage:
         return self._broker.consumer(
             topics=[self._topics.admitted(self.app)],
             group=self._topics.router_group(self.app),
-            member=self._member,
+            member=self._reading.member,
             listener=intake,
-            exclusive=self._exclusive,
+            exclusive=self._reading.exclusive,
         )
 
-    # -- queries
+    async def _tell_alive(self) -> None:
+        """Admission takes queries in for those who read them."""
+        while True:
+            self._outbox.post(self._topics.routers, control.encode_router(self.app), key=self.app.encode())
+            await asyncio.sleep(_ALIVE_EVERY)
+
+    # -- letters in
 
     async def _take(self, records: Sequence[Record]) -> None:
         for record in records:
@@ -181,145 +141,15 @@ class RouterStage:
                 self._meters.add("sluice_dead_letters", self.name, codec.letter_reason(error, record))
                 log.info("dead letter: %s", error, extra={"record": record.place})
                 letter = codec.dead_letter(record, error, stage=self.name, now=self._clock.wall())
-                self._post(self._topics.dead_letters, letter, record)
+                dead = Letter(self._topics.dead_letters, letter.value, letter.key, letter.headers)
+                self._intake.answer(record, self._outbox, dead)
                 continue
-            if self._planned:
-                self._route(message, record)
-            else:
-                self._held.append((message, record))
-
-    def _route(self, message: codec.QueryMessage, record: Record) -> None:
-        now = self._clock.wall()
-        query = message.query
-        if query.deadline <= now and not self._routes.promised:
-            self._end(query, record, OutcomeKind.EXPIRED, now)
-            return
-        for action in self._routes.policy.handle(Arrived(query), now):
-            match action:
-                case Send(_, device, part, turn):
-                    if self._tracing is not None:
-                        message = self._traced(self._tracing, message, record, device, now)
-                    work = codec.encode_work(message, epoch=self._epoch, slice=part, turn=turn)
-                    self._post(self._topics.work(device), work, record, partition=0, instead=self._refused(query))
-                case Drop(_, reason):
-                    if reason is Reason.NO_CAPACITY and self._asks_for_a_variant(query, now):
-                        self._held.append((message, record))
-                        continue
-                    self._end(query, record, OutcomeKind.DROPPED, now, reason)
-                case TellTurns(told):
-                    self._outbox.post(self._topics.turns, control.encode_turns(told), key=self.app.encode())
-
-    def _asks_for_a_variant(self, query: Query, now: float) -> bool:
-        """Have what this query needs loaded, where that is done on demand; it is said once a second."""
-        wanted = self._routes.wanted
-        name = wanted(query) if wanted is not None else None
-        if name is None:
-            return False
-        if now - self._asked.get(name, 0.0) >= _ASK_AGAIN:
-            self._asked[name] = now
-            why = f"a query of {self.app} can be answered by nothing else"
-            said = Announce(f"variant:{name}", control.VARIANT_WANTED, why)
-            self._outbox.post(self._topics.status, control.encode_announce(said), key=said.subject.encode())
-        return True
-
-    def _end(self, query: Query, record: Record, kind: OutcomeKind, now: float, reason: Reason | None = None) -> None:
-        letter = self._ended(query, kind, now, reason)
-        self._intake.answer(record, self._outbox, letter)
-
-    def _refused(self, query: Query) -> Instead:
-        """How a query ends whose record is too large for a work topic."""
-        return lambda error: self._ended(
-            query, OutcomeKind.FAILED, self._clock.wall(), Reason.TOO_LARGE, error.problem[:500]
-        )
-
-    def _ended(
-        self, query: Query, kind: OutcomeKind, now: float, reason: Reason | None = None, detail: str | None = None
-    ) -> Letter:
-        if self._routes.promised and query.query_class is QueryClass.STRICT:
-            self._say("safe_mode", "queries are missed before any worker gets them: no capacity is ready")
-            now = max(now, self._clock.wall())
-        outcome = Outcome.of(
-            query,
-            kind,
-            now,
-            reason=reason,
-            detail=detail,
-            policy=self._routes.policy.name,
-            epoch=self._epoch if self._epoch != NO_EPOCH else None,
-            queue_s=now - query.arrival,
-        )
-        self._meters.ended(self.name, outcome)
-        message = codec.encode_outcome(outcome, ())
-        return Letter(self._topics.results(query.app), message.value, message.key, message.headers)
-
-    def _say(self, state: str, detail: str) -> None:
-        """Speak of the promise of the app, once until that changes."""
-        if self._announced is (state == "safe_mode"):
-            return
-        self._announced = state == "safe_mode"
-        said = Announce(f"app:{self.app}", state, detail)
-        self._meters.add("sluice_announcements", self.name, state)
-        self._meters.set("sluice_safe_mode", float(self._announced), said.subject, self.name)
-        key = f"{said.subject}@router".encode()
-        self._outbox.post(self._topics.status, control.encode_announce(said), key=key, timestamp=self._clock.wall())
-
-    def _traced(
-        self, tracing: Tracing, message: codec.QueryMessage, record: Record, device: str, now: float
-    ) -> codec.QueryMessage:
-        query = message.query
-        told = {"sluice.query_id": query.id, "sluice.app": query.app, "sluice.device": device}
-        started = min(now, record.timestamp)
-        return replace(message, traceparent=tracing.hop("route", message.traceparent, started, now, told))
-
-    def _post(
-        self,
-        topic: str,
-        message: codec.Message,
-        record: Record,
-        *,
-        partition: int | None = None,
-        instead: Instead | None = None,
-    ) -> None:
-        letter = Letter(topic, message.value, message.key, message.headers, partition)
-        self._intake.answer(record, self._outbox, letter, instead)
-
-    async def _tell_alive(self) -> None:
-        """Admission takes queries in for those who read them."""
-        while True:
-            self._outbox.post(self._topics.routers, control.encode_router(self.app), key=self.app.encode())
-            await asyncio.sleep(_ALIVE_EVERY)
-
-    async def _expire_held(self) -> None:
-        while True:
-            await asyncio.sleep(_SWEEP)
-            now = self._clock.wall()
-            for _ in range(len(self._held)):
-                message, record = self._held.popleft()
-                if message.query.deadline <= now:
-                    self._end(message.query, record, OutcomeKind.EXPIRED, now)
-                else:
-                    self._held.append((message, record))
-
-    # -- plans
+            self._letters[message.query] = (message, record)
+            self._tell(Arrived(message.query))
 
     def _on_plan(self, record: Record) -> None:
-        if record.value is None:
-            return
-        plan = control.decode_plan(record.value)
-        if self._works.lacking(p.device for p in plan.of_app(self.app)):
-            self._unproven.append(plan)
-            self._works.look_soon(self._prove)
-        else:
-            self._tell(PlanPublished(plan))
-
-    def _prove(self) -> None:
-        """Work topics were looked up: a plan that named devices without one is followed now, or is a stranger's."""
-        plans, self._unproven = self._unproven, []
-        for plan in plans:
-            if lacking := self._works.lacking(p.device for p in plan.of_app(self.app)):
-                log.warning("%s: plan %s is not followed: %s have no work topic", self.name, plan.epoch, lacking[:5])
-            else:
-                self._tell(PlanPublished(plan))
+        if record.value is not None:
+            self._tell(PlanPublished(control.decode_plan(record.value)))
 
     def _on_acknowledged(self, record: Record) -> None:
         if record.value is not None:
@@ -329,34 +159,99 @@ class RouterStage:
         if record.value is None:
             return
         beat = control.decode_heartbeat(record.value)
-        seen = beat.seen
-        if seen.slices and seen.slices != self._cuts.get(seen.device):
-            self._cuts[seen.device] = seen.slices
-            self._recut(seen.device, seen.slices)
-            if self._plan is not None and not self._routes.promised:
-                self._tell_routing(self._activated(self._plan))
+        self._tell(beat.seen)
         for part in beat.slices:
-            self._tell_routing(DeviceReported(beat.seen.device, part.slice, part.queued, part.busy_for))
-
-    def _tell_routing(self, event: RoutingEvent) -> None:
-        self._routes.policy.handle(event, self._clock.wall())
-
-    def _tell(self, event: ActivationEvent) -> None:
-        for action in self._activation.handle(event, self._clock.wall()):
-            match action:
-                case Activate(plan):
-                    self._epoch, self._plan = plan.epoch, plan
-                    self._meters.set("sluice_plan_term", plan.epoch.term, self.name)
-                    self._meters.set("sluice_plan_number", plan.epoch.number, self.name)
-                    self._tell_routing(self._activated(plan))
-                    self._planned = self.app in plan.demand or bool(plan.of_app(self.app))
-                    if not self._planned:
-                        continue
-                    self._say("promise_kept", "capacity is ready")
-                    for _ in range(len(self._held)):
-                        self._route(*self._held.popleft())
-                case WakeAt(at):
-                    self._wakes.wake_at("activation", at, self._woke)
+            self._tell(DeviceReported(beat.seen.device, part.slice, part.queued, part.busy_for))
 
     def _woke(self) -> None:
         self._tell(Woke())
+
+    def _looked_up(self) -> None:
+        asked, self._asked_for = self._asked_for, set()
+        self._tell(LookedUp(self._works.among(asked)))
+
+    # -- letters out
+
+    def _tell(self, event: RouterEvent) -> None:
+        now = self._clock.wall()
+        for action in self._handle(event, now):
+            self._do(action, now)
+
+    def _do(self, action: RouterAction, now: float) -> None:
+        match action:
+            case Send():
+                self._send(action, now)
+            case End(query):
+                self._intake.answer(self._letters.pop(query)[1], self._outbox, self._outcome(action, now))
+            case TellTurns(told):
+                self._outbox.post(self._topics.turns, control.encode_turns(told), key=self.app.encode())
+            case Activate(plan):
+                self._epoch = plan.epoch
+                self._meters.set("sluice_plan_term", plan.epoch.term, self.name)
+                self._meters.set("sluice_plan_number", plan.epoch.number, self.name)
+            case Announce():
+                self._announce(action, now)
+            case Want(variant):
+                why = f"a query of {self.app} can be answered by nothing else"
+                said = Announce(f"variant:{variant}", control.VARIANT_WANTED, why)
+                self._outbox.post(self._topics.status, control.encode_announce(said), key=said.subject.encode())
+            case LookUp(devices):
+                self._asked_for |= devices
+                if self._works.among(devices) == devices:
+                    self._looked_up()
+                else:
+                    self._works.look_soon(self._looked_up)
+            case Ignore(epoch, devices):
+                log.warning("%s: plan %s is not followed: %s have no work topic", self.name, epoch, devices[:5])
+            case WakeAt(at):
+                self._wakes.wake_at("core", at, self._woke)
+            case _:
+                assert_never(action)
+
+    def _send(self, sent: Send, now: float) -> None:
+        query = sent.query
+        message, record = self._letters.pop(query)
+        if self._tracing is not None:
+            message = self._traced(self._tracing, message, record, sent.device, now)
+        work = codec.encode_work(message, epoch=self._epoch, slice=sent.slice, turn=sent.turn)
+        letter = Letter(self._topics.work(sent.device), work.value, work.key, work.headers, 0)
+        self._intake.answer(record, self._outbox, letter, lambda error: self._too_large(query, error))
+
+    def _too_large(self, query: Query, error: InvalidInputError) -> Letter:
+        """How a query ends whose record its work topic does not take."""
+        now = self._clock.wall()
+        *said, end = self._handle(TooLarge(query, error.problem[:500]), now)
+        for action in said:
+            self._do(action, now)
+        assert isinstance(end, End)
+        return self._outcome(end, now)
+
+    def _outcome(self, end: End, now: float) -> Letter:
+        outcome = Outcome.of(
+            end.query,
+            end.kind,
+            now,
+            reason=end.reason,
+            detail=end.detail,
+            policy=self.core.policy.name,
+            epoch=self._epoch if self._epoch != NO_EPOCH else None,
+            queue_s=now - end.query.arrival,
+        )
+        self._meters.ended(self.name, outcome)
+        message = codec.encode_outcome(outcome, ())
+        return Letter(self._topics.results(self.app), message.value, message.key, message.headers)
+
+    def _announce(self, said: Announce, now: float) -> None:
+        """Of the app's promise. Dated as the outcomes that it is said before."""
+        self._meters.add("sluice_announcements", self.name, said.state)
+        self._meters.set("sluice_safe_mode", float(said.state == "safe_mode"), said.subject, self.name)
+        key = f"{said.subject}@router".encode()
+        self._outbox.post(self._topics.status, control.encode_announce(said), key=key, timestamp=now)
+
+    def _traced(
+        self, tracing: Tracing, message: codec.QueryMessage, record: Record, device: str, now: float
+    ) -> codec.QueryMessage:
+        query = message.query
+        told = {"sluice.query_id": query.id, "sluice.app": query.app, "sluice.device": device}
+        started = min(now, record.timestamp)
+        return replace(message, traceparent=tracing.hop("route", message.traceparent, started, now, told))

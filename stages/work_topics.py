@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from domain.clock import Clock
-from domain.errors import SluiceError
+from domain.errors import InvalidInputError, SluiceError
 from streams.ports import Broker
 from streams.topics import Topics
 
@@ -32,6 +32,16 @@ class WorkTopics:
     def lacking(self, devices: Iterable[str]) -> tuple[str, ...]:
         """Those of ``devices`` that have none, as far as is known. Raises InvalidInputError for what names none."""
         return tuple(sorted(d for d in set(devices) if self._topics.work(d) not in self._there))
+
+    def among(self, devices: Iterable[str]) -> frozenset[str]:
+        """Those of ``devices`` that have one, as far as is known. What names no device has none."""
+        return frozenset(d for d in devices if self._has(d))
+
+    def _has(self, device: str) -> bool:
+        try:
+            return self._topics.work(device) in self._there
+        except InvalidInputError:
+            return False
 
     async def look(self) -> None:
         """Look them up now. A broker that is away leaves what was known."""

@@ -18,9 +18,11 @@ from domain.profile import BatchLatency, Profile
 from domain.query import QueryKey
 from domain.tensor import Tensor, TensorSpec
 from domain.variant import Variant
+from policies.serving.router import RouterCore
 from profiles.catalogue import Catalogue
 from sluice.audit import AuditReport, read_topics
 from sluice.reading import read_results, result_topics
+from sluice.roles.router import router_rules
 from sluice.settings import DeviceSettings, Settings
 from sluice.wiring import System
 from stages.run import Stage, run_stages
@@ -101,6 +103,12 @@ class Running:
     @property
     def producer(self) -> Producer:
         return self.system.producer
+
+    def fresh_router(self, app: str, catalogue: Catalogue | None = None) -> RouterCore:
+        """A core as the running router of ``app`` began, with this ``catalogue``; None: that of the start."""
+        known = self.system.catalogue if catalogue is None else catalogue
+        rules = router_rules(self.system)
+        return RouterCore(known.apps[app], catalogue=known, devices=self.system.devices, rules=rules)
 
     async def ask(
         self,

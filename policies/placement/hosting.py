@@ -5,11 +5,14 @@ answered by the next. A slice loads and hosts for whatever is answered within th
 in larger batches; rules that must not do that keep the limit themselves.
 """
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 from domain.device import WHOLE, Device, Slice, profile_type
 from domain.events import Hosted, HostedOn
-from domain.plan import Placement
+from domain.plan import Placement, Plan
 from domain.profile import Profile, Quantile
-from profiles.catalogue import Catalogue
+from profiles.catalogue import Catalogue, KnownCatalogue
 
 
 def profile_on(catalogue: Catalogue, device: Device, part: str, variant: str) -> Profile:
@@ -52,3 +55,42 @@ def hosted_on(
             continue
         hosted.append(hosted_variant(catalogue, profile, placement.max_batch, quantile, burst=burst))
     return HostedOn(placement.device, placement.slice, tuple(hosted))
+
+
+class Hosting:
+    """What slices run of each plan, by the devices and variants that are known. It learns of both, and forgets none."""
+
+    __slots__ = ("_devices", "_quantile", "catalogue")
+
+    def __init__(self, catalogue: Catalogue, devices: Iterable[Device], quantile: Quantile) -> None:
+        self.catalogue = KnownCatalogue(catalogue)
+        self._devices = {device.name: device for device in devices}
+        self._quantile = quantile
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """As they are cut now."""
+        return tuple(self._devices.values())
+
+    def cut(self, device: str, slices: tuple[Slice, ...]) -> bool:
+        """``device`` states its slices, () where it cannot be cut; whether they are others than was known."""
+        known = self._devices.get(device)
+        if known is None or not slices or known.slices == slices:
+            return False
+        self._devices[device] = replace(known, slices=slices)
+        return True
+
+    def of(self, app: str, plan: Plan, *, burst: bool = False) -> tuple[HostedOn, ...]:
+        """What ``plan`` has each slice run of ``app``; ``burst``: in batches as large as the SLO bears."""
+        cut = plan.geometries
+        return tuple(
+            hosted_on(
+                self.catalogue,
+                replace(device, slices=cut[device.name]) if device.name in cut else device,
+                placed,
+                self._quantile,
+                burst=burst,
+            )
+            for placed in plan.of_app(app)
+            if (device := self._devices.get(placed.device)) is not None
+        )

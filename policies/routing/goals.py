@@ -1,4 +1,4 @@
-"""Lets a query's own goals narrow what the plan offers it; queries without any are routed as they would be.
+"""Routes queries that ask something of their own (goals) within what the plan offers; those without go by other rules.
 
 Rules. A query that names a model goes to slices that host it and nothing else for the app; one that asks for accuracy
 or cost, to slices all of whose variants meet that, since the slice chooses among them. Of these the one that would be
@@ -8,18 +8,19 @@ made for single queries. Where variants are loaded on demand, ``wanted`` says wh
 Queries without goals count in the estimates only by what slices report.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
+from typing import assert_never
 
 from domain.actions import Drop, RoutingAction, Send
 from domain.events import Arrived, DeviceReported, PlanActivated, RoutingEvent
 from domain.outcome import Reason
 from domain.query import Goal, Query
-from policies.protocols import RoutingPolicy
 from policies.routing.backlog import Backlog
 from policies.routing.packing import fullest
 from policies.selection.goals import GoalVariant
+
+_NONE = Goal()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,41 +41,39 @@ class _Slice:
 
 
 class GoalRouting:
-    """Before ``behind``. ``costs``: variant -> cost, in the unit that queries name theirs in.
+    """Routes queries with goals of one app. ``costs``: variant -> cost, in the unit that queries name theirs in.
 
-    ``known``: what is registered, by app, for those that have it loaded on demand. Both may grow. ``packing``: of
-    slices that meet the goals the fullest that is in time is taken, not the first to be done.
+    ``known``: what is registered, for those that have it loaded on demand. ``packing``: of slices that meet the goals
+    the fullest that is in time is taken, not the first to be done.
     """
 
-    __slots__ = ("_behind", "_costs", "_known", "_packing", "_places", "_slices", "name")
+    __slots__ = ("_costs", "_known", "_packing", "_places", "_slices")
 
-    def __init__(
-        self,
-        behind: RoutingPolicy,
-        costs: Mapping[str, float],
-        known: Mapping[str, tuple[GoalVariant, ...]] = MappingProxyType({}),
-        *,
-        packing: bool = False,
-    ) -> None:
-        self.name = behind.name
-        self._behind = behind
-        self._costs = costs
-        self._known = known
+    def __init__(self, costs: Mapping[str, float], known: Sequence[GoalVariant] = (), *, packing: bool = False) -> None:
+        self.registered(costs, known)
         self._packing = packing
         self._slices: list[_Slice] = []
         self._places: dict[tuple[str, str], _Slice] = {}
 
+    def registered(self, costs: Mapping[str, float], known: Sequence[GoalVariant]) -> None:
+        """These are the costs, and the variants, from now on."""
+        self._costs = costs
+        self._known = known
+
     def handle(self, event: RoutingEvent, now: float) -> list[RoutingAction]:
         """Decide."""
-        if isinstance(event, Arrived) and event.query.goal is not None:
-            return [self._route(event.query, event.query.goal, now)]
-        if isinstance(event, PlanActivated):
-            self._follow(event, now)
-        elif isinstance(event, DeviceReported):
-            found = self._places.get((event.device, event.slice))
-            if found is not None:
-                found.backlog.report(event.queued, event.busy_for, now)
-        return list(self._behind.handle(event, now))
+        match event:
+            case Arrived(query):
+                return [self._route(query, query.goal or _NONE, now)]
+            case PlanActivated():
+                self._follow(event, now)
+            case DeviceReported():
+                found = self._places.get((event.device, event.slice))
+                if found is not None:
+                    found.backlog.report(event.queued, event.busy_for, now)
+            case _:
+                assert_never(event)
+        return []
 
     def wanted(self, query: Query) -> str | None:
         """Of what nothing runs and would do, the variant that is loaded and has run soonest; None where none would."""
@@ -83,7 +82,7 @@ class GoalRouting:
             return None
         able = [
             v
-            for v in self._known.get(query.app, ())
+            for v in self._known
             if goal.model in {None, v.name}
             and v.accuracy >= (goal.accuracy or 0.0)
             and (goal.cost is None or v.cost <= goal.cost)

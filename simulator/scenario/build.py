@@ -23,10 +23,10 @@ from planner.registry import planner
 from policies.admission.registry import admission
 from policies.batching.registry import STATIONS, batching
 from policies.placement.staging import Staging
-from policies.routing.activation import Activation
 from policies.routing.registry import routing
 from policies.selection.fixed import ModelSwitching, PublishedModelSwitching
 from policies.selection.table import TableSelection
+from policies.serving.router import RouterRules
 from profiles.catalogue import Catalogue
 from profiles.folder import load_catalogue
 from profiles.proteus_csv import DEVICE_TYPES, load_proteus
@@ -80,14 +80,14 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
         ),
         make_station=lambda: STATIONS[policies.turns](make_batching),
         make_staging=lambda device, part: Staging(device, part, catalogue, quantile=scenario.planner.quantile),
-        make_routing=routing(policies.routing.name, **policies.routing.options),
-        make_activation=Activation,
+        routers=RouterRules(
+            make_policy=routing(policies.routing.name, **policies.routing.options), quantile=scenario.planner.quantile
+        ),
         make_admission=make_admission,
         lengths={
             name: spec.lengths for name, spec in (scenario.apps or {}).items() if spec is not None and spec.lengths
         },
         batching=policies.batching.name,
-        quantile=scenario.planner.quantile,
         service=simulation.service,
         slow_probability=simulation.slow_batches.probability,
         slow_factor=simulation.slow_batches.factor,

@@ -10,8 +10,7 @@ from aiohttp import ClientSession
 
 from domain.app import Promise, WeaklyHard
 from domain.outcome import Outcome, OutcomeKind, Reason
-from policies.routing.registry import routing
-from policies.routing.streams import StreamRouting
+from policies.serving.router import RouterEvent
 from profiles.catalogue import Catalogue
 from sluice.registry_topic import publish_catalogue
 from stages.eventlog import replay
@@ -143,9 +142,11 @@ async def test_promises_of_an_app_registered_while_everything_runs_are_kept_and_
         report = await run.audit()
         assert not report.lost and not report.promises_broken, report.examples
         folder = run.system.run_folder / "decisions"
-    assert sorted(file.name for file in folder.glob("router-late*")) == ["router-late.2.jsonl", "router-late.jsonl"]
-    assert replay(folder / "router-late.jsonl", StreamRouting("late").handle) == []
-    assert replay(folder / "router-late.2.jsonl", routing("weighted")("late").handle) == []
+    router = run.fresh_router("late", promised("late", toy_catalogue(("late",))))
+    assert replay(folder / "router-late.jsonl", router.handle, RouterEvent) == []
+    assert router.policy.name == "weighted"
+    other = run.fresh_router("late", toy_catalogue(("late",)))
+    assert replay(folder / "router-late.jsonl", other.handle, RouterEvent)
 
 
 async def until_promised(run: Running, promise: Promise | None) -> Outcome:

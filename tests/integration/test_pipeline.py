@@ -15,7 +15,7 @@ from domain.tensor import Tensor
 from executors.emulated import EmulatedExecutor
 from policies.batching.registry import batching
 from policies.batching.station import Station
-from policies.routing.registry import routing
+from policies.serving.router import RouterEvent
 from sluice.wiring import System
 from stages.eventlog import read_steps, replay
 from stages.sink import OutcomeStore
@@ -127,8 +127,8 @@ async def test_a_recorded_run_replays_to_identical_actions(system: Running) -> N
     system.system.close()
     folder = system.system.run_folder / "decisions"
     router = folder / "router-toy.jsonl"
-    assert len(list(read_steps(router))) > 80
-    assert replay(router, routing("weighted")("toy").handle) == []
+    assert len(list(read_steps(router, RouterEvent))) > 80
+    assert replay(router, system.fresh_router("toy").handle, RouterEvent) == []
     stations = sorted(folder.glob("worker-*.jsonl"))
     assert len(stations) == 2
     name = system.system.settings.worker.batching
@@ -151,7 +151,7 @@ async def test_a_changed_log_does_not_replay(system: Running) -> None:
         lines[changed[3]].replace('"device":"d0"', '"device":"dx"').replace('"device":"d1"', '"device":"dx"')
     )
     log.write_text("\n".join(lines))
-    assert len(replay(log, routing("weighted")("toy").handle)) == 1
+    assert len(replay(log, system.fresh_router("toy").handle, RouterEvent)) == 1
 
 
 async def test_the_sink_keeps_outcomes_that_can_be_found(system: Running) -> None:

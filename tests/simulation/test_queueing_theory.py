@@ -9,6 +9,7 @@ import pytest
 from domain.actions import Run, Send
 from domain.events import Arrived, Finished, HostingChanged, PlanActivated
 from domain.query import Query
+from policies.serving.router import RouterRules
 from tests.simulation.worlds import Waits, interval, one_app, poisson, simulate, world
 
 _RUNS = range(8)
@@ -104,7 +105,7 @@ def test_servers_with_one_queue_wait_as_m_m_c(servers: int, load: float) -> None
         names = iter(f"d{i}" for i in range(servers))
         system = replace(
             world(one_app([service]), servers),
-            make_routing=lambda app, pool=pool, free=free: _CentralRouting(pool, free),
+            routers=RouterRules(make_policy=lambda app, pool=pool, free=free: _CentralRouting(pool, free)),
             make_station=lambda pool=pool, free=free, names=names: _PooledStation(pool, free, next(names)),
             service="exponential",
         )
@@ -124,7 +125,7 @@ def test_a_shared_processor_serves_as_m_g_1_ps() -> None:
         waits = Waits(after=20.0)
         system = world(one_app([service]), slices=24, shared_types=frozenset({"cpu"}))
         free = {p.name for p in system.devices[0].slices}
-        system = replace(system, make_routing=lambda app, free=free: _AnyFree(free))
+        system = replace(system, routers=RouterRules(make_policy=lambda app, free=free: _AnyFree(free)))
         simulate(system, poisson(load / service, 150.0, seed), seed, waits, _Frees(free))
         means.append(waits.mean_time)
     low, high = interval(means)

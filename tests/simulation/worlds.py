@@ -14,8 +14,8 @@ from domain.variant import Variant
 from policies.batching.registry import batching
 from policies.batching.station import Station
 from policies.placement.staging import Staging
-from policies.routing.activation import Activation
 from policies.routing.registry import routing
+from policies.serving.router import RouterRules
 from profiles.catalogue import Catalogue
 from simulator.arrivals import Rates, SampledArrivals, zipf_shares
 from simulator.control import FixedPlan
@@ -49,8 +49,7 @@ def world(
         make_control=lambda: FixedPlan(Plan(epoch=Epoch(1, 1), created=0.0, placements=placed)),
         make_station=lambda: Station(make_policy),
         make_staging=lambda d, s: Staging(d, s, catalogue),
-        make_routing=routing("weighted"),
-        make_activation=Activation,
+        routers=RouterRules(make_policy=routing("weighted")),
         batching=policy,
     )
     return replace(base, **more)

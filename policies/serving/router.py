@@ -1,0 +1,338 @@
+"""The router of one app: which device answers each query, when a plan is followed, what waits and what ends here.
+
+Rules.
+- Routes by the newest plan whose capacity is ready (``policies.routing.activation``); the routing policy names the
+  device, that for goals where a query has some. Streams that were promised something are routed by stream.
+- A plan is followed once every device that it gives the app is known to have a work topic. Of the others it is asked
+  (``LookUp``); a plan that names one without was written by a stranger and is ignored.
+- Until a plan that speaks of the app is in force (it may have been registered just now), queries are held, as is one
+  that nothing hosted can answer while the variant that could is asked for, once in ``ASK_AGAIN`` seconds.
+- What is held is routed in its order when a plan takes force, and expires at its deadline.
+- A query that comes past its deadline ends here. Not so one of an app with a promise: it goes on to the worker, where
+  its stream's misses are counted. What must be missed here all the same (no capacity, no plan) is announced first.
+
+Illegal: a query that is held already. Records of control topics may come in any order and more than once.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from math import inf
+from typing import assert_never
+
+from domain.actions import Activate, Announce, Drop, End, RoutingAction, Send, TellTurns, WakeAt
+from domain.app import App, QueryClass
+from domain.device import Device
+from domain.errors import IllegalEventError
+from domain.events import (
+    ActivationEvent,
+    Arrived,
+    DeviceReported,
+    DeviceSeen,
+    PlanAcknowledged,
+    PlanActivated,
+    PlanPublished,
+    Registered,
+    RoutingEvent,
+    Woke,
+)
+from domain.outcome import OutcomeKind, Reason
+from domain.plan import Epoch, Plan
+from domain.profile import Quantile
+from domain.query import Query
+from policies.placement.hosting import Hosting
+from policies.protocols import RoutingPolicy
+from policies.routing.activation import Activation
+from policies.routing.goals import GoalRouting
+from policies.routing.streams import StreamRouting
+from policies.selection.deployment import goal_variants, highest_costs
+from policies.selection.goals import GoalVariant
+from profiles.catalogue import Catalogue
+
+ASK_AGAIN = 1.0
+"""Seconds after which a variant that is still missing is asked for again."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookedUp:
+    """Of the devices that were asked for, these have a work topic."""
+
+    devices: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class TooLarge:
+    """The record of ``query`` is too large for the work topic that it was sent to."""
+
+    query: Query
+    problem: str
+
+
+_News = DeviceReported | DeviceSeen | LookedUp | PlanAcknowledged | PlanPublished | Registered | TooLarge | Woke
+RouterEvent = Arrived | _News
+
+
+@dataclass(frozen=True, slots=True)
+class LookUp:
+    """Find out which of these devices have a work topic; answer with LookedUp."""
+
+    devices: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Ignore:
+    """The plan of ``epoch`` is not followed: these devices of it have no work topic."""
+
+    epoch: Epoch
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """Have ``variant`` loaded: a query of the app can be answered by nothing else."""
+
+    variant: str
+
+
+RouterAction = Activate | Announce | End | Ignore | LookUp | Send | TellTurns | WakeAt | Want
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterRules:
+    """How apps are routed. ``make_policy``: of apps without a promise, by name.
+
+    ``quantile``: of the latencies that are counted on. ``packing``: of queries with goals. ``on_demand``: variants are
+    loaded when a query can be answered by nothing else.
+    """
+
+    make_policy: Callable[[str], RoutingPolicy]
+    quantile: Quantile = "p95"
+    packing: bool = False
+    on_demand: bool = False
+
+
+class RouterCore:
+    """Router of ``app``, as first registered with ``catalogue``. ``devices``: all that plans may name."""
+
+    __slots__ = (
+        "_activation",
+        "_asked",
+        "_catalogue",
+        "_due",
+        "_goals",
+        "_held",
+        "_holds",
+        "_hosting",
+        "_plan",
+        "_planned",
+        "_policy",
+        "_proven",
+        "_rules",
+        "_safe_mode",
+        "_story",
+        "_unproven",
+        "app",
+    )
+
+    def __init__(self, app: App, *, catalogue: Catalogue, devices: Iterable[Device], rules: RouterRules) -> None:
+        self.app = app
+        self._rules = rules
+        self._catalogue = catalogue.only({app.name})
+        self._hosting = Hosting(self._catalogue, devices, rules.quantile)
+        self._activation = Activation(app.name)
+        self._plan: Plan | None = None
+        self._planned = False
+        self._held: dict[Query, None] = {}
+        self._holds = 0
+        self._due: list[tuple[float, int, Query]] = []
+        self._asked: dict[str, float] = {}
+        self._proven: set[str] = set()
+        self._unproven: list[Plan] = []
+        self._safe_mode = False
+        self._story: deque[str] = deque(maxlen=8)
+        self._choose_policy()
+
+    @property
+    def policy(self) -> RoutingPolicy:
+        """What chooses devices, of queries without goals."""
+        return self._policy
+
+    @property
+    def held(self) -> int:
+        """Queries that wait here."""
+        return len(self._held)
+
+    def handle(self, event: RouterEvent, now: float) -> Sequence[RouterAction]:
+        """Decide. Raises IllegalEventError for a query that is held."""
+        if not isinstance(event, Arrived):
+            return self._heard(event, now)
+        query = event.query
+        if not self._planned or (query.deadline <= now and self._goals is not None) or query in self._held:
+            return self._unroutable(query, now)
+        policy = self._policy if query.goal is None or self._goals is None else self._goals
+        decided = policy.handle(event, now)
+        if type(decided[0]) is Send:
+            return decided  # type: ignore[return-value]  # a query that is sent is not dropped
+        return self._dropped(decided, now)
+
+    def _heard(self, event: _News, now: float) -> Sequence[RouterAction]:
+        if isinstance(event, DeviceReported):
+            self._tell(event, now)
+            return ()
+        self._story.append(f"{now:.6f} {type(event).__name__}")
+        match event:
+            case PlanPublished(plan):
+                return self._published(plan, now)
+            case PlanAcknowledged():
+                return self._follow(event, now)
+            case Woke():
+                return [*self._follow(event, now), *self._expired(now)]
+            case DeviceSeen():
+                if self._hosting.cut(event.device, event.slices):
+                    self._host_anew(now)
+                return ()
+            case LookedUp(devices):
+                return self._looked_up(devices, now)
+            case Registered():
+                self._registered(event, now)
+                return ()
+            case TooLarge(query, problem):
+                return self._end(query, OutcomeKind.FAILED, Reason.TOO_LARGE, problem)
+            case _:
+                assert_never(event)
+
+    # -- queries
+
+    def _unroutable(self, query: Query, now: float) -> Sequence[RouterAction]:
+        if query in self._held:
+            raise IllegalEventError(f"query {query.id} comes again at {now}, and is held", tuple(self._story))
+        if query.deadline <= now:
+            return self._end(query, OutcomeKind.EXPIRED)
+        return self._hold(query)
+
+    def _dropped(self, decided: Sequence[RoutingAction], now: float) -> Sequence[RouterAction]:
+        actions: list[RouterAction] = []
+        for action in decided:
+            if not isinstance(action, Drop):
+                actions.append(action)
+            elif (variant := self._wanted(action)) is None:
+                actions += self._end(action.query, OutcomeKind.DROPPED, action.reason)
+            else:
+                if now - self._asked.get(variant, -inf) >= ASK_AGAIN:
+                    self._asked[variant] = now
+                    actions.append(Want(variant))
+                actions += self._hold(action.query)
+        return actions
+
+    def _wanted(self, drop: Drop) -> str | None:
+        """The variant to be loaded for a query that nothing hosted can answer, where that is done on demand."""
+        if drop.reason is Reason.NO_CAPACITY and self._rules.on_demand and self._goals is not None:
+            return self._goals.wanted(drop.query)
+        return None
+
+    def _hold(self, query: Query) -> Sequence[RouterAction]:
+        self._held[query] = None
+        first = not self._due or query.deadline < self._due[0][0]
+        self._holds += 1
+        heappush(self._due, (query.deadline, self._holds, query))
+        return [WakeAt(query.deadline)] if first else ()
+
+    def _release(self, now: float) -> list[RouterAction]:
+        held, self._held, self._due = self._held, {}, []
+        return [action for query in held for action in self.handle(Arrived(query), now)]
+
+    def _expired(self, now: float) -> list[RouterAction]:
+        actions: list[RouterAction] = []
+        while self._due and self._due[0][0] <= now:
+            query = heappop(self._due)[2]
+            del self._held[query]
+            actions += self._end(query, OutcomeKind.EXPIRED)
+        return [*actions, WakeAt(self._due[0][0])] if self._due else actions
+
+    def _end(
+        self, query: Query, kind: OutcomeKind, reason: Reason | None = None, detail: str | None = None
+    ) -> list[RouterAction]:
+        end = End(query, kind, reason, detail)
+        if self._goals is not None or query.query_class is not QueryClass.STRICT or self._safe_mode:
+            return [end]
+        self._safe_mode = True
+        why = "queries are missed before any worker gets them: no capacity is ready"
+        return [Announce(f"app:{self.app.name}", "safe_mode", why), end]
+
+    # -- plans
+
+    def _published(self, plan: Plan, now: float) -> Sequence[RouterAction]:
+        lacking = {p.device for p in plan.of_app(self.app.name)} - self._proven
+        if not lacking:
+            return self._follow(PlanPublished(plan), now)
+        self._unproven.append(plan)
+        return [LookUp(frozenset(lacking))]
+
+    def _looked_up(self, devices: frozenset[str], now: float) -> Sequence[RouterAction]:
+        self._proven |= devices
+        plans, self._unproven = self._unproven, []
+        actions: list[RouterAction] = []
+        for plan in plans:
+            if lacking := {p.device for p in plan.of_app(self.app.name)} - self._proven:
+                actions.append(Ignore(plan.epoch, tuple(sorted(lacking))))
+            else:
+                actions += self._follow(PlanPublished(plan), now)
+        return actions
+
+    def _follow(self, event: ActivationEvent, now: float) -> list[RouterAction]:
+        actions: list[RouterAction] = []
+        for action in self._activation.handle(event, now):
+            actions.append(action)
+            if isinstance(action, Activate):
+                actions += self._activated(action.plan, now)
+        return actions
+
+    def _activated(self, plan: Plan, now: float) -> list[RouterAction]:
+        self._plan = plan
+        self._host_anew(now)
+        self._planned = self.app.name in plan.demand or bool(plan.of_app(self.app.name))
+        if not self._planned:
+            return []
+        actions: list[RouterAction] = []
+        if self._safe_mode:
+            self._safe_mode = False
+            actions.append(Announce(f"app:{self.app.name}", "promise_kept", "capacity is ready"))
+        return [*actions, *self._release(now)]
+
+    # -- what is known
+
+    def _registered(self, event: Registered, now: float) -> None:
+        """What the plan in force hosts may be known by now, and what was promised may differ."""
+        app = next((app for app in event.apps if app.name == self.app.name), None)
+        if app is None:
+            return
+        changed, self.app = app.promise.active is not self.app.promise.active, app
+        self._catalogue = Catalogue.of(event.apps, event.variants, event.profiles).only({app.name})
+        self._hosting.catalogue.add(self._catalogue)
+        if changed:
+            self._choose_policy()
+        elif self._goals is not None:
+            self._goals.registered(*self._goal_variants())
+        self._host_anew(now)
+
+    def _choose_policy(self) -> None:
+        name, promised = self.app.name, self.app.promise.active
+        self._policy = StreamRouting(name) if promised else self._rules.make_policy(name)
+        self._goals = None if promised else GoalRouting(*self._goal_variants(), packing=self._rules.packing)
+        """None: by streams."""
+
+    def _goal_variants(self) -> tuple[Mapping[str, float], Sequence[GoalVariant]]:
+        """Costs of all that may still run, and what is served."""
+        devices = self._hosting.devices
+        found = goal_variants(self._catalogue, devices)
+        return highest_costs(self._hosting.catalogue, devices), found.get(self.app.name, ())
+
+    def _host_anew(self, now: float) -> None:
+        if self._plan is not None:
+            self._tell(PlanActivated(self._plan, self._hosting.of(self.app.name, self._plan)), now)
+
+    def _tell(self, event: RoutingEvent, now: float) -> None:
+        self._policy.handle(event, now)
+        if self._goals is not None:
+            self._goals.handle(event, now)
