@@ -21,9 +21,9 @@ import matplotlib as mpl
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from simulator.experiment import mean_and_half_width, run_once
-from simulator.report.charts import STYLE
-from simulator.scenario import overridden, read_scenario, scenario_of
+from sluicegate.simulator.report.charts import STYLE
+from sluicegate.simulator.scenario import overridden, read_scenario, scenario_of
+from sluicegate.simulator.scenario.experiment import mean_and_half_width, run_once
 
 SCENARIO = Path(__file__).resolve().parents[1] / "examples" / "scenarios" / "small.yaml"
 WAVE_S = 150.0

@@ -36,12 +36,12 @@ from typing import Any
 
 import numpy as np
 
-from domain.events import Hosted
-from domain.profile import LatencyCurve
-from domain.query import Query
-from policies.batching.registry import batching
-from policies.batching.station import Station
-from policies.batching.trial import ON_TIME, Trial, try_alone
+from sluicegate.domain.events import Hosted
+from sluicegate.domain.models.profile import LatencyCurve
+from sluicegate.domain.query import Query
+from sluicegate.policies.batching.registry import batching
+from sluicegate.policies.batching.trial import ON_TIME, Trial, try_alone
+from sluicegate.policies.serving.slice_scheduler import Station
 
 CURVES: dict[str, Callable[[int], float]] = {
     "flat": lambda _: 0.010,

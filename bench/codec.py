@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from domain.app import App
-from domain.outcome import Outcome, OutcomeKind
-from domain.plan import Epoch
-from domain.tensor import Tensor, TensorSpec
-from streams import codec
-from streams.memory import MemoryBroker
-from streams.ports import Record, TopicPartition, TopicSpec
+from sluicegate.domain.models.app import App
+from sluicegate.domain.models.tensor import Tensor, TensorSpec
+from sluicegate.domain.outcome import Outcome, OutcomeKind
+from sluicegate.domain.plan import Epoch
+from sluicegate.streams.memory.broker import MemoryBroker
+from sluicegate.streams.ports import Record, TopicPartition, TopicSpec
+from sluicegate.streams.records import codec
 
 NOW = 1_800_000_000.0
 ROUNDS = 5

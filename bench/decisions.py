@@ -12,12 +12,12 @@ from time import process_time as clock
 
 import numpy as np
 
-from domain.actions import Run, StationAction
-from domain.events import Arrived, Finished, Hosted, HostingChanged
-from domain.profile import LatencyCurve, LengthCurves
-from domain.query import Query
-from policies.batching.registry import BATCHING, batching
-from policies.batching.station import Station
+from sluicegate.domain.actions import Run, StationAction
+from sluicegate.domain.events import Arrived, Finished, Hosted, HostingChanged
+from sluicegate.domain.models.profile import LatencyCurve, LengthCurves
+from sluicegate.domain.query import Query
+from sluicegate.policies.batching.registry import BATCHING, batching
+from sluicegate.policies.serving.slice_scheduler import Station
 
 CURVE = LatencyCurve(tuple(0.009 + 0.001 * b for b in range(1, 42)))
 LONGEST = 80

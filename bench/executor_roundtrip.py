@@ -20,18 +20,18 @@ from typing import Any
 
 import numpy as np
 
-from domain.app import App
-from domain.tensor import Tensor, split_rows
-from executors.arrays import NUMPY_TYPES
-from executors.measure import random_rows
-from executors.onnx import OnnxExecutor
-from executors.prepare import machine
-from executors.runtime import Runtime
-from executors.sessions import Sessions
-from profiles.catalogue import Catalogue
-from profiles.demo import digits
-from profiles.demo.build import BuiltModel, build
-from profiles.folder import save_catalogue
+from sluicegate.domain.models.app import App
+from sluicegate.domain.models.tensor import Tensor, split_rows
+from sluicegate.executors.demo_catalogue import machine
+from sluicegate.executors.dtypes import NUMPY_TYPES
+from sluicegate.executors.onnx.executor import OnnxExecutor
+from sluicegate.executors.onnx.runtime_options import Runtime
+from sluicegate.executors.onnx.sessions import Sessions
+from sluicegate.executors.profile_runner import random_rows
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
+from sluicegate.profiles.demo import digits
+from sluicegate.profiles.demo.build_models import BuiltModel, build
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 MODELS = ("lin784", "conv128")

@@ -23,9 +23,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from simulator.experiment import run_once
-from simulator.scenario import overridden, read_scenario
-from sluice.fidelity import at_load, fidelity
+from sluicegate.simulator.scenario import overridden, read_scenario
+from sluicegate.simulator.scenario.experiment import run_once
+from sluicegate.sluice.offline.live_vs_simulated import at_load, fidelity
 
 SCENARIO = Path(__file__).resolve().parents[1] / "examples" / "scenarios" / "small.yaml"
 ASKED: dict[str, dict[str, Any]] = {

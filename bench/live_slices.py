@@ -29,17 +29,18 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from domain.outcome import Outcome
-from domain.plan import Plan
-from domain.tensor import Tensor
-from profiles.folder import load_catalogue
-from sluice.audit import read_topics
-from sluice.reading import read_results, result_topics
-from sluice.settings import Settings, load
-from sluice.wiring import System
-from stages.run import run_stages
-from streams import codec, connect, control
-from streams.ports import TopicPartition
+from sluicegate.domain.models.tensor import Tensor
+from sluicegate.domain.outcome import Outcome
+from sluicegate.domain.plan import Plan
+from sluicegate.profiles.catalogue.catalogue_folder import load_catalogue
+from sluicegate.sluice.audit.result_log import read_results, result_topics
+from sluicegate.sluice.audit.topic_audit import read_topics
+from sluicegate.sluice.settings.settings import Settings, load
+from sluicegate.sluice.system.system import System
+from sluicegate.stages.runtime.supervisor import run_stages
+from sluicegate.streams import connect
+from sluicegate.streams.ports import TopicPartition
+from sluicegate.streams.records import codec, control
 
 ROLES = ("admission", "router", "worker", "planner", "sink")
 CATALOGUE = Path(__file__).resolve().parents[1] / "examples" / "gpus"

@@ -13,10 +13,10 @@ import time
 
 import numpy as np
 
-from planner.scaling.fleet import Asked, Fleet, ScalingVariant
-from planner.scaling.greedy import GreedyScaling
-from planner.scaling.program import scale_exactly
 from reproduce.infaas.worlds import TABLE_2
+from sluicegate.planner.model_less.greedy_scaling import GreedyScaling
+from sluicegate.planner.model_less.integer_program import scale_exactly
+from sluicegate.planner.model_less.scaling_problem import Asked, Fleet, ScalingVariant
 
 INSTANCES = 200
 

@@ -30,24 +30,25 @@ import orjson
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from domain.actions import Announce
-from domain.app import App
-from domain.errors import InvalidInputError
-from domain.events import DemandCounted, DeviceSeen, LatencyMeasured, PlanAcknowledged, TurnsTold
-from domain.instance import Instance
-from domain.lease import Lease
-from domain.outcome import Outcome, OutcomeKind
-from domain.plan import Epoch, Placement, Plan
-from domain.tensor import Tensor, TensorSpec
-from policies.admission.deadline import DeadlineAdmission
-from stages.admission import AdmissionStage
-from stages.clock import SystemClock
-from stages.dedupe import DedupeWindow
-from streams import codec, connect, control
-from streams.demand_windows import decode_windows, encode_windows
-from streams.instances import decode_instance, encode_instance
-from streams.ports import Headers, Letter, Record
-from streams.topics import Topics
+from sluicegate.domain.actions import Announce
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.events import DemandCounted, DeviceSeen, LatencyMeasured, PlanAcknowledged, TurnsTold
+from sluicegate.domain.fleet.instance import Instance
+from sluicegate.domain.lease import Lease
+from sluicegate.domain.models.app import App
+from sluicegate.domain.models.tensor import Tensor, TensorSpec
+from sluicegate.domain.outcome import Outcome, OutcomeKind
+from sluicegate.domain.plan import Epoch, Placement, Plan
+from sluicegate.policies.admission.deadline_feasibility import DeadlineAdmission
+from sluicegate.stages.admission import AdmissionStage
+from sluicegate.stages.runtime.dedupe import DedupeWindow
+from sluicegate.stages.runtime.system_clock import SystemClock
+from sluicegate.streams import connect
+from sluicegate.streams.ports import Headers, Letter, Record
+from sluicegate.streams.records import codec, control
+from sluicegate.streams.records.demand_windows import decode_windows, encode_windows
+from sluicegate.streams.records.instances import decode_instance, encode_instance
+from sluicegate.streams.topics import Topics
 
 FLAT_MIB = 48.0
 APP = App(
@@ -258,7 +259,7 @@ class Door:
     def __init__(self, dedupe_entries: int = 50_000) -> None:
         broker = connect("memory://")
         self._ends = _Ends()
-        log = logging.getLogger("stages.admission")
+        log = logging.getLogger("sluicegate.stages.admission")
         log.addHandler(self._ends)
         log.propagate = False
         self.letters: list[Letter] = []

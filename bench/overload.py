@@ -32,20 +32,21 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from domain.app import App
-from domain.outcome import Outcome
-from domain.profile import BatchLatency, Profile
-from domain.tensor import Tensor, TensorSpec
-from domain.variant import Variant
-from profiles.catalogue import Catalogue
-from sluice.audit import AuditReport, read_topics
-from sluice.reading import read_results, result_topics
-from sluice.settings import DeviceSettings, Settings
-from sluice.wiring import System
-from stages.outbox import Outbox
-from stages.run import run_stages
-from streams import codec, connect, control
-from streams.ports import TopicPartition
+from sluicegate.domain.models.app import App
+from sluicegate.domain.models.profile import BatchLatency, Profile
+from sluicegate.domain.models.tensor import Tensor, TensorSpec
+from sluicegate.domain.models.variant import Variant
+from sluicegate.domain.outcome import Outcome
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.sluice.audit.result_log import read_results, result_topics
+from sluicegate.sluice.audit.topic_audit import AuditReport, read_topics
+from sluicegate.sluice.settings.settings import DeviceSettings, Settings
+from sluicegate.sluice.system.system import System
+from sluicegate.stages.runtime.outbox import Outbox
+from sluicegate.stages.runtime.supervisor import run_stages
+from sluicegate.streams import connect
+from sluicegate.streams.ports import TopicPartition
+from sluicegate.streams.records import codec, control
 
 OUT = Path("reports/bench")
 ROLES = ("admission", "router", "worker", "planner")

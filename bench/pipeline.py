@@ -28,22 +28,23 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from domain.app import App
-from domain.errors import ConfigurationError
-from domain.profile import BatchLatency, Profile
-from domain.tensor import Tensor, TensorSpec
-from domain.variant import Variant
-from profiles.catalogue import Catalogue
-from profiles.folder import save_catalogue
-from sluice.audit import read_topics
-from sluice.reading import read_results, result_topics
-from sluice.settings import DeviceSettings, Settings, load
-from sluice.wiring import System
-from stages.run import run_stages
-from streams import codec, connect
-from streams.local_broker import LocalBroker
-from streams.ports import Broker, Producer, TopicPartition
-from streams.topics import Topics
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.models.app import App
+from sluicegate.domain.models.profile import BatchLatency, Profile
+from sluicegate.domain.models.tensor import Tensor, TensorSpec
+from sluicegate.domain.models.variant import Variant
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
+from sluicegate.sluice.audit.result_log import read_results, result_topics
+from sluicegate.sluice.audit.topic_audit import read_topics
+from sluicegate.sluice.settings.settings import DeviceSettings, Settings, load
+from sluicegate.sluice.system.system import System
+from sluicegate.stages.runtime.supervisor import run_stages
+from sluicegate.streams import connect
+from sluicegate.streams.local_kafka.broker import LocalBroker
+from sluicegate.streams.ports import Broker, Producer, TopicPartition
+from sluicegate.streams.records import codec
+from sluicegate.streams.topics import Topics
 
 ROLES = ("admission", "router", "worker", "planner")
 PIXELS = 784
@@ -135,7 +136,7 @@ async def system(url: str, folder: Path, apart: bool) -> Any:
             await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "sluice.main",
+                "sluicegate.sluice.main",
                 "up",
                 *arguments,
                 "--settings",

@@ -29,24 +29,24 @@ import matplotlib as mpl
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 
-from domain.app import App
-from domain.device import Device
-from domain.plan import Placement
-from domain.profile import BatchLatency, Profile
-from domain.variant import Variant
-from planner.allocation import chain
-from planner.allocation.assignment import assign
-from planner.allocation.columns import build
-from planner.allocation.linear import Matrix
-from planner.allocation.pipeline import AllocationPlanner
-from planner.allocation.program import PoolKey
-from planner.allocation.solving import Limits
-from planner.allocation.units import group_units
-from planner.baselines.per_device import PerDevicePlanner
-from planner.capacity import throughput
-from planner.problem import Allocation, AppDemand, Problem
-from profiles.catalogue import Catalogue
-from profiles.proteus_csv import load_proteus
+from sluicegate.domain.fleet.device import Device
+from sluicegate.domain.models.app import App
+from sluicegate.domain.models.profile import BatchLatency, Profile
+from sluicegate.domain.models.variant import Variant
+from sluicegate.domain.plan import Placement
+from sluicegate.planner.allocation import goal_chain
+from sluicegate.planner.allocation.assignment import assign
+from sluicegate.planner.allocation.columns import build
+from sluicegate.planner.allocation.linear import Matrix
+from sluicegate.planner.allocation.pipeline import AllocationPlanner
+from sluicegate.planner.allocation.program import PoolKey
+from sluicegate.planner.allocation.solver_types import Limits
+from sluicegate.planner.allocation.units import group_units
+from sluicegate.planner.baselines.per_device import PerDevicePlanner
+from sluicegate.planner.problems.problem import Allocation, AppDemand, Problem
+from sluicegate.planner.problems.throughput import throughput
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.formats.proteus_csv import load_proteus
 
 CLUSTER = (("cpu", 20), ("ampere", 10), ("pascal", 10))
 BATCHES = (1, 2, 4, 8, 16)
@@ -301,7 +301,7 @@ def _serves_less(problem: Problem, answer: Allocation) -> bool:
     program = build(problem, counts_of(problem), {})
     hosted = Counter(kind for kind, _ in _held(problem, answer.placements))
     left = np.array([max(0, n - hosted[k.type]) for k, n in zip(program.pools, program.counts, strict=True)])
-    relaxed = chain.run(Matrix(program, counts=left), program).solved
+    relaxed = goal_chain.run(Matrix(program, counts=left), program).solved
     least = float(relaxed.served[program.served_somewhere].min())
     return min(answer.served.values()) < least - 1e-3
 

@@ -20,9 +20,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from planner.selection.generate import candidates, generate
-from planner.selection.model import Candidate, SelectionModel, pareto_front
-from profiles.ramsis_json import DEVICE_TYPE, load_ramsis
+from sluicegate.planner.mdp.generate_table import candidates, generate
+from sluicegate.planner.mdp.mdp_model import Candidate, SelectionModel, pareto_front
+from sluicegate.profiles.formats.ramsis_json import DEVICE_TYPE, load_ramsis
 
 PAPER_S = {
     "model-based bins, variable batches": 3694.0,

@@ -25,20 +25,21 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from domain.tensor import Tensor
-from planner.selection.generate import candidates
-from planner.selection.library import peak_rate
-from planner.selection.model import SelectionModel, pareto_front
-from planner.tables.watch import held
-from profiles.catalogue import Catalogue
-from sluice.catalogue import open_catalogue
-from sluice.reading import read_results
-from sluice.settings import load
-from sluice.table_check import counted, published
-from sluice.wiring import System
-from stages.run import run_stages
-from streams import codec, connect, control
-from streams.ports import TopicPartition
+from sluicegate.domain.models.tensor import Tensor
+from sluicegate.planner.mdp.generate_table import candidates
+from sluicegate.planner.mdp.mdp_model import SelectionModel, pareto_front
+from sluicegate.planner.policy_tables.promise_monitor import held
+from sluicegate.planner.policy_tables.table_library import peak_rate
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.sluice.audit.result_log import read_results
+from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
+from sluicegate.sluice.offline.table_check import counted, published
+from sluicegate.sluice.settings.settings import load
+from sluicegate.sluice.system.system import System
+from sluicegate.stages.runtime.supervisor import run_stages
+from sluicegate.streams import connect
+from sluicegate.streams.ports import TopicPartition
+from sluicegate.streams.records import codec, control
 
 ROLES = ("admission", "router", "worker", "planner", "sink")
 SETTLE = 2.0

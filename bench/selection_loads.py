@@ -53,7 +53,16 @@ class Row:
 def compare(scenario: Path, qps: float, settings: Sequence[str], seeds: int, jobs: int) -> dict[str, Any]:
     """What ``sluice compare --json`` says. Ends the program with its error where it fails."""
     with TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "sluice.main", "compare", str(scenario), "--json", "--seeds", str(seeds)]
+        command = [
+            sys.executable,
+            "-m",
+            "sluicegate.sluice.main",
+            "compare",
+            str(scenario),
+            "--json",
+            "--seeds",
+            str(seeds),
+        ]
         command += ["--policies", ",".join((OURS, PUBLISHED, FIRST_COME)), "--jobs", str(jobs)]
         command += ["--report", f"{folder}/index.html", "--set", f"load_qps={qps:g}"]
         for setting in settings:

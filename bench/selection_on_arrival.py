@@ -19,8 +19,8 @@ from math import inf
 
 import numpy as np
 
-from domain.query import Goal
-from policies.selection.goals import (
+from sluicegate.domain.query import Goal
+from sluicegate.policies.model_less.infaas_selection import (
     Chosen,
     GoalSelection,
     GoalVariant,

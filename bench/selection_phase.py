@@ -20,10 +20,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from planner.selection.generate import generate
-from planner.selection.library import peak_rate
-from profiles.ramsis_json import DEVICE_TYPE, load_ramsis
-from simulator.selection_study import World, by_tables, poisson
+from sluicegate.planner.mdp.generate_table import generate
+from sluicegate.planner.policy_tables.table_library import peak_rate
+from sluicegate.profiles.formats.ramsis_json import DEVICE_TYPE, load_ramsis
+from sluicegate.simulator.worlds.selection_study import World, by_tables, poisson
 
 WORKERS = (2, 4, 8, 20, 60)
 SHARES = (0.3, 0.6, 0.85)

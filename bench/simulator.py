@@ -28,8 +28,8 @@ CASES: dict[str, tuple[float, float]] = {
 def case(queries: float, qps: float) -> dict[str, Any]:
     """Simulate one case here and now."""
     sys.path.insert(0, str(ROOT))
-    from simulator.experiment import run_once
-    from simulator.scenario import overridden, read_scenario, scenario_of
+    from sluicegate.simulator.scenario import overridden, read_scenario, scenario_of
+    from sluicegate.simulator.scenario.experiment import run_once
 
     document = overridden(
         read_scenario(SCENARIO, {}),

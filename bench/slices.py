@@ -20,17 +20,23 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from domain.app import QueryClass
-from planner.geometry.demand import SliceDemand, slack_left, slice_problem
-from planner.geometry.fleets import sliced
-from planner.geometry.joint import plan_geometry
-from planner.geometry.search import GeometrySettings
-from planner.geometry.tables import GB, parse_geometry, table_of
-from planner.procurement import PER_GPU
-from policies.placement.bandwidth import Colocation, estimate_fbr
-from policies.placement.choice import SliceLoad, ascending, choose_best_effort, choose_strict, strict_first
-from simulator.slices.costs import savings
-from simulator.slices.spec import slice_scenario
+from sluicegate.domain.models.app import QueryClass
+from sluicegate.planner.capacity.procurement import PER_GPU
+from sluicegate.planner.geometry.geometry_demand import SliceDemand, slack_left, slice_problem
+from sluicegate.planner.geometry.geometry_search import GeometrySettings
+from sluicegate.planner.geometry.gpu_pools import sliced
+from sluicegate.planner.geometry.joint_plan import plan_geometry
+from sluicegate.planner.geometry.mig_tables import GB, parse_geometry, table_of
+from sluicegate.policies.placement.bandwidth import Colocation, estimate_fbr
+from sluicegate.policies.placement.slice_choice import (
+    SliceLoad,
+    ascending,
+    choose_best_effort,
+    choose_strict,
+    strict_first,
+)
+from sluicegate.simulator.slices.costs import savings
+from sluicegate.simulator.slices.slices_fields import slice_scenario
 
 SCENARIO = Path(__file__).parents[1] / "examples" / "scenarios" / "protean-wiki.yaml"
 TARGET = Path("reports/bench/slices.json")

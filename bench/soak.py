@@ -37,19 +37,26 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.pipeline import kafka_at
-from domain.app import App, Promise, WeaklyHard
-from domain.profile import BatchLatency, Profile
-from domain.tensor import Tensor, TensorSpec
-from domain.variant import Variant
-from profiles.catalogue import Catalogue
-from profiles.folder import save_catalogue
-from sluice.audit import AuditReport, read_topics
-from sluice.reading import read_results
-from sluice.settings import AdmissionSettings, DeviceSettings, PlannerSettings, Settings, WorkerSettings
-from stages.outbox import Outbox
-from streams import codec, connect, control
-from streams.ports import Broker, TopicPartition
-from streams.topics import Topics
+from sluicegate.domain.models.app import App, Promise, WeaklyHard
+from sluicegate.domain.models.profile import BatchLatency, Profile
+from sluicegate.domain.models.tensor import Tensor, TensorSpec
+from sluicegate.domain.models.variant import Variant
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
+from sluicegate.sluice.audit.result_log import read_results
+from sluicegate.sluice.audit.topic_audit import AuditReport, read_topics
+from sluicegate.sluice.settings.settings import (
+    AdmissionSettings,
+    DeviceSettings,
+    PlannerSettings,
+    Settings,
+    WorkerSettings,
+)
+from sluicegate.stages.runtime.outbox import Outbox
+from sluicegate.streams import connect
+from sluicegate.streams.ports import Broker, TopicPartition
+from sluicegate.streams.records import codec, control
+from sluicegate.streams.topics import Topics
 
 OUT = Path("reports/bench")
 HOUR = 3600.0
@@ -121,7 +128,7 @@ class Fleet:
         """One process of ``sluice up``."""
         with (self.file.parent / f"{name}.log").open("ab") as log:
             self.processes[name] = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "sluice.main", "up", *arguments, "--settings", str(self.file)),
+                *(sys.executable, "-m", "sluicegate.sluice.main", "up", *arguments, "--settings", str(self.file)),
                 cwd=self.file.parent,
                 stderr=log,
             )

@@ -23,18 +23,19 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.pipeline import PIXELS, catalogue
-from domain.outcome import OutcomeKind
-from domain.plan import Plan
-from domain.tensor import Tensor
-from profiles.folder import save_catalogue
-from sluice.audit import read_topics
-from sluice.reading import read_results, result_topics
-from sluice.settings import DeviceSettings, PlannerSettings, Settings, WorkerSettings, load
-from sluice.wiring import System
-from stages.run import run_stages
-from streams import codec, connect, control
-from streams.local_broker import LocalBroker
-from streams.ports import TopicPartition
+from sluicegate.domain.models.tensor import Tensor
+from sluicegate.domain.outcome import OutcomeKind
+from sluicegate.domain.plan import Plan
+from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
+from sluicegate.sluice.audit.result_log import read_results, result_topics
+from sluicegate.sluice.audit.topic_audit import read_topics
+from sluicegate.sluice.settings.settings import DeviceSettings, PlannerSettings, Settings, WorkerSettings, load
+from sluicegate.sluice.system.system import System
+from sluicegate.stages.runtime.supervisor import run_stages
+from sluicegate.streams import connect
+from sluicegate.streams.local_kafka.broker import LocalBroker
+from sluicegate.streams.ports import TopicPartition
+from sluicegate.streams.records import codec, control
 
 QPS = 60.0
 
@@ -54,7 +55,15 @@ async def planner(folder: Path, number: int) -> tuple[asyncio.subprocess.Process
     """One more planner process, up, and its log."""
     file = folder / f"planner{number}.log"
     with file.open("wb") as log:
-        command = (sys.executable, "-m", "sluice.main", "up", "planner", "--settings", str(folder / "settings.json"))
+        command = (
+            sys.executable,
+            "-m",
+            "sluicegate.sluice.main",
+            "up",
+            "planner",
+            "--settings",
+            str(folder / "settings.json"),
+        )
         process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
     while "Ctrl-C" not in file.read_text():
         await asyncio.sleep(0.1)

@@ -20,8 +20,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench import pipeline
-from domain.outcome import Outcome, OutcomeKind
-from stages import metrics, telemetry
+from sluicegate.domain.outcome import Outcome, OutcomeKind
+from sluicegate.stages.telemetry import metrics, telemetry
 
 COUNTING = ("add", "set", "observe", "ended")
 
@@ -44,7 +44,7 @@ def traced() -> Iterator[None]:
     """Every query is sampled; spans go nowhere."""
     from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-    from stages.tracing import tracing_with
+    from sluicegate.stages.telemetry.tracing import tracing_with
 
     class Nowhere(SpanExporter):
         def export(self, _spans: Any) -> SpanExportResult:

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from domain.events import HostingChanged, TurnsTold
-from domain.outcome import OutcomeKind, Reason
-from domain.plan import Epoch, Plan
-from domain.query import Query
+from sluicegate.domain.events import HostingChanged, TurnsTold
+from sluicegate.domain.outcome import OutcomeKind, Reason
+from sluicegate.domain.plan import Epoch, Plan
+from sluicegate.domain.query import Query
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from domain.app import NO_PROMISE, App, Promise
-from domain.device import Slice
-from domain.plan import NO_EPOCH, Epoch, Plan
-from domain.profile import LatencyCurve, Profile
-from domain.query import Query
-from domain.table import TablesChanged
-from domain.variant import Variant
+from sluicegate.domain.fleet.device import Slice
+from sluicegate.domain.models.app import NO_PROMISE, App, Promise
+from sluicegate.domain.models.profile import LatencyCurve, Profile
+from sluicegate.domain.models.variant import Variant
+from sluicegate.domain.plan import NO_EPOCH, Epoch, Plan
+from sluicegate.domain.query import Query
+from sluicegate.domain.table import TablesChanged
 
 
 @dataclass(frozen=True, slots=True)

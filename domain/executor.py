@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from domain.tensor import Tensor
-from domain.variant import Variant
+from sluicegate.domain.models.tensor import Tensor
+from sluicegate.domain.models.variant import Variant
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from domain.app import QueryClass
-from domain.outcome import Outcome, OutcomeKind
+from sluicegate.domain.models.app import QueryClass
+from sluicegate.domain.outcome import Outcome, OutcomeKind
 
 WINDOW = 10.0
 """Seconds of a window of max_accuracy_drop."""

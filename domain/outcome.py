@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from domain.app import QueryClass
-from domain.query import Query, QueryKey
+from sluicegate.domain.models.app import QueryClass
+from sluicegate.domain.query import Query, QueryKey
 
 
 class OutcomeKind(StrEnum):

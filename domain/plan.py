@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from domain.device import WHOLE, Slice
+from sluicegate.domain.fleet.device import WHOLE, Slice
 
 
 class Epoch(NamedTuple):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from domain.app import QueryClass
+from sluicegate.domain.models.app import QueryClass
 
 
 class QueryKey(NamedTuple):

@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 
-from sluice.client import Answer, Client
+from sluicegate.sluice.client import Answer, Client
 
 
 def shown(answer: Answer) -> str:

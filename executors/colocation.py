@@ -4,7 +4,7 @@ Rules:
 - Each copy is an executor of its own that runs full batches one after the other. Members of a co-location begin
   together; runs count that ended while all were at work, or the first of each where none did.
 - The slowdown of a co-location is the mean, over its members, of their time together over their time alone.
-- Two to ``copies`` copies of each variant, and every pair: what ``policies.placement.bandwidth`` needs.
+- Two to ``copies`` copies of each variant, and every pair: what ``sluicegate.policies.placement.bandwidth`` needs.
 """
 
 import asyncio
@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 
-from domain.app import App
-from domain.executor import Executor
-from domain.tensor import Tensor
-from domain.variant import Variant
-from executors.measure import Progress, random_rows, silent
-from policies.placement.bandwidth import Colocation
+from sluicegate.domain.executor import Executor
+from sluicegate.domain.models.app import App
+from sluicegate.domain.models.tensor import Tensor
+from sluicegate.domain.models.variant import Variant
+from sluicegate.executors.profile_runner import Progress, random_rows, silent
+from sluicegate.policies.placement.bandwidth import Colocation
 
 
 def colocations(variants: Sequence[str], copies: int) -> list[tuple[str, ...]]:

@@ -12,13 +12,13 @@ import random
 import time
 from collections.abc import Callable, Sequence
 
-from domain.app import App
-from domain.errors import ExecutionError, LoadError
-from domain.executor import Executed, Loaded
-from domain.profile import LatencyCurve, Profile, Quantile
-from domain.tensor import Tensor
-from domain.variant import Variant
-from profiles.catalogue import Catalogue
+from sluicegate.domain.errors import ExecutionError, LoadError
+from sluicegate.domain.executor import Executed, Loaded
+from sluicegate.domain.models.app import App
+from sluicegate.domain.models.profile import LatencyCurve, Profile, Quantile
+from sluicegate.domain.models.tensor import Tensor
+from sluicegate.domain.models.variant import Variant
+from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 _Z95 = 1.6448536269514722
 """The 95th percentile of a standard normal."""

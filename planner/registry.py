@@ -3,18 +3,18 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from domain.errors import ConfigurationError
-from planner.allocation.pipeline import AllocationPlanner
-from planner.baselines.ablations import WithoutAssignment, WithoutBatching, WithoutSelection
-from planner.baselines.infaas import InfaasAccuracyPlanner
-from planner.baselines.per_device import PerDevicePlanner
-from planner.baselines.published import ClipperPlanner, SommelierPlanner
-from planner.baselines.word import AtItsWord, proteus
-from planner.greedy import GreedyFill
-from planner.headroom import PricedHeadroom
-from planner.problem import Planner
-from planner.scaling.planners import ScalingPlanner
-from planner.selection.placing import CoResident
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.planner.allocation.pipeline import AllocationPlanner
+from sluicegate.planner.baselines.ablations import WithoutAssignment, WithoutBatching, WithoutSelection
+from sluicegate.planner.baselines.as_published import AtItsWord, proteus
+from sluicegate.planner.baselines.clipper_sommelier import ClipperPlanner, SommelierPlanner
+from sluicegate.planner.baselines.infaas_accuracy import InfaasAccuracyPlanner
+from sluicegate.planner.baselines.per_device import PerDevicePlanner
+from sluicegate.planner.greedy_fill import GreedyFill
+from sluicegate.planner.mdp.co_resident import CoResident
+from sluicegate.planner.model_less.scaling_planners import ScalingPlanner
+from sluicegate.planner.priced_headroom import PricedHeadroom
+from sluicegate.planner.problems.problem import Planner
 
 PLANNERS: Mapping[str, Callable[[], Planner]] = MappingProxyType(
     {

@@ -7,10 +7,18 @@ times give the same actions, which is how a recorded live run is replayed and ho
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from domain.actions import ActivationAction, AdmissionAction, RoutingAction, StagingAction, StationAction
-from domain.events import ActivationEvent, Arrived, BatchingEvent, RoutingEvent, StagingEvent, StationEvent, TurnsTold
-from domain.query import Query
-from domain.table import SelectionTable, TableObserved
+from sluicegate.domain.actions import ActivationAction, AdmissionAction, RoutingAction, StagingAction, StationAction
+from sluicegate.domain.events import (
+    ActivationEvent,
+    Arrived,
+    BatchingEvent,
+    RoutingEvent,
+    StagingEvent,
+    StationEvent,
+    TurnsTold,
+)
+from sluicegate.domain.query import Query
+from sluicegate.domain.table import SelectionTable, TableObserved
 
 
 class BatchingPolicy(Protocol):

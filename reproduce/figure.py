@@ -12,7 +12,7 @@ from typing import Any
 from matplotlib.figure import Figure as Drawing
 
 from reproduce.drawing import png, svg
-from simulator.report.page import Figure, Table, page
+from sluicegate.simulator.report.page import Figure, Table, page
 
 
 @dataclass(frozen=True)

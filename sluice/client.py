@@ -14,20 +14,21 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from domain.actions import Announce
-from domain.errors import ConfigurationError, InvalidInputError, SluiceError
-from domain.outcome import Outcome
-from domain.query import QueryKey
-from domain.tensor import Tensor
-from sluice.reading import result_topics
-from stages.clock import SystemClock
-from stages.control import Follower
-from stages.results import ResultsReader
-from streams import codec, connect, control
-from streams.oip import DTYPES
-from streams.ports import Broker, Producer, Record
-from streams.settings import KafkaSettings, RemoteSettings
-from streams.topics import Topics
+from sluicegate.domain.actions import Announce
+from sluicegate.domain.errors import ConfigurationError, InvalidInputError, SluiceError
+from sluicegate.domain.models.tensor import Tensor
+from sluicegate.domain.outcome import Outcome
+from sluicegate.domain.query import QueryKey
+from sluicegate.sluice.audit.result_log import result_topics
+from sluicegate.stages.following.control_follower import Follower
+from sluicegate.stages.following.results_reader import ResultsReader
+from sluicegate.stages.runtime.system_clock import SystemClock
+from sluicegate.streams import connect
+from sluicegate.streams.broker_settings import KafkaSettings, RemoteSettings
+from sluicegate.streams.ports import Broker, Producer, Record
+from sluicegate.streams.records import codec, control
+from sluicegate.streams.records.oip import DTYPES
+from sluicegate.streams.topics import Topics
 
 log = logging.getLogger(__name__)
 

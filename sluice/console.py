@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from domain.errors import ConfigurationError, SluiceError
+from sluicegate.domain.errors import ConfigurationError, SluiceError
 
 out = Console()
 err = Console(stderr=True)

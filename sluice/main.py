@@ -1,4 +1,5 @@
-"""``sluice``: one command, its subcommands in ``sluice.commands``, one module each with ``register(app)``."""
+"""``sluice``: one command, its subcommands in ``sluicegate.sluice.commands``, one module each with
+``register(app)``."""
 
 import sys
 from importlib import import_module, metadata
@@ -38,7 +39,7 @@ COMMANDS: tuple[str, ...] = (
     "compare",
     "devices",
 )
-"""Modules of ``sluice.commands``, in the order of the help page."""
+"""Modules of ``sluicegate.sluice.commands``, in the order of the help page."""
 
 
 def _say_version(asked: bool) -> None:
@@ -62,7 +63,7 @@ def register_all(asked: str | None = None) -> None:
         return
     names = (asked,) if asked is not None and asked in COMMANDS else COMMANDS
     for name in names:
-        import_module(f"sluice.commands.{name}").register(app)
+        import_module(f"sluicegate.sluice.commands.{name}").register(app)
 
 
 def run() -> None:

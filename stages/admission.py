@@ -9,8 +9,9 @@ Rules.
   of its stream are counted.
 - Apps come and go while it runs (``registered``); of a retired one every query is refused, none is left without an end.
 - ``activated`` is told of each plan whose capacity is ready, for policies that depend on what is hosted.
-- What nobody would read is not let in: ``routed`` says which apps have a router (``stages.routed``). That an app has
-  none is logged and announced, and its queries are rejected (``nothing_routes``).
+- What nobody would read is not let in: ``routed`` says which apps have a router
+  (``sluicegate.stages.following.routed_apps``). That an app has none is logged and announced, and its queries are
+  rejected (``nothing_routes``).
 - Demand is counted here in rows, the unit of batches and capacity, whatever becomes of the query later, and told twice
   a second.
 """
@@ -22,29 +23,29 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from domain.actions import Accept, Activate, Announce, Expire, Reject, WakeAt
-from domain.app import App, slo_class
-from domain.clock import Clock
-from domain.errors import InvalidInputError
-from domain.events import ActivationEvent, Arrived, DemandCounted, PlanPublished, Woke
-from domain.outcome import Outcome, OutcomeKind, Reason
-from domain.plan import Plan
-from domain.query import Query
-from policies.protocols import AdmissionPolicy
-from policies.routing.activation import Activation
-from profiles.catalogue import Catalogue
-from stages.control import Follower
-from stages.dedupe import DedupeWindow
-from stages.exactly_once import ExactlyOnce
-from stages.intake import Intake
-from stages.outbox import Outbox
-from stages.routed import RoutedApps, advice
-from stages.telemetry import Telemetry
-from stages.tracing import Tracing
-from stages.wakes import Wakes
-from streams import codec, control
-from streams.ports import Broker, Consumer, Letter, Producer, Record
-from streams.topics import Topics
+from sluicegate.domain.actions import Accept, Activate, Announce, Expire, Reject, WakeAt
+from sluicegate.domain.clock import Clock
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.events import ActivationEvent, Arrived, DemandCounted, PlanPublished, Woke
+from sluicegate.domain.models.app import App, slo_class
+from sluicegate.domain.outcome import Outcome, OutcomeKind, Reason
+from sluicegate.domain.plan import Plan
+from sluicegate.domain.query import Query
+from sluicegate.policies.protocols import AdmissionPolicy
+from sluicegate.policies.routing.activation import Activation
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.stages.following.control_follower import Follower
+from sluicegate.stages.following.routed_apps import RoutedApps, advice
+from sluicegate.stages.runtime.consumer_loop import Intake
+from sluicegate.stages.runtime.dedupe import DedupeWindow
+from sluicegate.stages.runtime.exactly_once import ExactlyOnce
+from sluicegate.stages.runtime.outbox import Outbox
+from sluicegate.stages.runtime.timers import Wakes
+from sluicegate.stages.telemetry.telemetry import Telemetry
+from sluicegate.stages.telemetry.tracing import Tracing
+from sluicegate.streams.ports import Broker, Consumer, Letter, Producer, Record
+from sluicegate.streams.records import codec, control
+from sluicegate.streams.topics import Topics
 
 log = logging.getLogger(__name__)
 

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from domain.clock import Clock
-from stages.telemetry import Telemetry
-from streams.ports import Broker, Producer
-from streams.topics import Topics
+from sluicegate.domain.clock import Clock
+from sluicegate.stages.telemetry.telemetry import Telemetry
+from sluicegate.streams.ports import Broker, Producer
+from sluicegate.streams.topics import Topics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
 """The router of one app as a stage: reads admitted queries and puts each on the work topic that its core names.
 
-What is decided, ``policies.serving.router`` decides. What is held counts as in flight, so that no more is read than the
-limit. Twice a second it tells that it lives, also one that stands by: what nobody would read is not let in.
+What is decided, ``sluicegate.policies.serving.router`` decides. What is held counts as in flight, so that no more is
+read than the limit. Twice a second it tells that it lives, also one that stands by: what nobody would read is not let
+in.
 """
 
 import asyncio
@@ -10,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from domain.actions import Activate, Announce, End, Send, TellTurns, WakeAt
-from domain.clock import Clock
-from domain.errors import InvalidInputError
-from domain.events import Arrived, DeviceReported, PlanPublished, Woke
-from domain.outcome import Outcome
-from domain.plan import NO_EPOCH
-from domain.query import Query
-from policies.serving.router import (
+from sluicegate.domain.actions import Activate, Announce, End, Send, TellTurns, WakeAt
+from sluicegate.domain.clock import Clock
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.events import Arrived, DeviceReported, PlanPublished, Woke
+from sluicegate.domain.outcome import Outcome
+from sluicegate.domain.plan import NO_EPOCH
+from sluicegate.domain.query import Query
+from sluicegate.policies.serving.router import (
     Ignore,
     LookedUp,
     LookUp,
@@ -27,18 +28,18 @@ from policies.serving.router import (
     TooLarge,
     Want,
 )
-from profiles.catalogue import Catalogue
-from stages.control import Follower
-from stages.eventlog import Handle
-from stages.intake import Intake, Reading
-from stages.outbox import Outbox
-from stages.telemetry import Telemetry
-from stages.tracing import Tracing
-from stages.wakes import Wakes
-from stages.work_topics import WorkTopics
-from streams import codec, control
-from streams.ports import Broker, Consumer, Letter, Producer, Record
-from streams.topics import Topics
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.stages.following.control_follower import Follower
+from sluicegate.stages.following.work_topics import WorkTopics
+from sluicegate.stages.runtime.consumer_loop import Intake, Reading
+from sluicegate.stages.runtime.decision_log import Handle
+from sluicegate.stages.runtime.outbox import Outbox
+from sluicegate.stages.runtime.timers import Wakes
+from sluicegate.stages.telemetry.telemetry import Telemetry
+from sluicegate.stages.telemetry.tracing import Tracing
+from sluicegate.streams.ports import Broker, Consumer, Letter, Producer, Record
+from sluicegate.streams.records import codec, control
+from sluicegate.streams.topics import Topics
 
 log = logging.getLogger(__name__)
 

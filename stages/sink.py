@@ -13,18 +13,18 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
-from domain.actions import Announce
-from domain.clock import Clock
-from domain.errors import ConfigurationError, InvalidInputError
-from domain.query import QueryKey
-from profiles.catalogue import Catalogue
-from stages.appending import Appending
-from stages.intake import Intake
-from stages.outbox import Outbox
-from stages.telemetry import Telemetry
-from streams import codec, control
-from streams.ports import Broker, Consumer, Letter, Producer, Record, Unreadable
-from streams.topics import Topics
+from sluicegate.domain.actions import Announce
+from sluicegate.domain.clock import Clock
+from sluicegate.domain.errors import ConfigurationError, InvalidInputError
+from sluicegate.domain.query import QueryKey
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.stages.runtime.append_file import Appending
+from sluicegate.stages.runtime.consumer_loop import Intake
+from sluicegate.stages.runtime.outbox import Outbox
+from sluicegate.stages.telemetry.telemetry import Telemetry
+from sluicegate.streams.ports import Broker, Consumer, Letter, Producer, Record, Unreadable
+from sluicegate.streams.records import codec, control
+from sluicegate.streams.topics import Topics
 
 log = logging.getLogger(__name__)
 

@@ -1,11 +1,12 @@
-"""The log that everything runs on. ``connect(url)`` gives its broker; ``streams.ports`` says what that can do."""
+"""The log that everything runs on. ``connect(url)`` gives its broker; ``sluicegate.streams.ports`` says what that can
+do."""
 
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from domain.errors import ConfigurationError
-from streams.ports import Broker
-from streams.settings import KafkaSettings, MemorySettings, RemoteSettings
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.streams.broker_settings import KafkaSettings, MemorySettings, RemoteSettings
+from sluicegate.streams.ports import Broker
 
 
 def connect(
@@ -26,19 +27,19 @@ def connect(
         scheme = ""
     match scheme:
         case "memory":
-            from streams.memory import MemoryBroker
+            from sluicegate.streams.memory.broker import MemoryBroker
 
             return MemoryBroker(memory)
         case "file":
-            from streams.memory import MemoryBroker
+            from sluicegate.streams.memory.broker import MemoryBroker
 
             return MemoryBroker.load(Path(unquote(urlsplit(url).path)), memory)
         case "kafka" if rest:
-            from streams.kafka import KafkaBroker
+            from sluicegate.streams.kafka.broker import KafkaBroker
 
             return KafkaBroker(rest.rstrip("/"), kafka or KafkaSettings())
         case "memory+http" if rest:
-            from streams.remote_client import RemoteBroker
+            from sluicegate.streams.remote.broker import RemoteBroker
 
             return RemoteBroker(f"http://{rest}", remote or RemoteSettings())
         case _:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from domain.errors import ConfigurationError, SluiceError
+from sluicegate.domain.errors import ConfigurationError, SluiceError
 
 Headers = tuple[tuple[str, bytes], ...]
 

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from domain.errors import InvalidInputError
-from streams.ports import TopicSpec
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.streams.ports import TopicSpec
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")

@@ -13,8 +13,8 @@ from itertools import combinations_with_replacement, product
 import numpy as np
 import numpy.typing as npt
 
-from domain.device import Device
-from planner.problem import AppDemand, Problem
+from sluicegate.domain.fleet.device import Device
+from sluicegate.planner.problems.problem import AppDemand, Problem
 
 Floats = npt.NDArray[np.float64]
 Kind = tuple[str, float, bool]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from domain.errors import ConfigurationError
-from streams.local_broker import LocalBroker
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.streams.local_kafka.broker import LocalBroker
 
 # How long drawing takes is told by the machine, not by the strategy.
 settings.register_profile("suite", suppress_health_check=[HealthCheck.too_slow], deadline=None)

@@ -8,12 +8,12 @@ from onnx import TensorProto as T
 from onnx import helper as h
 from onnx import numpy_helper as nh
 
-from domain.app import App
-from domain.profile import BatchLatency, Profile
-from domain.tensor import Tensor, TensorSpec
-from domain.variant import Variant
-from profiles.catalogue import Catalogue
-from profiles.folder import digest_of, model_path, save_catalogue
+from sluicegate.domain.models.app import App
+from sluicegate.domain.models.profile import BatchLatency, Profile
+from sluicegate.domain.models.tensor import Tensor, TensorSpec
+from sluicegate.domain.models.variant import Variant
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.catalogue.catalogue_folder import digest_of, model_path, save_catalogue
 
 APP = App(
     name="affine",

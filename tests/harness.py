@@ -11,24 +11,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from domain.app import App
-from domain.errors import InvalidInputError
-from domain.outcome import Outcome
-from domain.profile import BatchLatency, Profile
-from domain.query import QueryKey
-from domain.tensor import Tensor, TensorSpec
-from domain.variant import Variant
-from policies.serving.router import RouterCore
-from profiles.catalogue import Catalogue
-from sluice.audit import AuditReport, read_topics
-from sluice.reading import read_results, result_topics
-from sluice.roles.router import router_rules
-from sluice.settings import DeviceSettings, Settings
-from sluice.wiring import System
-from stages.run import Stage, run_stages
-from streams import codec, control
-from streams.ports import Broker, Producer, Record, TopicPartition
-from streams.topics import Topics
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.models.app import App
+from sluicegate.domain.models.profile import BatchLatency, Profile
+from sluicegate.domain.models.tensor import Tensor, TensorSpec
+from sluicegate.domain.models.variant import Variant
+from sluicegate.domain.outcome import Outcome
+from sluicegate.domain.query import QueryKey
+from sluicegate.policies.serving.router import RouterCore
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.sluice.audit.result_log import read_results, result_topics
+from sluicegate.sluice.audit.topic_audit import AuditReport, read_topics
+from sluicegate.sluice.settings.settings import DeviceSettings, Settings
+from sluicegate.sluice.system.roles.router import router_rules
+from sluicegate.sluice.system.system import System
+from sluicegate.stages.runtime.supervisor import Stage, run_stages
+from sluicegate.streams.ports import Broker, Producer, Record, TopicPartition
+from sluicegate.streams.records import codec, control
+from sluicegate.streams.topics import Topics
 
 PIXELS = 4
 ROLES = ("admission", "router", "worker", "planner", "sink")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from profiles.folder import save_catalogue
+from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
 from tests.harness import settings_for, toy_catalogue
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -56,7 +56,7 @@ def processes(folder: Path) -> Iterator[Callable[..., Process]]:
     started: list[Process] = []
 
     def make(point: str, *arguments: str, **environment: str) -> Process:
-        module = ["tests.chaos.faulty", point] if point else ["sluice.main"]
+        module = ["tests.chaos.faulty", point] if point else ["sluicegate.sluice.main"]
         started.append(Process(module, list(arguments), folder, environment))
         return started[-1]
 

@@ -4,23 +4,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from domain.actions import Announce, Publish
-from domain.app import App
-from domain.device import Slice
-from domain.events import DemandCounted, DeviceSeen, Ticked
-from domain.plan import Plan
-from domain.profile import BatchLatency, Profile
-from domain.variant import Variant
-from planner.allocation.pipeline import AllocationPlanner
-from planner.asking import Solve, Solved
-from planner.controller import Controller
-from planner.controller_settings import ControllerSettings
-from planner.geometry.changes import ChangeSettings
-from planner.geometry.fleets import sliced
-from planner.geometry.planning import JointGeometry
-from planner.geometry.tables import Geometry, parse_geometry, table_of
-from planner.problem import Planner
-from profiles.catalogue import Catalogue
+from sluicegate.domain.actions import Announce, Publish
+from sluicegate.domain.events import DemandCounted, DeviceSeen, Ticked
+from sluicegate.domain.fleet.device import Slice
+from sluicegate.domain.models.app import App
+from sluicegate.domain.models.profile import BatchLatency, Profile
+from sluicegate.domain.models.variant import Variant
+from sluicegate.domain.plan import Plan
+from sluicegate.planner.allocation.pipeline import AllocationPlanner
+from sluicegate.planner.control.controller import Controller
+from sluicegate.planner.control.controller_settings import ControllerSettings
+from sluicegate.planner.control.replan_trigger import Solve, Solved
+from sluicegate.planner.geometry.gpu_pools import sliced
+from sluicegate.planner.geometry.joint_planner import JointGeometry
+from sluicegate.planner.geometry.mig_tables import Geometry, parse_geometry, table_of
+from sluicegate.planner.geometry.recut_tracker import ChangeSettings
+from sluicegate.planner.problems.problem import Planner
+from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 A100 = table_of("a100")
 GB = 1 << 30

@@ -11,9 +11,9 @@ from onnx import TensorProto as T
 from onnx import helper as h
 from onnx import numpy_helper as nh
 
-from executors.generator import GeneratorLimits
-from profiles.profiler import Effort
-from sluice.registration import Request
+from sluicegate.executors.onnx.variant_builder import GeneratorLimits
+from sluicegate.profiles.catalogue.profiler import Effort
+from sluicegate.sluice.registration.register import Request
 
 Array = npt.NDArray[Any]
 FEATURES, CLASSES, ROWS = 8, 4, 200

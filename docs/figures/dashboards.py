@@ -30,12 +30,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.pipeline import kafka_at
 from docs.figures.shoot import CARE, qps
-from domain.tensor import Tensor
-from profiles.folder import save_catalogue
-from sluice.settings import DeviceSettings, PromiseSettings, Settings
-from stages.outbox import Outbox
-from streams import codec, connect
-from streams.topics import Topics
+from sluicegate.domain.models.tensor import Tensor
+from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
+from sluicegate.sluice.settings.settings import DeviceSettings, PromiseSettings, Settings
+from sluicegate.stages.runtime.outbox import Outbox
+from sluicegate.streams import connect
+from sluicegate.streams.records import codec
+from sluicegate.streams.topics import Topics
 from tests.harness import PIXELS, free_port, toy_catalogue
 
 HERE = Path(__file__).parent
@@ -67,7 +68,7 @@ async def processes(folder: Path, url: str) -> AsyncIterator[dict[str, int]]:
     for role in roles:
         ports[role[-1]] = port = free_port()
         environment = {"SLUICE_METRICS__PORT": str(port), "PATH": "/usr/bin:/bin"}
-        command = (sys.executable, "-m", "sluice.main", "up", *role, "--settings", str(file))
+        command = (sys.executable, "-m", "sluicegate.sluice.main", "up", *role, "--settings", str(file))
         running.append(await asyncio.create_subprocess_exec(*command, cwd=ROOT, env=environment))
     try:
         yield ports

@@ -13,12 +13,12 @@ from playwright.async_api import async_playwright
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from sluice.access import WebSettings
-from sluice.settings import DeviceSettings, PromiseSettings, Settings
-from sluice.wiring import System
-from stages.run import run_stages
-from stages.web import WebStage
-from streams import connect
+from sluicegate.sluice.settings.endpoint_settings import WebSettings
+from sluicegate.sluice.settings.settings import DeviceSettings, PromiseSettings, Settings
+from sluicegate.sluice.system.system import System
+from sluicegate.stages.fronts.live_page import WebStage
+from sluicegate.stages.runtime.supervisor import run_stages
+from sluicegate.streams import connect
 from tests.browser import chromium
 from tests.harness import ROLES, Running, toy_catalogue
 

@@ -9,7 +9,7 @@ Rules:
 from collections.abc import Sequence
 from typing import Any
 
-from domain.errors import ConfigurationError
+from sluicegate.domain.errors import ConfigurationError
 
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 

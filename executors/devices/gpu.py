@@ -12,12 +12,12 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from domain.device import Device, Slice
-from domain.errors import ConfigurationError, SluiceError
-from executors.devices.fake import FakeLibrary
-from executors.devices.library import DeviceError, DeviceLibrary, GpuReadings
-from executors.devices.manager import FoundGpu, apply, explained, look, slice_name
-from executors.devices.mps import MpsDaemon, Runner, run_command
+from sluicegate.domain.errors import ConfigurationError, SluiceError
+from sluicegate.domain.fleet.device import Device, Slice
+from sluicegate.executors.devices.fake_gpus import FakeLibrary
+from sluicegate.executors.devices.gpu_library import DeviceError, DeviceLibrary, GpuReadings
+from sluicegate.executors.devices.mig_manager import FoundGpu, apply, explained, look, slice_name
+from sluicegate.executors.devices.mps import MpsDaemon, Runner, run_command
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from domain.errors import ConfigurationError, InvalidInputError
+from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 
 CONTROL = "nvidia-cuda-mps-control"
 _UUID = re.compile(r"^(GPU|MIG)-[A-Za-z0-9/-]{1,120}$")

@@ -13,8 +13,8 @@ from ctypes import byref, c_uint
 from importlib import import_module
 from typing import Any
 
-from executors.devices.library import DeviceError, Fault, GpuInfo, GpuReadings, InstanceInfo
-from planner.geometry.tables import MigProfile
+from sluicegate.executors.devices.gpu_library import DeviceError, Fault, GpuInfo, GpuReadings, InstanceInfo
+from sluicegate.planner.geometry.mig_tables import MigProfile
 
 _SLICES = {1: "1g", 2: "2g", 3: "3g", 4: "4g", 7: "7g"}
 _MOST = 16

@@ -9,9 +9,9 @@ Rules:
 
 from collections.abc import Mapping, Sequence
 
-from domain.plan import Placement
-from planner.allocation.program import Host, PoolKey, Program, Unit
-from planner.allocation.rounding import Whole
+from sluicegate.domain.plan import Placement
+from sluicegate.planner.allocation.program import Host, PoolKey, Program, Unit
+from sluicegate.planner.allocation.rounding import Whole
 
 
 def assign(

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from domain.variant import Variant
-from planner.allocation.program import Candidate, Host, PoolKey, Program, Serve
-from planner.capacity import Throughput, throughput
-from planner.problem import AppDemand, Problem
-from profiles.catalogue import Catalogue
+from sluicegate.domain.models.variant import Variant
+from sluicegate.planner.allocation.program import Candidate, Host, PoolKey, Program, Serve
+from sluicegate.planner.problems.problem import AppDemand, Problem
+from sluicegate.planner.problems.throughput import Throughput, throughput
+from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 MAX_SETS = 3000
 """Sets of variants in one pool."""

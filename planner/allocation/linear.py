@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from planner.allocation.program import Floats, Ints, Program
-from planner.allocation.solving import Goal, Limits, Solved, SolverError
+from sluicegate.planner.allocation.program import Floats, Ints, Program
+from sluicegate.planner.allocation.solver_types import Goal, Limits, Solved, SolverError
 
 try:
     from ortools.math_opt import model_pb2

@@ -14,21 +14,21 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from planner.allocation import chain, restriction
-from planner.allocation.answer import allocation
-from planner.allocation.assignment import assign
-from planner.allocation.columns import build
-from planner.allocation.exchange import improved
-from planner.allocation.linear import Matrix, MipSolver
-from planner.allocation.program import Floats, Program
-from planner.allocation.repair import repaired
-from planner.allocation.rounding import Whole, evaluate, prices, round_up
-from planner.allocation.solving import Limits, SolverError
-from planner.allocation.spare import fill
-from planner.allocation.units import count_loaded, group_units
-from planner.greedy import GreedyFill, serve
-from planner.problem import Allocation, Problem
-from planner.validation import check
+from sluicegate.planner.allocation import column_pruning, goal_chain
+from sluicegate.planner.allocation.assignment import assign
+from sluicegate.planner.allocation.columns import build
+from sluicegate.planner.allocation.decode import allocation
+from sluicegate.planner.allocation.idle_units import fill
+from sluicegate.planner.allocation.linear import Matrix, MipSolver
+from sluicegate.planner.allocation.program import Floats, Program
+from sluicegate.planner.allocation.rounding import Whole, evaluate, prices, round_up
+from sluicegate.planner.allocation.solver_types import Limits, SolverError
+from sluicegate.planner.allocation.unit_exchange import improved
+from sluicegate.planner.allocation.unit_repair import repaired
+from sluicegate.planner.allocation.units import count_loaded, group_units
+from sluicegate.planner.greedy_fill import GreedyFill, serve
+from sluicegate.planner.problems.problem import Allocation, Problem
+from sluicegate.planner.problems.problem_checks import check
 
 _FEW = 200
 """Units up to which the heuristic's answer is looked at besides."""
@@ -94,7 +94,7 @@ class AllocationPlanner:
 
         Sets of variants cost memory and loads, so they must gain more than the search's gap.
         """
-        relaxed = chain.run(Matrix(program), program)
+        relaxed = goal_chain.run(Matrix(program), program)
         enough = relaxed.full and _as_served(program, relaxed, alone.whole)
         if enough and relaxed.solved.bound - alone.whole.value <= self.limits.gap:
             gap = max(alone.gap, relaxed.solved.bound - alone.whole.value)
@@ -109,7 +109,7 @@ class AllocationPlanner:
             return single, replace(alone, steps=steps, gap=max(alone.gap, self._bound_gap(program, relaxed, alone)))
         return program, replace(sets, steps=steps)
 
-    def _bound_gap(self, program: Program, relaxed: chain.Outcome, counts: Counts) -> float:
+    def _bound_gap(self, program: Program, relaxed: goal_chain.Outcome, counts: Counts) -> float:
         return max(0.0, self._bound(program, relaxed, counts.whole) - counts.whole.value)
 
     def solve(self, program: Program) -> Counts:
@@ -118,8 +118,8 @@ class AllocationPlanner:
         if not program.serves or not program.pool_count.any():
             nothing = evaluate(program, np.zeros(len(program.hosts), dtype=np.int64))
             return Counts(nothing, 0.0, (*steps, "nothing can be served"), False)
-        large = len(program.serves) > restriction.LARGE
-        relaxed = chain.run(Matrix(program), program, duals=large)
+        large = len(program.serves) > column_pruning.LARGE
+        relaxed = goal_chain.run(Matrix(program), program, duals=large)
         steps.extend(f"lp: {line}" for line in relaxed.log)
         best, rounds = round_up(program, relaxed.solved)
         steps.append(f"round up: {_describe(program, best)} after {rounds} programs")
@@ -143,7 +143,7 @@ class AllocationPlanner:
         return self.limits.gap * max(0.05, float(program.weight @ whole.served))
 
     def _fill_idle(
-        self, program: Program, relaxed: chain.Outcome, best: Whole, bound: float, steps: list[str]
+        self, program: Program, relaxed: goal_chain.Outcome, best: Whole, bound: float, steps: list[str]
     ) -> tuple[Whole, float]:
         """Idle units put to use, and the gap that is left. What they cost to load is no part of the trade."""
         units = fill(program, best)
@@ -156,7 +156,7 @@ class AllocationPlanner:
             bound = self._bound(program, relaxed, filled)
         return filled, max(0.0, bound - (filled.accuracy - prices(program, best.units)))
 
-    def _repair(self, program: Program, relaxed: chain.Outcome, best: Whole, steps: list[str]) -> Whole:
+    def _repair(self, program: Program, relaxed: goal_chain.Outcome, best: Whole, steps: list[str]) -> Whole:
         """The best of what single moves make of the rounding and of the heuristic's answer, where that is cheap."""
         found = repaired(program, relaxed.solved.served, best)
         if (
@@ -172,7 +172,7 @@ class AllocationPlanner:
         return found
 
     def _exchange(
-        self, program: Program, relaxed: chain.Outcome, best: Whole, bound: float, steps: list[str]
+        self, program: Program, relaxed: goal_chain.Outcome, best: Whole, bound: float, steps: list[str]
     ) -> tuple[Whole, float]:
         """What single units that change host make of it, and the bound at its service."""
         found = improved(program, best)
@@ -194,33 +194,33 @@ class AllocationPlanner:
             return previous
         return best
 
-    def _bound(self, program: Program, relaxed: chain.Outcome, best: Whole) -> float:
+    def _bound(self, program: Program, relaxed: goal_chain.Outcome, best: Whole) -> float:
         """Upper bound on accuracy less prices at the service of ``best``."""
         if relaxed.full and _as_served(program, relaxed, best):
             return max(relaxed.solved.bound, best.value)
-        served = np.minimum(best.served, chain.servable(program))
+        served = np.minimum(best.served, goal_chain.servable(program))
         try:
-            return max(chain.at_service(Matrix(program), program, served).bound, best.value)
+            return max(goal_chain.at_service(Matrix(program), program, served).bound, best.value)
         except SolverError:
             # The service of whole units can sit on the edge of the relaxed program: fall back to a looser bound.
             return float(program.weight @ (served * _best_accuracy(program)))
 
     def _polish(
-        self, program: Program, relaxed: chain.Outcome, best: Whole, bound: float, steps: list[str]
+        self, program: Program, relaxed: goal_chain.Outcome, best: Whole, bound: float, steps: list[str]
     ) -> tuple[Whole, float, bool]:
-        limits = self.limits.of_size(min(len(program.serves), restriction.LARGE))
+        limits = self.limits.of_size(min(len(program.serves), column_pruning.LARGE))
         limits = replace(limits, gap=self._enough(program, best))
-        known = chain.Known(best.as_solved(), relaxed, limits, self.solver)
+        known = goal_chain.Known(best.as_solved(), relaxed, limits, self.solver)
         part = None
         if relaxed.solved.demand_duals is not None:
-            part = restriction.restrict(program, relaxed.solved, best)
+            part = column_pruning.restrict(program, relaxed.solved, best)
             inner = replace(relaxed, solved=part.narrow(relaxed.solved))
             known = replace(known, incumbent=part.narrow(known.incumbent), relaxed=inner)
             steps.append(f"polish: over {len(part.hosts)} of {len(program.hosts)} hosts")
         searched = part.program if part else program
         matrix = Matrix(searched, integer=True)
         try:
-            outcome = chain.run(matrix, searched, known)
+            outcome = goal_chain.run(matrix, searched, known)
         except SolverError as error:
             steps.append(f"polish: nothing better ({error})")
             return best, bound, matrix.timed_out
@@ -244,8 +244,8 @@ def _best_accuracy(program: Program) -> Floats:
     return best
 
 
-def _as_served(program: Program, relaxed: chain.Outcome, whole: Whole) -> bool:
-    high = chain.servable(program)
+def _as_served(program: Program, relaxed: goal_chain.Outcome, whole: Whole) -> bool:
+    high = goal_chain.servable(program)
     target = high if relaxed.full else np.minimum(relaxed.solved.served, high)
     return bool((whole.served[high > 0] >= target[high > 0] - 1e-6).all())
 

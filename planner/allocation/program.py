@@ -29,10 +29,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from domain.app import QueryClass
-from domain.variant import Variant
-from planner.capacity import Throughput
-from planner.problem import AppDemand
+from sluicegate.domain.models.app import QueryClass
+from sluicegate.domain.models.variant import Variant
+from sluicegate.planner.problems.problem import AppDemand
+from sluicegate.planner.problems.throughput import Throughput
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.allocation import chain
-from planner.allocation.linear import Matrix
-from planner.allocation.program import Floats, Ints, Program
-from planner.allocation.solving import Solved
+from sluicegate.planner.allocation import goal_chain
+from sluicegate.planner.allocation.linear import Matrix
+from sluicegate.planner.allocation.program import Floats, Ints, Program
+from sluicegate.planner.allocation.solver_types import Solved
 
 _PATIENT = 3
 _ROUNDS = 6
@@ -44,7 +44,7 @@ def evaluate(program: Program, units: Ints) -> Whole:
     if program.independent:
         shares = _fill(program, units)
     else:
-        shares = chain.run(Matrix(program, units=units), program).solved.shares
+        shares = goal_chain.run(Matrix(program, units=units), program).solved.shares
         shares = _within_capacity(program, units, shares)
     served = np.zeros(len(program.demands))
     np.add.at(served, program.serve_demand, shares)
@@ -87,7 +87,7 @@ def round_up(program: Program, relaxed: Solved) -> tuple[Whole, int]:
         if program.budget is not None:
             unspent = min(unspent + dear, program.budget)
             budget = program.budget - unspent
-        relaxed = chain.run(Matrix(program, counts=program.pool_count - held, budget=budget), program).solved
+        relaxed = goal_chain.run(Matrix(program, counts=program.pool_count - held, budget=budget), program).solved
 
 
 def _fill(program: Program, units: Ints) -> Floats:
@@ -147,7 +147,7 @@ def _within_capacity(program: Program, units: Ints, shares: Floats) -> Floats:
 
 
 def _score(program: Program, served: Floats, value: float) -> tuple[float, ...]:
-    high = chain.servable(program)
+    high = goal_chain.servable(program)
     score: list[float] = []
     for strict in (True, False):
         members = np.flatnonzero((program.strict == strict) & (high > 0))

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Mapping
 
-from domain.device import WHOLE, Device, profile_type
-from domain.plan import Placement
-from planner.allocation.program import PoolKey, Unit
+from sluicegate.domain.fleet.device import WHOLE, Device, profile_type
+from sluicegate.domain.plan import Placement
+from sluicegate.planner.allocation.program import PoolKey, Unit
 
 
 def group_units(

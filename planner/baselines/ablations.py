@@ -6,10 +6,10 @@ an app's hosts, whatever they can carry; without batching every batch holds one 
 
 from dataclasses import dataclass, field, replace
 
-from domain.plan import Placement
-from planner.allocation.pipeline import AllocationPlanner
-from planner.baselines.restrict import extreme_variants, single_batches, with_variants
-from planner.problem import Allocation, Problem
+from sluicegate.domain.plan import Placement
+from sluicegate.planner.allocation.pipeline import AllocationPlanner
+from sluicegate.planner.baselines.subproblems import extreme_variants, single_batches, with_variants
+from sluicegate.planner.problems.problem import Allocation, Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

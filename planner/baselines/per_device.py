@@ -9,17 +9,17 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from planner.allocation import chain
-from planner.allocation.answer import allocation
-from planner.allocation.assignment import assign
-from planner.allocation.columns import build
-from planner.allocation.linear import Matrix, MipSolver
-from planner.allocation.program import Program
-from planner.allocation.rounding import evaluate
-from planner.allocation.solving import Limits, Solved, SolverError
-from planner.allocation.units import count_loaded, group_units
-from planner.problem import Allocation, Problem
-from planner.validation import check
+from sluicegate.planner.allocation import goal_chain
+from sluicegate.planner.allocation.assignment import assign
+from sluicegate.planner.allocation.columns import build
+from sluicegate.planner.allocation.decode import allocation
+from sluicegate.planner.allocation.linear import Matrix, MipSolver
+from sluicegate.planner.allocation.program import Program
+from sluicegate.planner.allocation.rounding import evaluate
+from sluicegate.planner.allocation.solver_types import Limits, Solved, SolverError
+from sluicegate.planner.allocation.units import count_loaded, group_units
+from sluicegate.planner.problems.problem import Allocation, Problem
+from sluicegate.planner.problems.problem_checks import check
 
 _LOWERINGS = 60
 
@@ -58,11 +58,15 @@ class PerDevicePlanner:
         return allocation(program, empty, 1.0, (), loads=0, steps=tuple(steps))
 
     def _solve(self, program: Program, steps: list[str]) -> tuple[Solved | None, bool]:
-        high = chain.servable(program)
+        high = goal_chain.servable(program)
         matrix = Matrix(program, integer=True, cover=False)
         try:
             solved = matrix.solve(
-                chain.accuracy_goal(program), served_low=high, served_high=high, limits=self.limits, solver=self.solver
+                goal_chain.accuracy_goal(program),
+                served_low=high,
+                served_high=high,
+                limits=self.limits,
+                solver=self.solver,
             )
         except SolverError as error:
             steps.append(f"undecided: {error}")

@@ -1,12 +1,13 @@
 """The planner's core: one machine that leads or stands by, and owns everything that a leader decides.
 
 Rules.
-- Any number may run, one leads: who holds the lease (``planner.lease``). The others hear what it hears and decide
-  nothing. Who takes over reads the newest plan first and goes on in a higher term, so that whatever an older leader
-  still publishes is refused everywhere; that one looks at its lease before it decides anything.
-- Plans: ``planner.controller``. Their fences are those up to which dead devices' work was moved (``reclaiming``).
+- Any number may run, one leads: who holds the lease (``sluicegate.planner.control.leader_lease``). The others hear what
+  it hears and decide nothing. Who takes over reads the newest plan first and goes on in a higher term, so that whatever
+  an older leader still publishes is refused everywhere; that one looks at its lease before it decides anything.
+- Plans: ``sluicegate.planner.control.controller``. Their fences are those up to which dead devices' work was moved
+  (``reclaiming``).
 - A device that was declared dead is let in again under another incarnation, once the sweep under way is over.
-- While the log is silent (``planner.hearing``) nobody is missed, and no plan is asked for.
+- While the log is silent (``sluicegate.planner.control.log_liveness``) nobody is missed, and no plan is asked for.
 - A stranger's plan in the term of this leader is put behind by leading in a higher one.
 """
 
@@ -14,13 +15,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
-from domain.actions import Announce, ControllerAction, Publish, Reclaim, WakeAt
-from domain.device import Device
-from domain.errors import IllegalEventError
-from domain.events import ControllerEvent, DemandCounted, PlanAcknowledged, Registered, Ticked
-from domain.plan import NO_EPOCH, Epoch, Plan, follows
-from planner.asking import Solve, Solved
-from planner.control.events import (
+from sluicegate.domain.actions import Announce, ControllerAction, Publish, Reclaim, WakeAt
+from sluicegate.domain.errors import IllegalEventError
+from sluicegate.domain.events import ControllerEvent, DemandCounted, PlanAcknowledged, Registered, Ticked
+from sluicegate.domain.fleet.device import Device
+from sluicegate.domain.plan import NO_EPOCH, Epoch, Plan, follows
+from sluicegate.planner.control.controller import Controller
+from sluicegate.planner.control.controller_settings import ControllerSettings
+from sluicegate.planner.control.events import (
     CatchUp,
     ClockRead,
     DeviceHeard,
@@ -41,14 +43,7 @@ from planner.control.events import (
     TooLarge,
     WorkLeft,
 )
-from planner.control.notes import DeviceNotes
-from planner.control.questions import Questions
-from planner.control.reclaiming import ReclaimEvent, Reclaiming
-from planner.control.tables import PlannedTables, TableEvent
-from planner.controller import Controller
-from planner.controller_settings import ControllerSettings
-from planner.hearing import Hearing
-from planner.lease import (
+from sluicegate.planner.control.leader_lease import (
     RENEWALS,
     CaughtUp,
     Lead,
@@ -60,11 +55,17 @@ from planner.lease import (
     TermSeen,
     Write,
 )
-from planner.lease import Stopping as GiveBack
-from planner.problem import Problem
-from planner.tables.publishing import LoadMissing, Made
-from planner.tables.questions import TableRules
-from profiles.catalogue import Catalogue, KnownCatalogue
+from sluicegate.planner.control.leader_lease import Stopping as GiveBack
+from sluicegate.planner.control.log_liveness import Hearing
+from sluicegate.planner.control.notes import DeviceNotes
+from sluicegate.planner.control.questions import Questions
+from sluicegate.planner.control.reclaiming import ReclaimEvent, Reclaiming
+from sluicegate.planner.control.replan_trigger import Solve, Solved
+from sluicegate.planner.control.tables import PlannedTables, TableEvent
+from sluicegate.planner.policy_tables.table_requests import TableRules
+from sluicegate.planner.policy_tables.table_schedule import LoadMissing, Made
+from sluicegate.planner.problems.problem import Problem
+from sluicegate.profiles.catalogue.catalogue import Catalogue, KnownCatalogue
 
 LogEvent = LogReached | Heard | LeaseRead | PlanRead | PlansRead | Stopping | Parted
 SystemEvent = DemandCounted | DeviceHeard | DeviceNoted | PlanAcknowledged | Registered

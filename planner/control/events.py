@@ -6,17 +6,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from domain.actions import Announce, Publish, Reclaim, WakeAt
-from domain.events import DemandCounted, DeviceSeen, LatencyMeasured, PlanAcknowledged, Registered
-from domain.outcome import Outcome
-from domain.plan import Plan
-from domain.query import Query
-from domain.table import SelectionTable, TableObserved
-from planner.asking import Solve, Solved
-from planner.lease import Lead, LeaseRead, StepDown, Write
-from planner.problem import Problem
-from planner.tables.names import TableName
-from planner.tables.publishing import LoadMissing, Made, Make, PutTable, WithdrawTable
+from sluicegate.domain.actions import Announce, Publish, Reclaim, WakeAt
+from sluicegate.domain.events import DemandCounted, DeviceSeen, LatencyMeasured, PlanAcknowledged, Registered
+from sluicegate.domain.outcome import Outcome
+from sluicegate.domain.plan import Plan
+from sluicegate.domain.query import Query
+from sluicegate.domain.table import SelectionTable, TableObserved
+from sluicegate.planner.control.leader_lease import Lead, LeaseRead, StepDown, Write
+from sluicegate.planner.control.replan_trigger import Solve, Solved
+from sluicegate.planner.policy_tables.keys import TableName
+from sluicegate.planner.policy_tables.table_schedule import LoadMissing, Made, Make, PutTable, WithdrawTable
+from sluicegate.planner.problems.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ which finishes what it has. Once no note withdraws it, it is as its heartbeats s
 
 from dataclasses import replace
 
-from domain.events import DeviceSeen
-from planner.control.events import DeviceNoted
+from sluicegate.domain.events import DeviceSeen
+from sluicegate.planner.control.events import DeviceNoted
 
 
 class DeviceNotes:

@@ -7,9 +7,9 @@ force), after ``CALM`` times that otherwise: it would only cost loads.
 
 from dataclasses import dataclass
 
-from domain.errors import IllegalEventError
-from planner.asking import Solve, Solved
-from planner.control.events import StandIn
+from sluicegate.domain.errors import IllegalEventError
+from sluicegate.planner.control.events import StandIn
+from sluicegate.planner.control.replan_trigger import Solve, Solved
 
 CALM = 10
 """Times the patience where a plan is in force and nothing is urgent."""

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from domain.errors import IllegalEventError
-from domain.outcome import Outcome, OutcomeKind, Reason
-from domain.query import Query
-from planner.control.events import (
+from sluicegate.domain.errors import IllegalEventError
+from sluicegate.domain.outcome import Outcome, OutcomeKind, Reason
+from sluicegate.domain.query import Query
+from sluicegate.planner.control.events import (
     Bury,
     End,
     Leave,

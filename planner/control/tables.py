@@ -1,9 +1,10 @@
 """Selection tables for the plans of one leader: what is asked, made, published, watched.
 
 Rules.
-- Every plan in force is turned into questions (``planner.tables.questions``) once what stands on the topic is known;
-  also after each answer of the planner, since latencies may be others where the plan stays, and when other variants are
-  served. What is made and published of them, and when: ``planner.tables.publishing``.
+- Every plan in force is turned into questions (``sluicegate.planner.policy_tables.table_requests``) once what stands on
+  the topic is known; also after each answer of the planner, since latencies may be others where the plan stays, and
+  when other variants are served. What is made and published of them, and when:
+  ``sluicegate.planner.policy_tables.table_schedule``.
 - Who stands by knows what is on the topic, and asks nothing.
 - What was counted under a table is judged beyond its withdrawal; a broken promise is announced.
 """
@@ -11,13 +12,15 @@ Rules.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
-from domain.actions import Announce
-from domain.device import Device
-from domain.plan import Plan
-from domain.table import SelectionTable, TableObserved
-from planner.control.events import TableRead, TablesReached
-from planner.tables.names import TableName
-from planner.tables.publishing import (
+from sluicegate.domain.actions import Announce
+from sluicegate.domain.fleet.device import Device
+from sluicegate.domain.plan import Plan
+from sluicegate.domain.table import SelectionTable, TableObserved
+from sluicegate.planner.control.events import TableRead, TablesReached
+from sluicegate.planner.policy_tables.keys import TableName
+from sluicegate.planner.policy_tables.promise_monitor import DriftWatch
+from sluicegate.planner.policy_tables.table_requests import TableRules, questions
+from sluicegate.planner.policy_tables.table_schedule import (
     Asked,
     LoadMissing,
     Made,
@@ -28,9 +31,7 @@ from planner.tables.publishing import (
     TableSeen,
     WithdrawTable,
 )
-from planner.tables.questions import TableRules, questions
-from planner.tables.watch import DriftWatch
-from profiles.catalogue import Catalogue
+from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 _REMEMBERED = 2000
 

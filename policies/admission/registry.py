@@ -5,10 +5,10 @@ from inspect import signature
 from types import MappingProxyType
 from typing import Any
 
-from domain.errors import ConfigurationError
-from policies.admission.deadline import DeadlineAdmission
-from policies.admission.sustainable import SustainableAdmission
-from policies.protocols import AdmissionPolicy
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.policies.admission.deadline_feasibility import DeadlineAdmission
+from sluicegate.policies.admission.sustainable import SustainableAdmission
+from sluicegate.policies.protocols import AdmissionPolicy
 
 ADMISSION: MappingProxyType[str, Callable[..., AdmissionPolicy]] = MappingProxyType(
     {

@@ -16,13 +16,13 @@ from collections import deque
 from math import inf
 from typing import Literal, get_args
 
-from domain.actions import Accept, AdmissionAction, Announce, Reject
-from domain.errors import ConfigurationError
-from domain.events import Arrived
-from domain.outcome import Reason
-from policies.admission.deadline import MAX_HORIZON_S, DeadlineAdmission
-from policies.dropping.limiter import WindowLimiter
-from policies.dropping.safety import SafeModeSwitch
+from sluicegate.domain.actions import Accept, AdmissionAction, Announce, Reject
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.events import Arrived
+from sluicegate.domain.outcome import Reason
+from sluicegate.policies.admission.deadline_feasibility import MAX_HORIZON_S, DeadlineAdmission
+from sluicegate.policies.promises.safe_mode import SafeModeSwitch
+from sluicegate.policies.promises.window_limiter import WindowLimiter
 
 Mode = Literal["enforce", "degrade", "observe"]
 _CLIENTS = 1024
@@ -106,7 +106,8 @@ class _AppWindow:
 
 
 class SustainableAdmission:
-    """See the module's rules. ``bound`` and ``window_s``: as ``max_rate`` of policies.dropping.rate says, of each app.
+    """See the module's rules. ``bound`` and ``window_s``: as ``max_rate`` of
+    sluicegate.policies.promises.sustainable_rate says, of each app.
 
     ``bound`` None: nothing is limited until ``resize`` is called for an app (before a plan is ready nothing is known).
     ``degraded_bound``: queries a window that the fastest variants sustain (None: twice the bound).

@@ -32,15 +32,15 @@ from sys import maxsize
 
 from typing_extensions import override
 
-from domain.actions import Run, StationAction
-from domain.errors import ConfigurationError
-from domain.events import Finished, Hosted
-from domain.outcome import Reason
-from domain.query import Query
-from policies.batching.gaps import ArrivalGaps
-from policies.batching.lookahead import LASTING, Lookahead
-from policies.batching.queueing import last_start
-from policies.batching.spread import GreedySpread
+from sluicegate.domain.actions import Run, StationAction
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.events import Finished, Hosted
+from sluicegate.domain.outcome import Reason
+from sluicegate.domain.query import Query
+from sluicegate.policies.batching.arrival_gaps import ArrivalGaps
+from sluicegate.policies.batching.base import last_start
+from sluicegate.policies.batching.lookahead import LASTING, Lookahead
+from sluicegate.policies.batching.spread import GreedySpread
 
 RATE_WINDOW = 0.25
 """Seconds over which arrivals are counted, as a share of the SLO."""

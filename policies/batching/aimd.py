@@ -2,10 +2,10 @@
 
 from typing_extensions import override
 
-from domain.actions import Run, StationAction
-from domain.errors import ConfigurationError
-from domain.events import Finished
-from policies.batching.queueing import QueueingPolicy
+from sluicegate.domain.actions import Run, StationAction
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.events import Finished
+from sluicegate.policies.batching.base import QueueingPolicy
 
 
 class AdditiveIncrease(QueueingPolicy):

@@ -8,9 +8,9 @@ executor is offered, before a batch is formed: the paper's text leaves both open
 
 from typing_extensions import override
 
-from domain.actions import StationAction
-from policies.batching.limited import LimitedPolicy
-from policies.batching.queueing import last_start
+from sluicegate.domain.actions import StationAction
+from sluicegate.policies.batching.base import last_start
+from sluicegate.policies.batching.latency_capped import LimitedPolicy
 
 
 class DeadlineBatching(LimitedPolicy):

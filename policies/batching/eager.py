@@ -2,8 +2,8 @@
 
 from typing_extensions import override
 
-from domain.actions import StationAction
-from policies.batching.limited import LimitedPolicy
+from sluicegate.domain.actions import StationAction
+from sluicegate.policies.batching.latency_capped import LimitedPolicy
 
 
 class EagerBatching(LimitedPolicy):

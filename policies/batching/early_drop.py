@@ -2,10 +2,10 @@
 
 from typing_extensions import override
 
-from domain.actions import Drop, StationAction
-from domain.outcome import Reason
-from domain.query import Query
-from policies.batching.limited import LimitedPolicy
+from sluicegate.domain.actions import Drop, StationAction
+from sluicegate.domain.outcome import Reason
+from sluicegate.domain.query import Query
+from sluicegate.policies.batching.latency_capped import LimitedPolicy
 
 
 class EarlyDrop(LimitedPolicy):

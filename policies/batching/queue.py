@@ -10,7 +10,7 @@ from collections import deque
 from operator import attrgetter
 from sys import maxsize
 
-from domain.query import Query
+from sluicegate.domain.query import Query
 
 _by_deadline = attrgetter("deadline")
 

@@ -5,20 +5,30 @@ from inspect import signature
 from types import MappingProxyType
 from typing import Any
 
-from domain.errors import ConfigurationError
-from policies.batching.adaptive import AdaptiveBatching
-from policies.batching.aimd import AdditiveIncrease
-from policies.batching.deadline import DeadlineBatching
-from policies.batching.duty_cycle import DutyCycleStation
-from policies.batching.eager import EagerBatching
-from policies.batching.early_drop import EarlyDrop, LazyDrop
-from policies.batching.spread import BalancedSpread, GreedySpread, GroupedSpread, SpreadBatching, WeaklyHardSpread
-from policies.batching.static import StaticBatching
-from policies.batching.station import Station
-from policies.protocols import BatchingPolicy
-from policies.selection.fixed import JellyfishPlus, ModelSwitching, PublishedModelSwitching
-from policies.selection.greedy import MostAccurateFit
-from policies.selection.table import TableSelection
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.policies.batching.adaptive import AdaptiveBatching
+from sluicegate.policies.batching.aimd import AdditiveIncrease
+from sluicegate.policies.batching.deadline import DeadlineBatching
+from sluicegate.policies.batching.eager import EagerBatching
+from sluicegate.policies.batching.early_drop import EarlyDrop, LazyDrop
+from sluicegate.policies.batching.spread import (
+    BalancedSpread,
+    GreedySpread,
+    GroupedSpread,
+    SpreadBatching,
+    WeaklyHardSpread,
+)
+from sluicegate.policies.batching.static import StaticBatching
+from sluicegate.policies.mdp_serving.greedy_fit import MostAccurateFit
+from sluicegate.policies.mdp_serving.jellyfish_model_switching import (
+    JellyfishPlus,
+    ModelSwitching,
+    PublishedModelSwitching,
+)
+from sluicegate.policies.mdp_serving.table_policy import TableSelection
+from sluicegate.policies.protocols import BatchingPolicy
+from sluicegate.policies.serving.duty_cycle import DutyCycleStation
+from sluicegate.policies.serving.slice_scheduler import Station
 
 BATCHING: MappingProxyType[str, Callable[..., BatchingPolicy]] = MappingProxyType(
     {

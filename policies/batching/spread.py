@@ -31,17 +31,17 @@ from operator import attrgetter
 
 from typing_extensions import override
 
-from domain.actions import Announce, Drop, Run, StationAction
-from domain.app import Promise, WeaklyHard
-from domain.errors import ConfigurationError
-from domain.events import Finished, Hosted, StreamResumed
-from domain.outcome import Reason
-from domain.query import Query
-from policies.batching.queueing import QueueingPolicy
-from policies.dropping.history import MissHistory, constraints_of
-from policies.dropping.rate import max_rate, processing_bound, window_bound
-from policies.dropping.safety import SafeModeSwitch
-from policies.dropping.selection import balanced, blockwise, greedy, grouped
+from sluicegate.domain.actions import Announce, Drop, Run, StationAction
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.events import Finished, Hosted, StreamResumed
+from sluicegate.domain.models.app import Promise, WeaklyHard
+from sluicegate.domain.outcome import Reason
+from sluicegate.domain.query import Query
+from sluicegate.policies.batching.base import QueueingPolicy
+from sluicegate.policies.promises.drop_choice import balanced, blockwise, greedy, grouped
+from sluicegate.policies.promises.history import MissHistory, constraints_of
+from sluicegate.policies.promises.safe_mode import SafeModeSwitch
+from sluicegate.policies.promises.sustainable_rate import max_rate, processing_bound, window_bound
 
 _by_deadline = attrgetter("deadline")
 _STREAMS = 16_384

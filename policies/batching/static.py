@@ -4,9 +4,9 @@ from math import inf
 
 from typing_extensions import override
 
-from domain.actions import StationAction
-from domain.errors import ConfigurationError
-from policies.batching.queueing import QueueingPolicy, last_start
+from sluicegate.domain.actions import StationAction
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.policies.batching.base import QueueingPolicy, last_start
 
 
 class StaticBatching(QueueingPolicy):

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf, nan
 
-from domain.actions import Drop, Expire, Run, StationAction, WakeAt
-from domain.errors import IllegalEventError
-from domain.events import Arrived, Finished, Hosted, HostingChanged, StationEvent, Woke
-from domain.query import Query
-from policies.protocols import StationPolicy
+from sluicegate.domain.actions import Drop, Expire, Run, StationAction, WakeAt
+from sluicegate.domain.errors import IllegalEventError
+from sluicegate.domain.events import Arrived, Finished, Hosted, HostingChanged, StationEvent, Woke
+from sluicegate.domain.query import Query
+from sluicegate.policies.protocols import StationPolicy
 
 ON_TIME, LATE, DROPPED, EXPIRED = range(4)
 """Codes of ``Trial.fates``."""

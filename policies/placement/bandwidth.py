@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import lsq_linear
 
-from domain.errors import InvalidInputError
+from sluicegate.domain.errors import InvalidInputError
 
 MAX_FBR = 4.0
 """No batch asks for more than this many times a slice's bandwidth."""

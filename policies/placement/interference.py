@@ -10,7 +10,7 @@ Rules:
 
 from dataclasses import dataclass
 
-from domain.errors import InvalidInputError
+from sluicegate.domain.errors import InvalidInputError
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,11 @@ Baselines, as their papers and PROTEAN (Middleware 2024, section 5) describe the
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from domain.errors import ConfigurationError
-from policies.placement.choice import SliceLoad
-from policies.placement.strict import StrictFirst, StrictRoom
-from policies.placement.waiting import Assigned, SlicePlacement, Waiting, has_room, holds
-from profiles.slowdown import SlowdownTable
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.policies.placement.slice_choice import SliceLoad
+from sluicegate.policies.placement.slice_queue_port import Assigned, SlicePlacement, Waiting, has_room, holds
+from sluicegate.policies.placement.strict import StrictFirst, StrictRoom
+from sluicegate.profiles.catalogue.slowdown import SlowdownTable
 
 
 class Fifo:

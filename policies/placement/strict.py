@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 
 from typing_extensions import override
 
-from policies.placement.choice import SliceLoad, choose_best_effort, choose_strict
-from policies.placement.waiting import Assigned, Waiting, has_room
-from profiles.slowdown import SlowdownTable, eta
+from sluicegate.policies.placement.slice_choice import SliceLoad, choose_best_effort, choose_strict
+from sluicegate.policies.placement.slice_queue_port import Assigned, Waiting, has_room
+from sluicegate.profiles.catalogue.slowdown import SlowdownTable, eta
 
 
 class StrictFirst:

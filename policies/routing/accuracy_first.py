@@ -17,14 +17,14 @@ from typing import assert_never
 
 from typing_extensions import override
 
-from domain.actions import Drop, RoutingAction, Send
-from domain.errors import ConfigurationError, IllegalEventError
-from domain.events import Arrived, DeviceReported, PlanActivated, RoutingEvent
-from domain.outcome import Reason
-from domain.plan import Placement
-from domain.query import Query
-from policies.routing.backlog import Backlog
-from policies.routing.weighted import ProportionalSequence, hosting
+from sluicegate.domain.actions import Drop, RoutingAction, Send
+from sluicegate.domain.errors import ConfigurationError, IllegalEventError
+from sluicegate.domain.events import Arrived, DeviceReported, PlanActivated, RoutingEvent
+from sluicegate.domain.outcome import Reason
+from sluicegate.domain.plan import Placement
+from sluicegate.domain.query import Query
+from sluicegate.policies.routing.backlog_estimate import Backlog
+from sluicegate.policies.routing.weighted import ProportionalSequence, hosting
 
 RATE_WINDOW = 0.5
 """Seconds over which arrivals are counted."""

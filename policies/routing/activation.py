@@ -1,10 +1,11 @@
 """When a router switches to a published plan: once the capacity that its app needs is ready.
 
 Rules.
-- Epochs only grow (term first, then number), and by no more than leaders make them grow (``domain.plan.follows``): any
-  other plan is ignored, and so is what a deposed planner publishes. A newer plan replaces a pending one; the wait is
-  that of the first of them of which nothing was used, or plans that come faster than variants load would keep the
-  router where it is. ``ANSWER_S`` are left in any case: devices that have nothing to load answer within that.
+- Epochs only grow (term first, then number), and by no more than leaders make them grow
+  (``sluicegate.domain.plan.follows``): any other plan is ignored, and so is what a deposed planner publishes. A newer
+  plan replaces a pending one; the wait is that of the first of them of which nothing was used, or plans that come
+  faster than variants load would keep the router where it is. ``ANSWER_S`` are left in any case: devices that have
+  nothing to load answer within that.
 - A placement is ready when its device has acknowledged the plan's epoch and staged at least one of its variants.
 - The plan is activated when every device that hosts the app in it has acknowledged, less the placements that failed.
 - The first plan of all is activated with its first ready placement and again with each further one.
@@ -21,10 +22,10 @@ Illegal: nothing. Messages of the control topics may come in any order and more 
 from dataclasses import replace
 from typing import assert_never
 
-from domain.actions import Activate, ActivationAction, WakeAt
-from domain.events import ActivationEvent, PlanAcknowledged, PlanPublished, Woke
-from domain.plan import NO_EPOCH, Placement, Plan, follows
-from policies.routing.weighted import hosting
+from sluicegate.domain.actions import Activate, ActivationAction, WakeAt
+from sluicegate.domain.events import ActivationEvent, PlanAcknowledged, PlanPublished, Woke
+from sluicegate.domain.plan import NO_EPOCH, Placement, Plan, follows
+from sluicegate.policies.routing.weighted import hosting
 
 WAIT_S = 5.0
 ANSWER_S = 0.5

@@ -13,10 +13,10 @@ from typing import TypeVar
 
 from typing_extensions import override
 
-from domain.errors import ConfigurationError
-from domain.query import Query
-from policies.routing.accuracy_first import AccuracyFirst, Target
-from policies.routing.backlog import Backlog
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.query import Query
+from sluicegate.policies.routing.accuracy_first import AccuracyFirst, Target
+from sluicegate.policies.routing.backlog_estimate import Backlog
 
 MARGIN = 0.4
 Place = TypeVar("Place")

@@ -5,12 +5,12 @@ from inspect import signature
 from types import MappingProxyType
 from typing import Any
 
-from domain.errors import ConfigurationError
-from policies.protocols import RoutingPolicy
-from policies.routing.accuracy_first import AccuracyFirst, SlackBlend
-from policies.routing.packing import Packing
-from policies.routing.streams import StreamRouting
-from policies.routing.weighted import WeightedRouting
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.policies.protocols import RoutingPolicy
+from sluicegate.policies.routing.accuracy_first import AccuracyFirst, SlackBlend
+from sluicegate.policies.routing.keyed_streams import StreamRouting
+from sluicegate.policies.routing.packing import Packing
+from sluicegate.policies.routing.weighted import WeightedRouting
 
 ROUTING: MappingProxyType[str, Callable[..., RoutingPolicy]] = MappingProxyType(
     {

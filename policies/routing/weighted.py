@@ -16,13 +16,13 @@ from heapq import heapify, heappop, heappush
 from math import ceil, floor, inf, isfinite
 from typing import assert_never
 
-from domain.actions import Drop, RoutingAction, Send, TellTurns
-from domain.app import slo_class
-from domain.errors import ConfigurationError, IllegalEventError
-from domain.events import Arrived, DeviceReported, PlanActivated, RoutingEvent, TurnsTold
-from domain.outcome import Reason
-from domain.plan import Placement, Plan
-from domain.query import Query
+from sluicegate.domain.actions import Drop, RoutingAction, Send, TellTurns
+from sluicegate.domain.errors import ConfigurationError, IllegalEventError
+from sluicegate.domain.events import Arrived, DeviceReported, PlanActivated, RoutingEvent, TurnsTold
+from sluicegate.domain.models.app import slo_class
+from sluicegate.domain.outcome import Reason
+from sluicegate.domain.plan import Placement, Plan
+from sluicegate.domain.query import Query
 
 _RESTART = 1 << 24
 """Slots after which the counts start again, so that quotients keep their precision."""

@@ -8,10 +8,10 @@ type: price an hour / 3600 * 1000 * the least seconds a row. Where no device has
 from collections import defaultdict
 from collections.abc import Iterable
 
-from domain.device import Device
-from domain.profile import Profile
-from policies.selection.goals import GoalVariant
-from profiles.catalogue import Catalogue
+from sluicegate.domain.fleet.device import Device
+from sluicegate.domain.models.profile import Profile
+from sluicegate.policies.model_less.infaas_selection import GoalVariant
+from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 
 def cost_of(profile: Profile, price: float) -> float:

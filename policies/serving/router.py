@@ -1,8 +1,8 @@
 """The router of one app: which device answers each query, when a plan is followed, what waits and what ends here.
 
 Rules.
-- Routes by the newest plan whose capacity is ready (``policies.routing.activation``); the routing policy names the
-  device, that for goals where a query has some. Streams that were promised something are routed by stream.
+- Routes by the newest plan whose capacity is ready (``sluicegate.policies.routing.activation``); the routing policy
+  names the device, that for goals where a query has some. Streams that were promised something are routed by stream.
 - A plan is followed once every device that it gives the app is known to have a work topic. Of the others it is asked
   (``LookUp``); a plan that names one without was written by a stranger and is ignored.
 - Until a plan that speaks of the app is in force (it may have been registered just now), queries are held, as is one
@@ -21,11 +21,9 @@ from heapq import heappop, heappush
 from math import inf
 from typing import assert_never
 
-from domain.actions import Activate, Announce, Drop, End, RoutingAction, Send, TellTurns, WakeAt
-from domain.app import App, QueryClass
-from domain.device import Device
-from domain.errors import IllegalEventError
-from domain.events import (
+from sluicegate.domain.actions import Activate, Announce, Drop, End, RoutingAction, Send, TellTurns, WakeAt
+from sluicegate.domain.errors import IllegalEventError
+from sluicegate.domain.events import (
     ActivationEvent,
     Arrived,
     DeviceReported,
@@ -37,18 +35,20 @@ from domain.events import (
     RoutingEvent,
     Woke,
 )
-from domain.outcome import OutcomeKind, Reason
-from domain.plan import Epoch, Plan
-from domain.profile import Quantile
-from domain.query import Query
-from policies.placement.hosting import Hosting
-from policies.protocols import RoutingPolicy
-from policies.routing.activation import Activation
-from policies.routing.goals import GoalRouting
-from policies.routing.streams import StreamRouting
-from policies.selection.deployment import goal_variants, highest_costs
-from policies.selection.goals import GoalVariant
-from profiles.catalogue import Catalogue
+from sluicegate.domain.fleet.device import Device
+from sluicegate.domain.models.app import App, QueryClass
+from sluicegate.domain.models.profile import Quantile
+from sluicegate.domain.outcome import OutcomeKind, Reason
+from sluicegate.domain.plan import Epoch, Plan
+from sluicegate.domain.query import Query
+from sluicegate.policies.model_less.infaas_selection import GoalVariant
+from sluicegate.policies.placement.hosted_variants import Hosting
+from sluicegate.policies.protocols import RoutingPolicy
+from sluicegate.policies.routing.activation import Activation
+from sluicegate.policies.routing.goal_filter import GoalRouting
+from sluicegate.policies.routing.keyed_streams import StreamRouting
+from sluicegate.policies.selection.deployment import goal_variants, highest_costs
+from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 ASK_AGAIN = 1.0
 """Seconds after which a variant that is still missing is asked for again."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from profiles.demo.features import Array
+from sluicegate.profiles.demo.features import Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from domain.app import App
-from domain.errors import ConfigurationError
-from domain.tensor import TensorSpec
-from profiles.demo.dataset import Dataset
-from profiles.demo.features import Array, Recipe
-from profiles.demo.fitting import Fitted, fit_convolution
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.models.app import App
+from sluicegate.domain.models.tensor import TensorSpec
+from sluicegate.profiles.demo.dataset import Dataset
+from sluicegate.profiles.demo.features import Array, Recipe
+from sluicegate.profiles.demo.fitting import Fitted, fit_convolution
 
 APP = App(
     name="digits",

@@ -1,8 +1,8 @@
 """Features that need no training: convolution with random filters, ReLU, pooling. The knob is the number of filters.
 
-The same arithmetic is written as an ONNX graph by ``profiles.demo.graphs``. Images are [n, height, width]; a signal is
-an image of height 1. Sources: Coates, Lee, Ng 2011 (patches of the data as filters); Rahimi, Recht 2008 (random
-features, convex head).
+The same arithmetic is written as an ONNX graph by ``sluicegate.profiles.demo.graphs``. Images are [n, height, width]; a
+signal is an image of height 1. Sources: Coates, Lee, Ng 2011 (patches of the data as filters); Rahimi, Recht 2008
+(random features, convex head).
 """
 
 from dataclasses import dataclass

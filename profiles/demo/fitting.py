@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from domain.app import App
-from profiles.demo.dataset import Dataset
-from profiles.demo.features import Array, Recipe, features, fit_head
+from sluicegate.domain.models.app import App
+from sluicegate.profiles.demo.dataset import Dataset
+from sluicegate.profiles.demo.features import Array, Recipe, features, fit_head
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Fitted:
 def fit_convolution(app: App, recipe: Recipe, known: Dataset) -> Fitted:
     """Random features and a ridge head. Raises ImportError where onnx is not installed."""
     # Imported here: who only wants held-out rows to replay needs no onnx.
-    from profiles.demo.graphs import write_graph
+    from sluicegate.profiles.demo.graphs import write_graph
 
     head = fit_head(features(recipe, _images(known.inputs)), known.labels, known.classes, recipe.penalty)
     scores = features(recipe, _images(known.held_out)) @ head.weights + head.intercept

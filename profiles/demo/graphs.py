@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from domain.app import App
-from domain.tensor import TensorSpec
-from profiles.demo.features import Array, Head, Recipe
+from sluicegate.domain.models.app import App
+from sluicegate.domain.models.tensor import TensorSpec
+from sluicegate.profiles.demo.features import Array, Head, Recipe
 
 OPSET = 17
 IR_VERSION = 9

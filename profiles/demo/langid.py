@@ -18,12 +18,12 @@ from pathlib import Path
 
 import numpy as np
 
-from domain.app import App
-from domain.errors import ConfigurationError
-from domain.tensor import TensorSpec
-from profiles.demo.dataset import Dataset
-from profiles.demo.features import Array
-from profiles.demo.fitting import Fitted, share_right
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.models.app import App
+from sluicegate.domain.models.tensor import TensorSpec
+from sluicegate.profiles.demo.dataset import Dataset
+from sluicegate.profiles.demo.features import Array
+from sluicegate.profiles.demo.fitting import Fitted, share_right
 
 LENGTH = 64
 """Bytes looked at; shorter texts are filled with zeros."""
@@ -160,7 +160,7 @@ def _scores(recipe: NGrams, table: Array, texts: Array) -> Array:
 def _graph(recipe: NGrams, table: Array) -> bytes:
     from onnx import TensorProto
 
-    from profiles.demo.graphs import Graph
+    from sluicegate.profiles.demo.graphs import Graph
 
     def number(value: int) -> Array:
         return np.array([value], np.int64)

@@ -11,16 +11,16 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 from numpy.typing import NDArray
 
-from planner.scaling.fleet import SLACK, Asked, Fleet, ScalingVariant
-from planner.scaling.greedy import GreedyScaling
 from reproduce.drawing import panels
 from reproduce.figure import Options, Result
 from reproduce.infaas import sharing, worlds
 from reproduce.infaas.fluid import fixed_for, horizontal, model_less, preloaded, simulate
 from reproduce.infaas.traffic import Traffic, TrafficResult, poisson_counts
 from reproduce.infaas.worlds import TABLE_2
-from simulator.report.charts import STYLE
-from simulator.report.page import Table
+from sluicegate.planner.model_less.greedy_scaling import GreedyScaling
+from sluicegate.planner.model_less.scaling_problem import SLACK, Asked, Fleet, ScalingVariant
+from sluicegate.simulator.report.charts import STYLE
+from sluicegate.simulator.report.page import Table
 
 SECONDS = 900
 SEEDS = 3

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 
-from planner.scaling.fleet import SLACK, Asked, Fleet, ScalingVariant
-from planner.scaling.greedy import GreedyScaling
+from sluicegate.planner.model_less.greedy_scaling import GreedyScaling
+from sluicegate.planner.model_less.scaling_problem import SLACK, Asked, Fleet, ScalingVariant
 
 Rule = Callable[[Fleet], Mapping[str, int]]
 """Changes to the number of instances, once a tick. What loads counts as running."""

@@ -1,10 +1,11 @@
 """Two models on one GPU that becomes two under load, against a GPU for each: the simulation behind INFaaS' figure 7.
 
 Rules. Batches of both models that run on a GPU at the same time slow each other down by the bandwidth they ask for
-(``profiles.slowdown.eta``), in proportion to how much of the time the other runs. With sharing every GPU there is hosts
-both models and takes an equal part of the queries; a further GPU comes by the rules for workers (``WorkerScaling``),
-half a minute after it was asked for, and goes after a minute in which one would have been used below 80 %. Queries wait
-at most until their SLO. Rates, SLO and bandwidth are synthetic: neither model's profile was published.
+(``sluicegate.profiles.catalogue.slowdown.eta``), in proportion to how much of the time the other runs. With sharing
+every GPU there is hosts both models and takes an equal part of the queries; a further GPU comes by the rules for
+workers (``WorkerScaling``), half a minute after it was asked for, and goes after a minute in which one would have been
+used below 80 %. Queries wait at most until their SLO. Rates, SLO and bandwidth are synthetic: neither model's profile
+was published.
 """
 
 from collections import deque
@@ -14,10 +15,10 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from domain.instance import InstanceState
-from planner.scaling.workers import USED, AddWorker, WorkerBeat, WorkerScaling, WorkerTick
-from policies.selection.goals import instance_state
-from profiles.slowdown import eta
+from sluicegate.domain.fleet.instance import InstanceState
+from sluicegate.planner.capacity.worker_count import USED, AddWorker, WorkerBeat, WorkerScaling, WorkerTick
+from sluicegate.policies.model_less.infaas_selection import instance_state
+from sluicegate.profiles.catalogue.slowdown import eta
 
 WINDOWS = 10
 START, PATIENCE = 30, 60

@@ -16,9 +16,9 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.scaling.fleet import Asked, Fleet, ScalingVariant
-from planner.scaling.workers import AddWorker, WorkerBeat, WorkerScaling, WorkerTick
 from reproduce.infaas.fluid import Rule
+from sluicegate.planner.capacity.worker_count import AddWorker, WorkerBeat, WorkerScaling, WorkerTick
+from sluicegate.planner.model_less.scaling_problem import Asked, Fleet, ScalingVariant
 
 SEEN_TICKS = 2
 GIVEN_BACK_AFTER = 60

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.scaling.fleet import ScalingVariant
 from reproduce.infaas.traffic import Pool
+from sluicegate.planner.model_less.scaling_problem import ScalingVariant
 
 POPULAR = {"a00": 0.255, "a01": 0.195, "a02": 0.300, "a03": 0.150}
 """Architecture -> seconds on a CPU; the four most asked for."""

@@ -1,12 +1,12 @@
 """Spot capacity, and an erratic load."""
 
-from planner.procurement import PER_GPU
 from reproduce.figure import Options, Result
 from reproduce.protean.plots import grouped
 from reproduce.protean.runs import SHOWN, compared, scenario, seconds_of
 from reproduce.protean.tables import Compared, beside, percent, tables_of
-from simulator.report.page import Table
-from simulator.slices.costs import savings
+from sluicegate.planner.capacity.procurement import PER_GPU
+from sluicegate.simulator.report.page import Table
+from sluicegate.simulator.slices.costs import savings
 
 
 def cost(options: Options) -> Result:

@@ -8,8 +8,8 @@ from typing import Any
 import yaml
 
 from reproduce.figure import Options
-from simulator.slices.experiment import run_once, together
-from simulator.slices.spec import SliceScenario, slice_scenario
+from sluicegate.simulator.slices.slices_experiment import run_once, together
+from sluicegate.simulator.slices.slices_fields import SliceScenario, slice_scenario
 
 SCENARIOS = Path(__file__).parents[2] / "examples" / "scenarios"
 SHOWN = ("molecule", "naive", "infless", "mps-mig", "protean", "joint")

@@ -7,7 +7,7 @@ from reproduce.figure import Options, Result
 from reproduce.protean.plots import grouped
 from reproduce.protean.runs import SHOWN, compared, scenario, seconds_of
 from reproduce.protean.tables import FOUR, Compared, beside, percent, points, tables_of, wiki
-from simulator.report.page import Table
+from sluicegate.simulator.report.page import Table
 
 LANGUAGE = ("bert", "deberta", "distilbert", "flaubert")
 

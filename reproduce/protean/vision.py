@@ -16,9 +16,9 @@ from reproduce.protean.tables import (
     vision,
     wiki,
 )
-from simulator.slices.experiment import workload_of
-from simulator.slices.motivation import WAYS, figure_2
-from simulator.slices.systems import world_of
+from sluicegate.simulator.slices.motivation import WAYS, figure_2
+from sluicegate.simulator.slices.slices_experiment import workload_of
+from sluicegate.simulator.slices.systems import world_of
 
 VISION = (
     "resnet50",

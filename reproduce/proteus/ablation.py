@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from planner.baselines.published import SommelierPlanner
 from reproduce.figure import Options, Result
 from reproduce.proteus.plots import bars
 from reproduce.proteus.runs import rows_of, run_all, table
 from reproduce.proteus.systems import BY_SHARE, OURS, WORD, System
 from reproduce.proteus.workloads import trace
-from simulator.experiment import Run
+from sluicegate.planner.baselines.clipper_sommelier import SommelierPlanner
+from sluicegate.simulator.scenario.experiment import Run
 
 PAPER = {
     "paper: without placement": {"max_accuracy_drop": 0.16},

@@ -5,7 +5,7 @@ from reproduce.proteus.plots import bars
 from reproduce.proteus.runs import rows_of, run_all, table
 from reproduce.proteus.systems import BY_SHARE, PROTEUS_EXACT, WORD, System
 from reproduce.proteus.workloads import Workload, drawn
-from simulator.experiment import Run
+from sluicegate.simulator.scenario.experiment import Run
 
 LOAD = 1000.0
 RAMP_S = 15

@@ -9,9 +9,9 @@ from reproduce.proteus import systems
 from reproduce.proteus.plots import bars, over_time
 from reproduce.proteus.runs import mean_table, rows_of, run_all, run_seeds, table, times
 from reproduce.proteus.workloads import APPS, Workload, drawn, flats, trace
-from simulator.experiment import Run
-from simulator.report.page import Table
-from simulator.rows import percent
+from sluicegate.simulator.report.page import Table
+from sluicegate.simulator.report_rows import percent
+from sluicegate.simulator.scenario.experiment import Run
 
 PAPER = {
     "paper: Proteus": {"max_accuracy_drop": 0.0485},

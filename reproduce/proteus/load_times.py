@@ -5,7 +5,7 @@ from reproduce.proteus import systems
 from reproduce.proteus.plots import lines
 from reproduce.proteus.runs import rows_of, run_all, table
 from reproduce.proteus.workloads import trace
-from simulator.experiment import Run
+from sluicegate.simulator.scenario.experiment import Run
 
 LOADS = (1.0, 5.0, 15.0)
 """Seconds."""

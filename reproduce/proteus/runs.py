@@ -7,9 +7,9 @@ from typing import Any
 from reproduce.figure import Options
 from reproduce.proteus.systems import System, simulate
 from reproduce.proteus.workloads import Workload
-from simulator.experiment import Run, together
-from simulator.report.page import Table
-from simulator.rows import HEADER, row_of
+from sluicegate.simulator.report.page import Table
+from sluicegate.simulator.report_rows import HEADER, row_of
+from sluicegate.simulator.scenario.experiment import Run, together
 
 
 def run_all(systems: Sequence[System], workload: Workload, options: Options) -> dict[str, Run]:

@@ -5,7 +5,7 @@ from reproduce.proteus import systems
 from reproduce.proteus.plots import lines
 from reproduce.proteus.runs import rows_of, run_all, table
 from reproduce.proteus.workloads import trace
-from simulator.experiment import Run
+from sluicegate.simulator.scenario.experiment import Run
 
 MULTIPLES = ("1x", "1.5x", "2.1x", "2.5x", "3x", "3.5x")
 COMPARED = (

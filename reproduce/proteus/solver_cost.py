@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.planner import cpu, literal, more_apps, more_variants, published
-from planner.allocation.pipeline import AllocationPlanner
-from planner.problem import Problem
 from reproduce.figure import Options, Result
 from reproduce.proteus.plots import solver
-from simulator.report.page import Table
+from sluicegate.planner.allocation.pipeline import AllocationPlanner
+from sluicegate.planner.problems.problem import Problem
+from sluicegate.simulator.report.page import Table
 
 WINDOW = [90, 100]
 SCALE = 3.0

@@ -18,18 +18,18 @@ from typing import Any
 
 import numpy as np
 
-from planner.allocation.linear import Limits
-from planner.allocation.pipeline import AllocationPlanner
-from planner.baselines.infaas import InfaasAccuracyPlanner
-from planner.baselines.per_device import PerDevicePlanner
-from planner.baselines.published import ClipperPlanner, SommelierPlanner
-from planner.problem import Planner
 from reproduce.proteus.workloads import Workload
-from simulator.engine import Engine
-from simulator.experiment import Run, arrivals_of
-from simulator.scenario import build, overridden, scenario_of
-from simulator.scenario.build import control
-from simulator.series import SeriesFold
+from sluicegate.planner.allocation.linear import Limits
+from sluicegate.planner.allocation.pipeline import AllocationPlanner
+from sluicegate.planner.baselines.clipper_sommelier import ClipperPlanner, SommelierPlanner
+from sluicegate.planner.baselines.infaas_accuracy import InfaasAccuracyPlanner
+from sluicegate.planner.baselines.per_device import PerDevicePlanner
+from sluicegate.planner.problems.problem import Planner
+from sluicegate.simulator.engine.engine import Engine
+from sluicegate.simulator.engine.time_series import SeriesFold
+from sluicegate.simulator.scenario import build, overridden, scenario_of
+from sluicegate.simulator.scenario.build_scenario import control
+from sluicegate.simulator.scenario.experiment import Run, arrivals_of
 
 WORD: Mapping[str, Any] = {
     "planner.name": "allocation",

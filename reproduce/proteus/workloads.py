@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from simulator.arrivals.sampling import collect
-from simulator.experiment import arrivals_of
-from simulator.scenario import catalogue_of, overridden, read_scenario, scenario_of
+from sluicegate.simulator.arrivals.sampling import collect
+from sluicegate.simulator.scenario import catalogue_of, overridden, read_scenario, scenario_of
+from sluicegate.simulator.scenario.experiment import arrivals_of
 
 SCENARIO = Path(__file__).resolve().parents[2] / "examples" / "scenarios" / "proteus-medium-normal.yaml"
 APPS = ("mobilenet", "efficientnet", "resnest", "bert", "yolo", "densenet", "resnet", "t5", "gpt2")

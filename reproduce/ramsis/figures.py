@@ -11,18 +11,18 @@ from typing import Any, Literal
 
 import numpy as np
 
-from domain.profile import BatchLatency, Profile
-from domain.variant import Variant
-from planner.selection.generate import generate
-from planner.selection.library import build_library
-from planner.selection.model import SelectionModel
-from profiles.catalogue import Catalogue
-from profiles.ramsis_json import DEVICE_TYPE, load_ramsis
 from reproduce.figure import Options, Result, TraceOptions
 from reproduce.ramsis.gains import PAPER, PLOTTED, Point, gains, good
 from reproduce.ramsis.pictures import Line, picture
-from simulator.report.page import Table
-from simulator.selection_study import Rule, World, by_rule, by_tables, measure_capable, poisson
+from sluicegate.domain.models.profile import BatchLatency, Profile
+from sluicegate.domain.models.variant import Variant
+from sluicegate.planner.mdp.generate_table import generate
+from sluicegate.planner.mdp.mdp_model import SelectionModel
+from sluicegate.planner.policy_tables.table_library import build_library
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.formats.ramsis_json import DEVICE_TYPE, load_ramsis
+from sluicegate.simulator.report.page import Table
+from sluicegate.simulator.worlds.selection_study import Rule, World, by_rule, by_tables, measure_capable, poisson
 
 SLOS_MS = {"image": (150, 300, 500), "text": (100, 200, 300)}
 CONSTANT_WORKERS = {"image": 60, "text": 20}

@@ -11,22 +11,22 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from typing_extensions import override
 
-from domain.actions import StationAction
-from domain.events import Hosted
-from domain.profile import LatencyCurve
-from domain.query import Query
-from policies.batching.aimd import AdditiveIncrease
-from policies.batching.deadline import DeadlineBatching
-from policies.batching.queueing import last_start
-from policies.batching.registry import batching
-from policies.batching.station import Station
-from policies.batching.trial import ON_TIME, Trial, try_alone
-from policies.dropping.tracker import MissTracker
-from policies.protocols import BatchingPolicy
 from reproduce.drawing import panels
 from reproduce.figure import Options, Result
-from simulator.report.charts import STYLE
-from simulator.report.page import Table
+from sluicegate.domain.actions import StationAction
+from sluicegate.domain.events import Hosted
+from sluicegate.domain.models.profile import LatencyCurve
+from sluicegate.domain.query import Query
+from sluicegate.policies.batching.aimd import AdditiveIncrease
+from sluicegate.policies.batching.base import last_start
+from sluicegate.policies.batching.deadline import DeadlineBatching
+from sluicegate.policies.batching.registry import batching
+from sluicegate.policies.batching.trial import ON_TIME, Trial, try_alone
+from sluicegate.policies.promises.tracker import MissTracker
+from sluicegate.policies.protocols import BatchingPolicy
+from sluicegate.policies.serving.slice_scheduler import Station
+from sluicegate.simulator.report.charts import STYLE
+from sluicegate.simulator.report.page import Table
 
 B = 8
 P = 1.0

@@ -1,13 +1,13 @@
 """Arrivals: trace files and a generator in, sorted arrival times by app out. Vectorised and seeded."""
 
-from simulator.arrivals.counts import read_counts
-from simulator.arrivals.generator import diurnal
-from simulator.arrivals.lists import ListedArrivals, read_arrival_file, read_arrivals
-from simulator.arrivals.rates import Rates
-from simulator.arrivals.sampling import ArrivalSource, Chunk, Process, SampledArrivals, collect
-from simulator.arrivals.shares import named_shares, zipf_shares
-from simulator.arrivals.spec import GeneratorSpec, TraceSpec
-from simulator.arrivals.tweets import read_tweets, tweet_files
+from sluicegate.simulator.arrivals.counts import read_counts
+from sluicegate.simulator.arrivals.generator import diurnal
+from sluicegate.simulator.arrivals.lists import ListedArrivals, read_arrival_file, read_arrivals
+from sluicegate.simulator.arrivals.rates import Rates
+from sluicegate.simulator.arrivals.sampling import ArrivalSource, Chunk, Process, SampledArrivals, collect
+from sluicegate.simulator.arrivals.shares import named_shares, zipf_shares
+from sluicegate.simulator.arrivals.trace_fields import GeneratorSpec, TraceSpec
+from sluicegate.simulator.arrivals.tweets import read_tweets, tweet_files
 
 __all__ = [
     "ArrivalSource",

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from domain.errors import InvalidInputError
-from simulator.arrivals.files import lines, shown
-from simulator.arrivals.rates import MAX_QPS, Rates
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.simulator.arrivals.rates import MAX_QPS, Rates
+from sluicegate.simulator.arrivals.trace_files import lines, shown
 
 MAX_LINES = 20_000_000
 

@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.random import Generator
 
-from domain.errors import InvalidInputError
-from simulator.arrivals.rates import MAX_QPS, Rates
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.simulator.arrivals.rates import MAX_QPS, Rates
 
 
 def diurnal(

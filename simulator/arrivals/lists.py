@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 from numpy.random import Generator
 
-from domain.errors import InvalidInputError
-from simulator.arrivals.files import lines, shown
-from simulator.arrivals.rates import Floats
-from simulator.arrivals.sampling import CHUNK, Chunk
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.simulator.arrivals.rates import Floats
+from sluicegate.simulator.arrivals.sampling import CHUNK, Chunk
+from sluicegate.simulator.arrivals.trace_files import lines, shown
 
 JITTER_S = 0.5
 MAX_ARRIVALS = 100_000_000

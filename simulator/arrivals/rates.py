@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from domain.errors import InvalidInputError
+from sluicegate.domain.errors import InvalidInputError
 
 Floats = NDArray[np.float64]
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from domain.errors import InvalidInputError
-from simulator.arrivals.rates import Floats, Rates
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.simulator.arrivals.rates import Floats, Rates
 
 Process = Literal["poisson", "gamma", "uniform"]
 Chunk = tuple[Floats, NDArray[np.intp]]

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from domain.errors import InvalidInputError
-from simulator.arrivals.rates import Floats
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.simulator.arrivals.rates import Floats
 
 
 def zipf_shares(apps: int, exponent: float = 1.001) -> Floats:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import orjson
 
-from domain.errors import InvalidInputError
-from simulator.arrivals.files import lines
-from simulator.arrivals.rates import Rates
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.simulator.arrivals.rates import Rates
+from sluicegate.simulator.arrivals.trace_files import lines
 
 _DAY = 86_400
 _NAMES = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from simulator.experiment import Run, determinism_notes, together
-from simulator.report.charts import accuracy_chart, bars_chart, demand_chart, latency_chart, variants_chart
-from simulator.report.page import Figure, Table, Tile, page
-from simulator.rows import HEADER, percent, row_of
+from sluicegate.simulator.report.charts import accuracy_chart, bars_chart, demand_chart, latency_chart, variants_chart
+from sluicegate.simulator.report.page import Figure, Table, Tile, page
+from sluicegate.simulator.report_rows import HEADER, percent, row_of
+from sluicegate.simulator.scenario.experiment import Run, determinism_notes, together
 
 DEFINITIONS = (
     "Violations: queries not answered within their own SLO, whatever became of them, over all queries.",

@@ -1,8 +1,8 @@
 """Scenario files: what is simulated, written down. ``read_scenario`` validates one, ``build`` makes it runnable."""
 
-from simulator.scenario.build import build, catalogue_of, controller_settings, devices_of, source_of
-from simulator.scenario.reading import overridden, read_scenario, scenario_of, with_setting
-from simulator.scenario.spec import Scenario
+from sluicegate.simulator.scenario.build_scenario import build, catalogue_of, controller_settings, devices_of, source_of
+from sluicegate.simulator.scenario.scenario_fields import Scenario
+from sluicegate.simulator.scenario.scenario_file import overridden, read_scenario, scenario_of, with_setting
 
 __all__ = [
     "Scenario",

@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from planner.geometry.reconfiguration import Desired
-from planner.geometry.tables import Geometry, PlacementTable
-from policies.placement.waiting import SlicePlacement, Waiting
-from simulator.slices.gpu import SimSlice, cut
-from simulator.slices.workload import Batch
+from sluicegate.planner.geometry.mig_tables import Geometry, PlacementTable
+from sluicegate.planner.geometry.reconfigurator import Desired
+from sluicegate.policies.placement.slice_queue_port import SlicePlacement, Waiting
+from sluicegate.simulator.slices.shared_gpu import SimSlice, cut
+from sluicegate.simulator.slices.workload import Batch
 
 if TYPE_CHECKING:
-    from simulator.slices.world import World
+    from sluicegate.simulator.slices.world import World
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.procurement import (
+from sluicegate.planner.capacity.procurement import (
     AskSpot,
     CostMeter,
     DeadlinePassed,
@@ -36,7 +36,7 @@ from planner.procurement import (
     SpotAnswered,
     StopSending,
 )
-from simulator.slices.world import World
+from sluicegate.simulator.slices.world import World
 
 _SHORTEST_NOTICE = 30.0
 

@@ -5,21 +5,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from domain.errors import ConfigurationError
-from planner.geometry.tables import TABLES, Geometry, parse_geometry
-from planner.procurement import Mode, Prices
-from policies.placement.dispatch import LeastSlowdown, RoundRobin
-from policies.placement.strategies import strategy
-from policies.placement.strict import StrictRoom
-from policies.placement.waiting import SlicePlacement
-from profiles.slowdown import SlowdownTable
-from simulator.slices.cluster import Control, Dispatch, Rules
-from simulator.slices.controls import JointControl, ProteanControl
-from simulator.slices.oracle import OracleControl, Way
-from simulator.slices.spec import SliceScenario, SystemSpec
-from simulator.slices.spot import BoughtNodes
-from simulator.slices.workload import Workload
-from simulator.slices.world import World
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.planner.capacity.procurement import Mode, Prices
+from sluicegate.planner.geometry.mig_tables import TABLES, Geometry, parse_geometry
+from sluicegate.policies.placement.gpu_choice import LeastSlowdown, RoundRobin
+from sluicegate.policies.placement.slice_queue_port import SlicePlacement
+from sluicegate.policies.placement.strategies import strategy
+from sluicegate.policies.placement.strict import StrictRoom
+from sluicegate.profiles.catalogue.slowdown import SlowdownTable
+from sluicegate.simulator.slices.cluster import Control, Dispatch, Rules
+from sluicegate.simulator.slices.controls import JointControl, ProteanControl
+from sluicegate.simulator.slices.oracle import OracleControl, Way
+from sluicegate.simulator.slices.slices_fields import SliceScenario, SystemSpec
+from sluicegate.simulator.slices.spot import BoughtNodes
+from sluicegate.simulator.slices.workload import Workload
+from sluicegate.simulator.slices.world import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from simulator.arrivals.sampling import ArrivalSource, collect
+from sluicegate.simulator.arrivals.sampling import ArrivalSource, collect
 
 Floats = npt.NDArray[np.float64]
 STRICT, BEST_EFFORT = "strict", "best-effort"

@@ -15,7 +15,8 @@ from copy import deepcopy
 from heapq import heappop, heappush
 from typing import Any
 
-from planner.geometry.reconfiguration import (
+from sluicegate.planner.geometry.mig_tables import Geometry, PlacementTable
+from sluicegate.planner.geometry.reconfigurator import (
     Desired,
     Drain,
     GeometryChanged,
@@ -26,13 +27,12 @@ from planner.geometry.reconfiguration import (
     Resume,
     SlicesIdle,
 )
-from planner.geometry.tables import Geometry, PlacementTable
-from policies.placement.waiting import SlicePlacement, Waiting
-from profiles.slowdown import Footprint, SlowdownTable
-from simulator.slices.cluster import Control, Dispatch, Ended, Nodes, Rules, SimGpu
-from simulator.slices.containers import Containers
-from simulator.slices.gpu import Running, SimSlice
-from simulator.slices.workload import Workload
+from sluicegate.policies.placement.slice_queue_port import SlicePlacement, Waiting
+from sluicegate.profiles.catalogue.slowdown import Footprint, SlowdownTable
+from sluicegate.simulator.slices.cluster import Control, Dispatch, Ended, Nodes, Rules, SimGpu
+from sluicegate.simulator.slices.containers import Containers
+from sluicegate.simulator.slices.shared_gpu import Running, SimSlice
+from sluicegate.simulator.slices.workload import Workload
 
 _ARRIVE, _END, _BEGIN, _TICK, _RESHAPED, _NODE = range(6)
 

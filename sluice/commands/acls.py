@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from domain.errors import ConfigurationError
-from sluice.console import JsonOption, one_line_errors, out, print_json
-from sluice.published import app_names
-from sluice.settings import load
-from streams.acls import ROLES, as_markdown, commands, rules
-from streams.topics import Topics
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.sluice.catalogue.documented_apps import app_names
+from sluicegate.sluice.console import JsonOption, one_line_errors, out, print_json
+from sluicegate.sluice.settings.settings import load
+from sluicegate.streams.describe.acls import ROLES, as_markdown, commands, rules
+from sluicegate.streams.topics import Topics
 
 
 def register(app: typer.Typer) -> None:

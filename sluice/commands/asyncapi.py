@@ -6,12 +6,12 @@ from typing import Annotated
 import typer
 import yaml
 
-from domain.errors import ConfigurationError
-from sluice.console import JsonOption, one_line_errors, print_json
-from sluice.published import published_apps
-from sluice.settings import load
-from streams.asyncapi import document
-from streams.topics import Topics
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.sluice.catalogue.documented_apps import published_apps
+from sluicegate.sluice.console import JsonOption, one_line_errors, print_json
+from sluicegate.sluice.settings.settings import load
+from sluicegate.streams.describe.asyncapi import document
+from sluicegate.streams.topics import Topics
 
 
 def register(app: typer.Typer) -> None:

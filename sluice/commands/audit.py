@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from sluice.audit import AuditReport, read_topics
-from sluice.console import EXIT_FAILED, JsonOption, one_line_errors, out, print_json
-from sluice.fault_windows import read_windows
-from sluice.places import open_broker
-from sluice.settings import load
-from streams.ports import Broker
-from streams.topics import Topics
+from sluicegate.sluice.audit.fault_windows import read_windows
+from sluicegate.sluice.audit.topic_audit import AuditReport, read_topics
+from sluicegate.sluice.catalogue.run_folders import open_broker
+from sluicegate.sluice.console import EXIT_FAILED, JsonOption, one_line_errors, out, print_json
+from sluicegate.sluice.settings.settings import load
+from sluicegate.streams.ports import Broker
+from sluicegate.streams.topics import Topics
 
 STATUS = "status"
 

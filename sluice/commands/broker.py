@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, print_json
-from sluice.settings import load
-from streams.local_broker import LocalBroker, LocalBrokerStatus, Progress
+from sluicegate.sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, print_json
+from sluicegate.sluice.settings.settings import load
+from sluicegate.streams.local_kafka.broker import LocalBroker, LocalBrokerStatus, Progress
 
 broker = typer.Typer(
     name="broker", help="Start, stop and look at an Apache Kafka on this machine.", no_args_is_help=True

@@ -13,14 +13,14 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from domain.errors import ConfigurationError, SluiceError
-from simulator.experiment import Run, determinism_notes, run_once, systems_of, together
-from simulator.rows import HEADER, row_of
-from simulator.scenario import catalogue_of, scenario_of
-from simulator.slices.spec import is_slices
-from sluice.commands.simulate import SetOption, document_of, save
-from sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, print_json, require_plots
-from sluice.slices import compare_slices
+from sluicegate.domain.errors import ConfigurationError, SluiceError
+from sluicegate.simulator.report_rows import HEADER, row_of
+from sluicegate.simulator.scenario import catalogue_of, scenario_of
+from sluicegate.simulator.scenario.experiment import Run, determinism_notes, run_once, systems_of, together
+from sluicegate.simulator.slices.slices_fields import is_slices
+from sluicegate.sluice.commands.simulate import SetOption, document_of, save
+from sluicegate.sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, print_json, require_plots
+from sluicegate.sluice.offline.compare_slices import compare_slices
 
 Document = Mapping[str, Any]
 
@@ -60,7 +60,9 @@ def compare(
             return
         base = scenario_of(document, f"scenario {scenario}")
         if live:
-            from sluice.fidelity import compare_live  # the live system is imported only where it runs
+            from sluicegate.sluice.offline.live_vs_simulated import (
+                compare_live,  # the live system is imported only where it runs
+            )
 
             if not compare_live(document, _loads(loads), as_json=as_json):
                 raise typer.Exit(EXIT_FAILED)
@@ -73,7 +75,7 @@ def compare(
         runs = run_all(documents, [base.seed + i for i in range(seeds)], jobs)
         target = report or Path("reports") / f"compare-{_safe(base.name)}" / "index.html"
         slos = [app.slo for app in catalogue_of(base).apps.values()]
-        from simulator.report.pages import comparison_page  # plots take half a second to import
+        from sluicegate.simulator.report.pages import comparison_page  # plots take half a second to import
 
         page = comparison_page(f"Comparison: {base.name}", base.description, runs, base.reference, slos)
         save(target, page)

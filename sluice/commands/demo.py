@@ -9,14 +9,14 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
-from sluice.catalogue import open_catalogue
-from sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, print_json, require_plots
-from sluice.demo import DEVICES, DemoResult, demo_trace, run_demo
-from sluice.live import frame
-from sluice.logs import show_logs
-from sluice.observer import Observer
-from sluice.places import new_run_folder
-from sluice.settings import DeviceSettings, load
+from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
+from sluicegate.sluice.catalogue.run_folders import new_run_folder
+from sluicegate.sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, print_json, require_plots
+from sluicegate.sluice.load.demo_run import DEVICES, DemoResult, demo_trace, run_demo
+from sluicegate.sluice.load.live_table import frame
+from sluicegate.sluice.load.run_observer import Observer
+from sluicegate.sluice.settings.settings import DeviceSettings, load
+from sluicegate.sluice.system.logs import show_logs
 
 DURATION = 40.0
 
@@ -59,7 +59,7 @@ def demo(
                 live.update(frame(observer, elapsed=elapsed, duration=duration))
 
             result = asyncio.run(run_demo(chosen, catalogue, models, folder, arrivals=arrivals, show=show))
-        from sluice.demo_report import write_report  # plots take half a second to import
+        from sluicegate.sluice.load.demo_report import write_report  # plots take half a second to import
 
         page = write_report(result, catalogue, report)
     if as_json:

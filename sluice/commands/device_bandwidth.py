@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from domain.executor import Executor
-from sluice.catalogue import open_catalogue
-from sluice.commands.profile import choose
-from sluice.console import JsonOption, err, one_line_errors, out, print_json
-from sluice.settings import load
+from sluicegate.domain.executor import Executor
+from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
+from sluicegate.sluice.commands.profile import choose
+from sluicegate.sluice.console import JsonOption, err, one_line_errors, out, print_json
+from sluicegate.sluice.settings.settings import load
 
 
 def bandwidth(
@@ -27,11 +27,11 @@ def bandwidth(
     as_json: JsonOption = False,
 ) -> None:
     """Estimate FBR: run two and more copies of each variant, and every pair, and compare with running alone."""
-    from executors.colocation import measure_colocations
-    from executors.devices.mps import check_uuid
-    from executors.onnx import OnnxExecutor
-    from executors.runtime import Runtime
-    from policies.placement.bandwidth import estimate_fbr
+    from sluicegate.executors.colocation import measure_colocations
+    from sluicegate.executors.devices.mps import check_uuid
+    from sluicegate.executors.onnx.executor import OnnxExecutor
+    from sluicegate.executors.onnx.runtime_options import Runtime
+    from sluicegate.policies.placement.bandwidth import estimate_fbr
 
     with one_line_errors():
         if gpu is not None:

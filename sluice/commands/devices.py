@@ -5,14 +5,14 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from domain.errors import ConfigurationError
-from executors.devices.fake import fake_library
-from executors.devices.library import DeviceError, DeviceLibrary
-from executors.devices.manager import FoundGpu, apply, discover, explained, steps_to
-from executors.devices.nvml import PynvmlLibrary
-from planner.geometry.tables import Geometry, parse_geometry, shown
-from sluice.commands.device_bandwidth import bandwidth
-from sluice.console import JsonOption, one_line_errors, out, print_json
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.executors.devices.fake_gpus import fake_library
+from sluicegate.executors.devices.gpu_library import DeviceError, DeviceLibrary
+from sluicegate.executors.devices.mig_manager import FoundGpu, apply, discover, explained, steps_to
+from sluicegate.executors.devices.nvml import PynvmlLibrary
+from sluicegate.planner.geometry.mig_tables import Geometry, parse_geometry, shown
+from sluicegate.sluice.commands.device_bandwidth import bandwidth
+from sluicegate.sluice.console import JsonOption, one_line_errors, out, print_json
 
 FakeOption = Annotated[
     str | None, typer.Option("--fake-gpu", metavar="TYPExN", help="Pretend: a100x8 is eight A100 (nothing is touched).")

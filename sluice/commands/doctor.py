@@ -14,8 +14,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from sluice.console import EXIT_FAILED, JsonOption, one_line_errors, out, print_json
-from sluice.settings import Settings, load
+from sluicegate.sluice.console import EXIT_FAILED, JsonOption, one_line_errors, out, print_json
+from sluicegate.sluice.settings.settings import Settings, load
 
 SUPPORTED = ((3, 11), (3, 13))
 """Oldest and newest Python that the suite runs on."""

@@ -7,18 +7,18 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from domain.errors import InvalidInputError
-from domain.outcome import Outcome
-from domain.plan import Plan
-from planner.capacity import throughput
-from sluice.catalogue import known_catalogue
-from sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out
-from sluice.places import open_broker
-from sluice.reading import find_results
-from sluice.settings import Settings, load
-from streams import codec, control
-from streams.ports import Broker, Record, TopicPartition
-from streams.topics import Topics
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.outcome import Outcome
+from sluicegate.domain.plan import Plan
+from sluicegate.planner.problems.throughput import throughput
+from sluicegate.sluice.audit.result_log import find_results
+from sluicegate.sluice.catalogue.open_catalogue import known_catalogue
+from sluicegate.sluice.catalogue.run_folders import open_broker
+from sluicegate.sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out
+from sluicegate.sluice.settings.settings import Settings, load
+from sluicegate.streams.ports import Broker, Record, TopicPartition
+from sluicegate.streams.records import codec, control
+from sluicegate.streams.topics import Topics
 
 _LISTED = 10
 

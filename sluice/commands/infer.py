@@ -8,17 +8,17 @@ import numpy as np
 import orjson
 import typer
 
-from domain.errors import ConfigurationError, InvalidInputError
-from domain.tensor import Tensor
-from sluice.catalogue import open_catalogue
-from sluice.client import Answer, tensors_of
-from sluice.commands.results import line
-from sluice.console import EXIT_FAILED, JsonOption, one_line_errors, out, print_json
-from sluice.places import asking, connected, live_server
-from sluice.registry_topic import check_served
-from sluice.settings import Settings, load
-from sluice.supply import app_samples
-from streams.topics import Topics
+from sluicegate.domain.errors import ConfigurationError, InvalidInputError
+from sluicegate.domain.models.tensor import Tensor
+from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
+from sluicegate.sluice.catalogue.run_folders import asking, connected, live_server
+from sluicegate.sluice.client import Answer, tensors_of
+from sluicegate.sluice.commands.results import line
+from sluicegate.sluice.console import EXIT_FAILED, JsonOption, one_line_errors, out, print_json
+from sluicegate.sluice.load.sample_inputs import app_samples
+from sluicegate.sluice.registration.registry_topic import check_served
+from sluicegate.sluice.settings.settings import Settings, load
+from sluicegate.streams.topics import Topics
 
 _MAX_FILE = 64 << 20
 _PATIENCE = 15.0

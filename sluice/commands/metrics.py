@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from sluice.console import JsonOption, out, print_json
-from stages.metric_catalogue import CATALOGUE, as_markdown
+from sluicegate.sluice.console import JsonOption, out, print_json
+from sluicegate.stages.telemetry.metric_catalogue import CATALOGUE, as_markdown
 
 
 def register(app: typer.Typer) -> None:

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from sluice.console import JsonOption, one_line_errors, print_json
-from sluice.plan_answer import answer
-from sluice.problems import read_question
+from sluicegate.sluice.console import JsonOption, one_line_errors, print_json
+from sluicegate.sluice.offline.plan_report import answer
+from sluicegate.sluice.offline.problem_file import read_question
 
 
 def register(app: typer.Typer) -> None:

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from domain.table import SelectionTable
-from sluice.commands.policy_check import check
-from sluice.console import EXIT_FAILED, JsonOption, one_line_errors, out, print_json, require_plots
-from sluice.selection_input import Question, model_of, read_table, write_bytes
+from sluicegate.domain.table import SelectionTable
+from sluicegate.sluice.commands.policy_check import check
+from sluicegate.sluice.console import EXIT_FAILED, JsonOption, one_line_errors, out, print_json, require_plots
+from sluicegate.sluice.offline.policy_input import Question, model_of, read_table, write_bytes
 
 ProfilesOption = Annotated[
     Path, typer.Option("--profiles", help="Catalogue folder, or a profiles.json in the format ramsis-profiles/1.")
@@ -70,8 +70,8 @@ def generate(
     as_json: JsonOption = False,
 ) -> None:
     """Generate the table for one load, and what it promises."""
-    from planner.selection.generate import generate as generate_table
-    from planner.tables.codec import encode
+    from sluicegate.planner.mdp.generate_table import generate as generate_table
+    from sluicegate.planner.policy_tables.table_codec import encode
 
     with one_line_errors():
         model = model_of(
@@ -111,8 +111,8 @@ def library(
     as_json: JsonOption = False,
 ) -> None:
     """Generate tables for all loads that the workers can serve, closely enough spaced."""
-    from planner.selection.library import LibraryRules, build_library
-    from planner.tables.codec import encode
+    from sluicegate.planner.policy_tables.table_codec import encode
+    from sluicegate.planner.policy_tables.table_library import LibraryRules, build_library
 
     with one_line_errors():
         model = model_of(
@@ -143,7 +143,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Draw a table: queue length across slack, one colour a variant."""
-    from sluice.heatmap import png, terminal, title
+    from sluicegate.sluice.offline.table_heatmap import png, terminal, title
 
     with one_line_errors():
         require_plots()
@@ -175,7 +175,7 @@ def size(
     as_json: JsonOption = False,
 ) -> None:
     """Find the fewest workers whose table promises the targets."""
-    from planner.selection.sizing import fewest_workers
+    from sluicegate.planner.mdp.table_sizing import fewest_workers
 
     with one_line_errors():
         model = model_of(
@@ -198,7 +198,7 @@ def size(
 
 
 def _document(table: SelectionTable, states: int, cpu_s: float | None, file: Path | None) -> dict[str, Any]:
-    from sluice.heatmap import actions
+    from sluicegate.sluice.offline.table_heatmap import actions
 
     codes = [actions(table, phase).tolist() for phase in range(table.phases)]
     return {

@@ -8,14 +8,14 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from domain.table import SelectionTable, TableObserved
-from planner.tables.watch import Held, held
-from sluice.console import EXIT_FAILED, JsonOption, one_line_errors, out, print_json
-from sluice.places import open_broker
-from sluice.settings import load
-from sluice.table_check import counted, published
-from streams.ports import Broker
-from streams.topics import Topics
+from sluicegate.domain.table import SelectionTable, TableObserved
+from sluicegate.planner.policy_tables.promise_monitor import Held, held
+from sluicegate.sluice.catalogue.run_folders import open_broker
+from sluicegate.sluice.console import EXIT_FAILED, JsonOption, one_line_errors, out, print_json
+from sluicegate.sluice.offline.table_check import counted, published
+from sluicegate.sluice.settings.settings import load
+from sluicegate.streams.ports import Broker
+from sluicegate.streams.topics import Topics
 
 Tables = dict[tuple[str, float], SelectionTable]
 

@@ -8,18 +8,18 @@ from rich.box import SIMPLE_HEAD
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from domain.errors import ConfigurationError, InvalidInputError
-from domain.profile import Profile
-from domain.variant import Variant
-from profiles.catalogue import Catalogue
-from profiles.document import MAX_BATCH, fingerprint, profile_to_document
-from profiles.folder import load_origin, save_catalogue
-from profiles.profiler import BATCH_SIZES, Effort
-from profiles.registered import Registered
-from sluice.catalogue import open_catalogue
-from sluice.commands.variants import add_profile_columns, profile_cells
-from sluice.console import JsonOption, err, one_line_errors, out, print_json
-from sluice.settings import Settings, load
+from sluicegate.domain.errors import ConfigurationError, InvalidInputError
+from sluicegate.domain.models.profile import Profile
+from sluicegate.domain.models.variant import Variant
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.catalogue.catalogue_folder import load_origin, save_catalogue
+from sluicegate.profiles.catalogue.profiler import BATCH_SIZES, Effort
+from sluicegate.profiles.catalogue.registered_apps import Registered
+from sluicegate.profiles.formats.catalogue_json import MAX_BATCH, fingerprint, profile_to_document
+from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
+from sluicegate.sluice.commands.variants import add_profile_columns, profile_cells
+from sluicegate.sluice.console import JsonOption, err, one_line_errors, out, print_json
+from sluicegate.sluice.settings.settings import Settings, load
 
 
 def register(app: typer.Typer) -> None:
@@ -92,8 +92,10 @@ def choose(catalogue: Catalogue, apps: list[str]) -> list[Variant]:
 def _measure(
     folder: Path, catalogue: Catalogue, chosen: list[Variant], device_type: str, sizes: tuple[int, ...], repeats: int
 ) -> list[Profile]:
-    from executors.measure import ProfileOptions  # brings NumPy, which no other option of this command needs
-    from executors.prepare import profile_blocking
+    from sluicegate.executors.demo_catalogue import profile_blocking
+    from sluicegate.executors.profile_runner import (
+        ProfileOptions,  # brings NumPy, which no other option of this command needs
+    )
 
     options = ProfileOptions(
         device_type=device_type, batches=sizes, effort=Effort(least=min(7, repeats), enough=repeats)

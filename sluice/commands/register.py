@@ -12,17 +12,17 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from domain.app import Promise
-from domain.errors import InvalidInputError
-from profiles.generation.metrics import METRICS
-from profiles.profiler import Effort
-from profiles.registered import Record, Registered
-from sluice.announcing import WAIT, Announced, announce
-from sluice.commands.sustain import promise_of
-from sluice.commands.variants import candidate_rows, nothing_to_scale_with
-from sluice.console import JsonOption, err, one_line_errors, out, print_json
-from sluice.fetching import fetch, is_address
-from sluice.settings import Settings, load
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.models.app import Promise
+from sluicegate.profiles.catalogue.profiler import Effort
+from sluicegate.profiles.catalogue.registered_apps import Record, Registered
+from sluicegate.profiles.registration.task_metrics import METRICS
+from sluicegate.sluice.commands.sustain import promise_of
+from sluicegate.sluice.commands.variants import candidate_rows, nothing_to_scale_with
+from sluicegate.sluice.console import JsonOption, err, one_line_errors, out, print_json
+from sluicegate.sluice.registration.model_download import fetch, is_address
+from sluicegate.sluice.registration.publish_registration import WAIT, Announced, announce
+from sluicegate.sluice.settings.settings import Settings, load
 
 _INTERRUPTED = 130
 
@@ -140,7 +140,7 @@ def _model_at(model: str, settings: Settings, sha256: str) -> Path:
         if sha256:
             raise InvalidInputError("--sha256", "is for models at an address; a file is taken as it is")
         return Path(model)
-    from executors.generator import GeneratorLimits
+    from sluicegate.executors.onnx.variant_builder import GeneratorLimits
 
     return fetch(model, settings.home, GeneratorLimits().model_bytes, sha256)
 
@@ -157,7 +157,7 @@ def _request(
     varying: str,
     promise: Promise,
 ) -> Any:
-    from sluice.registration import Request  # brings ONNX Runtime, which no other option needs
+    from sluicegate.sluice.registration.register import Request  # brings ONNX Runtime, which no other option needs
 
     return Request(
         model=models[0],
@@ -175,7 +175,7 @@ def _request(
 
 
 def _register(settings: Settings, request: Any) -> Any:
-    from sluice.registration import register_model
+    from sluicegate.sluice.registration.register import register_model
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True) as progress:

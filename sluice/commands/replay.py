@@ -11,17 +11,17 @@ import typer
 from pydantic import ValidationError
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from domain.errors import ConfigurationError
-from simulator.arrivals.spec import TraceSpec
-from sluice.catalogue import open_catalogue
-from sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, print_json
-from sluice.places import connected, live_server
-from sluice.registry_topic import check_served
-from sluice.sending import Sender, Sent
-from sluice.settings import Settings, describe, load
-from sluice.supply import app_samples
-from stages.clock import SystemClock
-from streams.topics import Topics
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.simulator.arrivals.trace_fields import TraceSpec
+from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
+from sluicegate.sluice.catalogue.run_folders import connected, live_server
+from sluicegate.sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, print_json
+from sluicegate.sluice.load.open_loop_client import Sender, Sent
+from sluicegate.sluice.load.sample_inputs import app_samples
+from sluicegate.sluice.registration.registry_topic import check_served
+from sluicegate.sluice.settings.settings import Settings, describe, load
+from sluicegate.stages.runtime.system_clock import SystemClock
+from sluicegate.streams.topics import Topics
 
 
 def register(app: typer.Typer) -> None:

@@ -9,15 +9,15 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from domain.errors import InvalidInputError
-from domain.outcome import Outcome
-from sluice.console import JsonOption, one_line_errors, out
-from sluice.places import open_broker
-from sluice.reading import read_results, result_topics
-from sluice.settings import load
-from streams import codec
-from streams.ports import Broker, Record
-from streams.topics import Topics
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.outcome import Outcome
+from sluicegate.sluice.audit.result_log import read_results, result_topics
+from sluicegate.sluice.catalogue.run_folders import open_broker
+from sluicegate.sluice.console import JsonOption, one_line_errors, out
+from sluicegate.sluice.settings.settings import load
+from sluicegate.streams.ports import Broker, Record
+from sluicegate.streams.records import codec
+from sluicegate.streams.topics import Topics
 
 
 def register(app: typer.Typer) -> None:

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from domain.errors import ConfigurationError
-from simulator.experiment import Run, determinism_notes, run_once
-from simulator.scenario import Scenario, catalogue_of, read_scenario, scenario_of, with_setting
-from simulator.slices.spec import is_slices
-from sluice.console import JsonOption, one_line_errors, out, print_json, require_plots
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.simulator.scenario import Scenario, catalogue_of, read_scenario, scenario_of, with_setting
+from sluicegate.simulator.scenario.experiment import Run, determinism_notes, run_once
+from sluicegate.simulator.slices.slices_fields import is_slices
+from sluicegate.sluice.console import JsonOption, one_line_errors, out, print_json, require_plots
 
 SetOption = Annotated[
     list[str] | None,
@@ -87,7 +87,7 @@ def save(path: Path, html: str) -> None:
 
 def _write_report(path: Path, scenario: Scenario, run: Run) -> None:
     # Plots take half a second to import: only a report needs them.
-    from simulator.report.pages import simulation_page
+    from sluicegate.simulator.report.pages import simulation_page
 
     slos = [app.slo for app in catalogue_of(scenario).apps.values()]
     save(path, simulation_page(f"Simulation: {scenario.name}", scenario.description, run, slos))

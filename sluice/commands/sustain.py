@@ -9,13 +9,13 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from domain.app import Promise, WeaklyHard
-from domain.errors import ConfigurationError, InvalidInputError
-from domain.profile import BatchLatency, LatencyCurve, Profile
-from policies.dropping.rate import Sustainable, max_rate
-from sluice.catalogue import open_catalogue
-from sluice.console import JsonOption, one_line_errors, out, print_json, require_plots
-from sluice.settings import load
+from sluicegate.domain.errors import ConfigurationError, InvalidInputError
+from sluicegate.domain.models.app import Promise, WeaklyHard
+from sluicegate.domain.models.profile import BatchLatency, LatencyCurve, Profile
+from sluicegate.policies.promises.sustainable_rate import Sustainable, max_rate
+from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
+from sluicegate.sluice.console import JsonOption, one_line_errors, out, print_json, require_plots
+from sluicegate.sluice.settings.settings import load
 
 _BAR = 48
 _ROWS = 12

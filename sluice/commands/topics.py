@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from domain.errors import ConfigurationError
-from sluice.console import JsonOption, one_line_errors, out, print_json
-from sluice.places import connected
-from sluice.published import app_names
-from sluice.settings import Settings, load
-from streams.ports import TopicSpec
-from streams.topic_list import TopicInfo, as_markdown, listed
-from streams.topics import Topics
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.sluice.catalogue.documented_apps import app_names
+from sluicegate.sluice.catalogue.run_folders import connected
+from sluicegate.sluice.console import JsonOption, one_line_errors, out, print_json
+from sluicegate.sluice.settings.settings import Settings, load
+from sluicegate.streams.describe.topic_listing import TopicInfo, as_markdown, listed
+from sluicegate.streams.ports import TopicSpec
+from sluicegate.streams.topics import Topics
 
 
 def register(app: typer.Typer) -> None:

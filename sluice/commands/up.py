@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from domain.errors import InvalidInputError
-from sluice.catalogue import open_catalogue
-from sluice.commands.variants import nothing_to_scale_with
-from sluice.console import err, one_line_errors
-from sluice.ending import Ending, bounded_end
-from sluice.logs import show_logs
-from sluice.places import new_run_folder
-from sluice.process import serve, system, use_descriptors
-from sluice.registry_topic import check_served
-from sluice.settings import Settings, load
-from sluice.wiring import ROLES, System
-from stages.beside import beside
-from stages.run import Stage
-from streams.dump import MANIFEST
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
+from sluicegate.sluice.catalogue.run_folders import new_run_folder
+from sluicegate.sluice.commands.variants import nothing_to_scale_with
+from sluicegate.sluice.console import err, one_line_errors
+from sluicegate.sluice.registration.registry_topic import check_served
+from sluicegate.sluice.settings.settings import Settings, load
+from sluicegate.sluice.system.forced_exit import Ending, bounded_end
+from sluicegate.sluice.system.logs import show_logs
+from sluicegate.sluice.system.process import serve, system, use_descriptors
+from sluicegate.sluice.system.system import ROLES, System
+from sluicegate.stages.runtime.background_tasks import beside
+from sluicegate.stages.runtime.supervisor import Stage
+from sluicegate.streams.memory.archive import MANIFEST
 
 if TYPE_CHECKING:
-    from stages.tracing import Tracing
+    from sluicegate.stages.telemetry.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ async def _up(
 def _tracing(settings: Settings, roles: list[str]) -> "Tracing | None":
     if settings.tracing.endpoint is None:
         return None
-    from stages.tracing import tracing_to
+    from sluicegate.stages.telemetry.tracing import tracing_to
 
     service = f"sluicegate-{'-'.join(roles) or 'all'}"
     return tracing_to(settings.tracing.endpoint, sample=settings.tracing.sample, service=service)

@@ -9,14 +9,14 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from domain.errors import InvalidInputError
-from domain.profile import Profile
-from domain.variant import Variant
-from profiles.catalogue import Catalogue
-from profiles.registered import Record, Registered
-from sluice.catalogue import open_catalogue
-from sluice.console import JsonOption, one_line_errors, out, print_json
-from sluice.settings import load
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.models.profile import Profile
+from sluicegate.domain.models.variant import Variant
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.catalogue.registered_apps import Record, Registered
+from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
+from sluicegate.sluice.console import JsonOption, one_line_errors, out, print_json
+from sluicegate.sluice.settings.settings import load
 
 _CONFIDENT = 1.96
 """Standard errors of a difference below which two accuracies are not told apart."""

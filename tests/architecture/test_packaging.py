@@ -11,7 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from sluice.commands.doctor import SUPPORTED
+from sluicegate.sluice.commands.doctor import SUPPORTED
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -65,6 +65,6 @@ def test_the_licence_is_in_the_tree_and_in_what_is_shipped() -> None:
 
 def test_the_command_says_its_version() -> None:
     asked = subprocess.run(
-        [sys.executable, "-m", "sluice.main", "--version"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "sluicegate.sluice.main", "--version"], capture_output=True, text=True, check=True
     )
     assert asked.stdout == f"sluice {PROJECT['project']['version']}\n"

@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from domain.errors import LoadError
-from executors.emulated import EmulatedExecutor
-from sluice.main import run
-from stages.clock import SystemClock
-from stages.intake import Intake
-from stages.worker import WorkerStage
+from sluicegate.domain.errors import LoadError
+from sluicegate.executors.emulated import EmulatedExecutor
+from sluicegate.sluice.main import run
+from sluicegate.stages.runtime.consumer_loop import Intake
+from sluicegate.stages.runtime.system_clock import SystemClock
+from sluicegate.stages.worker.stage import WorkerStage
 
 armed = False
 
@@ -67,7 +67,7 @@ def kill_mid_batch() -> None:
 
 def kill_mid_plan() -> None:
     """The solver is at work."""
-    from stages.planner import PlannerStage  # other stages are to start as fast as they do without us
+    from sluicegate.stages.planner.stage import PlannerStage  # other stages are to start as fast as they do without us
 
     plain = PlannerStage._solve
 
@@ -117,18 +117,18 @@ def full_disk() -> None:
 
 def hang_solver() -> None:
     """A solver that never answers, and that nobody can stop."""
-    from stages import planner
+    from sluicegate.stages.planner import stage
 
     def hung(*_: Any) -> Any:
         sys.stderr.write("the solver hangs\n")
         threading.Event().wait()
 
-    planner.answered = hung  # type: ignore[assignment]
+    stage.answered = hung  # type: ignore[assignment]
 
 
 def hang_loop() -> None:
     """The event loop stands still for ever, in the middle of something."""
-    from stages.planner import PlannerStage
+    from sluicegate.stages.planner.stage import PlannerStage
 
     def hung(*_: Any) -> Any:
         sys.stderr.write("the loop hangs\n")

@@ -1,12 +1,13 @@
 """What a cell's topics say: nothing lost, copies bounded, nothing late unmarked, promises kept or announced.
 
-Rules. Only what the topics hold counts (``sluice.audit``), and the count of records that the broker acknowledged here.
-Service is back after a fault once queries are answered as before it: in half-second bins of arrival time, the first one
-from which on nine in ten are answered on time for two bins. A bin without queries is not served: load never ceases.
-Service may be away more than once (a process that comes back moves partitions and plans): the first time counts from
-the fault, however late it is felt, any later time from its own beginning, and the longest is told. What was asked
-within an SLO of the next fault is not counted: it suffers from that one. While the broker itself is away nothing is
-due. A machine that does not answer on time while nothing is broken can judge nothing: that is told as ``no_calm``.
+Rules. Only what the topics hold counts (``sluicegate.sluice.audit.topic_audit``), and the count of records that the
+broker acknowledged here. Service is back after a fault once queries are answered as before it: in half-second bins of
+arrival time, the first one from which on nine in ten are answered on time for two bins. A bin without queries is not
+served: load never ceases. Service may be away more than once (a process that comes back moves partitions and plans):
+the first time counts from the fault, however late it is felt, any later time from its own beginning, and the longest is
+told. What was asked within an SLO of the next fault is not counted: it suffers from that one. While the broker itself
+is away nothing is due. A machine that does not answer on time while nothing is broken can judge nothing: that is told
+as ``no_calm``.
 """
 
 from collections import defaultdict
@@ -14,9 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from domain.outcome import Outcome, OutcomeKind
-from sluice.audit import AuditReport
-from sluice.fault_windows import WindowReport
+from sluicegate.domain.outcome import Outcome, OutcomeKind
+from sluicegate.sluice.audit.fault_windows import WindowReport
+from sluicegate.sluice.audit.topic_audit import AuditReport
 
 _BIN = 0.5
 _SERVED = 0.9

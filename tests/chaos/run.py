@@ -20,12 +20,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from domain.outcome import Outcome
-from sluice.audit import AuditReport, read_topics
-from sluice.fault_windows import FaultWindow
-from sluice.reading import read_results, result_topics
-from streams import codec, control
-from streams.ports import TopicPartition
+from sluicegate.domain.outcome import Outcome
+from sluicegate.sluice.audit.fault_windows import FaultWindow
+from sluicegate.sluice.audit.result_log import read_results, result_topics
+from sluicegate.sluice.audit.topic_audit import AuditReport, read_topics
+from sluicegate.streams.ports import TopicPartition
+from sluicegate.streams.records import codec, control
 from tests.chaos.cells import CELLS, Cell
 from tests.chaos.judge import Fault, Verdict, judge
 from tests.chaos.report import held, table, write

@@ -14,19 +14,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from domain.app import App, Promise, WeaklyHard
-from domain.profile import BatchLatency, Profile
-from domain.tensor import Tensor, TensorSpec
-from domain.variant import Variant
-from profiles.catalogue import Catalogue
-from profiles.folder import save_catalogue
-from sluice.access import KafkaSection
-from sluice.settings import DeviceSettings, PlannerSettings, Settings, WorkerSettings
-from stages.clock import SystemClock
-from streams import codec, connect
-from streams.local_broker import LocalBroker
-from streams.ports import Broker, Producer, Written
-from streams.topics import Topics
+from sluicegate.domain.models.app import App, Promise, WeaklyHard
+from sluicegate.domain.models.profile import BatchLatency, Profile
+from sluicegate.domain.models.tensor import Tensor, TensorSpec
+from sluicegate.domain.models.variant import Variant
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
+from sluicegate.sluice.settings.endpoint_settings import KafkaSection
+from sluicegate.sluice.settings.settings import DeviceSettings, PlannerSettings, Settings, WorkerSettings
+from sluicegate.stages.runtime.system_clock import SystemClock
+from sluicegate.streams import connect
+from sluicegate.streams.local_kafka.broker import LocalBroker
+from sluicegate.streams.ports import Broker, Producer, Written
+from sluicegate.streams.records import codec
+from sluicegate.streams.topics import Topics
 
 _ROOT = Path(__file__).resolve().parents[2]
 PIXELS = 4

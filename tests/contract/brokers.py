@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from streams import remote
-from streams.ports import Broker, Consumer, Producer, Record, TopicSpec
+from sluicegate.streams.ports import Broker, Consumer, Producer, Record, TopicSpec
+from sluicegate.streams.remote import server
 
 _numbers = itertools.count()
 
@@ -18,7 +18,7 @@ _numbers = itertools.count()
 async def serve(broker: Broker, token: str | None = None) -> AsyncIterator[str]:
     """The URL of a memory log that is served as ``sluice up`` does."""
     application = web.Application()
-    application.add_routes(remote.routes(broker, token=token))
+    application.add_routes(server.routes(broker, token=token))
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

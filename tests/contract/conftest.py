@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from streams import connect
-from streams.ports import Broker
-from streams.settings import KafkaSettings, MemorySettings
+from sluicegate.streams import connect
+from sluicegate.streams.broker_settings import KafkaSettings, MemorySettings
+from sluicegate.streams.ports import Broker
 from tests.contract.brokers import serve
 
 KAFKA = pytest.param("kafka", marks=pytest.mark.kafka)

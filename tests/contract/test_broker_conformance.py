@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from domain.errors import ConfigurationError, InvalidInputError
-from streams.ports import Broker, Record, TopicPartition, TopicSpec
+from sluicegate.domain.errors import ConfigurationError, InvalidInputError
+from sluicegate.streams.ports import Broker, Record, TopicPartition, TopicSpec
 from tests.contract.brokers import new_topic, read, started, write
 
 

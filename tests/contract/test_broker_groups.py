@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from domain.errors import ConfigurationError
-from streams.ports import Broker, Consumer, LostPartitionError, TopicPartition
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.streams.ports import Broker, Consumer, LostPartitionError, TopicPartition
 from tests.contract.brokers import eventually, new_topic, read, started, write
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from domain.errors import ConfigurationError
-from streams import connect
-from streams.local_broker import LocalBroker
-from streams.ports import DeliveryError, TopicPartition, TopicSpec, Written
-from streams.settings import KafkaSettings
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.streams import connect
+from sluicegate.streams.broker_settings import KafkaSettings
+from sluicegate.streams.local_kafka.broker import LocalBroker
+from sluicegate.streams.ports import DeliveryError, TopicPartition, TopicSpec, Written
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from domain.errors import ExecutionError, LoadError
-from domain.executor import Executor
-from domain.tensor import split_rows
-from domain.variant import Variant
-from executors.emulated import EmulatedExecutor
-from executors.onnx import OnnxExecutor
-from profiles.catalogue import Catalogue
+from sluicegate.domain.errors import ExecutionError, LoadError
+from sluicegate.domain.executor import Executor
+from sluicegate.domain.models.tensor import split_rows
+from sluicegate.domain.models.variant import Variant
+from sluicegate.executors.emulated import EmulatedExecutor
+from sluicegate.executors.onnx.executor import OnnxExecutor
+from sluicegate.profiles.catalogue.catalogue import Catalogue
 from tests.executor_models import query, write_catalogue
 
 

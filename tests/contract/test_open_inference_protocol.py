@@ -16,12 +16,12 @@ import jsonschema
 import numpy as np
 import pytest
 
-from domain.profile import BatchLatency, Profile
-from domain.variant import Variant
-from profiles.catalogue import Catalogue
-from profiles.folder import digest_of, model_path, save_catalogue
-from stages.http import HttpStage
-from streams import connect
+from sluicegate.domain.models.profile import BatchLatency, Profile
+from sluicegate.domain.models.variant import Variant
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.catalogue.catalogue_folder import digest_of, model_path, save_catalogue
+from sluicegate.stages.fronts.http_front import HttpStage
+from sluicegate.streams import connect
 from tests.executor_models import APP, affine
 from tests.harness import ROLES, running, settings_for
 

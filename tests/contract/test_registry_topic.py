@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from domain.errors import InvalidInputError
-from profiles.catalogue import Catalogue
-from profiles.document import fingerprint
-from sluice.registry_topic import app_record, check_served, publish_catalogue, read_catalogue
-from streams import connect
-from streams.ports import Broker, Producer
-from streams.topics import Topics
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.formats.catalogue_json import fingerprint
+from sluicegate.sluice.registration.registry_topic import app_record, check_served, publish_catalogue, read_catalogue
+from sluicegate.streams import connect
+from sluicegate.streams.ports import Broker, Producer
+from sluicegate.streams.topics import Topics
 from tests.harness import toy_catalogue
 
 System = tuple[Broker, Producer, Topics]

@@ -3,10 +3,10 @@
 import pytest
 from aiohttp import ClientSession
 
-from domain.errors import ConfigurationError
-from streams import connect
-from streams.ports import TopicSpec
-from streams.settings import RemoteSettings
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.streams import connect
+from sluicegate.streams.broker_settings import RemoteSettings
+from sluicegate.streams.ports import TopicSpec
 from tests.contract.brokers import serve
 
 

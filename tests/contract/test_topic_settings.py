@@ -4,10 +4,10 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from domain.errors import ConfigurationError
-from streams import connect
-from streams.ports import TopicSpec
-from streams.settings import KafkaSettings
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.streams import connect
+from sluicegate.streams.broker_settings import KafkaSettings
+from sluicegate.streams.ports import TopicSpec
 from tests.contract.brokers import new_topic
 
 

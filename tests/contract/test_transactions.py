@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from aiokafka.errors import KafkaError
 
-from domain.errors import ConfigurationError
-from sluice.reading import read_results
-from stages.exactly_once import transactional_id
-from stages.worker import WorkerStage
-from streams import connect
-from streams.ports import Broker, BrokerError, FencedError, Letter, TopicPartition, TopicSpec
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.sluice.audit.result_log import read_results
+from sluicegate.stages.runtime.exactly_once import transactional_id
+from sluicegate.stages.worker.stage import WorkerStage
+from sluicegate.streams import connect
+from sluicegate.streams.ports import Broker, BrokerError, FencedError, Letter, TopicPartition, TopicSpec
 from tests.harness import running, settings_for
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]

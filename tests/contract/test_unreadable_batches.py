@@ -6,12 +6,12 @@ from pathlib import Path
 import aiokafka.codec
 import pytest
 
-from domain.errors import ConfigurationError
-from streams import connect
-from streams.kafka import KafkaBroker
-from streams.kafka_batches import MAX_UNPACKED
-from streams.ports import Record, TopicPartition, Unreadable
-from streams.settings import KafkaSettings
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.streams import connect
+from sluicegate.streams.broker_settings import KafkaSettings
+from sluicegate.streams.kafka.broker import KafkaBroker
+from sluicegate.streams.kafka.fetched_batches import MAX_UNPACKED
+from sluicegate.streams.ports import Record, TopicPartition, Unreadable
 from tests.contract.brokers import new_topic, read
 from tests.contract.damaged import damage, flip_payload, with_attributes, write_batch
 

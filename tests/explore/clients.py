@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from domain.errors import ConfigurationError
-from streams.memory_consumer import check_consumer
-from streams.ports import (
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.streams.memory.consumer import check_consumer
+from sluicegate.streams.ports import (
     BrokerError,
     FencedError,
     Headers,
@@ -27,7 +27,7 @@ TRANSACTION = 2.0
 
 
 class Producer:
-    """Implements ``streams.ports.Producer``."""
+    """Implements ``sluicegate.streams.ports.Producer``."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -74,8 +74,8 @@ class Producer:
 
 
 class Consumer:
-    """Implements ``streams.ports.Consumer`` as the Kafka adapter does: with a heartbeat of its own, and fetches that a
-    rebalance gives up."""
+    """Implements ``sluicegate.streams.ports.Consumer`` as the Kafka adapter does: with a heartbeat of its own, and
+    fetches that a rebalance gives up."""
 
     def __init__(
         self,
@@ -400,7 +400,7 @@ class Consumer:
 
 
 class Transactions:
-    """Implements ``streams.ports.Transactions``."""
+    """Implements ``sluicegate.streams.ports.Transactions``."""
 
     def __init__(self, link: Link, transactional_id: str) -> None:
         self._link = link
@@ -446,7 +446,7 @@ class Transactions:
 
 
 class Admin:
-    """Implements ``streams.ports.Admin``."""
+    """Implements ``sluicegate.streams.ports.Admin``."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -483,7 +483,7 @@ class Admin:
 
 
 class Connection:
-    """Implements ``streams.ports.Broker``: one process's."""
+    """Implements ``sluicegate.streams.ports.Broker``: one process's."""
 
     url = "memory://simulated"
 

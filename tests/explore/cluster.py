@@ -16,15 +16,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
-from streams.memory import MemoryStore
-from streams.ports import (
-    BrokerError,
-    DeliveryError,
-    Letter,
-    TopicPartition,
-    Written,
-)
-from streams.settings import MemorySettings
+from sluicegate.streams.broker_settings import MemorySettings
+from sluicegate.streams.memory.broker import MemoryStore
+from sluicegate.streams.ports import BrokerError, DeliveryError, Letter, TopicPartition, Written
 from tests.explore.groups import Group
 from tests.explore.invariants import Witness
 from tests.explore.loop import BASE, VirtualLoop

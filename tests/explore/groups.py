@@ -5,10 +5,8 @@ import contextvars
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from streams.assignment import assign
-from streams.ports import (
-    TopicPartition,
-)
+from sluicegate.streams.memory.sticky_assignor import assign
+from sluicegate.streams.ports import TopicPartition
 
 if TYPE_CHECKING:
     from tests.explore.cluster import Cluster

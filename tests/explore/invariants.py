@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from domain.errors import InvalidInputError
-from domain.plan import NO_EPOCH, Epoch, Plan
-from domain.query import QueryKey
-from streams import codec, control
-from streams.ports import Letter, Record, TopicPartition, Written
-from streams.topics import Topics
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.plan import NO_EPOCH, Epoch, Plan
+from sluicegate.domain.query import QueryKey
+from sluicegate.streams.ports import Letter, Record, TopicPartition, Written
+from sluicegate.streams.records import codec, control
+from sluicegate.streams.topics import Topics
 from tests.explore.loop import VirtualLoop
 
 if TYPE_CHECKING:

@@ -8,19 +8,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
-from planner.control.events import SweepBegan
-from planner.controller import Controller
-from policies.dropping.streams import Recall
-from policies.dropping.tracker import StreamState
-from stages.commits import CommitTracker
-from stages.control import Follower
-from stages.dedupe import DedupeWindow
-from stages.exactly_once import ExactlyOnce
-from stages.intake import Intake
-from stages.outbox import Outbox
-from stages.reclaim import Reclaimer
-from stages.worker import WorkerStage
-from streams.ports import Record, TopicPartition
+from sluicegate.planner.control.controller import Controller
+from sluicegate.planner.control.events import SweepBegan
+from sluicegate.policies.promises.stream_book import Recall
+from sluicegate.policies.promises.tracker import StreamState
+from sluicegate.stages.following.control_follower import Follower
+from sluicegate.stages.planner.dead_device_sweep import Reclaimer
+from sluicegate.stages.runtime.consumer_loop import Intake
+from sluicegate.stages.runtime.dedupe import DedupeWindow
+from sluicegate.stages.runtime.exactly_once import ExactlyOnce
+from sluicegate.stages.runtime.offset_tracker import CommitTracker
+from sluicegate.stages.runtime.outbox import Outbox
+from sluicegate.stages.worker.stage import WorkerStage
+from sluicegate.streams.ports import Record, TopicPartition
 from tests.explore.clients import Consumer, Transactions
 from tests.explore.shells import BreakableExecutor
 

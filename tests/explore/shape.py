@@ -6,12 +6,12 @@ from pathlib import Path
 from random import Random
 from typing import Literal
 
-from domain.app import App, Promise, WeaklyHard
-from domain.profile import BatchLatency, Profile
-from domain.tensor import TensorSpec
-from domain.variant import Variant
-from profiles.catalogue import Catalogue
-from sluice.settings import DeviceSettings, PlannerSettings, Settings, WorkerSettings
+from sluicegate.domain.models.app import App, Promise, WeaklyHard
+from sluicegate.domain.models.profile import BatchLatency, Profile
+from sluicegate.domain.models.tensor import TensorSpec
+from sluicegate.domain.models.variant import Variant
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.sluice.settings.settings import DeviceSettings, PlannerSettings, Settings, WorkerSettings
 
 Delivery = Literal["at_least_once", "exactly_once"]
 

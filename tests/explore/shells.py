@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
-from domain.device import Device
-from domain.errors import ExecutionError, LoadError
-from domain.executor import Executed, Loaded
-from domain.tensor import Tensor
-from domain.variant import Variant
-from executors.emulated import EmulatedExecutor
-from sluice.settings import Settings
-from sluice.wiring import System
-from stages.run import run_stages
+from sluicegate.domain.errors import ExecutionError, LoadError
+from sluicegate.domain.executor import Executed, Loaded
+from sluicegate.domain.fleet.device import Device
+from sluicegate.domain.models.tensor import Tensor
+from sluicegate.domain.models.variant import Variant
+from sluicegate.executors.emulated import EmulatedExecutor
+from sluicegate.sluice.settings.settings import Settings
+from sluicegate.sluice.system.system import System
+from sluicegate.stages.runtime.supervisor import run_stages
 from tests.explore.clients import Connection
 from tests.explore.cluster import Cluster, Link
 from tests.explore.loop import BASE, HOST, Host, VirtualLoop

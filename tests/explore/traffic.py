@@ -4,10 +4,10 @@ import asyncio
 import struct
 from random import Random
 
-from domain.tensor import Tensor
-from streams import codec
-from streams.ports import Letter
-from streams.topics import Topics
+from sluicegate.domain.models.tensor import Tensor
+from sluicegate.streams.ports import Letter
+from sluicegate.streams.records import codec
+from sluicegate.streams.topics import Topics
 from tests.explore.cluster import Cluster
 from tests.explore.loop import BASE
 from tests.explore.shape import PIXELS, SOURCES

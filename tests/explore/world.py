@@ -12,10 +12,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from domain.errors import ConfigurationError
-from sluice.audit import Audit, AuditReport
-from streams.ports import BrokerError, TopicPartition
-from streams.topics import Topics
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.sluice.audit.topic_audit import Audit, AuditReport
+from sluicegate.streams.ports import BrokerError, TopicPartition
+from sluicegate.streams.topics import Topics
 from tests.explore.cluster import Cluster
 from tests.explore.invariants import Witness
 from tests.explore.loop import HOST, VirtualLoop, run

@@ -2,13 +2,13 @@
 
 from hypothesis import strategies as st
 
-from domain.app import App, QueryClass
-from domain.device import Device
-from domain.profile import BatchLatency, Profile
-from domain.variant import Variant
-from planner.capacity import throughput
-from planner.problem import Allocation, AppDemand, Problem
-from profiles.catalogue import Catalogue
+from sluicegate.domain.fleet.device import Device
+from sluicegate.domain.models.app import App, QueryClass
+from sluicegate.domain.models.profile import BatchLatency, Profile
+from sluicegate.domain.models.variant import Variant
+from sluicegate.planner.problems.problem import Allocation, AppDemand, Problem
+from sluicegate.planner.problems.throughput import throughput
+from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 TYPES = ("cpu", "gpu", "old-gpu")
 _MB = 1 << 20

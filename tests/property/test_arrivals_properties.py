@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.arrivals import Rates, SampledArrivals, collect, zipf_shares
+from sluicegate.simulator.arrivals import Rates, SampledArrivals, collect, zipf_shares
 
 _RATES = st.lists(st.floats(0.0, 300.0), min_size=1, max_size=20).filter(lambda r: sum(r) > 1.0)
 

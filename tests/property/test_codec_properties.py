@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from domain.actions import Announce
-from domain.app import App, QueryClass
-from domain.device import Slice
-from domain.errors import InvalidInputError
-from domain.events import DemandCounted, DeviceSeen, LatencyMeasured, PlanAcknowledged
-from domain.outcome import Outcome, OutcomeKind, Reason
-from domain.plan import Epoch, Placement, Plan
-from domain.query import Goal
-from domain.tensor import Tensor, TensorSpec
-from streams import codec, control
-from streams.oip import DTYPES
-from streams.ports import Headers, Record
+from sluicegate.domain.actions import Announce
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.events import DemandCounted, DeviceSeen, LatencyMeasured, PlanAcknowledged
+from sluicegate.domain.fleet.device import Slice
+from sluicegate.domain.models.app import App, QueryClass
+from sluicegate.domain.models.tensor import Tensor, TensorSpec
+from sluicegate.domain.outcome import Outcome, OutcomeKind, Reason
+from sluicegate.domain.plan import Epoch, Placement, Plan
+from sluicegate.domain.query import Goal
+from sluicegate.streams.ports import Headers, Record
+from sluicegate.streams.records import codec, control
+from sluicegate.streams.records.oip import DTYPES
 
 NOW = 1_800_000_000.0
 names = st.from_regex(r"[A-Za-z0-9_.-]{1,20}", fullmatch=True)

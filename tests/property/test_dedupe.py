@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.dedupe import DedupeWindow
+from sluicegate.stages.runtime.dedupe import DedupeWindow
 
 SECONDS = 8.0
 SPAN = SECONDS / 8

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from domain.tensor import DATATYPE_BYTES, Tensor, split_rows
-from executors.channel import Channel, ChannelClosedError
-from executors.framing import (
+from sluicegate.domain.models.tensor import DATATYPE_BYTES, Tensor, split_rows
+from sluicegate.executors.onnx.channel import Channel, ChannelClosedError
+from sluicegate.executors.onnx.framing import (
     MAGIC,
     MAX_BODY,
     PREFIX,

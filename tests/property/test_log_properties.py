@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from streams.assignment import assign
-from streams.memory import MemoryBroker
-from streams.partition_log import PartitionLog, record_bytes
-from streams.partitioner import murmur2
-from streams.ports import Record, TopicPartition, TopicSpec
+from sluicegate.streams.memory.broker import MemoryBroker
+from sluicegate.streams.memory.partition_log import PartitionLog, record_bytes
+from sluicegate.streams.memory.partitioner import murmur2
+from sluicegate.streams.memory.sticky_assignor import assign
+from sluicegate.streams.ports import Record, TopicPartition, TopicSpec
 
 keys = st.sampled_from([b"a", b"b", b"c", b"d"])
 values = st.none() | st.binary(max_size=6)

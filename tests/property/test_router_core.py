@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from domain.actions import End, Send, WakeAt
-from domain.events import Arrived, DeviceReported, PlanAcknowledged, PlanPublished, Woke
-from domain.outcome import OutcomeKind
-from domain.plan import Epoch
-from domain.query import Goal, Query
-from policies.serving.router import LookedUp, LookUp, RouterAction, RouterEvent
+from sluicegate.domain.actions import End, Send, WakeAt
+from sluicegate.domain.events import Arrived, DeviceReported, PlanAcknowledged, PlanPublished, Woke
+from sluicegate.domain.outcome import OutcomeKind
+from sluicegate.domain.plan import Epoch
+from sluicegate.domain.query import Goal, Query
+from sluicegate.policies.serving.router import LookedUp, LookUp, RouterAction, RouterEvent
 from tests.unit.test_router_core import PROMISE, Router, T, catalogue, plan
 
 DEVICES = st.sampled_from(["d0", "d1", "d2", "stranger"])

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from domain.actions import Drop, Run
-from domain.errors import ConfigurationError
-from domain.events import Arrived, Finished
-from domain.outcome import Reason
-from simulator.engine import Engine, Timing
-from simulator.faults import Failure, Faults, Straggler
-from simulator.ledger import ConservationError
+from sluicegate.domain.actions import Drop, Run
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.events import Arrived, Finished
+from sluicegate.domain.outcome import Reason
+from sluicegate.simulator.engine.engine import Engine, Timing
+from sluicegate.simulator.engine.faults import Failure, Faults, Straggler
+from sluicegate.simulator.engine.ledger import ConservationError
 from tests.simulation.worlds import Waits, one_app, poisson, simulate, world
 
 _PROFILE = [0.02, 0.03, 0.035, 0.04]

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from simulator.experiment import Run, run_once, together
-from simulator.scenario import overridden, read_scenario, scenario_of
-from sluice.main import app, register_all
+from sluicegate.simulator.scenario import overridden, read_scenario, scenario_of
+from sluicegate.simulator.scenario.experiment import Run, run_once, together
+from sluicegate.sluice.main import app, register_all
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ROOT / "examples" / "scenarios" / "small.yaml"
@@ -67,7 +67,16 @@ def test_a_slow_plan_is_followed_later() -> None:
 
 
 def test_equal_seeds_give_equal_figures_with_the_planner_in_another_process() -> None:
-    command = [sys.executable, "-m", "sluice.main", "simulate", str(SMALL), "--set", "duration_s=30", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "sluicegate.sluice.main",
+        "simulate",
+        str(SMALL),
+        "--set",
+        "duration_s=30",
+        "--json",
+    ]
     environment = {**os.environ, "PYTHONHASHSEED": "12"}
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True, env=environment)
     printed = json.loads(done.stdout)

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from domain.errors import ConfigurationError
-from simulator.fidelity import Difference, difference
-from simulator.scenario import Scenario, overridden, read_scenario, scenario_of
-from sluice.fidelity import LiveRun, check, fidelity, run_live
-from sluice.wiring import System
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.simulator.figure_differences import Difference, difference
+from sluicegate.simulator.scenario import Scenario, overridden, read_scenario, scenario_of
+from sluicegate.sluice.offline.live_vs_simulated import LiveRun, check, fidelity, run_live
+from sluicegate.sluice.system.system import System
 
 SMALL = Path(__file__).resolve().parents[2] / "examples" / "scenarios" / "small.yaml"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from domain.outcome import Outcome
-from simulator.engine import Engine
-from simulator.scenario import build, overridden, read_scenario, scenario_of, source_of
+from sluicegate.domain.outcome import Outcome
+from sluicegate.simulator.engine.engine import Engine
+from sluicegate.simulator.scenario import build, overridden, read_scenario, scenario_of, source_of
 
 SMALL = Path(__file__).resolve().parents[2] / "examples" / "scenarios" / "small.yaml"
 STEP = 21

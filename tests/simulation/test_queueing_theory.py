@@ -6,10 +6,10 @@ from math import factorial
 
 import pytest
 
-from domain.actions import Run, Send
-from domain.events import Arrived, Finished, HostingChanged, PlanActivated
-from domain.query import Query
-from policies.serving.router import RouterRules
+from sluicegate.domain.actions import Run, Send
+from sluicegate.domain.events import Arrived, Finished, HostingChanged, PlanActivated
+from sluicegate.domain.query import Query
+from sluicegate.policies.serving.router import RouterRules
 from tests.simulation.worlds import Waits, interval, one_app, poisson, simulate, world
 
 _RUNS = range(8)

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from domain.outcome import Outcome
-from policies.batching.registry import STATIONS
-from simulator.engine import Engine, RunResult
-from simulator.scenario import build, overridden, read_scenario, scenario_of, source_of
+from sluicegate.domain.outcome import Outcome
+from sluicegate.policies.batching.registry import STATIONS
+from sluicegate.simulator.engine.engine import Engine, RunResult
+from sluicegate.simulator.scenario import build, overridden, read_scenario, scenario_of, source_of
 
 SMALL = Path(__file__).resolve().parents[2] / "examples" / "scenarios" / "small.yaml"
 

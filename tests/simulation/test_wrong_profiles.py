@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from domain.events import LatencyMeasured
-from domain.outcome import Outcome
-from planner.latency import LatencyFactors
-from simulator.engine import Engine
-from simulator.scenario import build, overridden, read_scenario, scenario_of, source_of
+from sluicegate.domain.events import LatencyMeasured
+from sluicegate.domain.outcome import Outcome
+from sluicegate.planner.control.profile_drift import LatencyFactors
+from sluicegate.simulator.engine.engine import Engine
+from sluicegate.simulator.scenario import build, overridden, read_scenario, scenario_of, source_of
 
 SMALL = Path(__file__).resolve().parents[2] / "examples" / "scenarios" / "small.yaml"
 SECONDS = 60

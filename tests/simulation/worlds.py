@@ -6,20 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from domain.app import App
-from domain.device import Device, Slice
-from domain.plan import Epoch, Placement, Plan
-from domain.profile import BatchLatency, Profile
-from domain.variant import Variant
-from policies.batching.registry import batching
-from policies.batching.station import Station
-from policies.placement.staging import Staging
-from policies.routing.registry import routing
-from policies.serving.router import RouterRules
-from profiles.catalogue import Catalogue
-from simulator.arrivals import Rates, SampledArrivals, zipf_shares
-from simulator.control import FixedPlan
-from simulator.engine import Engine, RunResult, SystemModel
+from sluicegate.domain.fleet.device import Device, Slice
+from sluicegate.domain.models.app import App
+from sluicegate.domain.models.profile import BatchLatency, Profile
+from sluicegate.domain.models.variant import Variant
+from sluicegate.domain.plan import Epoch, Placement, Plan
+from sluicegate.policies.batching.registry import batching
+from sluicegate.policies.placement.model_staging import Staging
+from sluicegate.policies.routing.registry import routing
+from sluicegate.policies.serving.router import RouterRules
+from sluicegate.policies.serving.slice_scheduler import Station
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.simulator.arrivals import Rates, SampledArrivals, zipf_shares
+from sluicegate.simulator.engine.control_plane import FixedPlan
+from sluicegate.simulator.engine.engine import Engine, RunResult, SystemModel
 
 
 def one_app(seconds: Sequence[float], *, slo: float = 1e6, load: float = 0.0, accuracy: float = 0.9) -> Catalogue:

@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from executors.prepare import home_folder
-from streams.local_jars import ensure_jars
+from sluicegate.executors.demo_catalogue import home_folder
+from sluicegate.streams.local_kafka.jars import ensure_jars
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = ROOT / "compose" / "docker-compose.yml"

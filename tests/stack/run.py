@@ -20,7 +20,7 @@ from typing import Any
 
 from rich.console import Console
 
-from domain.errors import SluiceError
+from sluicegate.domain.errors import SluiceError
 from tests.stack.engine import ROOT, Images, Project, StackError, images, ran, require_engine, told
 
 WORK = ROOT / "build" / "stack"
@@ -32,7 +32,7 @@ IN_FLIGHT = 500
 _ENDED_WELL = {"kafka": (0, 143)}  # a Java that obeys SIGTERM says 143
 _TOPICS = """
 import asyncio, json, os
-from streams import connect
+from sluicegate.streams import connect
 async def names():
     broker = connect(os.environ["SLUICE_BROKER"])
     print(json.dumps(sorted(await broker.admin().topics())))

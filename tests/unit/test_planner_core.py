@@ -5,20 +5,20 @@ from dataclasses import replace
 
 import pytest
 
-from domain.actions import Announce, Publish, Reclaim, WakeAt
-from domain.app import App, Promise
-from domain.device import Device
-from domain.errors import IllegalEventError
-from domain.events import DemandCounted, DeviceSeen, PlanAcknowledged
-from domain.lease import Lease
-from domain.outcome import OutcomeKind, Reason
-from domain.plan import Epoch, Plan
-from domain.profile import BatchLatency, Profile
-from domain.query import Query
-from domain.variant import Variant
-from planner.asking import Solve, Solved
-from planner.control.core import CoreSettings, PlannerCore
-from planner.control.events import (
+from sluicegate.domain.actions import Announce, Publish, Reclaim, WakeAt
+from sluicegate.domain.errors import IllegalEventError
+from sluicegate.domain.events import DemandCounted, DeviceSeen, PlanAcknowledged
+from sluicegate.domain.fleet.device import Device
+from sluicegate.domain.lease import Lease
+from sluicegate.domain.models.app import App, Promise
+from sluicegate.domain.models.profile import BatchLatency, Profile
+from sluicegate.domain.models.variant import Variant
+from sluicegate.domain.outcome import OutcomeKind, Reason
+from sluicegate.domain.plan import Epoch, Plan
+from sluicegate.domain.query import Query
+from sluicegate.planner.control.controller_settings import ControllerSettings
+from sluicegate.planner.control.core import CoreSettings, PlannerCore
+from sluicegate.planner.control.events import (
     Bury,
     CatchUp,
     ClockRead,
@@ -46,11 +46,11 @@ from planner.control.events import (
     Swept,
     WorkLeft,
 )
-from planner.control.questions import STANDS_IN
-from planner.controller_settings import ControllerSettings
-from planner.greedy import GreedyFill
-from planner.lease import Lead, LeaseRead, StepDown, Write
-from profiles.catalogue import Catalogue
+from sluicegate.planner.control.leader_lease import Lead, LeaseRead, StepDown, Write
+from sluicegate.planner.control.questions import STANDS_IN
+from sluicegate.planner.control.replan_trigger import Solve, Solved
+from sluicegate.planner.greedy_fill import GreedyFill
+from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 START = 5_000.0
 WALL = 1.7e9

@@ -5,19 +5,19 @@ from dataclasses import replace
 
 import pytest
 
-from domain.actions import Activate, Announce, End, Send, WakeAt
-from domain.app import NO_PROMISE, App, Promise, QueryClass
-from domain.device import Device, Slice, profile_type
-from domain.errors import IllegalEventError
-from domain.events import Arrived, DeviceReported, DeviceSeen, PlanAcknowledged, PlanPublished, Woke
-from domain.outcome import OutcomeKind, Reason
-from domain.plan import Epoch, Placement, Plan
-from domain.profile import BatchLatency, Profile
-from domain.query import Goal, Query
-from domain.variant import Variant
-from policies.routing.activation import WAIT_S
-from policies.routing.registry import routing
-from policies.serving.router import (
+from sluicegate.domain.actions import Activate, Announce, End, Send, WakeAt
+from sluicegate.domain.errors import IllegalEventError
+from sluicegate.domain.events import Arrived, DeviceReported, DeviceSeen, PlanAcknowledged, PlanPublished, Woke
+from sluicegate.domain.fleet.device import Device, Slice, profile_type
+from sluicegate.domain.models.app import NO_PROMISE, App, Promise, QueryClass
+from sluicegate.domain.models.profile import BatchLatency, Profile
+from sluicegate.domain.models.variant import Variant
+from sluicegate.domain.outcome import OutcomeKind, Reason
+from sluicegate.domain.plan import Epoch, Placement, Plan
+from sluicegate.domain.query import Goal, Query
+from sluicegate.policies.routing.activation import WAIT_S
+from sluicegate.policies.routing.registry import routing
+from sluicegate.policies.serving.router import (
     ASK_AGAIN,
     Ignore,
     LookedUp,
@@ -29,7 +29,7 @@ from policies.serving.router import (
     TooLarge,
     Want,
 )
-from profiles.catalogue import Catalogue
+from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 T = 1000.0
 SLO = 0.5

@@ -1,0 +1,1 @@
+"""What serves: devices and the variant instances on them."""

@@ -1,0 +1,1 @@
+"""What is served: applications, variants, their profiles and tensors."""

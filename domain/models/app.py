@@ -1,0 +1,76 @@
+"""An application: what it asks of the system (latency, accuracy, class) and what it was promised."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sluicegate.domain.models.tensor import TensorSpec
+
+
+class QueryClass(StrEnum):
+    """Strict queries have a deadline that counts; best-effort ones take what is left."""
+
+    STRICT = "strict"
+    BEST_EFFORT = "best_effort"
+
+
+@dataclass(frozen=True, slots=True)
+class WeaklyHard:
+    """(m, K): at most ``m`` misses among any ``K`` consecutive queries of a stream."""
+
+    m: int
+    k: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """What a stream was promised: at most ``max_consecutive`` misses in a row, and each (m, K)."""
+
+    max_consecutive: int | None = None
+    weakly_hard: tuple[WeaklyHard, ...] = ()
+
+    @property
+    def active(self) -> bool:
+        """Whether anything was promised."""
+        return self.max_consecutive is not None or bool(self.weakly_hard)
+
+    def over(self, turns: int) -> "Promise":
+        """What each of ``turns`` slices must keep when a stream goes to them in strict turns.
+
+        Among any K queries in a row each slice gets at most ceil(K / turns), of which it may miss floor(m / turns).
+        At most M misses in a row is (M, M + 1).
+        """
+        if turns <= 1 or not self.active:
+            return self
+        pairs = [(w.m, w.k) for w in self.weakly_hard]
+        if self.max_consecutive is not None:
+            pairs.append((self.max_consecutive, self.max_consecutive + 1))
+        each = ((m // turns, -(-k // turns)) for m, k in pairs if m < k)
+        return Promise(weakly_hard=tuple(sorted({WeaklyHard(m, k) for m, k in each}, key=lambda w: (w.k, w.m))))
+
+
+NO_PROMISE = Promise()
+
+
+def slo_class(classes: Sequence[float], slo: float) -> float:
+    """The largest of ``classes`` (ascending, not empty) within ``slo``; where even the smallest is not, that one."""
+    return next((c for c in reversed(classes) if c <= slo * (1.0 + 1e-6)), classes[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class App:
+    """A stream of queries that any of its variants can answer.
+
+    ``slo``: seconds from arrival to answer unless the query says otherwise. ``min_accuracy``: native metric, 0..1.
+    ``max_rows``: rows one query may carry. ``slo_classes``: SLOs that are served by workers of their own, ascending.
+    """
+
+    name: str
+    slo: float
+    query_class: QueryClass = QueryClass.STRICT
+    min_accuracy: float = 0.0
+    promise: Promise = NO_PROMISE
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    max_rows: int = 16
+    slo_classes: tuple[float, ...] = ()

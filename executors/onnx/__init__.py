@@ -1,0 +1,1 @@
+"""ONNX Runtime in child processes: the executor, its child, and how variants are made."""

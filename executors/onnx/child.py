@@ -1,0 +1,169 @@
+"""The process that runs models: ``python -m sluicegate.executors.onnx.child RUN_FD LOAD_FD PARENT_PID``, never started
+by hand.
+
+Rules. Frames come in over two sockets and are answered on the same by number. Batches run in the main thread, in order,
+from the first; a second thread loads and forgets models from the other, so that a device goes on serving while the
+next variant warms. The end of the first connection ends the process, and so does the parent's death, even in the
+middle of a model that hangs. Terminal signals are the parent's business: it drains, then closes the connection.
+"""
+
+import signal
+
+if __name__ == "__main__":  # who only imports this goes on hearing signals, and so does whatever it starts
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+import ctypes
+import os
+import resource
+import socket
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sluicegate.domain.errors import SluiceError
+from sluicegate.domain.models.tensor import TensorSpec
+from sluicegate.executors.dtypes import DATATYPES, NUMPY_TYPES
+from sluicegate.executors.onnx.framing import (
+    PREFIX,
+    Buffer,
+    FrameError,
+    Header,
+    layout,
+    lengths,
+    pack,
+    parse_header,
+    receive_blocking,
+    send_blocking,
+)
+from sluicegate.executors.onnx.runtime_options import Runtime
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Child:
+    """What both connections share: the sessions, there from the first request (hello) on."""
+
+    def __init__(self) -> None:
+        self._sessions: Any = None
+
+    def serve(self, sock: socket.socket) -> None:
+        """Answer on one connection until it ends."""
+        prefix = memoryview(bytearray(PREFIX.size))
+        while receive_blocking(sock, prefix):
+            head_bytes, body_bytes = lengths(prefix)
+            head = memoryview(bytearray(head_bytes))
+            receive_blocking(sock, head)
+            header = parse_header(head)
+            send_blocking(sock, self._answer(header, _receive_tensors(sock, header, body_bytes)))
+
+    def _answer(self, header: Header, inputs: Mapping[str, Any]) -> list[memoryview]:
+        try:
+            answer, buffers = self._handle(header, inputs)
+            return pack({"id": header["id"], "ok": True, **answer}, buffers)
+        except (SluiceError, FrameError) as error:
+            return pack({"id": header["id"], "ok": False, "error": str(error)})
+        except Exception as error:
+            # The parent must get an answer to every request; it sees the class, which tells a defect from a refusal.
+            return pack({"id": header["id"], "ok": False, "error": f"{type(error).__name__}: {error}"[:500]})
+
+    def _handle(self, header: Header, inputs: Mapping[str, Any]) -> tuple[Header, list[Buffer]]:
+        match header.get("op"):
+            case "run":
+                return self._run(header, inputs)
+            case "load":
+                return self._load(header), []
+            case "unload":
+                self._sessions.unload(header["variant"])
+                return {}, []
+            case "hello":
+                return self._hello(Runtime(**header["runtime"])), []
+            case other:
+                raise FrameError(f"unknown operation {other!r}")
+
+    def _hello(self, runtime: Runtime) -> Header:
+        # Only here, so that a missing onnxruntime is an answer and not a traceback.
+        from sluicegate.executors.onnx.sessions import Sessions
+
+        if runtime.core is not None:
+            os.sched_setaffinity(0, {runtime.core})
+        if runtime.address_space_bytes:
+            limit_memory(runtime.address_space_bytes)
+        self._sessions = Sessions(runtime)
+        return {"pid": os.getpid()}
+
+    def _load(self, header: Header) -> Header:
+        session = self._sessions.load(
+            header["variant"],
+            Path(header["path"]),
+            header["digest"],
+            header["outputs"],
+            [TensorSpec(name, kind, tuple(shape), varying) for name, kind, shape, varying in header["inputs"]],
+            header["max_batch"],
+        )
+        specs = [[s.name, s.datatype, s.row_shape, s.varying] for s in session.inputs]
+        return {"load_s": session.load_s, "memory_bytes": session.memory_bytes, "inputs": specs}
+
+    def _run(self, header: Header, inputs: Mapping[str, Any]) -> tuple[Header, list[Buffer]]:
+        outputs, wall, cpu = self._sessions.run(header["variant"], inputs, header["rows"])
+        arrays = {name: np.ascontiguousarray(array) for name, array in outputs.items()}
+        tensors = [[name, DATATYPES[array.dtype.name], array.shape] for name, array in arrays.items()]
+        buffers: list[Buffer] = [a.reshape(-1).view(np.uint8).data for a in arrays.values() if a.size]
+        return {"tensors": tensors, "wall_s": wall, "cpu_s": cpu}, buffers
+
+
+def _receive_tensors(sock: socket.socket, header: Header, body_bytes: int) -> dict[str, Any]:
+    """Straight from the socket into arrays: a batch is not copied again."""
+    described = layout(header.get("tensors", []))
+    if sum(size for *_, size in described) != body_bytes:
+        raise FrameError("the described tensors do not fill the body")
+    arrays: dict[str, Any] = {}
+    for name, datatype, shape, size in described:
+        array = np.empty(shape, NUMPY_TYPES[datatype])
+        if size:
+            receive_blocking(sock, array.reshape(-1).view(np.uint8).data)
+        arrays[name] = array
+    return arrays
+
+
+def limit_memory(limit_bytes: int) -> None:
+    """Let allocations beyond ``limit_bytes`` of address space fail, and leave no core files."""
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    wanted = limit_bytes if most == resource.RLIM_INFINITY else min(limit_bytes, most)
+    resource.setrlimit(resource.RLIMIT_AS, (wanted, most))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies. Elsewhere than on Linux the connection's end must do."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def serve_or_exit(child: Child, sock: socket.socket) -> None:
+    """Serve one connection; one that breaks the format ends the process, for nothing on it can be trusted."""
+    try:
+        child.serve(sock)
+    except (OSError, FrameError) as error:
+        sys.stderr.write(f"executor process: {error}\n")
+        os._exit(1)
+
+
+def main() -> None:
+    """Serve the sockets given by number, then leave without the slow destructors."""
+    runs, loads, parent = map(int, sys.argv[1:])
+    die_with_parent(parent)
+    child = Child()
+    threading.Thread(target=serve_or_exit, args=(child, socket.socket(fileno=loads)), daemon=True).start()
+    serve_or_exit(child, socket.socket(fileno=runs))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Elastic capacity: how many workers there should be, and where they come from."""

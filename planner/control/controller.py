@@ -1,0 +1,362 @@
+"""The planner stage's decisions: when to plan, with what, what to publish, whom to declare dead.
+
+Rules:
+- A device is alive from its first heartbeat until ``device_timeout`` without one, or until it says that it is leaving.
+  One that fell silent is dead at once: an epoch without it is published from the plan in force, then its work is
+  reclaimed, then a new plan is asked for. It rejoins by any later heartbeat, whatever its incarnation.
+- A plan names the incarnation of each device it counts on. A worker that was restarted before it was missed gets an
+  epoch that names its new one. Devices that the plan before this term counted on and that stay silent for
+  ``device_timeout`` are reclaimed as well.
+- A plan is asked for (how often: ``sluicegate.planner.control.replan_trigger``) when the first device is seen;
+  ``join_grace`` after further ones, and after GPUs that were cut otherwise (they come in flocks); at once when one left
+  or died; on a burst; when measured latency contradicts a profile; when a variant failed to load; when the registry
+  says otherwise.
+- An answer is published if devices changed since the plan in force, if it holds other variants, or if a share moved by
+  more than ``publish_change``: an epoch that changes nothing costs routers a switch for nothing. Placements on devices
+  that died while it was solved are left out.
+- Epochs are (term, number), numbers from 1, strictly increasing.
+- A standby's controller listens: it knows demand, devices, measured latencies and failed loads, and decides nothing.
+  Once it leads, the newest plan goes on at once in the new term, on the devices that are heard, and a new one is asked
+  for.
+- A GPU that is to be cut otherwise hosts nothing from the plan that says so until its worker states other slices or a
+  fault; which GPUs, and when that is thought about, is ``sluicegate.planner.geometry.recut_tracker`` (or
+  ``sluicegate.planner.geometry.protean_controller``). An urgent question is asked without it. Where a device states
+  slices unasked, an epoch without what was placed on those that are gone is published at once.
+- Shortage is announced with the first plan that cannot serve an app, and its end after ``calm_plans`` that can.
+
+A plan's fences are added by the core: it knows what was reclaimed.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import assert_never
+
+from sluicegate.domain.actions import Announce, ControllerAction, Publish, Reclaim
+from sluicegate.domain.events import (
+    ControllerEvent,
+    DemandCounted,
+    DeviceSeen,
+    LatencyMeasured,
+    PlanAcknowledged,
+    Ticked,
+)
+from sluicegate.domain.fleet.device import Device
+from sluicegate.domain.plan import Epoch, Plan
+from sluicegate.planner.control.controller_settings import ControllerSettings
+from sluicegate.planner.control.demand_estimate import Estimate
+from sluicegate.planner.control.device_liveness import Change, Fleet
+from sluicegate.planner.control.plan_diff import differs, reduced
+from sluicegate.planner.control.problem_builder import Outlook
+from sluicegate.planner.control.replan_trigger import Asking, Solve, Solved
+from sluicegate.planner.control.shortage_alerts import ShortageWatch
+from sluicegate.planner.geometry.protean_controller import ProteanRule, RuleSettings
+from sluicegate.planner.geometry.recut_tracker import CutNews, GeometryChanges
+from sluicegate.planner.problems.problem import Problem
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+
+
+class Controller:
+    """One leader's term. ``devices``: what is known of devices beyond their heartbeats (slices).
+
+    ``previous``: the plan in force when the term began.
+    """
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        *,
+        settings: ControllerSettings | None = None,
+        term: int = 1,
+        devices: Sequence[Device] = (),
+        previous: Plan | None = None,
+    ) -> None:
+        self._settings = settings or ControllerSettings()
+        self._term = term
+        self._number = 0
+        self._fleet = Fleet(devices, self._settings.device_timeout)
+        self._changes = GeometryChanges(self._settings.changes, enabled=self._settings.geometry == "joint")
+        by_rule = self._settings.geometry == "protean"
+        self._rule = ProteanRule(RuleSettings(quantile=self._settings.quantile)) if by_rule else None
+        self._outlook = Outlook(catalogue, self._settings)
+        self._plan = previous
+        self._asking = Asking(self._settings)
+        self._fleet.expect(previous.incarnations if previous is not None else {})
+        self._shortage = ShortageWatch(self._settings.served_enough, self._settings.calm_plans)
+
+    @property
+    def settings(self) -> ControllerSettings:
+        """What was set of its decisions."""
+        return self._settings
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan in force."""
+        return self._plan
+
+    @property
+    def alive(self) -> tuple[str, ...]:
+        """Devices that plans may use, by name."""
+        return tuple(d.name for d in self._fleet.usable())
+
+    def estimates(self, now: float) -> Mapping[str, Estimate]:
+        """Demand of each app in the catalogue as it would be planned for now."""
+        return self._outlook.estimates(now)
+
+    def handle(self, event: ControllerEvent | Solved, now: float) -> list[ControllerAction | Solve]:
+        """Decide. Unknown apps, devices and epochs are ignored."""
+        actions: list[ControllerAction | Solve] = []
+        match event:
+            case DemandCounted():
+                self._outlook.counted(event, now)
+            case DeviceSeen():
+                self._device_seen(event, now, actions)
+            case PlanAcknowledged():
+                self._acknowledged(event, now, actions)
+            case LatencyMeasured():
+                self._measured(event, now, actions)
+            case Ticked():
+                self._ticked(now, actions)
+            case Solved():
+                self._solved(event, now, actions)
+            case _:
+                assert_never(event)
+        self._maybe_solve(now, actions)
+        return actions
+
+    def registered(self, catalogue: Catalogue, now: float, *, leads: bool) -> list[ControllerAction | Solve]:
+        """Other apps or variants are served from now on. Who stands by only takes note."""
+        changed = self._outlook.registered(catalogue)
+        actions: list[ControllerAction | Solve] = []
+        if leads and changed:
+            self._asking.drop()  # its answer would be about what is served no more
+            self._asking.want(f"registry: {', '.join(changed)}", now)
+            self._maybe_solve(now, actions)
+        return actions
+
+    def excuse(self, now: float) -> None:
+        """The log was silent until now: no device is to be missed for that."""
+        self._fleet.excuse(now)
+
+    def listen(self, event: ControllerEvent | Solved, now: float) -> None:
+        """Stand by: take note, decide nothing."""
+        match event:
+            case DemandCounted():
+                self._outlook.counted(event, now)
+            case DeviceSeen():
+                self._fleet.seen(event, now)
+                self._changes.seen(event, now)
+            case LatencyMeasured():
+                self._outlook.measured(event)
+            case PlanAcknowledged():
+                device_type = self._fleet.type_of(event.device)
+                if device_type is not None:
+                    for variant in event.failed:
+                        self._outlook.failed(variant, device_type, now)
+            case Ticked() | Solved():
+                pass
+            case _:
+                assert_never(event)
+
+    def lead(self, term: int, newest: Plan | None, reason: str, now: float) -> list[ControllerAction | Solve]:
+        """Decide from now on, in ``term``, which may be one that was led before. ``newest``: the plan in force."""
+        if term != self._term:
+            self._term, self._number = term, 0
+        if newest is not None and newest.epoch.term == term:
+            self._number = max(self._number, newest.epoch.number)
+        self._plan = newest
+        self._changes.take_over(newest, now)
+        if self._rule is not None:
+            self._rule.begin()
+        self._fleet.expect(newest.incarnations if newest is not None else {})
+        self._asking.begin()
+        self._shortage = ShortageWatch(self._settings.served_enough, self._settings.calm_plans)
+        actions: list[ControllerAction | Solve] = []
+        before = self._number
+        self._ticked(now, actions)
+        if newest is not None and not self._fleet.expected and self._fleet.usable() and self._number == before:
+            self._carry_on(newest, reason, now, actions)
+        # Devices that are not heard yet may be about to be: whoever took over at once has listened to nobody.
+        self._asking.want(reason, now + (self._settings.join_grace if self._fleet.expected else 0.0))
+        self._maybe_solve(now, actions)
+        return actions
+
+    def _carry_on(self, newest: Plan, reason: str, now: float, actions: list[ControllerAction | Solve]) -> None:
+        left = reduced(newest, self._hosts(), reason) or replace(newest, reason=reason, solve_s=0.0)
+        self._publish(left, now, actions)
+
+    def _device_seen(self, event: DeviceSeen, now: float, actions: list[ControllerAction | Solve]) -> None:
+        change = self._fleet.seen(event, now)
+        news = self._changes.seen(event, now)
+        self._recut([news] if news else [], now, actions)
+        if change is Change.NONE or (news and change is Change.CHANGED):
+            return
+        subject = f"device:{event.device}"
+        actions.append(Announce(subject, str(change), f"{event.type}, incarnation {event.incarnation}"))
+        reason = f"device {event.device} {change}"
+        match change:
+            case Change.RESTARTED:
+                # Placements stay, but the new worker serves only once a plan names it.
+                if self._plan is not None:
+                    self._publish(replace(self._plan, reason=reason, solve_s=0.0), now, actions)
+                return
+            case Change.LEAVING:
+                self._changes.left(event.device)
+                self._without(reason, now, actions)
+            case Change.JOINED | Change.RETURNED:
+                first = len(self._fleet.usable()) == 1
+                self._asking.want(reason, now if first else now + self._settings.join_grace)
+            case Change.STAYS | Change.CHANGED:
+                self._asking.want(reason, now)
+                self._reduce(reason, now, actions)
+        self._asking.devices_changed = True
+
+    def _ticked(self, now: float, actions: list[ControllerAction | Solve]) -> None:
+        for name, incarnation in self._fleet.unheard(now):
+            actions.append(Announce(f"device:{name}", "lost", "not heard of since this planner took over"))
+            actions.append(Reclaim(name, incarnation))
+        dead = self._fleet.bury(now)
+        for state in dead:
+            self._changes.left(state.device.name)
+        if any(not state.leaving for state in dead):
+            names = ", ".join(state.device.name for state in dead)
+            self._without(f"device {names} lost", now, actions)
+        for state in dead:
+            silence = f"no heartbeat for {now - state.seen:.1f} s"
+            actions.append(Announce(f"device:{state.device.name}", "left" if state.leaving else "lost", silence))
+            actions.append(Reclaim(state.device.name, state.incarnation))
+        self._recut(self._changes.overdue(now), now, actions)
+        self._wish(now, actions)
+
+    def _without(self, reason: str, now: float, actions: list[ControllerAction | Solve]) -> None:
+        """Publish the plan in force without the devices that are gone, and ask for a better one."""
+        self._asking.devices_changed = True
+        self._asking.want(reason, now)
+        self._asking.urgent = True
+        self._reduce(reason, now, actions)
+
+    def _reduce(self, reason: str, now: float, actions: list[ControllerAction | Solve]) -> None:
+        """Publish the plan in force without what is placed on devices or slices that are gone, where anything is."""
+        left = reduced(self._plan, self._hosts(), reason) if self._plan is not None else None
+        if left is not None:
+            self._asking.urgent = True
+            self._publish(left, now, actions)
+
+    def _recut(self, news: Iterable[CutNews], now: float, actions: list[ControllerAction | Solve]) -> None:
+        """GPUs have other slices, or have to do with those they had: either way they can host again."""
+        for one in news:
+            actions.append(Announce(f"device:{one.device}", one.state, one.detail))
+            if self._rule is not None and one.state == "recut_failed":
+                self._rule.ended(one.device)
+            self._asking.want(f"{one.device} {one.state}", now + self._settings.join_grace)
+            self._asking.devices_changed = True
+
+    def _wish(self, now: float, actions: list[ControllerAction | Solve]) -> None:
+        """Where a rule says how GPUs are to be cut: begin what it says, and plan without them."""
+        if self._rule is None:
+            return
+        alive, changes = self._fleet.usable(), self._changes
+        wanted = self._rule.tick(
+            changes.stating(alive),
+            self._plan,
+            self._outlook.catalogue,
+            now,
+            changing=changes.changing,
+            let_be=changes.let_be(now),
+        )
+        self._recut(changes.begin(alive, wanted, self._next, now), now, actions)
+        if wanted and not self._hosts():
+            self._reduce("all devices are being cut otherwise", now, actions)
+
+    def _hosts(self) -> list[Device]:
+        """Devices that something may be placed on."""
+        changing = self._changes.changing
+        return [d for d in self._fleet.usable() if d.name not in changing]
+
+    def _measured(self, event: LatencyMeasured, now: float, actions: list[ControllerAction | Solve]) -> None:
+        factor = self._outlook.measured(event)
+        if factor is None:
+            return
+        name = f"{event.variant}@{event.device_type}"
+        actions.append(
+            Announce(
+                f"profile:{name}",
+                "wrong" if factor != 1.0 else "right",
+                f"measured latency is {factor:.2f} times the profile's",
+                {"factor": factor},
+            )
+        )
+        self._asking.want(f"latency of {name} is {factor:.2f} times its profile", now)
+
+    def _acknowledged(self, event: PlanAcknowledged, now: float, actions: list[ControllerAction | Solve]) -> None:
+        device_type = self._fleet.type_of(event.device)
+        if device_type is None or event.epoch.term != self._term:
+            return
+        for variant in event.failed:
+            if self._outlook.failed(variant, device_type, now):
+                actions.append(Announce(f"device:{event.device}", "load_failed", f"{variant} could not be loaded"))
+                self._asking.want(f"{variant} failed to load on {event.device}", now)
+
+    def _maybe_solve(self, now: float, actions: list[ControllerAction | Solve]) -> None:
+        asking = self._asking
+        if asking.late(now):
+            waited = self._settings.solve_timeout
+            actions.append(Announce("planner", "late", f"no answer for {waited:.0f} s; asking again"))
+        if asking.expects_bursts(now):
+            for app in self._outlook.bursting(now):
+                asking.burst(app, now)
+        if self._changes.due(now):
+            asking.want("demand or devices have moved", now)
+        if not asking.due(now) or not self._hosts():
+            return
+        problem = self.problem(now)
+        alive = self._fleet.usable()
+        self._changes.notice(alive, problem.demands, now)
+        if not asking.urgent:
+            problem = replace(problem, recuts=self._changes.question(alive, problem.demands, now))
+        actions.append(asking.ask(problem, now))
+
+    def problem(self, now: float) -> Problem:
+        """What would be asked of the planner now."""
+        return self._outlook.problem(self._hosts(), self._plan.placements if self._plan else (), now)
+
+    def _solved(self, event: Solved, now: float, actions: list[ControllerAction | Solve]) -> None:
+        pending = self._asking.answered(event)
+        if pending is None or not self._fleet.usable():
+            return
+        allocation = event.allocation
+        recut = self._changes.answered(pending.problem, allocation.geometries, self._next, now)
+        actions.extend(Announce(f"device:{one.device}", one.state, one.detail) for one in recut)
+        plan = Plan(
+            epoch=self._next,
+            created=now,
+            placements=allocation.placements,
+            demand=self._outlook.planned(pending.problem, allocation),
+            served=dict(allocation.served),
+            objective=allocation.objective,
+            bound=allocation.bound,
+            reason=event.reason,
+            solve_s=event.solve_s,
+            nondeterministic=allocation.nondeterministic,
+        )
+        left = reduced(plan, self._hosts(), event.reason)
+        plan = plan if left is None else replace(left, solve_s=event.solve_s)
+        actions.extend(self._shortage.observe(plan))
+        if pending.devices_changed or recut or self._plan is None or self._worth(self._plan, plan):
+            self._publish(plan, now, actions)
+
+    @property
+    def _next(self) -> Epoch:
+        return Epoch(self._term, self._number + 1)
+
+    def _worth(self, old: Plan, new: Plan) -> bool:
+        """Whether ``new`` is worth an epoch: it places otherwise, or GPUs are cut otherwise than ``old`` says."""
+        changed = old.geometries != self._changes.geometries(self._fleet.usable())
+        return changed or differs(old.placements, new.placements, self._settings.publish_change)
+
+    def _publish(self, plan: Plan, now: float, actions: list[ControllerAction | Solve]) -> None:
+        epoch = self._next
+        self._number = epoch.number
+        named = self._fleet.incarnations()
+        geometries = self._changes.geometries(self._fleet.usable())
+        self._plan = replace(plan, epoch=epoch, created=now, incarnations=named, geometries=geometries)
+        actions.append(Publish(self._plan))

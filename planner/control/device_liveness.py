@@ -1,0 +1,130 @@
+"""Which devices there are: alive, leaving, dead.
+
+Rules:
+- A device is alive from a heartbeat until ``timeout`` seconds without one. It rejoins by any later heartbeat, whatever
+  its incarnation. One that says it is leaving is alive but not usable.
+- Where nothing could be heard of anyone, nobody was silent: all of them get the whole timeout anew.
+- Devices that the plan before this term counted on are expected; those that stay silent for ``timeout`` since it began
+  are gone.
+- Nothing is decided here but that; the controller turns changes into plans.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sluicegate.domain.events import DeviceSeen
+from sluicegate.domain.fleet.device import Device
+
+
+class Change(StrEnum):
+    """What a heartbeat told."""
+
+    NONE = "none"
+    JOINED = "joined"
+    RETURNED = "returned"
+    RESTARTED = "restarted"
+    LEAVING = "leaving"
+    STAYS = "stays"
+    CHANGED = "changed"
+
+
+@dataclass(slots=True)
+class DeviceState:
+    """A device as it was last heard of."""
+
+    device: Device
+    incarnation: str
+    seen: float
+    alive: bool = True
+    leaving: bool = False
+
+
+class Fleet:
+    """``known``: what is known of devices beyond their heartbeats (slices, price)."""
+
+    def __init__(self, known: Sequence[Device], timeout: float) -> None:
+        self._known = {d.name: d for d in known}
+        self._timeout = timeout
+        self._states: dict[str, DeviceState] = {}
+        self._expected: dict[str, str] = {}
+        self._began: float | None = None
+
+    def expect(self, incarnations: Mapping[str, str]) -> None:
+        """A term begins, and the plan before counted on these; those that live need not be waited for."""
+        heard = self.incarnations()
+        self._expected = {name: incarnation for name, incarnation in incarnations.items() if name not in heard}
+        self._began = None
+
+    @property
+    def expected(self) -> bool:
+        """Whether devices are waited for."""
+        return bool(self._expected)
+
+    def unheard(self, now: float) -> list[tuple[str, str]]:
+        """Expected devices that were not heard of in time, with their incarnation, told once."""
+        if self._began is None:
+            self._began = now
+        if now - self._began <= self._timeout:
+            return []
+        gone = sorted(self._expected.items())
+        self._expected.clear()
+        return gone
+
+    def incarnations(self) -> dict[str, str]:
+        """Incarnation of each device that lives: one that is leaving may still finish what it has."""
+        return {name: s.incarnation for name, s in sorted(self._states.items()) if s.alive}
+
+    def usable(self) -> list[Device]:
+        """Devices that plans may use, by name."""
+        return [s.device for _, s in sorted(self._states.items()) if s.alive and not s.leaving]
+
+    def type_of(self, device: str) -> str | None:
+        """Type of a device that was ever seen."""
+        state = self._states.get(device)
+        return state.device.type if state else None
+
+    def seen(self, event: DeviceSeen, now: float) -> Change:
+        """Fold a heartbeat in."""
+        device = self._described(event)
+        self._expected.pop(event.device, None)
+        state = self._states.get(event.device)
+        if state is None or not state.alive:
+            self._states[event.device] = DeviceState(device, event.incarnation, now, leaving=event.leaving)
+            if event.leaving:
+                return Change.NONE
+            return Change.JOINED if state is None else Change.RETURNED
+        change = Change.NONE
+        if event.leaving and not state.leaving:
+            change = Change.LEAVING
+        elif state.leaving and not event.leaving:
+            change = Change.STAYS
+        elif state.device != device:
+            change = Change.CHANGED
+        elif state.incarnation != event.incarnation:
+            change = Change.RESTARTED
+        state.device, state.incarnation, state.seen, state.leaving = device, event.incarnation, now, event.leaving
+        return change
+
+    def excuse(self, now: float) -> None:
+        """Nothing could be heard until now."""
+        for state in self._states.values():
+            state.seen = max(state.seen, now)
+
+    def bury(self, now: float) -> list[DeviceState]:
+        """Declare dead what has been silent for too long; those that died now, by name."""
+        dead = [s for _, s in sorted(self._states.items()) if s.alive and now - s.seen > self._timeout]
+        for state in dead:
+            state.alive = False
+        return dead
+
+    def _described(self, event: DeviceSeen) -> Device:
+        known = self._known.get(event.device) or Device(name=event.device, type=event.type)
+        return Device(
+            name=event.device,
+            type=event.type,
+            memory_bytes=event.memory_bytes or known.memory_bytes,
+            slices=event.slices or known.slices,
+            price=event.price or known.price,
+            spot=event.spot or known.spot,
+        )

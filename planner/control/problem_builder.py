@@ -1,0 +1,166 @@
+"""What a plan is made for: demand as it is expected, and what is known of variants beyond their profiles.
+
+Rules:
+- Demand of each app in the catalogue, by SLO class as counted where it has classes. Unknown apps are ignored.
+- Latencies measured otherwise than profiled count by their factor. What failed to load is left out for
+  ``load_failure_hold``, unless its app has nothing else.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import inf
+
+from sluicegate.domain.events import DemandCounted, LatencyMeasured
+from sluicegate.domain.fleet.device import Device
+from sluicegate.domain.plan import Placement
+from sluicegate.planner.control.controller_settings import ControllerSettings
+from sluicegate.planner.control.demand_estimate import DemandEstimator, Estimate
+from sluicegate.planner.control.profile_drift import LatencyFactors
+from sluicegate.planner.problems.problem import Allocation, AppDemand, Problem
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+
+_MOST_TOGETHER = 8
+"""Variants of different apps on one unit, at most."""
+
+
+class Outlook:
+    """Fold in what is heard, ask for a problem. Pure: time comes with the calls."""
+
+    def __init__(self, catalogue: Catalogue, settings: ControllerSettings) -> None:
+        self._catalogue = catalogue
+        self._settings = settings
+        self._demand = DemandEstimator(settings.demand)
+        self._classes = DemandEstimator(settings.demand)
+        self._factors = LatencyFactors(catalogue, settings.quantile, settings.latency)
+        self._failed: dict[tuple[str, str], float] = {}
+        self._hosts: dict[str, tuple[frozenset[tuple[str, str, tuple[str, ...]]], float]] = {}
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """What is served."""
+        return self._catalogue
+
+    def registered(self, catalogue: Catalogue) -> list[str]:
+        """Other apps or variants are served from now on; the apps for which that makes a difference."""
+        changed = [
+            name
+            for name in sorted({*self._catalogue.apps, *catalogue.apps})
+            if self._catalogue.only({name}) != catalogue.only({name})
+        ]
+        self._catalogue = catalogue
+        self._factors.registered(catalogue)
+        self._failed = {key: until for key, until in self._failed.items() if key in catalogue.profiles}
+        return changed
+
+    def counted(self, event: DemandCounted, now: float) -> None:
+        """Queries came."""
+        if event.app in self._catalogue.apps:
+            self._demand.handle(event, now)
+            for slo, count in event.classes:
+                self._classes.handle(replace(event, app=_class_name(event.app, slo), count=count, classes=()), now)
+
+    def measured(self, event: LatencyMeasured) -> float | None:
+        """A batch was timed; the new factor on its profile where it must be acted on."""
+        return self._factors.handle(event)
+
+    def failed(self, variant: str, device_type: str, now: float) -> bool:
+        """A variant could not be loaded; whether that is news."""
+        key = (variant, device_type)
+        fresh = self._failed.get(key, -inf) < now
+        self._failed[key] = now + self._settings.load_failure_hold
+        return fresh
+
+    def bursting(self, now: float) -> tuple[str, ...]:
+        """Apps that get more than their plan covers."""
+        return self._demand.bursting(now)
+
+    def estimates(self, now: float) -> Mapping[str, Estimate]:
+        """Demand of each app in the catalogue as it would be planned for now."""
+        return {app: self._demand.estimate(app, now) for app in sorted(self._catalogue.apps)}
+
+    def planned(self, problem: Problem, allocation: Allocation) -> dict[str, float]:
+        """``problem`` was answered: demand by app, which is covered from now on with its headroom."""
+        demand: dict[str, float] = {}
+        for d in problem.demands:
+            demand[d.app] = demand.get(d.app, 0.0) + d.qps
+            self._demand.cover(d.app, demand[d.app] * allocation.headroom.get(d.app, d.headroom))
+        return demand
+
+    def problem(self, devices: Sequence[Device], previous: tuple[Placement, ...], now: float) -> Problem:
+        """What would be asked of the planner now."""
+        s = self._settings
+        return Problem(
+            demands=tuple(self._demands(now)),
+            devices=tuple(devices),
+            catalogue=self._usable_catalogue(now),
+            previous=previous,
+            capacity=s.capacity,
+            quantile=s.quantile,
+            latency_factor=self._factors.factors,
+            variants_per_device=s.variants_per_device or self._enough(devices),
+            switching_weight=s.switching_weight,
+            stood=self._stood(previous, now),
+            max_loads=s.max_loads,
+            money_weight=s.money_weight,
+            budget=s.budget,
+            strict_on_demand=s.strict_on_demand,
+        )
+
+    def _stood(self, previous: tuple[Placement, ...], now: float) -> dict[str, float]:
+        """Seconds since each app was seen with other hosts than ``previous`` has."""
+        hosts: dict[str, set[tuple[str, str, tuple[str, ...]]]] = {app: set() for app in self._catalogue.apps}
+        for p in previous:
+            hosts.setdefault(p.app, set()).add((p.device, p.slice, p.variants))
+        for app, mine in hosts.items():
+            if app not in self._hosts or self._hosts[app][0] != mine:
+                self._hosts[app] = (frozenset(mine), now)
+        self._hosts = {app: self._hosts[app] for app in sorted(hosts)}
+        return {app: now - since for app, (_, since) in self._hosts.items()}
+
+    def _enough(self, devices: Sequence[Device]) -> int:
+        """Variants a unit must hold for every app to be hosted: one where there are as many units as apps."""
+        units = sum(len(device.slices) for device in devices)
+        return min(_MOST_TOGETHER, max(1, -(-len(self._catalogue.apps) // max(1, units))))
+
+    def _demands(self, now: float) -> list[AppDemand]:
+        uniform = self._settings.headroom
+        demands = []
+        for app, estimate in self.estimates(now).items():
+            goal = self._catalogue.apps[app]
+            demands += [
+                AppDemand(
+                    app=app,
+                    qps=estimate.qps * part,
+                    slo=slo,
+                    headroom=estimate.headroom if uniform is None else uniform,
+                    spread=estimate.spread if uniform is None else 0.0,
+                    min_accuracy=goal.min_accuracy,
+                    query_class=goal.query_class,
+                )
+                for slo, part in self._slo_parts(app, now)
+            ]
+        return demands
+
+    def _slo_parts(self, app: str, now: float) -> list[tuple[float, float]]:
+        """(SLO, part of the demand) of each SLO class, as counted; an app without classes is one."""
+        goal = self._catalogue.apps[app]
+        if not goal.slo_classes:
+            return [(goal.slo, 1.0)]
+        counted = [self._classes.estimate(_class_name(app, slo), now).qps for slo in goal.slo_classes]
+        return [(slo, qps / sum(counted)) for slo, qps in zip(goal.slo_classes, counted, strict=True)]
+
+    def _usable_catalogue(self, now: float) -> Catalogue:
+        """Without what failed to load a short while ago, unless the app has nothing else."""
+        barred = {key for key, until in self._failed.items() if until > now}
+        if not barred:
+            return self._catalogue
+        profiles = {key: p for key, p in self._catalogue.profiles.items() if key not in barred}
+        left = {self._catalogue.variants[variant].app for variant, _ in profiles}
+        for key in sorted(barred):
+            if key in self._catalogue.profiles and self._catalogue.variants[key[0]].app not in left:
+                profiles[key] = self._catalogue.profiles[key]
+        return Catalogue(self._catalogue.apps, self._catalogue.variants, dict(sorted(profiles.items())))
+
+
+def _class_name(app: str, slo: float) -> str:
+    return f"{app} {slo!r}"

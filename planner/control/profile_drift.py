@@ -1,0 +1,76 @@
+"""Profiles that turn out wrong: the factor between measured and profiled latency, by variant and device type.
+
+Rules:
+- Each report is a mean over batches of one size; its ratio to the profile's curve counts with the number of batches,
+  and old reports fade.
+- A factor is believed after enough batches, and acted on when it is off by more than ``threshold`` and has moved by
+  more than that since it was last acted on. Otherwise the profile stands: plans do not follow noise.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sluicegate.domain.events import LatencyMeasured
+from sluicegate.domain.models.profile import Quantile
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencySettings:
+    """``threshold``: relative deviation acted on. ``batches``: needed before any belief. ``fade``: by batch."""
+
+    threshold: float = 0.2
+    batches: float = 10.0
+    fade: float = 0.98
+    lowest: float = 0.2
+    highest: float = 20.0
+
+
+@dataclass(slots=True)
+class _Evidence:
+    batches: float = 0.0
+    weight: float = 0.0
+    total: float = 0.0
+    acted: float = 1.0
+
+
+class LatencyFactors:
+    """Fold measurements in; ``factors`` are those to plan with."""
+
+    def __init__(self, catalogue: Catalogue, quantile: Quantile, settings: LatencySettings | None = None) -> None:
+        self._catalogue = catalogue
+        self._quantile = quantile
+        self._settings = settings or LatencySettings()
+        self._evidence: dict[tuple[str, str], _Evidence] = {}
+
+    def handle(self, event: LatencyMeasured) -> float | None:
+        """Fold a report in; the new factor where it must be acted on, else None. Unknown pairs are ignored."""
+        profile = self._catalogue.profiles.get((event.variant, event.device_type))
+        if profile is None or event.rows < 1 or event.batches < 1 or not event.execution_s > 0:
+            return None
+        curve = profile.curve(self._quantile)
+        expected = curve(min(event.rows, curve.max_batch))
+        s = self._settings
+        seen = self._evidence.setdefault((event.variant, event.device_type), _Evidence())
+        keep = s.fade**event.batches
+        seen.weight = seen.weight * keep + (1.0 - keep)
+        ratio = min(max(event.execution_s / expected, s.lowest), s.highest)
+        seen.total = seen.total * keep + (1.0 - keep) * ratio
+        seen.batches += event.batches
+        factor = seen.total / seen.weight
+        if seen.batches < s.batches or abs(factor / seen.acted - 1.0) <= s.threshold:
+            return None
+        # Back within the threshold of the profile means that the profile is right after all.
+        seen.acted = factor if abs(factor - 1.0) > s.threshold else 1.0
+        return seen.acted
+
+    def registered(self, catalogue: Catalogue) -> None:
+        """Other variants are served from now on; what was measured of those that stay unchanged counts."""
+        kept = {k for k, p in catalogue.profiles.items() if self._catalogue.profiles.get(k) == p}
+        self._evidence = {key: e for key, e in self._evidence.items() if key in kept}
+        self._catalogue = catalogue
+
+    @property
+    def factors(self) -> Mapping[tuple[str, str], float]:
+        """Factors acted on, other than 1."""
+        return {key: e.acted for key, e in sorted(self._evidence.items()) if e.acted != 1.0}

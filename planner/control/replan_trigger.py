@@ -1,0 +1,128 @@
+"""When a plan is asked for, and which question is out.
+
+Rules:
+- At most one Solve is out. What happens meanwhile is remembered and asked for again once it is answered. An answer
+  that comes after ``solve_timeout`` is ignored, as is one to an older question.
+- A plan is asked for when something wants one; every ``plan_period``; on a burst, at most every ``burst_interval``, and
+  ``burst_period`` after it.
+- A question is urgent where capacity is missing: a burst, or a device that is gone.
+"""
+
+from dataclasses import dataclass
+
+from sluicegate.planner.control.controller_settings import ControllerSettings
+from sluicegate.planner.problems.problem import Allocation, Problem
+
+_BURST = "burst of"
+
+
+@dataclass(frozen=True, slots=True)
+class Solve:
+    """Give ``problem`` to the planner and send Solved. ``urgent``: capacity is missing now; a fast answer is better."""
+
+    problem: Problem
+    reason: str
+    urgent: bool = False
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """What the planner answered, after ``solve_s`` seconds. ``number``: of the Solve (0: the one that is out).
+
+    ``provisional``: a stand-in while the planner is still at work: published, but the Solve stays out.
+    """
+
+    allocation: Allocation
+    reason: str
+    solve_s: float
+    number: int = 0
+    provisional: bool = False
+
+
+@dataclass(slots=True)
+class Pending:
+    """The Solve that is out: what was asked, when, and whether devices changed before it was asked."""
+
+    number: int
+    asked: float
+    problem: Problem
+    devices_changed: bool
+
+
+class Asking:
+    """``urgent``: whether the next question is. ``devices_changed``: since the last one."""
+
+    def __init__(self, settings: ControllerSettings) -> None:
+        self._settings = settings
+        self._pending: Pending | None = None
+        self._solves = 0
+        self._last: float | None = None
+        self._wanted: dict[str, float] = {}
+        self._after_burst = False
+        self.urgent = False
+        self.devices_changed = False
+
+    def begin(self) -> None:
+        """A term begins: nothing is out, and no device was planned on in it."""
+        self.drop()
+        self._last = None
+        self._wanted.clear()
+        self.urgent = self._after_burst = False
+        self.devices_changed = True
+
+    def want(self, reason: str, at: float) -> None:
+        """A plan should be asked for then, for this reason."""
+        self._wanted.setdefault(reason, at)
+
+    def drop(self) -> None:
+        """Whatever is out, its answer is of no use any more."""
+        self._pending = None
+
+    def late(self, now: float) -> bool:
+        """Whether what is out was not answered in time; it is then given up and asked for again."""
+        pending = self._pending
+        if pending is None or now - pending.asked <= self._settings.solve_timeout:
+            return False
+        self.devices_changed = self.devices_changed or pending.devices_changed
+        self._pending = None
+        self.want("the planner did not answer", now)
+        return True
+
+    def expects_bursts(self, now: float) -> bool:
+        """Whether a burst would be answered now."""
+        return self._last is not None and now - self._last >= self._settings.burst_interval
+
+    def burst(self, app: str, now: float) -> None:
+        """``app`` gets more than its plan covers."""
+        self.want(f"{_BURST} {app}", now)
+        self.urgent = True
+
+    def due(self, now: float) -> bool:
+        """Whether to ask now."""
+        s = self._settings
+        period = min(s.burst_period, s.plan_period) if self._after_burst else s.plan_period
+        if self._last is not None and now - self._last >= period:
+            self.want("period", now)
+        return self._pending is None and any(at <= now for at in self._wanted.values())
+
+    def ask(self, problem: Problem, now: float) -> Solve:
+        """``problem`` goes out."""
+        reasons = sorted(self._wanted)
+        self._solves += 1
+        self._pending = Pending(self._solves, now, problem, self.devices_changed)
+        self._after_burst = any(reason.startswith(_BURST) for reason in reasons)
+        solve = Solve(problem, "; ".join(reasons), self.urgent, self._solves)
+        self._wanted.clear()
+        self.urgent = self.devices_changed = False
+        self._last = now
+        return solve
+
+    def answered(self, event: Solved) -> Pending | None:
+        """What ``event`` answers; None where that is out no more."""
+        pending = self._pending
+        if pending is None or (event.number and event.number != pending.number):
+            return None
+        if not event.provisional:
+            self._pending = None
+        return pending

@@ -1,0 +1,35 @@
+"""Announcing that an app cannot be served in full, without flapping.
+
+Rules: shortage is announced with the first plan that leaves part of an app's demand unserved, and its end with the
+``calm_plans``-th plan in a row that serves all of it.
+"""
+
+from dataclasses import dataclass, field
+
+from sluicegate.domain.actions import Announce
+from sluicegate.domain.plan import Plan
+
+
+@dataclass(slots=True)
+class ShortageWatch:
+    """``enough``: served fraction that counts as all."""
+
+    enough: float = 0.999
+    calm_plans: int = 2
+    _calm: dict[str, int] = field(default_factory=dict)
+
+    def observe(self, plan: Plan) -> list[Announce]:
+        """What to say after this plan."""
+        said: list[Announce] = []
+        for app, fraction in sorted(plan.served.items()):
+            if fraction < self.enough:
+                if app not in self._calm:
+                    detail = f"the devices can serve {fraction:.0%} of {plan.demand.get(app, 0.0):.1f} queries/s"
+                    said.append(Announce(f"app:{app}", "shortage", detail, {"served": fraction}))
+                self._calm[app] = 0
+            elif app in self._calm:
+                self._calm[app] += 1
+                if self._calm[app] >= self.calm_plans:
+                    del self._calm[app]
+                    said.append(Announce(f"app:{app}", "served", "all of its demand can be served again"))
+        return said

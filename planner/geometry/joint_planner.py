@@ -1,0 +1,112 @@
+"""The joint geometry as a planner: beside what every slice hosts, which GPUs are to be cut otherwise.
+
+Rules:
+- A GPU that is to be cut otherwise hosts nothing meanwhile: the answer is for the others, and its demand goes there.
+- GPUs that are being cut count as they will be when a geometry is chosen, and not at all when something is placed.
+- A change that serves more may cost service for as long as it takes, if it brings that back within ``pays_within``; one
+  that only makes answers more accurate may cost none. Where as many changes as are allowed cost too much, a single one
+  is tried; else everything stays.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from sluicegate.domain.models.app import QueryClass
+from sluicegate.planner.allocation.solver_types import Limits, SolverError
+from sluicegate.planner.geometry.geometry_search import GeometrySettings
+from sluicegate.planner.geometry.gpu_pools import recut
+from sluicegate.planner.geometry.joint_plan import GeometryPlan, plan_geometry
+from sluicegate.planner.geometry.mig_tables import TABLES, PlacementTable
+from sluicegate.planner.problems.problem import Allocation, Planner, Problem, Recuts
+
+_NONE = 1e-3
+"""Share of demand that counts as none."""
+_LIMITS = Limits(nodes=50, seconds=2.0)
+"""Of the integer search: a running system waits for the answer."""
+Shares = Mapping[QueryClass, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeRules:
+    """``takes``: seconds from draining a GPU to its new slices being loaded. ``pays_within``: seconds."""
+
+    takes: float = 10.0
+    pays_within: float = 120.0
+
+
+class JointGeometry:
+    """``inner`` says what is hosted. Problems without GPUs that may be cut otherwise are its alone."""
+
+    def __init__(
+        self,
+        inner: Planner,
+        *,
+        settings: GeometrySettings | None = None,
+        rules: ChangeRules | None = None,
+        tables: Mapping[str, PlacementTable] = TABLES,
+    ) -> None:
+        self._inner = inner
+        self._settings = settings or GeometrySettings(limits=_LIMITS)
+        self._rules = rules or ChangeRules()
+        self._tables = tables
+
+    @property
+    def name(self) -> str:
+        """That of the planner of what is hosted, which is what the settings name."""
+        return self._inner.name
+
+    def allocate(self, problem: Problem) -> Allocation:
+        """Raises InvalidInputError, and what ``inner`` raises; without a geometry where its solver fails.
+
+        Loads are free: a cut unloads what others must take up at once, and has patience of its own.
+        """
+        recuts = problem.recuts
+        problem = replace(problem, switching_weight=0.0)
+        stay = self._inner.allocate(problem)
+        if recuts is None:
+            return stay
+        most = max((g.limit for g in recuts.groups), default=0)
+        for limit in sorted({most, min(most, 1)} - {0}, reverse=True):
+            try:
+                plan = plan_geometry(_as_they_will_be(problem, recuts, limit), self._settings, self._tables)
+            except SolverError as error:
+                return replace(stay, steps=(*stay.steps, f"geometry: {error}"))
+            changes = dict(sorted(plan.changes.items())[:limit])
+            if not changes:
+                break
+            meanwhile = self._inner.allocate(_without(problem, changes))
+            if self._pays(plan, _served(problem, stay), _served(problem, meanwhile)):
+                cut = {d.name: d for d in problem.devices if d.name in changes}
+                parts = {n: recut(cut[n], g, self._tables[cut[n].type]).slices for n, g in changes.items()}
+                return replace(meanwhile, geometries=parts, steps=(*plan.steps, *meanwhile.steps))
+            stay = replace(stay, steps=(*stay.steps, f"geometry: {len(changes)} changes would cost too much"))
+        return replace(stay, geometries={})
+
+    def _pays(self, plan: GeometryPlan, stay: Shares, meanwhile: Shares) -> bool:
+        """The first class that a change serves more of says so; classes before it may lose nothing."""
+        for query_class in (QueryClass.STRICT, QueryClass.BEST_EFFORT):
+            lost, gained = stay[query_class] - meanwhile[query_class], plan.gained[query_class]
+            if gained > _NONE:
+                return lost * self._rules.takes <= gained * self._rules.pays_within
+            if lost > _NONE:
+                return False
+        return True
+
+
+def _as_they_will_be(problem: Problem, recuts: Recuts, limit: int) -> Problem:
+    groups = tuple(replace(g, limit=min(g.limit, limit)) for g in recuts.groups)
+    return replace(problem, devices=(*problem.devices, *recuts.changing), recuts=replace(recuts, groups=groups))
+
+
+def _without(problem: Problem, names: Collection[str]) -> Problem:
+    return replace(problem, devices=tuple(d for d in problem.devices if d.name not in names))
+
+
+def _served(problem: Problem, allocation: Allocation) -> Shares:
+    """Share of each class's demand that is served."""
+    total, served = dict.fromkeys(QueryClass, 0.0), dict.fromkeys(QueryClass, 0.0)
+    for d in problem.demands:
+        fallback = allocation.served.get(d.app, 0.0)
+        total[d.query_class] += d.qps
+        served[d.query_class] += d.qps * allocation.served_by_class.get((d.app, d.query_class), fallback)
+    return {c: served[c] / total[c] if total[c] else 1.0 for c in QueryClass}

@@ -1,0 +1,98 @@
+"""``greedy-fill``: a plan without a solver, for when there is none or it fails.
+
+Rules:
+- Serve first: the app with the smallest served fraction takes the host that serves most of what it lacks, until all is
+  served or no unit is left. Where that takes the last unit, apps have fair fractions.
+- Single units then move to whom lacks most, where that helps.
+- Then accuracy: idle units, and units whose app can do with fewer, hold more accurate variants as long as service does
+  not fall, the largest gain first; in steps of a part of the fleet, then of one unit.
+- One variant a unit. The bound is the accuracy of the best variants: a loose one.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from sluicegate.planner.allocation import goal_chain
+from sluicegate.planner.allocation.assignment import assign
+from sluicegate.planner.allocation.columns import build
+from sluicegate.planner.allocation.decode import allocation
+from sluicegate.planner.allocation.idle_units import fill
+from sluicegate.planner.allocation.program import Ints, PoolKey, Program, Unit
+from sluicegate.planner.allocation.rounding import Whole, evaluate
+from sluicegate.planner.allocation.unit_exchange import improved
+from sluicegate.planner.allocation.unit_repair import repaired
+from sluicegate.planner.allocation.units import count_loaded, group_units
+from sluicegate.planner.problems.problem import Allocation, Problem
+from sluicegate.planner.problems.problem_checks import check
+
+_CHUNKS = 256
+
+
+class GreedyFill:
+    """Serve, then upgrade. Deterministic, no solver."""
+
+    name = "greedy-fill"
+
+    def allocate(self, problem: Problem) -> Allocation:
+        """Always an allocation; raises InvalidInputError for input that is not finite or out of range."""
+        check(problem)
+        pools = group_units(problem.devices, problem.previous, by_price=problem.by_price)
+        single = replace(problem, variants_per_device=1, switching_weight=0.0, max_loads=None, money_weight=0.0)
+        program = build(single, {k: len(u) for k, u in pools.items()}, count_loaded(pools))
+        return self.place(program, self.counts(program), pools)
+
+    def counts(self, program: Program) -> Whole:
+        """Units by host."""
+        whole = repaired(program, goal_chain.servable(program), evaluate(program, serve(program)))
+        for chunk in sorted({max(1, int(program.pool_count.sum()) // _CHUNKS), 1}, reverse=True):
+            whole = improved(program, whole, chunk=chunk)
+        return evaluate(program, fill(program, whole))
+
+    def place(self, program: Program, whole: Whole, pools: dict[PoolKey, list[Unit]]) -> Allocation:
+        """On concrete devices."""
+        placements, loads = assign(program, whole, pools)
+        best = np.zeros(len(program.demands))
+        np.maximum.at(best, program.serve_demand, program.accuracy)
+        gap = max(0.0, float(program.weight @ (whole.served * best)) - whole.accuracy)
+        step = f"greedy-fill: served {float(program.weight @ whole.served):.4f}, accuracy {whole.accuracy:.6f}"
+        return allocation(program, whole, gap, placements, loads=loads, steps=(step,))
+
+
+def serve(program: Program) -> Ints:
+    """Counts that serve as much as the pools and the budget carry, the worst served first."""
+    units = np.zeros(len(program.hosts), dtype=np.int64)
+    left = program.pool_count.copy()
+    money = np.inf if program.budget is None else program.budget
+    served = np.where((program.weight > 0) & program.served_somewhere, 0.0, np.inf)
+    spot = np.where(program.strict, 1.0 - program.strict_on_demand, 1.0)
+    serves: list[list[int]] = [[] for _ in program.demands]
+    for i, serve in enumerate(program.serves):
+        serves[serve.demand].append(i)
+    chunk = max(1, int(left.sum()) // _CHUNKS)
+    while np.isfinite(served).any() and left.any():
+        d = min(np.flatnonzero(np.isfinite(served)), key=lambda d: (not program.strict[d], served[d], d))
+        missing = 1.0 - served[d]
+        gain: dict[int, float] = {}
+        for i in serves[d]:
+            host = program.serves[i].host
+            if left[program.host_pool[host]] > 0 and program.price[host] <= money + 1e-9:
+                price = max(program.price[host], 1e-9) if money < np.inf else 1.0
+                most = min(missing, spot[d]) if program.spot[host] else missing
+                gain[i] = min(most, chunk / program.serves[i].need) / price
+        best = max(gain, key=lambda i: (gain[i], program.serves[i].accuracy, -i), default=None)
+        if best is None or gain[best] <= 0:
+            served[d] = np.inf
+            continue
+        need, host = program.serves[best].need, program.serves[best].host
+        count = int(min(chunk, left[program.host_pool[host]], max(1, np.ceil(missing * need))))
+        if program.price[host] > 0 and money < np.inf:
+            count = max(1, min(count, int(money / program.price[host])))
+            money -= count * program.price[host]
+        units[host] += count
+        left[program.host_pool[host]] -= count
+        spot[d] -= count / need if program.spot[host] else 0.0
+        served[d] += count / need
+        if served[d] >= 1.0 - 1e-9:
+            served[d] = np.inf
+    return units

@@ -1,0 +1,137 @@
+"""Which tables a plan needs: one question for each app, kind of worker and SLO class that it hosts something for.
+
+Rules.
+- Workers are the slices that share a class's queries. Where their shares are equal each gets every K-th query; where
+  they differ each kind is asked for at its mean share.
+- A table may use the variants that all workers of its kind host, on the Pareto front, at the latencies that were
+  measured, times ``margin``; it plans with the SLO less what hops (``hop_s``) and the worker itself (``guard_s``) take.
+- No question where nothing is hosted by all, or where no variant is in time even alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sluicegate.domain.fleet.device import Device, profile_type
+from sluicegate.domain.plan import Placement, Plan
+from sluicegate.planner.mdp.generate_table import candidates
+from sluicegate.planner.mdp.mdp_model import (
+    MAX_WORKERS,
+    Batching,
+    Candidate,
+    Criterion,
+    Late,
+    SelectionModel,
+    non_decreasing,
+    pareto_front,
+)
+from sluicegate.planner.policy_tables.keys import Shelf
+from sluicegate.planner.policy_tables.table_library import LibraryRules
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+
+_EQUAL = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRules:
+    """How tables are made for a live system. Seconds; ``margin``: factor on latencies; others as in the model.
+
+    ``hop_s``: between a query's arrival and its place in a worker's queue; ``guard_s``: around an execution;
+    ``watch_s``: over which promises are compared with what came of them.
+    """
+
+    hop_s: float = 0.005
+    guard_s: float = 0.005
+    margin: float = 1.03
+    criterion: Criterion = "query"
+    violation_price: float = 0.5
+    grid: int = 100
+    arrival_shape: float = 1.0
+    batching: Batching = "maximal"
+    late: Late = "serve"
+    phases: int = 1
+    watch_s: float = 10.0
+    library: LibraryRules = field(default_factory=LibraryRules)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """``model``: at the load that the plan was made for. ``slowdown``: measured over profiled latency, where not 1."""
+
+    shelf: Shelf
+    model: SelectionModel
+    slowdown: Mapping[str, float] = field(default_factory=dict)
+
+
+def questions(
+    plan: Plan,
+    catalogue: Catalogue,
+    devices: Sequence[Device],
+    latency_factor: Mapping[tuple[str, str], float],
+    rules: TableRules,
+) -> tuple[Question, ...]:
+    """By shelf. Placements on unknown devices are passed over."""
+    kinds = {(d.name, s.name): profile_type(d.type, s.profile) for d in devices for s in d.slices}
+    types = {d.name: d.type for d in devices}
+    classes: dict[tuple[str, float], list[tuple[str, str, Placement]]] = {}
+    for p in plan.placements:
+        kind = kinds.get((p.device, p.slice))
+        if kind is None or not p.variants or p.share <= 0.0 or p.app not in catalogue.apps:
+            continue
+        slo = p.slo or catalogue.apps[p.app].slo
+        classes.setdefault((p.app, slo), []).append((kind, types[p.device], p))
+    found = []
+    for (app, slo), placed in sorted(classes.items()):
+        for kind in sorted({kind for kind, _, _ in placed}):
+            model = _model(app, slo, kind, placed, plan, catalogue, latency_factor, rules)
+            if model is not None:
+                slowdown = {v.name: f for v in model.variants if (f := latency_factor.get((v.name, kind), 1.0)) != 1.0}
+                found.append(Question(Shelf(app, kind, slo), model, slowdown))
+    return tuple(found)
+
+
+def _model(
+    app: str,
+    slo: float,
+    kind: str,
+    placed: Sequence[tuple[str, str, Placement]],
+    plan: Plan,
+    catalogue: Catalogue,
+    latency_factor: Mapping[tuple[str, str], float],
+    rules: TableRules,
+) -> SelectionModel | None:
+    left = slo - rules.hop_s - rules.guard_s
+    mine = [p for k, _, p in placed if k == kind]
+    profiled = kind if candidates(catalogue, app, kind) else next(t for k, t, _ in placed if k == kind)
+    hosted = set(mine[0].variants).intersection(*(p.variants for p in mine))
+    largest = max(1, min(p.max_batch for p in mine))
+    variants = tuple(
+        _slowed(v, latency_factor.get((v.name, profiled), 1.0))
+        for v in candidates(catalogue, app, profiled, largest=min(largest, 32), margin=rules.margin)
+        if v.name in hosted
+    )
+    variants = tuple(v for v in pareto_front(variants) if v.latency[0] <= left)
+    if left <= 0.0 or not variants:
+        return None
+    whole = sum(p.share for _, _, p in placed)
+    shares = [p.share / whole for _, _, p in placed]
+    workers = min(len(placed), MAX_WORKERS)
+    equal = max(shares) - min(shares) <= _EQUAL
+    return SelectionModel(
+        variants=variants,
+        slo=left,
+        workers=workers,
+        qps=plan.demand.get(app, 0.0) * min(whole, 1.0) * (workers / len(placed) if equal else 1.0),
+        criterion=rules.criterion,
+        violation_price=rules.violation_price,
+        grid=rules.grid,
+        arrival_shape=rules.arrival_shape,
+        batching=rules.batching,
+        late=rules.late,
+        dispatch="round_robin" if equal else "weighted",
+        share=None if equal else sum(p.share for p in mine) / len(mine) / whole,
+        phases=min(rules.phases, workers) if equal else 1,
+    )
+
+
+def _slowed(v: Candidate, factor: float) -> Candidate:
+    return Candidate(v.name, v.accuracy, non_decreasing(tuple(factor * s for s in v.latency)))

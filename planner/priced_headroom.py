@@ -1,0 +1,128 @@
+"""Headroom at its price: as much spare capacity as saves more queries than its accuracy costs.
+
+A uniform headroom buys too little where capacity is idle anyway and too much at the peak, where it is paid for with the
+accuracy of every query. This planner weighs the two.
+
+Rules:
+- Demand of an app over the time that queues cannot bridge is taken for normal with mean s and standard deviation
+  ``spread`` s. Of a capacity C = (1 + k spread) s it overflows by ``spread`` (phi(k) - k (1 - Phi(k))) of s on average
+  (the newsvendor's loss function). C is what the plan hosts, idle devices that it filled included.
+- Each rung z of ``ladder`` asks the base planner, unpolished, for headroom 1 + z spread (within ``floor`` and
+  ``HEADROOM_CAP``). The rung with the largest accuracy over all demand - ``price`` x overflow is planned in full.
+  ``price`` 1 is a right answer lost for each query beyond capacity. Queues, other hosts and the next plan save some of
+  those, but demand has longer tails than the normal distribution; the two about make up for each other.
+- A rung that cannot serve everybody ends the search, unless it is the first.
+- A demand without spread keeps the headroom it came with; where none has one this is the base planner.
+"""
+
+import math
+from dataclasses import dataclass, field, replace
+
+from sluicegate.domain.fleet.device import profile_type
+from sluicegate.planner.allocation.pipeline import AllocationPlanner
+from sluicegate.planner.problems.problem import Allocation, Problem
+from sluicegate.planner.problems.problem_checks import check
+from sluicegate.planner.problems.throughput import throughput
+
+HEADROOM_CAP = 8.0
+_SERVED = 1.0 - 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedHeadroom:
+    """``price``: accuracy (0..1) that an unanswered query costs. ``ladder``: headrooms tried, in spreads, ascending."""
+
+    name: str = "allocation-priced"
+    base: AllocationPlanner = field(default_factory=AllocationPlanner)
+    price: float = 1.0
+    floor: float = 1.05
+    ladder: tuple[float, ...] = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
+
+    def allocate(self, problem: Problem) -> Allocation:
+        """The base planner's answer at the best rung. Raises InvalidInputError as it does."""
+        check(problem)
+        if not any(d.spread > 0.0 for d in problem.demands):
+            return self.base.allocate(problem)
+        rough = replace(self.base, polish=False)
+        best, best_worth = self.ladder[0], -math.inf
+        for z in self.ladder:
+            asked = self._with(problem, z)
+            answer = rough.allocate(asked)
+            if z != self.ladder[0] and min(answer.served.values()) < _SERVED:
+                break
+            worth = _accuracy(asked, answer) - self.price * overflow(asked, answer)
+            if worth > best_worth:
+                best, best_worth = z, worth
+        chosen = self._with(problem, best)
+        planned = {d.app: d.headroom for d in chosen.demands}
+        line = f"headroom: {best:g} spreads, {min(planned.values()):.2f} to {max(planned.values()):.2f} by app"
+        answer = self.base.allocate(chosen)
+        return replace(answer, headroom=planned, steps=(line, *answer.steps))
+
+    def _with(self, problem: Problem, z: float) -> Problem:
+        demands = tuple(
+            replace(d, headroom=min(HEADROOM_CAP, max(self.floor, 1.0 + z * d.spread))) if d.spread > 0.0 else d
+            for d in problem.demands
+        )
+        return replace(problem, demands=demands)
+
+
+def overflow(problem: Problem, answer: Allocation) -> float:
+    """Share of all demand expected to exceed what its app's hosts can serve."""
+    capacity = _capacities(problem, answer)
+    total = sum(d.qps for d in problem.demands)
+    if not total > 0.0:
+        return 0.0
+    qps: dict[str, float] = {}
+    variance: dict[str, float] = {}
+    for d in problem.demands:
+        qps[d.app] = qps.get(d.app, 0.0) + d.qps
+        variance[d.app] = variance.get(d.app, 0.0) + (d.spread * d.qps) ** 2
+    return sum(_excess(qps[a], math.sqrt(variance[a]), capacity.get(a, 0.0)) for a in sorted(qps)) / total
+
+
+def _excess(mean: float, deviation: float, capacity: float) -> float:
+    """Expected part above ``capacity`` of a normal demand."""
+    if deviation <= 0.0:
+        return max(0.0, mean - capacity)
+    k = (capacity - mean) / deviation
+    density = math.exp(-0.5 * k * k) / math.sqrt(2.0 * math.pi)
+    return deviation * (density - 0.5 * k * math.erfc(k / math.sqrt(2.0)))
+
+
+def _capacities(problem: Problem, answer: Allocation) -> dict[str, float]:
+    """Queries/s by app of what is hosted; a slice that several apps share counts in equal parts."""
+    kinds = {(d.name, s.name): profile_type(d.type, s.profile) for d in problem.devices for s in d.slices}
+    sharers: dict[tuple[str, str], int] = {}
+    for p in answer.placements:
+        sharers[p.device, p.slice] = sharers.get((p.device, p.slice), 0) + 1
+    slo = {d.app: d.slo for d in problem.demands}
+    known: dict[tuple[tuple[str, ...], str, int, float], float] = {}
+    found: dict[str, float] = {}
+    for p in answer.placements:
+        if p.app not in slo:
+            continue
+        kind, apps = kinds[p.device, p.slice], sharers[p.device, p.slice]
+        goal = p.slo or slo[p.app]
+        key = (p.variants, kind, apps, goal)
+        if key not in known:
+            known[key] = max(_rate(problem, v, kind, goal / (apps + 1)) for v in p.variants) / apps
+        found[p.app] = found.get(p.app, 0.0) + known[key]
+    return found
+
+
+def _rate(problem: Problem, variant: str, kind: str, budget: float) -> float:
+    return throughput(
+        problem.catalogue.profiles[variant, kind],
+        budget,
+        capacity=problem.capacity,
+        quantile=problem.quantile,
+        factor=problem.latency_factor.get((variant, kind), 1.0),
+    ).qps
+
+
+def _accuracy(problem: Problem, answer: Allocation) -> float:
+    """Mean over all demand; what is not served counts 0."""
+    total = sum(d.qps for d in problem.demands)
+    served = sum(d.qps * min(1.0, answer.served.get(d.app, 0.0)) for d in problem.demands)
+    return answer.objective * served / total if total > 0.0 else answer.objective

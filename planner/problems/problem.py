@@ -1,0 +1,139 @@
+"""What an allocation is asked and what it answers. Every named planner maps one to the other."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
+
+from sluicegate.domain.fleet.device import Device, Slice
+from sluicegate.domain.models.app import QueryClass
+from sluicegate.domain.plan import Placement
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+
+Capacity = Literal["best-batch", "largest-batch"]
+SWITCHING_WEIGHT = 3.0
+"""Of the price of loads by default, live, simulated and offline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppDemand:
+    """Demand of one app and class, queries/s, as it is estimated (headroom not yet added).
+
+    ``headroom``: planned capacity over demand, at least 1. ``spread``: standard deviation over mean of the demand while
+    queues cannot bridge it; for planners that choose the headroom themselves, 0 where they must not.
+    """
+
+    app: str
+    qps: float
+    slo: float
+    headroom: float = 1.05
+    spread: float = 0.0
+    min_accuracy: float = 0.0
+    query_class: QueryClass = QueryClass.STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class RecutGroup:
+    """GPUs that may be cut otherwise, ``limit`` of them at most. ``free``: not in use yet, so that it costs nothing."""
+
+    devices: frozenset[str]
+    limit: int
+    free: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Recuts:
+    """Which GPUs may be cut otherwise; those in no group keep their slices.
+
+    ``changing``: devices as they will be once they are cut; not among the problem's, since nothing can go there yet.
+    """
+
+    groups: tuple[RecutGroup, ...]
+    changing: tuple[Device, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Everything that a plan depends on. ``devices``: alive ones. ``previous``: placements in force (loaded).
+
+    ``latency_factor``: observed over profiled latency by (variant, device type). ``switching_weight``: of the price of
+    a load, its profiled time x the demand displaced x the chance that it returns (0: loads are free, as they are where
+    units hold several variants), and ``stood``: seconds since each app was last given other hosts; see
+    ``sluicegate.planner.allocation.program``. ``max_loads``: slices that serve now and may be loaded anew (empty ones
+    may always be). ``money_weight``: accuracy (0..1) that one unit of price an hour is worth. ``budget``: what the
+    devices in use may cost an hour in all. ``strict_on_demand``: part (0..1) of what is served of each strict demand
+    that must be served by devices that are not spot, and so stays when spot devices are taken away. ``recuts``: None
+    where devices stay as they are.
+    """
+
+    demands: tuple[AppDemand, ...]
+    devices: tuple[Device, ...]
+    catalogue: Catalogue
+    previous: tuple[Placement, ...] = ()
+    capacity: Capacity = "best-batch"
+    quantile: Literal["median", "p95"] = "median"
+    latency_factor: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    variants_per_device: int = 1
+    switching_weight: float = SWITCHING_WEIGHT
+    stood: Mapping[str, float] = field(default_factory=dict)
+    max_loads: int | None = None
+    money_weight: float = 0.0
+    budget: float | None = None
+    strict_on_demand: float = 0.0
+    recuts: Recuts | None = None
+
+    @property
+    def by_price(self) -> bool:
+        """Whether devices that differ in price alone, or in being spot, must be told apart."""
+        return self.money_weight > 0 or self.budget is not None or self.strict_on_demand > 0
+
+    def merged(self) -> "Problem":
+        """The same without SLO classes: demands of an app and class added up, at the tightest SLO."""
+        found: dict[tuple[str, QueryClass], AppDemand] = {}
+        for d in self.demands:
+            known = found.get((d.app, d.query_class))
+            if known is not None:
+                d = replace(known, qps=known.qps + d.qps, slo=min(known.slo, d.slo))
+            found[d.app, d.query_class] = d
+        return replace(self, demands=tuple(found.values()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """An answer. ``objective`` and ``bound``: mean over served queries of accuracy over that of the app's best variant
+    (0..1), so that apps of different metrics weigh alike; ``gap`` = bound - objective.
+
+    ``served``: fraction of each app's demand. ``loads``: (device, variant) pairs not in ``previous``.
+    ``served_by_class``: the same as ``served`` by (app, class). ``headroom``: by app, where the planner chose another.
+    ``geometries``: slices of GPUs that are to be cut otherwise, where nothing is placed meanwhile; None where that was
+    not thought about.
+    ``steps``: what was solved, in order, and what came out. Same problem, same allocation, unless ``nondeterministic``.
+    """
+
+    placements: tuple[Placement, ...]
+    served: Mapping[str, float]
+    objective: float
+    bound: float
+    loads: int = 0
+    steps: tuple[str, ...] = ()
+    nondeterministic: bool = False
+    served_by_class: Mapping[tuple[str, QueryClass], float] = field(default_factory=dict)
+    headroom: Mapping[str, float] = field(default_factory=dict)
+    geometries: Mapping[str, tuple[Slice, ...]] | None = None
+
+    @property
+    def gap(self) -> float:
+        """How far from optimal it can be, in accuracy (0..1)."""
+        return max(0.0, self.bound - self.objective)
+
+
+class Planner(Protocol):
+    """A named way to allocate. Pure and deterministic."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in settings and reports."""
+        ...
+
+    def allocate(self, problem: Problem) -> Allocation:
+        """Always returns an allocation, with what can be served; raises InvalidInputError for NaN or negative input."""
+        ...

@@ -1,0 +1,81 @@
+"""Which GPU a batch goes to, before its worker chooses the slice.
+
+Rules:
+- round-robin: equal turns over the GPUs that take batches, whatever they hold; each class has turns of its own. With
+  one turn for both, batches that come strict, best effort, strict, ... would all be on every second GPU by class.
+- least-slowdown: the GPU with the slice where the batch will be slowed least, given what runs there and what waits
+  before it. Strict batches look at every slice; best-effort ones keep off slices where a strict batch runs while
+  others have room, and among equals take the slower slice: the fast ones are strict's.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from sluicegate.policies.placement.slice_choice import SliceLoad
+from sluicegate.policies.placement.slice_queue_port import Waiting
+from sluicegate.profiles.catalogue.slowdown import SlowdownTable, eta
+
+
+class GpuLoad(Protocol):
+    """A GPU as the choice sees it."""
+
+    @property
+    def takes(self) -> bool:
+        """Whether new batches may be sent there."""
+        ...
+
+    @property
+    def slices(self) -> Sequence[SliceLoad]:
+        """Its slices, ascending."""
+        ...
+
+    @property
+    def waiting(self) -> int:
+        """Batches queued before its slices."""
+        ...
+
+
+class RoundRobin:
+    """Equal turns, for strict batches and for best-effort ones."""
+
+    def __init__(self) -> None:
+        self._turns = {True: -1, False: -1}
+
+    def choose(self, item: Waiting, gpus: Sequence[GpuLoad]) -> int | None:
+        """Index of the next GPU that takes batches."""
+        for step in range(1, len(gpus) + 1):
+            at = (self._turns[item.strict] + step) % len(gpus)
+            if gpus[at].takes:
+                self._turns[item.strict] = at
+                return at
+        return None
+
+
+class LeastSlowdown:
+    """The GPU whose best slice slows the batch least; GPUs where batches wait, or that lack room, come after others."""
+
+    def __init__(self, table: SlowdownTable) -> None:
+        self._table = table
+
+    def choose(self, item: Waiting, gpus: Sequence[GpuLoad]) -> int | None:
+        """Index of the GPU; None where none takes batches. Near equals: the GPU whose slices carry less in all."""
+        best: tuple[float, float, float, int] | None = None
+        for at, gpu in enumerate(gpus):
+            if not gpu.takes:
+                continue
+            carried = sum(part.fbr for part in gpu.slices)
+            for part in gpu.slices:
+                cost = self._cost(item, part, gpu.waiting)
+                if cost is not None and (best is None or (*cost, carried, at) < best):
+                    best = (*cost, carried, at)
+        return None if best is None else best[-1]
+
+    def _cost(self, item: Waiting, part: SliceLoad, waiting: int) -> tuple[float, float] | None:
+        """(batches before it, slowdown to a thousandth); None where it can never run there."""
+        if not self._table.runs(item.variant, part.profile):
+            return None
+        mine = self._table.of(item.variant, part.profile)
+        if mine.memory_bytes > part.memory_bytes:
+            return None
+        full = part.free_bytes < mine.memory_bytes
+        return float(waiting + full), round(eta(mine.rdf, mine.fbr, part.fbr), 3)

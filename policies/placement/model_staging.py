@@ -1,0 +1,245 @@
+"""Staging: how one slice follows the plans, make-before-break where memory allows.
+
+Rules.
+1. A plan of a lower or equal epoch is refused (a zombie planner is harmless).
+2. Missing variants are loaded one after the other, for the largest batch that any plan may allow. An app is switched
+   (Host) as soon as all of its new variants are loaded or have failed, and only then are its old ones forgotten. If
+   every new one failed, the old ones stay.
+3. Where loaded and wanted together exceed the slice's memory, what the plan no longer wants is forgotten first.
+4. When nothing is left to load, the epoch is acknowledged with what is loaded and what failed.
+5. An app that leaves the slice goes on being served for ``grace`` seconds, the time that routers take to switch; then
+   it is retired: once its queue is empty its variants are forgotten. A plan that wants it back cancels that.
+6. An app with a promise is told its peers, the slices that its own stream goes to in turn: those of the newest plan,
+   and for ``grace`` seconds those of the plan before too, so that the promise holds while routers switch.
+"""
+
+from dataclasses import replace
+from typing import assert_never
+
+from sluicegate.domain.actions import Acknowledge, Host, Load, Retire, StagingAction, Unload, WakeAt
+from sluicegate.domain.errors import IllegalEventError
+from sluicegate.domain.events import HostingChanged, LoadEnded, PlanPublished, Retired, StagingEvent, Woke
+from sluicegate.domain.fleet.device import Device, Slice
+from sluicegate.domain.models.profile import Profile, Quantile
+from sluicegate.domain.plan import NO_EPOCH, Epoch, Placement, Plan
+from sluicegate.policies.placement.hosted_variants import hosted_variant, largest_batch, profile_on
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+
+Peers = tuple[tuple[str, str], ...]
+
+
+class Staging:
+    """Implements StagingPolicy for one slice of ``device``."""
+
+    def __init__(
+        self, device: Device, part: Slice, catalogue: Catalogue, *, quantile: Quantile = "p95", grace: float = 2.5
+    ) -> None:
+        self._device = device
+        self._slice = part
+        self._catalogue = catalogue
+        self._quantile: Quantile = quantile
+        self._grace = grace
+        self._memory = part.memory_bytes or device.memory_bytes
+        self._epoch: Epoch = NO_EPOCH
+        self._target: dict[str, Placement] = {}
+        self._loaded: dict[str, str] = {}  # variant -> app, in the order of loading
+        self._loading: str | None = None
+        self._failed: set[str] = set()
+        self._hosted: dict[str, HostingChanged] = {}
+        self._leaving: dict[str, float] = {}  # app -> when it may be retired
+        self._acknowledged = True
+        self._peers: dict[str, Peers] = {}
+        self._former: dict[str, tuple[Peers, float]] = {}  # until when the peers of the plan before count
+
+    @property
+    def epoch(self) -> Epoch:
+        """Newest epoch seen."""
+        return self._epoch
+
+    @property
+    def hosted_apps(self) -> tuple[str, ...]:
+        """Apps that something is hosted for."""
+        return tuple(self._hosted)
+
+    @property
+    def loaded(self) -> tuple[str, ...]:
+        """Variants loaded, in the order of loading."""
+        return tuple(self._loaded)
+
+    def wants(self, app: str) -> bool:
+        """Whether queries of ``app`` can be answered here, now or once loading ends."""
+        return app in self._hosted or app in self._target
+
+    def handle(self, event: StagingEvent, now: float) -> list[StagingAction]:
+        """Decide; see the rules of the module. Raises IllegalEventError for a load that was never asked for."""
+        match event:
+            case PlanPublished(plan):
+                if plan.epoch <= self._epoch:
+                    return []
+                self._epoch = plan.epoch
+                mine = plan.of_device(self._device.name)
+                self._target = {p.app: p for p in mine if p.slice == self._slice.name}
+                self._failed.clear()
+                self._acknowledged = False
+                return [*self._meet(plan, now), *self._mark_leaving(now), *self._advance()]
+            case LoadEnded(variant, ok):
+                if variant != self._loading:
+                    raise IllegalEventError(f"{variant} ended loading; {self._loading} was being loaded")
+                self._loading = None
+                if ok:
+                    self._loaded[variant] = self._catalogue.variants[variant].app
+                else:
+                    self._failed.add(variant)
+                return self._advance()
+            case Woke():
+                due = [app for app, at in self._leaving.items() if at <= now]
+                parted = [app for app, (_, until) in self._former.items() if until <= now]
+                later = [at for at in (*self._leaving.values(), *(u for _, u in self._former.values())) if at > now]
+                told = [host for app in parted for host in self._part(app)]
+                return [*told, *(Retire(app) for app in due), *([WakeAt(min(later))] if later else [])]
+            case Retired(app):
+                if app not in self._leaving:
+                    return []
+                del self._leaving[app]
+                return self._forget_app(app)
+            case _ as unreachable:
+                assert_never(unreachable)
+
+    def reset(self) -> list[StagingAction]:
+        """The executor was started afresh and holds nothing: stage the newest plan again."""
+        self._loaded.clear()
+        self._loading = None
+        gone = [Host(HostingChanged(app, (), change.slo, change.promise)) for app, change in self._hosted.items()]
+        self._hosted.clear()
+        self._leaving.clear()
+        self._failed.clear()
+        return [*gone, *self._advance()]
+
+    def _meet(self, plan: Plan, now: float) -> list[StagingAction]:
+        """Note the peers of apps with a promise. What they were before counts for a while."""
+        actions: list[StagingAction] = []
+        for app in self._target:
+            if not self._catalogue.apps[app].promise.active:
+                continue
+            peers = tuple(sorted((p.device, p.slice) for p in plan.of_app(app) if p.variants))
+            before = self._peers_of(app)
+            self._peers[app] = peers
+            if before and before != peers:
+                self._former[app] = (before, now + self._grace)
+                actions.append(WakeAt(now + self._grace))
+        return actions
+
+    def _peers_of(self, app: str) -> Peers:
+        former = self._former.get(app)
+        peers = self._peers.get(app, ())
+        return peers if former is None else tuple(sorted({*peers, *former[0]}))
+
+    def _part(self, app: str) -> list[StagingAction]:
+        """Routers have switched: those that served the app before count no longer."""
+        del self._former[app]
+        change = self._hosted.get(app)
+        if change is None or change.peers == self._peers_of(app):
+            return []
+        change = self._hosted[app] = replace(change, peers=self._peers_of(app))
+        return [Host(change)]
+
+    def _mark_leaving(self, now: float) -> list[StagingAction]:
+        for app in self._target:
+            self._leaving.pop(app, None)
+        fresh = [app for app in self._hosted if app not in self._target and app not in self._leaving]
+        for app in fresh:
+            self._leaving[app] = now + self._grace
+        return [WakeAt(now + self._grace)] if fresh else []
+
+    def _advance(self) -> list[StagingAction]:
+        """Switch the apps that are complete, then load the next variant or acknowledge."""
+        actions: list[StagingAction] = []
+        for app, placement in self._target.items():
+            if all(v in self._loaded or v in self._failed for v in placement.variants):
+                actions += self._switch(app, placement)
+        if self._loading is not None:
+            return actions
+        wanted = self._next_wanted()
+        if wanted is not None:
+            variant, placement = wanted
+            actions += self._make_room(variant)
+            self._loading = variant
+            most = max(placement.max_batch, largest_batch(self._catalogue, self._profile(variant), self._quantile))
+            actions.append(Load(variant, min(most, self._profile(variant).max_batch)))
+        elif not self._acknowledged:
+            self._acknowledged = True
+            names = tuple(v for p in self._target.values() for v in p.variants)
+            ready = tuple(v for v in names if v in self._loaded)
+            actions.append(Acknowledge(self._epoch, ready, tuple(v for v in names if v in self._failed)))
+        return actions
+
+    def _next_wanted(self) -> tuple[str, Placement] | None:
+        for placement in self._target.values():
+            for variant in placement.variants:
+                if variant not in self._loaded and variant not in self._failed:
+                    return variant, placement
+        return None
+
+    def _switch(self, app: str, placement: Placement) -> list[StagingAction]:
+        ready = [v for v in placement.variants if v in self._loaded]
+        if not ready:
+            return []
+        ready.sort(key=lambda v: (-self._catalogue.variants[v].accuracy, v))
+        slo = placement.slo or self._catalogue.apps[app].slo
+        hosted = tuple(
+            hosted_variant(self._catalogue, self._profile(v), placement.max_batch, self._quantile, burst=True)
+            for v in ready
+        )
+        change = HostingChanged(app, hosted, slo, self._catalogue.apps[app].promise, self._peers_of(app))
+        actions: list[StagingAction] = []
+        if self._hosted.get(app) != change:
+            self._hosted[app] = change
+            actions.append(Host(change))
+        old = [v for v, of in self._loaded.items() if of == app and v not in placement.variants]
+        for variant in old:
+            del self._loaded[variant]
+            actions.append(Unload(variant))
+        return actions
+
+    def _profile(self, variant: str) -> Profile:
+        return profile_on(self._catalogue, self._device, self._slice.name, variant)
+
+    def _make_room(self, variant: str) -> list[StagingAction]:
+        if not self._memory:
+            return []
+        need = self._profile(variant).memory_bytes
+        used = sum(self._profile(v).memory_bytes for v in self._loaded)
+        kept = {v for p in self._target.values() for v in p.variants}
+        actions: list[StagingAction] = []
+        for old in [v for v in self._loaded if v not in kept]:
+            if used + need <= self._memory:
+                break
+            used -= self._profile(old).memory_bytes
+            actions += self._forget(old)
+        return actions
+
+    def _forget(self, variant: str) -> list[StagingAction]:
+        """Forget one variant now; its app goes on with what is left of its hosting."""
+        app = self._loaded.pop(variant)
+        actions: list[StagingAction] = [Unload(variant)]
+        change = self._hosted.get(app)
+        if change is not None:
+            kept = tuple(h for h in change.hosted if h.variant != variant)
+            left = replace(change, hosted=kept)
+            if left.hosted:
+                self._hosted[app] = left
+            else:
+                del self._hosted[app]
+                self._leaving.pop(app, None)
+            actions.insert(0, Host(left))
+        return actions
+
+    def _forget_app(self, app: str) -> list[StagingAction]:
+        actions: list[StagingAction] = []
+        change = self._hosted.pop(app, None)
+        if change is not None:
+            actions.append(Host(HostingChanged(app, (), change.slo, change.promise)))
+        for variant in [v for v, of in self._loaded.items() if of == app]:
+            del self._loaded[variant]
+            actions.append(Unload(variant))
+        return actions

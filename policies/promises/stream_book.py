@@ -1,0 +1,180 @@
+"""What one slice knows of the streams that were promised something: each one's tracker, and where it comes from.
+
+Rules.
+- Queries are numbered per stream as they arrive here, which is the order of their stream; outcomes are counted in that
+  order whatever order they come in.
+- After a restart the results topic tells what happened before. A stream goes on exactly where the outcomes of all its
+  last queries are known, without a gap up to the one that comes first; otherwise its past is unknown, and whoever keeps
+  the promise takes it for missed.
+- Best-effort queries are not in the sequence. At most 16,384 streams are remembered, the least recently begun go first.
+"""
+
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+
+from sluicegate.domain.events import HostingChanged, StreamResumed
+from sluicegate.domain.models.app import NO_PROMISE, Promise, QueryClass
+from sluicegate.domain.outcome import Outcome, OutcomeKind, PromiseState
+from sluicegate.domain.query import Query
+from sluicegate.policies.promises.history import constraints_of
+from sluicegate.policies.promises.tracker import StreamState, StreamTracker
+
+_STREAMS = 16_384
+
+Place = tuple[str | None, str | None]
+"""Device and slice."""
+
+
+@dataclass(slots=True)
+class _Live:
+    tracker: StreamTracker
+    next: int = 0
+
+
+@dataclass(slots=True)
+class _Past:
+    """The end of a stream as the results topic tells it: (sequence, in the stream, missed, place, state)."""
+
+    ends: deque[tuple[int, bool, bool, Place, PromiseState | None]]
+
+
+class Recall:
+    """A fold over outcomes of apps with a promise: the last of each stream. ``remember``: outcomes kept of each."""
+
+    def __init__(self, remember: int) -> None:
+        self._remember = max(1, remember)
+        self._streams: OrderedDict[tuple[str, str], _Past] = OrderedDict()
+
+    def add(self, outcome: Outcome) -> None:
+        """An outcome, in the order of the topic."""
+        if outcome.sequence < 0 or outcome.query_class is not QueryClass.STRICT:
+            return
+        key = (outcome.app, outcome.stream)
+        past = self._streams.get(key)
+        if past is None:
+            if len(self._streams) >= _STREAMS:
+                self._streams.popitem(last=False)
+            past = self._streams[key] = _Past(deque(maxlen=self._remember))
+        counts = outcome.kind is not OutcomeKind.REJECTED
+        place = (outcome.device, outcome.slice)
+        past.ends.append((outcome.sequence, counts, outcome.miss, place, outcome.promise))
+
+    def before(
+        self, query: Query, place: Place, turns: int, look: int
+    ) -> tuple[StreamState, PromiseState | None] | None:
+        """Outcomes of the stream's last ``look`` turns of ``place`` before ``query``; None where any may be missing."""
+        past = self._streams.get((query.app, query.stream))
+        if past is None:
+            return None
+        known = sorted({e[0]: e for e in past.ends if e[0] < query.sequence}.values(), key=lambda e: e[0])
+        recent: list[bool] = []
+        state: PromiseState | None = None
+        expected = query.sequence - 1
+        for sequence, counts, missed, at, told in reversed(known):
+            if sequence != expected or len(recent) >= look:
+                break
+            expected -= 1
+            if counts and (turns == 1 or at == place):
+                recent.append(missed)
+                state = state or told
+        if expected >= 0 and len(recent) < look:
+            return None
+        recent.reverse()
+        return StreamState(len(recent), tuple(recent)), state
+
+
+class StreamBook:
+    """See the module's rules. ``place``: the device and slice that this is the book of."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._hosted: dict[str, tuple[Promise, int]] = {}
+        self._promises: dict[str, Promise] = {}
+        self._live: OrderedDict[tuple[str, str], _Live] = OrderedDict()
+        self._numbers: dict[Query, int] = {}
+        self._safe: set[str] = set()
+        self._recall: Recall | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing hosted here was promised anything."""
+        return not self._hosted
+
+    def hosting(self, change: HostingChanged) -> None:
+        """Something else is hosted for an app. Streams that were promised something else are begun anew."""
+        if change.hosted and self._promises.setdefault(change.app, change.promise) != change.promise:
+            self._promises[change.app] = change.promise
+            for key in [key for key in self._live if key[0] == change.app]:
+                del self._live[key]
+        if change.promise.active and change.hosted:
+            self._hosted[change.app] = (change.promise, change.turns)
+        else:
+            self._hosted.pop(change.app, None)
+
+    def recalled(self, recall: Recall) -> None:
+        """What the results topic told at the start."""
+        self._recall = recall
+
+    def announced(self, app: str, state: str) -> None:
+        """The policy has spoken of the promise of ``app``."""
+        if state == "safe_mode":
+            self._safe.add(app)
+        elif state == "promise_kept":
+            self._safe.discard(app)
+
+    def arrived(self, query: Query) -> StreamResumed | None:
+        """Number ``query``. Says how its stream went on so far, where it is new here and its past is known."""
+        hosted = self._hosted.get(query.app)
+        if hosted is None or query.query_class is not QueryClass.STRICT:
+            return None
+        key = (query.app, query.stream)
+        live = self._live.get(key)
+        resumed = None
+        if live is None:
+            live, resumed = self._begin(query, *hosted)
+            if len(self._live) >= _STREAMS:
+                self._live.popitem(last=False)
+            self._live[key] = live
+        self._numbers[query] = live.next
+        live.next += 1
+        return resumed
+
+    def ended(self, query: Query, missed: bool) -> PromiseState | None:
+        """Count the outcome of ``query``; how its stream stands now, None for one without a promise."""
+        number = self._numbers.pop(query, None)
+        live = self._live.get((query.app, query.stream)) if number is not None else None
+        if live is None or number is None:
+            return None
+        live.tracker.record(number, missed)
+        promise, turns = self._hosted.get(query.app, (NO_PROMISE, 1))
+        seen = live.tracker.tracker
+        return PromiseState(
+            max_consecutive=promise.max_consecutive,
+            weakly_hard=tuple((w.m, w.k) for w in promise.weakly_hard),
+            turns=turns if query.stream in {"", query.app} else 1,
+            queries=seen.count,
+            misses=seen.misses,
+            mcd=seen.mcd,
+            worst=tuple(seen.worst.items()),
+            safe_mode=query.app in self._safe,
+        )
+
+    def abandon(self) -> None:
+        """All that waits is others' now: their streams are unknown here from now on."""
+        self._numbers.clear()
+        self._live.clear()
+        self._recall = None
+
+    def _begin(self, query: Query, promise: Promise, turns: int) -> tuple[_Live, StreamResumed | None]:
+        look = max((k for _, k in constraints_of(promise)), default=0)
+        own = query.stream in {"", query.app}
+        found = None
+        if self._recall is not None and query.sequence >= 0:
+            found = self._recall.before(query, self._place, turns if own else 1, look)
+        if found is None:
+            return _Live(StreamTracker.for_promise(promise)), None
+        state, told = found
+        tracker = StreamTracker.resume(state, (k for _, k in constraints_of(promise)))
+        if told is not None:
+            tracker.tracker.continues(told.queries, told.misses, told.mcd, dict(told.worst))
+        return _Live(tracker, state.next), StreamResumed(query.app, query.stream, state.recent)

@@ -1,0 +1,57 @@
+"""When a query sent to a slice would be done: a router's own estimate, kept between heartbeats.
+
+Rules. The slice is taken for a work-conserving batch server on its most accurate variant: what waits when a batch ends
+forms the next, up to the largest batch. Each query sent joins the queue of the estimate; each heartbeat replaces it by
+what the slice reports. A query that would be late is not counted: the slice will drop it.
+"""
+
+from collections.abc import Sequence
+
+from sluicegate.domain.events import Hosted
+
+
+class Backlog:
+    """One slice. All times absolute seconds."""
+
+    __slots__ = ("_largest", "_seconds", "accuracy", "busy_until", "capacity", "queued")
+
+    def __init__(self, hosted: Sequence[Hosted]) -> None:
+        first = hosted[0]
+        self._seconds = first.curve.seconds
+        self._largest = len(self._seconds)
+        self.accuracy = first.accuracy
+        self.capacity = max(b / s for b, s in enumerate(self._seconds, 1))
+        self.busy_until = 0.0
+        self.queued = 0
+
+    def advance(self, now: float) -> None:
+        """Let the batches that were due by ``now`` begin."""
+        while self.queued and self.busy_until <= now:
+            batch = min(self.queued, self._largest)
+            self.queued -= batch
+            self.busy_until += self._seconds[batch - 1]
+        if self.busy_until < now:
+            self.busy_until = now
+
+    def done_at(self, rows: int, now: float) -> float:
+        """When ``rows`` more would be done if they were sent at ``now``."""
+        if self.queued and self.busy_until <= now:
+            self.advance(now)
+        free = self.busy_until if self.busy_until > now else now
+        full, rest = divmod(self.queued + rows, self._largest)
+        if full:
+            free += full * self._seconds[-1]
+        return free + self._seconds[rest - 1] if rest else free
+
+    def send(self, rows: int, now: float) -> None:
+        """``rows`` were sent at ``now``."""
+        self.advance(now)
+        if self.busy_until <= now and not self.queued:
+            self.busy_until = now + self._seconds[min(rows, self._largest) - 1]
+        else:
+            self.queued += rows
+
+    def report(self, queued: int, busy_for: float, now: float) -> None:
+        """What the slice says of itself."""
+        self.queued = queued
+        self.busy_until = now + busy_for

@@ -1,0 +1,274 @@
+"""One slice: a batching policy for each app and class it serves, and one executor that runs one batch at a time.
+
+Rules.
+- A query goes to the policy of its app and class. An app that is not hosted (yet, or any more) keeps its queue, which
+  only expires until hosting comes back or ``drain`` takes it out.
+- While the executor is idle it is offered after every event to those who have queries waiting: strict ones first, then
+  by the deadline of the most urgent query, until one runs a batch. Best effort is offered it only where no strict query
+  waits; but a strict batch with places left takes best-effort queries of its app along, where that makes nobody late.
+- Finished goes to the policy whose batch it was, and frees the executor.
+- Promises are about strict queries; best-effort ones are not in the sequence.
+- A wake is asked for only where none is outstanding that comes as early. A shell may send Woke for each WakeAt, or keep
+  one timer, the earliest asked for. Woke before its time asks again, once for each time asked for.
+
+Illegal: Finished while idle, or for another batch than the one that runs.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from math import inf
+from typing import assert_never
+
+from sluicegate.domain.actions import Run, StationAction, WakeAt
+from sluicegate.domain.errors import IllegalEventError
+from sluicegate.domain.events import (
+    Arrived,
+    Finished,
+    Hosted,
+    HostingChanged,
+    Offered,
+    StationEvent,
+    StreamResumed,
+    TurnsTold,
+    Woke,
+)
+from sluicegate.domain.models.app import NO_PROMISE, QueryClass
+from sluicegate.domain.query import Query
+from sluicegate.domain.table import TablesChanged
+from sluicegate.policies.protocols import BatchingPolicy, FollowsTables
+
+_OFFERED = Offered()
+_STORY = 24
+
+
+class Lane:
+    """An app and class on this slice. ``wake``: when its policy wants to be woken."""
+
+    __slots__ = ("app", "hosted", "peers", "policy", "promise", "slo", "strict", "wake")
+
+    def __init__(self, app: str, strict: bool, policy: BatchingPolicy) -> None:
+        self.app = app
+        self.policy = policy
+        self.strict = strict
+        self.hosted: tuple[Hosted, ...] = ()
+        self.slo = inf
+        self.promise = NO_PROMISE
+        self.peers: tuple[tuple[str, str], ...] = ()
+        self.wake = inf
+
+    def urgency(self) -> tuple[bool, float, str]:
+        """Least first."""
+        return (not self.strict, self.policy.head_deadline, self.app)
+
+
+class Station:
+    """StationPolicy over one batching policy an app and class; ``make_policy`` is called for each."""
+
+    __slots__ = (
+        "_asked_again",
+        "_lanes",
+        "_loose",
+        "_make",
+        "_running",
+        "_running_lane",
+        "_story",
+        "_strict",
+        "_tables",
+        "_wake",
+        "last_app",
+    )
+
+    def __init__(self, make_policy: Callable[[], BatchingPolicy]) -> None:
+        self._make = make_policy
+        self._strict: dict[str, Lane] = {}
+        self._loose: dict[str, Lane] = {}
+        self._lanes: list[Lane] = []
+        self._running: Run | None = None
+        self._running_lane: Lane | None = None
+        self.last_app = ""
+        self._tables: dict[str, TablesChanged] = {}
+        self._wake = inf
+        self._asked_again = False
+        self._story: deque[tuple[float, StationEvent | StationAction]] = deque(maxlen=_STORY)
+
+    @property
+    def busy(self) -> bool:
+        """A batch is running."""
+        return self._running is not None
+
+    @property
+    def queued(self) -> int:
+        """Queries waiting, of all apps."""
+        return sum(lane.policy.queued for lane in self._lanes)
+
+    def queued_of(self, app: str) -> int:
+        """Queries of ``app`` waiting."""
+        return sum(lane.policy.queued for lane in self._lanes if lane.app == app)
+
+    @property
+    def policies(self) -> dict[tuple[str, str], BatchingPolicy]:
+        """(app, class) -> the policy that batches its queries, of all that came or is hosted so far."""
+        classes = {True: QueryClass.STRICT, False: QueryClass.BEST_EFFORT}
+        return {(lane.app, classes[lane.strict].value): lane.policy for lane in self._lanes}
+
+    def policy_of(self, app: str) -> BatchingPolicy:
+        """The policy that batches the strict queries of ``app``."""
+        return self._lane(app, QueryClass.STRICT).policy
+
+    def handle(self, event: StationEvent, now: float) -> list[StationAction]:
+        """Decide. Raises IllegalEventError, with the last events and runs, for a Finished that nothing runs for."""
+        actions: list[StationAction] = []
+        match event:
+            case Arrived():
+                query = event.query
+                lanes = self._strict if query.query_class is QueryClass.STRICT else self._loose
+                lane = lanes.get(query.app) or self._lane(query.app, query.query_class)
+                self._absorb(lane, lane.policy.handle(event, now), actions)
+            case Finished():
+                self._finish(event, now, actions)
+            case Woke():
+                self._woke(event, now, actions)
+            case HostingChanged():
+                self._host(event, now, actions)
+            case StreamResumed():
+                self._lane(event.app, QueryClass.STRICT).policy.handle(event, now)
+            case TablesChanged():
+                self._tables[event.app] = event
+                for lane in self._lanes:
+                    _tell_tables(lane, event)
+            case TurnsTold():
+                for lane in self._lanes:
+                    if lane.app == event.app and isinstance(lane.policy, FollowsTables):
+                        lane.policy.turned(event)
+                return actions  # hundreds a second, and nothing to decide
+            case _:
+                assert_never(event)
+        self._story.append((now, event))
+        if self._running is None:
+            self._offer(now, actions)
+        return actions
+
+    def drain(self, app: str) -> tuple[Query, ...]:
+        """Take out what waits for ``app``; the caller routes it anew or ends it. A batch that runs goes on."""
+        return tuple(q for lane in self._lanes if lane.app == app for q in lane.policy.drain())
+
+    def order(self, lanes: list[Lane]) -> list[Lane]:
+        """Who is offered the executor, in this order; ``lanes`` have queries waiting and are more than one."""
+        lanes.sort(key=Lane.urgency)
+        return [lane for lane in lanes if lane.strict is lanes[0].strict]
+
+    def hosting_changed(self, now: float) -> None:
+        """Something else is hosted."""
+
+    def _lane(self, app: str, query_class: QueryClass) -> Lane:
+        strict = query_class is QueryClass.STRICT
+        lanes = self._strict if strict else self._loose
+        lane = lanes.get(app)
+        if lane is None:
+            lane = lanes[app] = Lane(app, strict, self._make())
+            twin = (self._loose if strict else self._strict).get(app)
+            self._lanes.append(lane)
+            if app in self._tables:
+                _tell_tables(lane, self._tables[app])
+            if twin is not None and twin.hosted:
+                lane.hosted = twin.hosted
+                promise = twin.promise if strict else NO_PROMISE
+                lane.policy.handle(HostingChanged(app, twin.hosted, twin.slo, promise, twin.peers), 0.0)
+        return lane
+
+    def _host(self, event: HostingChanged, now: float, actions: list[StationAction]) -> None:
+        self._lane(event.app, QueryClass.STRICT)
+        for lane in self._lanes:
+            if lane.app == event.app:
+                lane.hosted, lane.slo, lane.promise, lane.peers = event.hosted, event.slo, event.promise, event.peers
+                told = event if lane.strict or not event.promise.active else replace(event, promise=NO_PROMISE)
+                self._absorb(lane, lane.policy.handle(told, now), actions)
+        self.hosting_changed(now)
+
+    def _finish(self, event: Finished, now: float, actions: list[StationAction]) -> None:
+        lane, running = self._running_lane, self._running
+        if lane is None or running is None:
+            raise IllegalEventError(f"{event} at {now} while nothing runs", self._told())
+        if (event.app, event.variant) != (lane.app, running.variant):
+            raise IllegalEventError(f"{event} at {now} while {running.variant} runs for {lane.app}", self._told())
+        decided = lane.policy.handle(event, now)
+        self._running = self._running_lane = None
+        self._absorb(lane, decided, actions)
+
+    def _woke(self, event: Woke, now: float, actions: list[StationAction]) -> None:
+        if now < self._wake:
+            if self._wake < inf and not self._asked_again:
+                self._asked_again = True
+                actions.append(WakeAt(self._wake))
+            return
+        self._wake = -inf  # one wake is asked for below, for all
+        for lane in self._lanes:
+            if lane.wake <= now:
+                lane.wake = inf
+                self._absorb(lane, lane.policy.handle(event, now), actions)
+        self._wake = inf
+        self._wake_by(min((lane.wake for lane in self._lanes), default=inf), actions)
+
+    def _offer(self, now: float, actions: list[StationAction]) -> None:
+        lanes = [lane for lane in self._lanes if lane.policy.queued]
+        for lane in self.order(lanes) if len(lanes) > 1 else lanes:
+            self._absorb(lane, lane.policy.handle(_OFFERED, now), actions)
+            if self._running is not None:
+                if lane.strict and lane.app in self._loose:
+                    self._fill(self._running, self._loose[lane.app], now, actions)
+                self._story.append((now, self._running))
+                return
+
+    def _fill(self, run: Run, loose: Lane, now: float, actions: list[StationAction]) -> None:
+        """Best-effort queries in the places that a strict batch leaves."""
+        seconds = next(h.curve.seconds for h in loose.hosted if h.variant == run.variant)
+        deadline = min(q.deadline for q in run.queries)
+        rows = len(seconds)
+        while rows > run.rows and now + seconds[rows - 1] > deadline:
+            rows -= 1
+        along = loose.policy.lend(rows - run.rows, now + seconds[rows - 1]) if rows > run.rows else ()
+        taken = run.rows + sum(q.rows for q in along)
+        if along:
+            self._running = Run(run.variant, run.queries + along, taken)
+            actions[actions.index(run)] = self._running
+
+    def _absorb(self, lane: Lane, decided: list[StationAction], actions: list[StationAction]) -> None:
+        for action in decided:
+            if isinstance(action, WakeAt):
+                lane.wake = min(lane.wake, action.at)
+                self._wake_by(action.at, actions)
+                continue
+            if isinstance(action, Run):
+                self._running = action
+                self._running_lane = lane
+                self.last_app = lane.app
+            actions.append(action)
+
+    def _wake_by(self, at: float, actions: list[StationAction]) -> None:
+        if at < self._wake:
+            self._wake = at
+            self._asked_again = False
+            actions.append(WakeAt(at))
+
+    def _told(self) -> tuple[str, ...]:
+        return tuple(f"{at:.6f} {_brief(what)}" for at, what in self._story)
+
+
+def _tell_tables(lane: Lane, event: TablesChanged) -> None:
+    if lane.app == event.app and isinstance(lane.policy, FollowsTables):
+        lane.policy.use(event.tables)
+
+
+def _brief(what: StationEvent | StationAction) -> str:
+    match what:
+        case Arrived():
+            return f"Arrived {what.query.id} ({what.query.app}, deadline {what.query.deadline:.6f})"
+        case Run():
+            return f"Run {what.variant}, {what.rows} rows"
+        case TablesChanged():
+            return f"TablesChanged {what.app}: {len(what.tables)}"
+        case HostingChanged():
+            return f"HostingChanged {what.app}: {', '.join(h.variant for h in what.hosted) or 'none'}"
+        case _:
+            return str(what)

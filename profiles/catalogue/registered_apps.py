@@ -1,0 +1,236 @@
+"""Registered apps on disk: a catalogue of what is served, and a record of how each version came to be.
+
+``catalogue.json`` and ``models/<sha256>.onnx`` as in ``sluicegate.profiles.catalogue.catalogue_folder``;
+``records/<app>.v<N>.json`` for each version of an app, with its candidates, those that are not served included, and
+why; ``records/<app>.v<N>.npz`` with some of its validation rows, to try it with.
+
+Rules. An app is what the catalogue says it is: one version's served variants, named ``<app>.v<N>.<recipe>``. The record
+is written before, the catalogue replaced in one step after: nobody sees an app that is half registered. Records are not
+changed or deleted, so that a version can be published again. Whoever changes the catalogue holds the folder's lock.
+"""
+
+import fcntl
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sluicegate.domain.errors import ConfigurationError, InvalidInputError
+from sluicegate.domain.models.profile import Profile
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.catalogue.catalogue_folder import (
+    DOCUMENT,
+    load_catalogue,
+    load_origin,
+    save_catalogue,
+    write_file,
+)
+from sluicegate.profiles.formats.catalogue_json import (
+    AppDocument,
+    CatalogueDocument,
+    Fraction,
+    ProfileDocument,
+    VariantDocument,
+    from_document,
+)
+from sluicegate.profiles.registration.validation_set import Array
+
+FOLDER = "registered"
+RECORDS = "records"
+_NAME = re.compile(r"^(?P<app>[A-Za-z0-9][A-Za-z0-9_-]*)\.v(?P<version>[0-9]{1,9})\.json$")
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SpreadDocument(_Strict):
+    """Median wall seconds of a batch size and its 95 % confidence interval."""
+
+    batch: int
+    median_s: Finite
+    low_s: Finite
+    high_s: Finite
+    samples: int
+
+
+class CandidateDocument(_Strict):
+    """One that was made and measured. ``gap``: accuracy lost against the registered model, on the same rows."""
+
+    variant: VariantDocument
+    recipe: str
+    gap: Finite
+    gap_se: Finite
+    finite: bool
+    served: bool
+    reason: str
+    profiles: tuple[ProfileDocument, ...]
+    spreads: dict[str, tuple[SpreadDocument, ...]]
+
+
+class Record(_Strict):
+    """A version of an app. ``key``: digest of all that decides what comes out; ``skipped``: recipe -> why not made."""
+
+    format: str = "sluice-registration/1"
+    app: AppDocument
+    version: int
+    key: str
+    metric: str
+    chance: Fraction
+    answer_output: str
+    answer_reading: str
+    scored_rows: int
+    calibration_rows: int
+    source: str
+    source_digest: str
+    validation_digest: str
+    registered_at: float
+    machine: str
+    notes: tuple[str, ...]
+    candidates: tuple[CandidateDocument, ...]
+    skipped: dict[str, str]
+
+
+class Registered:
+    """The folder ``<home>/registered``."""
+
+    def __init__(self, home: Path) -> None:
+        self.folder = home / FOLDER
+
+    def catalogue(self, *, verify: bool = True) -> Catalogue | None:
+        """What is served; None where nothing is registered. Raises InvalidInputError for a damaged one."""
+        if not (self.folder / DOCUMENT).exists():
+            return None
+        return load_catalogue(self.folder, verify=verify)
+
+    def apps(self) -> tuple[str, ...]:
+        """Names of apps that are served."""
+        catalogue = self.catalogue(verify=False)
+        return tuple(catalogue.apps) if catalogue else ()
+
+    def versions(self, app: str) -> tuple[int, ...]:
+        """Versions of ``app`` that have a record, ascending, published or not."""
+        found = (_NAME.match(p.name) for p in (self.folder / RECORDS).glob("*.json"))
+        return tuple(sorted(int(m["version"]) for m in found if m and m["app"] == app))
+
+    def record(self, app: str, version: int) -> Record:
+        """Of one version. Raises InvalidInputError."""
+        path = self._path(app, version, "json")
+        try:
+            return Record.model_validate_json(path.read_bytes())
+        except OSError as error:
+            known = ", ".join(map(str, self.versions(app))) or "none"
+            raise InvalidInputError("version", f"{app} has no version {version}; it has {known}") from error
+        except ValidationError as error:
+            raise InvalidInputError("record", f"{path} is damaged; register the app again") from error
+
+    def served_version(self, app: str) -> int | None:
+        """The version that the catalogue holds."""
+        catalogue = self.catalogue(verify=False)
+        names = [v.name for v in catalogue.of_app(app)] if catalogue and app in catalogue.apps else []
+        return int(names[0].split(".")[1][1:]) if names else None
+
+    def served_record(self, app: str) -> Record | None:
+        """Record of the version that is served."""
+        version = self.served_version(app)
+        return None if version is None else self.record(app, version)
+
+    def find(self, app: str, key: str) -> Record | None:
+        """The version of ``app`` that was made of the same things, if there is one."""
+        return next((r for r in (self.record(app, v) for v in self.versions(app)) if r.key == key), None)
+
+    def keep(self, record: Record, samples: dict[str, Array]) -> None:
+        """Write a version's record and some of its rows; not published by it."""
+        (self.folder / RECORDS).mkdir(parents=True, exist_ok=True)
+        path = self._path(record.app.name, record.version, "npz")
+        with path.open("wb") as file:
+            np.savez(file, *samples.values())
+        data = orjson.dumps(record.model_dump(mode="json"), option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
+        write_file(self._path(record.app.name, record.version, "json"), data)
+
+    def samples(self, app: str) -> tuple[Array, ...]:
+        """Validation rows kept with the served version: an array an input, as the app lists them; then the labels."""
+        version = self.served_version(app)
+        if version is None:
+            return ()
+        with np.load(self._path(app, version, "npz"), allow_pickle=False) as arrays:
+            return tuple(arrays[name] for name in arrays.files)
+
+    def publish(self, record: Record) -> Catalogue:
+        """Serve this version of its app, and no other of it, from now on."""
+        document = CatalogueDocument(
+            apps=(record.app,),
+            variants=tuple(c.variant for c in record.candidates if c.served),
+            profiles=tuple(p for c in record.candidates if c.served for p in c.profiles),
+        )
+        return self._replace(record.app.name, from_document(document))
+
+    def retire(self, app: str) -> Catalogue:
+        """Serve ``app`` no more. Its records and models stay. Raises InvalidInputError where it is not served."""
+        if app not in self.apps():
+            raise InvalidInputError("app", f"{app!r} is not registered; known: {', '.join(self.apps()) or 'none'}")
+        return self._replace(app, Catalogue.of((), (), ()))
+
+    def keep_profiles(self, measured: Iterable[Profile]) -> Catalogue:
+        """Put newly measured profiles of served variants in the place of the old; those of others are passed over."""
+        with self.locked():
+            now = self.catalogue(verify=False) or Catalogue.of((), (), ())
+            new = {(p.variant, p.device_type): p for p in measured if p.variant in now.variants}
+            profiles = {**now.profiles, **new}
+            catalogue = Catalogue.of(now.apps.values(), now.variants.values(), profiles.values())
+            save_catalogue(self.folder, catalogue, {}, load_origin(self.folder))
+            return catalogue
+
+    def _replace(self, app: str, added: Catalogue) -> Catalogue:
+        with self.locked():
+            now = self.catalogue(verify=False) or Catalogue.of((), (), ())
+            catalogue = Catalogue.of(
+                [*(a for a in now.apps.values() if a.name != app), *added.apps.values()],
+                [*(v for v in now.variants.values() if v.app != app), *added.variants.values()],
+                [*(p for p in now.profiles.values() if now.variants[p.variant].app != app), *added.profiles.values()],
+            )
+            save_catalogue(self.folder, catalogue, {}, load_origin(self.folder))
+            return catalogue
+
+    @contextmanager
+    def locked(self, what: str = "catalogue", *, wait: bool = True) -> Iterator[None]:
+        """Hold the folder's lock of ``what``; the system lets go of it when the process ends, however it ends."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.folder / f".{what}.lock", os.O_CREAT | os.O_RDWR, 0o600)
+        except OSError as error:
+            raise ConfigurationError(f"cannot write in {self.folder}: {error.strerror}; set SLUICE_HOME") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise ConfigurationError(f"{what} is being registered by another process; wait for it") from error
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _path(self, app: str, version: int, ending: str) -> Path:
+        return self.folder / RECORDS / f"{app}.v{version}.{ending}"
+
+
+def merged(catalogues: Iterable[Catalogue]) -> Catalogue:
+    """All of them as one. Raises ConfigurationError where two say different things by one name."""
+    apps: dict[str, Any] = {}
+    variants: dict[str, Any] = {}
+    profiles: dict[tuple[str, str], Any] = {}
+    for catalogue in catalogues:
+        for found, mine in ((apps, catalogue.apps), (variants, catalogue.variants)):
+            twice = set(found) & set(mine)
+            if twice:
+                raise ConfigurationError(f"{sorted(twice)[0]} is in two catalogues; retire or rename one")
+            found.update(mine)
+        profiles.update(catalogue.profiles)
+    return Catalogue.of(apps.values(), variants.values(), profiles.values())

@@ -1,0 +1,1 @@
+"""Catalogues as files: our JSON and the formats of published measurements."""

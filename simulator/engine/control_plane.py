@@ -1,0 +1,75 @@
+"""Who makes plans in a run: what a control plane is, and the simplest one, a plan given at the start."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from sluicegate.domain.events import DemandCounted, PlanAcknowledged
+from sluicegate.domain.outcome import Outcome
+from sluicegate.domain.plan import Plan
+from sluicegate.domain.query import Query
+from sluicegate.planner.control.events import DeviceHeard
+from sluicegate.simulator.engine.timeline import Timeline
+
+ControlEvent = DemandCounted | DeviceHeard | PlanAcknowledged
+
+
+class Plant(Protocol):
+    """What a control plane acts on."""
+
+    @property
+    def timeline(self) -> Timeline:
+        """The virtual clock."""
+        ...
+
+    def publish(self, plan: Plan, now: float) -> None:
+        """Put ``plan`` on the control topic."""
+        ...
+
+    def left(self, device: str) -> tuple[int, Sequence[Query]]:
+        """Take what a dead device has left on its work topic; the offset of the first of it, too."""
+        ...
+
+    def readmit(self, query: Query, now: float) -> None:
+        """Give a query to its router again."""
+        ...
+
+    def ended(self, query: Query, outcome: Outcome) -> None:
+        """A query ends without having been answered."""
+        ...
+
+
+class ControlPlane(Protocol):
+    """Makes plans. ``solve_s``: wall seconds of each solve so far; ``epochs``: plans published.
+
+    ``nondeterministic``: solves that a limit in seconds cut off, so that equal seeds may give different runs.
+    """
+
+    solve_s: list[float]
+    epochs: int
+    nondeterministic: int
+
+    def start(self, plant: Plant, now: float) -> None:
+        """The run begins."""
+        ...
+
+    def heard(self, event: ControlEvent, now: float) -> None:
+        """Demand, a heartbeat, an acknowledgement."""
+        ...
+
+
+class FixedPlan:
+    """One plan, published at the start."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self.solve_s: list[float] = []
+        self.epochs = 0
+        self.nondeterministic = 0
+
+    def start(self, plant: Plant, now: float) -> None:
+        """Publish it."""
+        self.epochs = 1
+        plant.publish(self._plan, now)
+
+    def heard(self, event: ControlEvent, now: float) -> None:
+        """A plan that is fixed hears nothing."""

@@ -1,0 +1,357 @@
+"""The simulator: queries flow through the live policies and planner under a virtual clock.
+
+A run is a function of its system, its arrivals and its generator: the same three give the same outcomes, bit for bit,
+in any process. Arrivals come vectorised and are walked in time order beside the event heap; nothing of a query is kept
+once it has ended, so memory does not grow with the trace.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from math import inf
+from typing import assert_never
+
+from numpy.random import Generator
+
+from sluicegate.domain.actions import (
+    Accept,
+    Acknowledge,
+    Activate,
+    Announce,
+    End,
+    Expire,
+    Reject,
+    Send,
+    TellTurns,
+    WakeAt,
+)
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.events import (
+    Arrived,
+    DemandCounted,
+    DeviceReported,
+    PlanAcknowledged,
+    PlanPublished,
+    TurnsTold,
+    Woke,
+)
+from sluicegate.domain.fleet.device import Device, Slice, profile_type
+from sluicegate.domain.fold import Summary
+from sluicegate.domain.models.app import App
+from sluicegate.domain.outcome import Outcome, OutcomeKind
+from sluicegate.domain.plan import Plan
+from sluicegate.domain.query import Query
+from sluicegate.planner.control.events import DeviceHeard
+from sluicegate.policies.placement.ack_barrier import Gathering
+from sluicegate.policies.protocols import AdmissionPolicy
+from sluicegate.policies.serving.router import Ignore, LookedUp, LookUp, RouterCore, RouterEvent, RouterRules, Want
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.simulator.arrivals.sampling import ArrivalSource
+from sluicegate.simulator.engine.control_plane import ControlPlane
+from sluicegate.simulator.engine.device_model import SimulatedDevice
+from sluicegate.simulator.engine.faults import Faults
+from sluicegate.simulator.engine.ledger import ConservationError, Ledger, Observer
+from sluicegate.simulator.engine.processor_sharing import SharedProcessor
+from sluicegate.simulator.engine.service_times import ServiceMode, ServiceTimes
+from sluicegate.simulator.engine.slice_model import SimulatedSlice, SimulatedStaging, SimulatedStation
+from sluicegate.simulator.engine.timeline import Timeline
+
+_LENGTHS = 4096
+"""Lengths drawn at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Seconds. ``to_router``: from a query's arrival to its router; ``to_device``: on to the device.
+
+    ``control``: plans and acknowledgements on their way. ``heartbeat``: between heartbeats of a device, and between
+    counts of demand. ``warm_up``: control and devices run this long before the first arrival. ``drain``: longest wait
+    for open queries after the last arrival.
+    """
+
+    to_router: float = 0.0
+    to_device: float = 0.0
+    control: float = 0.0
+    heartbeat: float = 0.5
+    warm_up: float = 5.0
+    drain: float = 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SystemModel:
+    """What is simulated: nouns, and a factory for each decision. ``apps`` in the order of the arrivals' indices.
+
+    ``lengths``: by app, what its queries' lengths are drawn from, all equally likely; apps without vary in none.
+    """
+
+    catalogue: Catalogue
+    apps: tuple[App, ...]
+    devices: tuple[Device, ...]
+    make_control: Callable[[], ControlPlane]
+    make_station: Callable[[], SimulatedStation]
+    make_staging: Callable[[Device, Slice], SimulatedStaging]
+    routers: RouterRules
+    make_admission: Callable[[], AdmissionPolicy] | None = None
+    lengths: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    batching: str = ""
+    service: ServiceMode = "median"
+    slow_probability: float = 0.0
+    slow_factor: float = 1.0
+    shared_types: frozenset[str] = frozenset()
+    exclusive_loads: bool = False
+    timing: Timing = field(default_factory=Timing)
+    faults: Faults = field(default_factory=Faults)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """``summary``: the metrics. ``epochs``: plans published. ``solve_s``: wall seconds of each solve.
+
+    ``nondeterministic``: solves cut off by a limit in seconds.
+    """
+
+    summary: Summary
+    epochs: int
+    solve_s: tuple[float, ...]
+    nondeterministic: int
+
+
+class Engine:
+    """One run. ``observers`` are shown every outcome."""
+
+    def __init__(self, system: SystemModel, rng: Generator, observers: Sequence[Observer] = ()) -> None:
+        timing = system.timing
+        self.timeline = Timeline(-timing.warm_up)
+        self.ledger = Ledger(system.catalogue, observers)
+        self._system = system
+        self._timing = timing
+        self._to_device = timing.to_device
+        self._service = ServiceTimes(
+            system.catalogue,
+            system.service,
+            rng,
+            slow_probability=system.slow_probability,
+            slow_factor=system.slow_factor,
+        )
+        self._admission = system.make_admission() if system.make_admission is not None else None
+        self._control = system.make_control()
+        self._devices: Mapping[str, SimulatedDevice] = {d.name: self._device(d) for d in system.devices}
+        self._routers = [
+            RouterCore(app, catalogue=system.catalogue, devices=system.devices, rules=system.routers)
+            for app in system.apps
+        ]
+        self._wakes = dict.fromkeys(self._routers, inf)
+        self._by_app = {router.app.name: router for router in self._routers}
+        self._counts = [0] * len(self._routers)
+        self._serial = [0] * len(self._routers)
+        self._lengths = {app: _drawn(drawn, rng.spawn(1)[0]) for app, drawn in sorted(system.lengths.items())}
+        self._hosting: dict[tuple[str, str], tuple[str, ...]] = {}
+
+    # -- the run
+
+    def run(self, source: ArrivalSource) -> RunResult:
+        """Simulate all of ``source``. Raises ConservationError unless every query had exactly one end."""
+        names = tuple(app.name for app in self._system.apps)
+        if source.apps != names:
+            raise ConfigurationError(f"arrivals are of {', '.join(source.apps)}; the system serves {', '.join(names)}")
+        self._start()
+        run_until = self.timeline.run_until
+        arrive = self._arrive
+        for times, apps in source.chunks():
+            for now, app in zip(times.tolist(), apps.tolist(), strict=True):
+                run_until(now)
+                arrive(app, now)
+        self.timeline.run_until(max(self.timeline.now, source.duration))
+        self._drain()
+        self.ledger.check()
+        return RunResult(
+            summary=self.ledger.fold.summary(source.duration or None),
+            epochs=self._control.epochs,
+            solve_s=tuple(self._control.solve_s),
+            nondeterministic=self._control.nondeterministic,
+        )
+
+    def _start(self) -> None:
+        now = self.timeline.now
+        for name, device in self._devices.items():
+            for failure in self._system.faults.failures_of(device.device):
+                self.timeline.at(failure.at, self._fails, name)
+                self.timeline.at(failure.until, self._recovers, name)
+        self._control.start(self, now)
+        self._beat(None, now)
+
+    def _drain(self) -> None:
+        limit = self.timeline.now + self._timing.drain
+        while self.ledger.open:
+            if self.timeline.now > limit or not self.timeline.step():
+                raise ConservationError(
+                    f"{len(self.ledger.open)} queries are still open {self._timing.drain} s after the last arrival"
+                )
+
+    # -- queries
+
+    def _arrive(self, index: int, now: float) -> None:
+        router = self._routers[index]
+        app = router.app
+        serial = self._serial[index]
+        self._serial[index] = serial + 1
+        self._counts[index] += 1
+        query = Query(f"{app.name}-{serial}", app.name, now, now + app.slo, 1, app.query_class, "", serial)
+        if self._lengths and app.name in self._lengths:
+            query.length = next(self._lengths[app.name])
+        self.ledger.begin(query)
+        if self._admission is not None and not self._admitted(query, now):
+            return
+        if self._timing.to_router:
+            self.timeline.at(now + self._timing.to_router, self._reach_router, query)
+        else:
+            self._tell(router, Arrived(query), now)
+
+    def _admitted(self, query: Query, now: float) -> bool:
+        assert self._admission is not None
+        admitted = False
+        for action in self._admission.handle(Arrived(query), now):
+            if isinstance(action, Accept):
+                admitted = True
+            elif isinstance(action, Reject):
+                self.ledger.ended(query, OutcomeKind.REJECTED, now, action.reason)
+            elif isinstance(action, Expire):
+                self.ledger.ended(query, OutcomeKind.EXPIRED, now)
+        return admitted
+
+    def _reach_router(self, query: Query, now: float) -> None:
+        self._tell(self._by_app[query.app], Arrived(query), now)
+
+    def _tell(self, router: RouterCore, event: RouterEvent, now: float) -> None:
+        for action in router.handle(event, now):
+            match action:
+                case Send():
+                    if self._to_device:
+                        self.timeline.at(now + self._to_device, self._reach_device, action)
+                    else:
+                        self._devices[action.device].deliver(action.query, action.slice, now, action.turn)
+                case End(query, kind, reason):
+                    self.ledger.ended(query, kind, now, reason)
+                case TellTurns(told):
+                    self.timeline.at(now + self._timing.to_device, self._turns_reach_devices, told)
+                case WakeAt(at):
+                    if at < self._wakes[router]:
+                        self._wakes[router] = at
+                        self.timeline.at(at, self._woke, router)
+                case LookUp(devices):
+                    self._tell(router, LookedUp(devices & self._devices.keys()), now)
+                case Activate() | Announce() | Ignore() | Want():
+                    pass
+                case _:
+                    assert_never(action)
+
+    def _woke(self, router: RouterCore, now: float) -> None:
+        if now >= self._wakes[router]:
+            self._wakes[router] = inf
+            self._tell(router, Woke(), now)
+
+    def _reach_device(self, sent: Send, now: float) -> None:
+        self._devices[sent.device].deliver(sent.query, sent.slice, now, sent.turn)
+
+    def _turns_reach_devices(self, told: TurnsTold, now: float) -> None:
+        for device in self._devices.values():
+            device.turned(told, now)
+
+    # -- the control plane's plant
+
+    def publish(self, plan: Plan, now: float) -> None:
+        """A plan goes out to routers and devices."""
+        self.timeline.at(now + self._timing.control, self._plan_arrives, plan)
+
+    def left(self, device: str) -> tuple[int, Sequence[Query]]:
+        """What a dead device has left on its work topic is taken from it."""
+        return self._devices[device].left()
+
+    def readmit(self, query: Query, now: float) -> None:
+        """A query goes to its router again."""
+        self._reach_router(query, now)
+
+    def ended(self, query: Query, outcome: Outcome) -> None:
+        """A query ends without having been answered."""
+        self.ledger.ended(query, outcome.kind, outcome.at, outcome.reason)
+
+    def _plan_arrives(self, plan: Plan, now: float) -> None:
+        self._hosting = {(p.device, p.slice): () for p in plan.placements}
+        for p in plan.placements:
+            self._hosting[p.device, p.slice] += (p.app,)
+        for router in self._routers:
+            self._tell(router, PlanPublished(plan), now)
+        for device in self._devices.values():
+            device.publish(plan, now)
+
+    def _acknowledged(self, event: PlanAcknowledged, now: float) -> None:
+        for router in self._routers:
+            self._tell(router, event, now)
+        self._control.heard(event, now)
+
+    def _beat(self, _: object, now: float) -> None:
+        """Counts of demand and heartbeats: what the live stages write twice a second."""
+        self.timeline.at(now + self._timing.heartbeat, self._beat)
+        for index, router in enumerate(self._routers):
+            count, self._counts[index] = self._counts[index], 0
+            self._control.heard(DemandCounted(router.app.name, count, self._timing.heartbeat), now)
+        for device in self._devices.values():
+            if device.alive:
+                self._report(device, now)
+
+    def _report(self, device: SimulatedDevice, now: float) -> None:
+        measured = tuple(chain.from_iterable(runner.take_measured() for runner in device.slices.values()))
+        self._control.heard(DeviceHeard(device.seen(), measured), now)
+        for name, runner in device.slices.items():
+            apps = self._hosting.get((device.device.name, name))
+            if apps:
+                report = DeviceReported(device.device.name, name, runner.station.queued, runner.busy_for(now))
+                for app in apps:
+                    self._tell(self._by_app[app], report, now)
+
+    def _fails(self, device: str, now: float) -> None:
+        self._devices[device].fail(now)
+
+    def _recovers(self, device: str, now: float) -> None:
+        self._devices[device].recover(now)
+
+    # -- parts
+
+    def _device(self, device: Device) -> SimulatedDevice:
+        processor = SharedProcessor(self.timeline) if device.type in self._system.shared_types else None
+        return SimulatedDevice(device, self.timeline, self._slices, self._reach_router, processor)
+
+    def _slices(self, owner: SimulatedDevice) -> dict[str, SimulatedSlice]:
+        device = owner.device
+        gathering = Gathering(part.name for part in device.slices)
+        return {part.name: self._slice(owner, device, part, gathering) for part in device.slices}
+
+    def _slice(self, owner: SimulatedDevice, device: Device, part: Slice, gathering: Gathering) -> SimulatedSlice:
+        system = self._system
+        return SimulatedSlice(
+            device=device,
+            part=part,
+            station=system.make_station(),
+            staging=system.make_staging(device, part),
+            policy=system.batching,
+            timeline=self.timeline,
+            ledger=self.ledger,
+            catalogue=system.catalogue,
+            service=self._service.of(profile_type(device.type, part.profile)),
+            by_length=self._service.by_length(profile_type(device.type, part.profile)),
+            acknowledge=lambda action, now: self._staged(device.name, gathering.staged(part.name, action), now),
+            slowdown=system.faults.slowdown_of(device),
+            processor=owner.processor,
+            exclusive_loads=system.exclusive_loads,
+        )
+
+    def _staged(self, device: str, action: Acknowledge | None, now: float) -> None:
+        if action is None:
+            return
+        event = PlanAcknowledged(device, action.epoch, action.variants, action.failed)
+        self.timeline.at(now + self._timing.control, self._acknowledged, event)
+
+
+def _drawn(lengths: tuple[int, ...], rng: Generator) -> Iterator[int]:
+    while True:
+        yield from rng.choice(lengths, _LENGTHS).tolist()

@@ -1,0 +1,57 @@
+"""What goes wrong in a run: devices that die and return, devices that are slow for a while."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from math import inf
+
+from sluicegate.domain.fleet.device import Device
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """``device`` (a name or pattern) dies at ``at`` seconds and its worker returns at ``until``."""
+
+    device: str
+    at: float
+    until: float = inf
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """Every batch on ``device`` (a name or pattern) takes ``factor`` times as long from ``at`` to ``until`` seconds."""
+
+    device: str
+    factor: float
+    at: float = 0.0
+    until: float = inf
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """All of a run."""
+
+    failures: tuple[Failure, ...] = ()
+    stragglers: tuple[Straggler, ...] = ()
+
+    def failures_of(self, device: Device) -> tuple[Failure, ...]:
+        """Those that hit ``device``."""
+        return tuple(f for f in self.failures if hits(f.device, device))
+
+    def slowdown_of(self, device: Device) -> Callable[[float], float] | None:
+        """Factor on service times of ``device`` at a time; None where it is always 1."""
+        mine = tuple(s for s in self.stragglers if hits(s.device, device))
+        return (lambda now: _factor(mine, now)) if mine else None
+
+
+def hits(pattern: str, device: Device) -> bool:
+    """Whether ``pattern`` (a name, or with * and ?) means ``device``."""
+    return fnmatchcase(device.name, pattern)
+
+
+def _factor(stragglers: Sequence[Straggler], now: float) -> float:
+    factor = 1.0
+    for straggler in stragglers:
+        if straggler.at <= now < straggler.until:
+            factor *= straggler.factor
+    return factor

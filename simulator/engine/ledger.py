@@ -1,0 +1,98 @@
+"""The books of a run: every query that came in has exactly one end. Streaming: only open queries are held."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from sluicegate.domain.actions import Run
+from sluicegate.domain.errors import SluiceError
+from sluicegate.domain.fold import OutcomeFold
+from sluicegate.domain.outcome import Outcome, OutcomeKind, Reason
+from sluicegate.domain.query import Query
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+
+
+class ConservationError(SluiceError):
+    """A query ended twice, or never: a defect of a policy or of the simulator."""
+
+
+class Observer(Protocol):
+    """Is shown every outcome. The object is used again for the next one: copy what is to be kept."""
+
+    def add(self, outcome: Outcome) -> None:
+        """One query has ended."""
+        ...
+
+
+class Ledger:
+    """Opens queries, ends them, folds their outcomes. ``observers`` see each outcome too."""
+
+    __slots__ = ("_accuracy", "_best", "_observers", "_scratch", "closed", "fold", "open", "opened")
+
+    def __init__(self, catalogue: Catalogue, observers: Sequence[Observer] = ()) -> None:
+        self.fold = OutcomeFold()
+        self.open: set[Query] = set()
+        self.opened = 0
+        self.closed = 0
+        self._accuracy = {v.name: v.accuracy for v in catalogue.variants.values()}
+        self._best = {app: catalogue.best_accuracy(app) for app in catalogue.apps}
+        self._observers = (self.fold, *observers)
+        self._scratch = Outcome(query_id="", app="", kind=OutcomeKind.ANSWERED, arrival=0.0, deadline=0.0, at=0.0)
+
+    def begin(self, query: Query) -> None:
+        """``query`` came in."""
+        self.opened += 1
+        self.open.add(query)
+
+    def answered(self, run: Run, started: float, now: float, device: str, part: str, policy: str) -> None:
+        """Every query of a batch was answered."""
+        outcome = self._scratch
+        outcome.kind = OutcomeKind.ANSWERED
+        outcome.reason = None
+        outcome.variant = run.variant
+        outcome.accuracy = self._accuracy[run.variant]
+        outcome.device, outcome.slice, outcome.policy = device, part, policy
+        outcome.batch_size = run.rows
+        outcome.execution_s = outcome.batch_s = now - started
+        for query in run.queries:
+            outcome.queue_s = started - query.arrival
+            self._close(query, now)
+
+    def ended(self, query: Query, kind: OutcomeKind, now: float, reason: Reason | str | None = None) -> None:
+        """``query`` ended without an answer."""
+        outcome = self._scratch
+        outcome.kind = kind
+        outcome.reason = reason
+        outcome.variant = outcome.device = outcome.slice = outcome.policy = None
+        outcome.accuracy = outcome.execution_s = outcome.batch_s = 0.0
+        outcome.batch_size = 0
+        outcome.queue_s = now - query.arrival
+        self._close(query, now)
+
+    def _close(self, query: Query, now: float) -> None:
+        try:
+            self.open.remove(query)
+        except KeyError:
+            raise ConservationError(f"query {query.id} of {query.app} ended a second time at {now}") from None
+        self.closed += 1
+        outcome = self._scratch
+        outcome.query_id = query.id
+        outcome.app = query.app
+        outcome.arrival = query.arrival
+        outcome.deadline = query.deadline
+        outcome.at = now
+        outcome.query_class = query.query_class
+        outcome.best_accuracy = self._best[query.app]
+        outcome.stream = query.stream
+        outcome.sequence = query.sequence
+        for observer in self._observers:
+            observer.add(outcome)
+
+    def check(self) -> None:
+        """Raises ConservationError unless each query that came in has had one end."""
+        counted = self.fold.summary(1.0)
+        kinds = counted.answered_on_time + counted.late + counted.expired
+        kinds += counted.dropped + counted.rejected + counted.failed
+        if self.open or not self.opened == self.closed == counted.queries == kinds:
+            raise ConservationError(
+                f"{self.opened} queries came in, {self.closed} ended, {kinds} were counted, {len(self.open)} are open"
+            )

@@ -1,0 +1,213 @@
+"""The control plane of the live planner stage: its core, as often as planners run, over a log with modelled hops.
+
+Rules. What a planner writes (its lease, plans) reaches all of them, itself too, after one hop of control. Solving takes
+as long as the scenario says; sweeping a dead device, and what a heuristic answers, no time. A planner that fails says
+and hears nothing; its next start reads the newest lease and plan first, and has another name on the lease.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, assert_never
+
+from sluicegate.domain.actions import Announce, Publish, Reclaim, WakeAt
+from sluicegate.planner.control.core import PlannerCore
+from sluicegate.planner.control.events import (
+    CatchUp,
+    ClockRead,
+    End,
+    Left,
+    LetIn,
+    LogReached,
+    Move,
+    PlannerAction,
+    PlannerEvent,
+    PlanRead,
+    PlansRead,
+    Readmit,
+    SafeMode,
+    StandIn,
+    Sweep,
+    SweepBegan,
+    Swept,
+    WorkLeft,
+)
+from sluicegate.planner.control.leader_lease import Lead, LeaseRead, StepDown, Write
+from sluicegate.planner.control.replan_trigger import Solve, Solved
+from sluicegate.planner.control.solve_or_fallback import answered
+from sluicegate.planner.greedy_fill import GreedyFill
+from sluicegate.planner.policy_tables.table_schedule import Make, PutTable, WithdrawTable
+from sluicegate.planner.problems.problem import Planner
+from sluicegate.simulator.engine.control_plane import ControlEvent, Plant
+from sluicegate.simulator.engine.faults import Failure
+
+MakeCore = Callable[[str], PlannerCore]
+"""A planner's core by its name on the lease."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannerModel:
+    """``solve_s``: seconds from asking for a plan to having it, or as long as this solve took (then runs differ).
+
+    ``hop_s``: of what planners write. ``planners``: how many run, called planner0 and so on; ``failures``: of theirs.
+    """
+
+    solve_s: float | Literal["measured"] = 0.0
+    hop_s: float = 0.0
+    planners: int = 1
+    failures: tuple[Failure, ...] = ()
+
+
+@dataclass(slots=True)
+class _Running:
+    """One planner. ``core``: None while it is down. ``term``: counts what ends its work: failures, stepping down."""
+
+    name: str
+    core: PlannerCore | None = None
+    starts: int = 0
+    term: int = 0
+
+
+@dataclass(slots=True)
+class _ToOne:
+    """An event for a planner, of no interest once its ``term`` is over."""
+
+    to: _Running
+    event: PlannerEvent
+    term: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.term = self.to.term
+
+
+class Controlled:
+    """Planners with ``planner`` behind each. ``timer``: wall seconds, to measure solves."""
+
+    def __init__(
+        self, make_core: MakeCore, planner: Planner, model: PlannerModel, *, timer: Callable[[], float]
+    ) -> None:
+        self._make_core = make_core
+        self._planner = planner
+        self._model = model
+        self._timer = timer
+        self._running = tuple(_Running(f"planner{i}") for i in range(model.planners))
+        self._lease: LeaseRead | None = None
+        self._plan: PlanRead | None = None
+        self.solve_s: list[float] = []
+        self.epochs = 0
+        self.nondeterministic = 0
+
+    def start(self, plant: Plant, now: float) -> None:
+        """All planners start; who claims first leads."""
+        self._plant = plant
+        for failure in self._model.failures:
+            for one in self._running:
+                if one.name == failure.device:
+                    plant.timeline.at(failure.at, self._fails, one)
+                    plant.timeline.at(failure.until, self._starts, one)
+        for one in self._running:
+            self._starts(one, now)
+
+    def heard(self, event: ControlEvent, now: float) -> None:
+        """Every planner hears it."""
+        for one in self._running:
+            self._tell(one, event, now)
+
+    def _starts(self, one: _Running, now: float) -> None:
+        if one.core is not None:
+            return
+        one.starts += 1
+        one.core = self._make_core(f"{one.name}.{one.starts}")
+        self._tell(one, ClockRead(now), now)
+        for known in (self._plan, self._lease, LogReached()):
+            if known is not None:
+                self._tell(one, known, now)
+
+    def _fails(self, one: _Running, now: float) -> None:  # noqa: ARG002 (a happening takes the time)
+        one.core = None
+        one.term += 1
+
+    def _wakes(self, core: PlannerCore, now: float) -> None:
+        for one in self._running:
+            if one.core is core:
+                self._tell(one, ClockRead(now), now)
+
+    # -- what is decided
+
+    def _tell(self, one: _Running, event: PlannerEvent, now: float) -> Sequence[Move | End]:
+        """What it says of the records of ``event``; the rest is done."""
+        if one.core is None:
+            return ()
+        of_records: list[Move | End] = []
+        for action in one.core.handle(event, now):
+            if isinstance(action, Move | End):
+                of_records.append(action)
+            else:
+                self._do(one, action, now)
+        return of_records
+
+    def _do(self, one: _Running, action: PlannerAction, now: float) -> None:
+        at, hop = self._plant.timeline.at, self._model.hop_s
+        match action:
+            case WakeAt(when):
+                at(when, self._wakes, one.core)
+            case Write(lease):
+                at(now + hop, self._written, LeaseRead(lease))
+            case Publish(plan):
+                self.epochs += 1
+                self._plant.publish(plan, now)
+                at(now + hop, self._written, PlanRead(plan))
+            case CatchUp(term):
+                at(now + hop, self._arrives, _ToOne(one, PlansRead(term)))
+            case Solve():
+                self._solve(one, action, now)
+            case StandIn(problem, reason, number):
+                stand_in = answered(GreedyFill(), problem)
+                at(now, self._arrives, _ToOne(one, Solved(stand_in, reason, 0.0, number, provisional=True)))
+            case Sweep(device):
+                self._sweep(one, device, now)
+            case StepDown():
+                one.term += 1
+            case Lead() | Reclaim() | LetIn() | SafeMode() | Announce():
+                pass
+            case Make() | PutTable() | WithdrawTable() | Move() | End():
+                raise NotImplementedError(f"{type(action).__name__} is not simulated")
+            case _:
+                assert_never(action)
+
+    def _written(self, event: LeaseRead | PlanRead, now: float) -> None:
+        if isinstance(event, PlanRead):
+            self._plan = event
+        else:
+            self._lease = event
+        for one in self._running:
+            self._tell(one, event, now)
+
+    def _arrives(self, said: _ToOne, now: float) -> None:
+        if said.term == said.to.term:
+            self._tell(said.to, said.event, now)
+
+    def _solve(self, one: _Running, solve: Solve, now: float) -> None:
+        started = self._timer()
+        allocation = answered(self._planner, solve.problem)
+        took = self._timer() - started
+        self.solve_s.append(took)
+        self.nondeterministic += allocation.nondeterministic
+        latency = took if self._model.solve_s == "measured" else self._model.solve_s
+        # A plan carries the latency it was given: the wall time of this machine would make equal runs differ.
+        solved = Solved(allocation, solve.reason, latency, solve.number)
+        self._plant.timeline.at(now + latency, self._arrives, _ToOne(one, solved))
+
+    def _sweep(self, one: _Running, device: str, now: float) -> None:
+        start, queries = self._plant.left(device)
+        self._tell(one, SweepBegan(device, start, start + len(queries)), now)
+        if not queries:
+            return
+        records = tuple(Left(offset, query) for offset, query in enumerate(queries, start))
+        for said in self._tell(one, WorkLeft(device, records), now):
+            if isinstance(said, Move):
+                for query, verdict in zip(queries, said.verdicts, strict=True):
+                    if isinstance(verdict, Readmit):
+                        self._plant.readmit(query, now)
+                    elif isinstance(verdict, End):
+                        self._plant.ended(query, verdict.outcome)
+        self._tell(one, Swept(device), now)

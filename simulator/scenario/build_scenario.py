@@ -1,0 +1,319 @@
+"""A validated scenario made runnable: catalogue, devices, arrivals, and the system with its policies and planner."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from inspect import signature
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from numpy.random import Generator
+
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.fleet.device import Device, Slice
+from sluicegate.domain.models.app import NO_PROMISE, App, Promise, QueryClass, WeaklyHard
+from sluicegate.domain.models.profile import BatchLatency, LengthPoints, Profile
+from sluicegate.domain.models.variant import Variant
+from sluicegate.planner.control.controller_settings import ControllerSettings
+from sluicegate.planner.control.core import CoreSettings, PlannerCore
+from sluicegate.planner.control.demand_estimate import DemandSettings
+from sluicegate.planner.problems.problem import Planner
+from sluicegate.planner.registry import planner
+from sluicegate.policies.admission.registry import admission
+from sluicegate.policies.batching.registry import STATIONS, batching
+from sluicegate.policies.mdp_serving.jellyfish_model_switching import ModelSwitching, PublishedModelSwitching
+from sluicegate.policies.mdp_serving.table_policy import TableSelection
+from sluicegate.policies.placement.model_staging import Staging
+from sluicegate.policies.routing.registry import routing
+from sluicegate.policies.serving.router import RouterRules
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.catalogue.catalogue_folder import load_catalogue
+from sluicegate.profiles.formats.proteus_csv import DEVICE_TYPES, load_proteus
+from sluicegate.profiles.formats.ramsis_json import load_ramsis
+from sluicegate.simulator.arrivals.sampling import ArrivalSource
+from sluicegate.simulator.engine.engine import SystemModel, Timing
+from sluicegate.simulator.engine.faults import Failure, Faults, Straggler, hits
+from sluicegate.simulator.engine.planned_control import Controlled, PlannerModel
+from sluicegate.simulator.scenario.mdp_scenario import switching_batching, table_batching
+from sluicegate.simulator.scenario.scenario_fields import (
+    AppSpec,
+    CatalogueSpec,
+    InlineVariant,
+    Latencies,
+    PlannerSpec,
+    PromiseSpec,
+    Scenario,
+    SimulationSpec,
+)
+
+MB = 1 << 20
+
+
+def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
+    """The system of ``scenario``. ``timer``: wall seconds, to measure solves. Raises ConfigurationError."""
+    catalogue = catalogue_of(scenario)
+    devices = devices_of(scenario)
+    _check_profiles(catalogue, devices)
+    policies, simulation = scenario.policies, scenario.simulation
+    if policies.batching.name == TableSelection.name:
+        make_batching = table_batching(policies.batching.options, catalogue, devices, _app_names(scenario, catalogue))
+    elif policies.batching.name in {ModelSwitching.name, PublishedModelSwitching.name}:
+        served, options = _app_names(scenario, catalogue), policies.batching.options
+        make_batching = switching_batching(policies.batching.name, options, catalogue, devices, served)
+    else:
+        make_batching = batching(policies.batching.name, **policies.batching.options)
+    make_admission = None
+    if policies.admission is not None:
+        make_admission = admission(policies.admission.name, **policies.admission.options)
+    return SystemModel(
+        catalogue=catalogue,
+        apps=tuple(catalogue.apps[name] for name in _app_names(scenario, catalogue)),
+        devices=devices,
+        make_control=lambda: control(
+            scenario.planner,
+            planner(scenario.planner.name),
+            timer,
+            catalogue=catalogue,
+            devices=devices,
+            hop=simulation.control_ms / 1e3,
+        ),
+        make_station=lambda: STATIONS[policies.turns](make_batching),
+        make_staging=lambda device, part: Staging(device, part, catalogue, quantile=scenario.planner.quantile),
+        routers=RouterRules(
+            make_policy=routing(policies.routing.name, **policies.routing.options), quantile=scenario.planner.quantile
+        ),
+        make_admission=make_admission,
+        lengths={
+            name: spec.lengths for name, spec in (scenario.apps or {}).items() if spec is not None and spec.lengths
+        },
+        batching=policies.batching.name,
+        service=simulation.service,
+        slow_probability=simulation.slow_batches.probability,
+        slow_factor=simulation.slow_batches.factor,
+        shared_types=frozenset(simulation.shared),
+        exclusive_loads=simulation.loads == "exclusive",
+        timing=_timing(simulation),
+        faults=_faults(simulation, devices),
+    )
+
+
+def source_of(scenario: Scenario, catalogue: Catalogue, rng: Generator) -> ArrivalSource:
+    """The arrivals of ``scenario``. Raises InvalidInputError where the trace cannot be read."""
+    return scenario.traces.open(_app_names(scenario, catalogue), rng, scenario.duration_s)
+
+
+def devices_of(scenario: Scenario) -> tuple[Device, ...]:
+    """Devices by the order of the file."""
+    proteus = scenario.catalogue.format == "proteus-csv"
+    found: dict[str, Device] = {}
+    numbers: Counter[str] = Counter()
+    for spec in scenario.devices:
+        kind = DEVICE_TYPES.get(spec.type, spec.type) if proteus else spec.type
+        parts = tuple(Slice(s.name, s.profile, int(s.memory_mb * MB)) for s in spec.slices)
+        for _ in range(spec.count):
+            prefix = spec.name or kind
+            device = Device(
+                name=f"{prefix}{numbers[prefix]}",
+                type=kind,
+                memory_bytes=int(spec.memory_mb * MB),
+                slices=parts or (Slice(),),
+                price=spec.price,
+                spot=spec.spot,
+            )
+            numbers[prefix] += 1
+            if device.name in found:
+                raise ConfigurationError(f"devices: two are called {device.name}; give one of them another name")
+            found[device.name] = device
+    return tuple(found.values())
+
+
+def catalogue_of(scenario: Scenario) -> Catalogue:
+    """The catalogue, of the scenario's apps alone, with what they ask. Raises ConfigurationError."""
+    whole = _read(scenario.catalogue, scenario.apps)
+    names = _app_names(scenario, whole)
+    specs = scenario.apps or {}
+    apps = [_asked(whole.apps[name], specs.get(name)) for name in names]
+    variants = [v for v in whole.variants.values() if v.app in names]
+    kept = {v.name for v in variants}
+    profiles = [p for p in whole.profiles.values() if p.variant in kept]
+    without = [name for name in names if not any(v.app == name for v in variants)]
+    if without:
+        raise ConfigurationError(f"apps.{without[0]}: the catalogue has no variant of it")
+    return Catalogue.of(apps, variants, profiles)
+
+
+def _app_names(scenario: Scenario, catalogue: Catalogue) -> tuple[str, ...]:
+    if scenario.apps is None:
+        return tuple(catalogue.apps)
+    for name in scenario.apps:
+        if name not in catalogue.apps:
+            raise ConfigurationError(f"apps.{name}: not in the catalogue; it has {', '.join(catalogue.apps)}")
+    return tuple(scenario.apps)
+
+
+def _read(spec: CatalogueSpec, apps: Mapping[str, AppSpec | None] | None) -> Catalogue:
+    path = spec.path or Path()
+    match spec.format:
+        case "inline":
+            return _inline(spec.variants, apps or {})
+        case "sluice":
+            _check_options(spec, ())
+            return load_catalogue(path, verify=False)
+        case "proteus-csv":
+            return load_proteus(path, **_check_options(spec, tuple(signature(load_proteus).parameters)))
+        case "ramsis-json":
+            return load_ramsis(path, **_check_options(spec, tuple(signature(load_ramsis).parameters)))
+
+
+def _check_options(spec: CatalogueSpec, allowed: tuple[str, ...]) -> dict[str, Any]:
+    for option in spec.options:
+        if option not in allowed[1:]:
+            known = ", ".join(allowed[1:]) or "none"
+            raise ConfigurationError(f"catalogue.options.{option}: {spec.format} has no such option; it takes {known}")
+    return dict(spec.options)
+
+
+def _inline(variants: tuple[InlineVariant, ...], apps: Mapping[str, AppSpec | None]) -> Catalogue:
+    names = sorted({v.app for v in variants})
+    for name in names:
+        spec = apps.get(name)
+        if spec is None or spec.slo_ms is None:
+            raise ConfigurationError(f"apps.{name}.slo_ms: an inline catalogue needs it")
+    profiles = []
+    for variant in variants:
+        for kind, latencies in variant.latency_ms.items():
+            shorter = {n: by_kind[kind] for n, by_kind in variant.shorter_latency_ms.items() if kind in by_kind}
+            profiles.append(
+                Profile(
+                    variant=variant.name,
+                    device_type=kind,
+                    points=_points(latencies),
+                    length=variant.length,
+                    shorter=tuple(LengthPoints(n, _points(shorter[n])) for n in sorted(shorter)),
+                    memory_bytes=int(variant.memory_mb * MB),
+                    load=variant.load_s,
+                )
+            )
+    return Catalogue.of(
+        [App(name=name, slo=1.0) for name in names],
+        [Variant(name=v.name, app=v.app, accuracy=v.accuracy, nominal=True) for v in variants],
+        profiles,
+    )
+
+
+def _points(latencies: Latencies) -> tuple[BatchLatency, ...]:
+    return tuple(_point(batch, latencies[batch]) for batch in sorted(latencies))
+
+
+def _point(batch: int, latency: float | tuple[float, float]) -> BatchLatency:
+    median, p95 = latency if isinstance(latency, tuple) else (latency, latency)
+    return BatchLatency(batch, median / 1e3, max(median, p95) / 1e3)
+
+
+def _asked(app: App, spec: AppSpec | None) -> App:
+    if spec is None:
+        return app
+    return replace(
+        app,
+        slo=app.slo if spec.slo_ms is None else spec.slo_ms / 1e3,
+        query_class=app.query_class if spec.query_class is None else QueryClass(spec.query_class),
+        min_accuracy=app.min_accuracy if spec.min_accuracy is None else spec.min_accuracy,
+        promise=app.promise if spec.promise is None else _promise(spec.promise),
+    )
+
+
+def _promise(spec: PromiseSpec) -> Promise:
+    promise = Promise(
+        max_consecutive=spec.max_consecutive, weakly_hard=tuple(WeaklyHard(w.m, w.k) for w in spec.weakly_hard)
+    )
+    return promise if promise.active else NO_PROMISE
+
+
+def _check_profiles(catalogue: Catalogue, devices: tuple[Device, ...]) -> None:
+    known = set(catalogue.device_types)
+    for device in devices:
+        if device.type not in known:
+            raise ConfigurationError(
+                f"devices: nothing is profiled on type {device.type!r}; the catalogue has {', '.join(sorted(known))}"
+            )
+
+
+def control(
+    spec: PlannerSpec,
+    chosen: Planner,
+    timer: Callable[[], float],
+    *,
+    catalogue: Catalogue,
+    devices: tuple[Device, ...],
+    hop: float,
+) -> Controlled:
+    """The planners of a run, ``chosen`` behind each. Raises ConfigurationError."""
+    settings = CoreSettings(rules=controller_settings(spec), lease=spec.lease_s, patience=spec.patience_s)
+    names = [f"planner{i}" for i in range(spec.planners)]
+    for failure in spec.failures:
+        if failure.planner not in names:
+            raise ConfigurationError(f"planner.failures: {failure.planner!r} is none of {', '.join(names)}")
+    model = PlannerModel(
+        solve_s=spec.latency_s,
+        hop_s=hop,
+        planners=spec.planners,
+        failures=tuple(Failure(f.planner, f.at_s, f.until_s or inf) for f in spec.failures),
+    )
+    return Controlled(
+        lambda holder: PlannerCore(catalogue, holder=holder, settings=settings, devices=devices),
+        chosen,
+        model,
+        timer=timer,
+    )
+
+
+def controller_settings(spec: PlannerSpec) -> ControllerSettings:
+    """Settings of the controller, here and live. Raises ConfigurationError."""
+    return ControllerSettings(
+        plan_period=spec.period_s,
+        burst_interval=spec.burst_interval_s,
+        device_timeout=spec.device_timeout_s,
+        headroom=spec.headroom,
+        capacity=spec.capacity,
+        quantile=spec.quantile,
+        variants_per_device=spec.variants_per_device,
+        switching_weight=spec.switching_weight,
+        money_weight=spec.money_weight,
+        budget=spec.budget,
+        strict_on_demand=spec.strict_on_demand,
+        max_loads=spec.max_loads,
+        demand=_demand(spec.demand),
+    )
+
+
+def _demand(options: Mapping[str, float]) -> DemandSettings:
+    allowed = [f.name for f in fields(DemandSettings)]
+    for option in options:
+        if option not in allowed:
+            raise ConfigurationError(f"planner.demand.{option}: no such setting; it takes {', '.join(allowed)}")
+    return DemandSettings(**dict(options))
+
+
+def _timing(spec: SimulationSpec) -> Timing:
+    return Timing(
+        to_router=spec.to_router_ms / 1e3,
+        to_device=spec.to_device_ms / 1e3,
+        control=spec.control_ms / 1e3,
+        heartbeat=spec.heartbeat_s,
+        warm_up=spec.warm_up_s,
+        drain=spec.drain_s,
+    )
+
+
+def _faults(spec: SimulationSpec, devices: tuple[Device, ...]) -> Faults:
+    faults = Faults(
+        tuple(Failure(f.device, f.at_s, f.until_s or inf) for f in spec.failures),
+        tuple(Straggler(s.device, s.factor, s.at_s, s.until_s or inf) for s in spec.stragglers),
+    )
+    named = [("failures", f.device) for f in spec.failures] + [("stragglers", s.device) for s in spec.stragglers]
+    for kind, pattern in named:
+        if not any(hits(pattern, device) for device in devices):
+            names = ", ".join(d.name for d in devices[:6])
+            raise ConfigurationError(f"simulation.{kind}: no device is called {pattern!r}; there are {names}, ...")
+    return faults

@@ -1,0 +1,178 @@
+"""Runs of a scenario: one system once, or several systems on the same arrivals for several seeds.
+
+Arrivals and service times come from generators of their own, seeded by the run's seed: systems that are compared see
+the same arrivals, whatever they do with them.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.fold import Summary
+from sluicegate.planner.registry import PLANNERS
+from sluicegate.policies.batching.registry import BATCHING
+from sluicegate.policies.routing.registry import ROUTING
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.simulator.arrivals.sampling import ArrivalSource
+from sluicegate.simulator.engine.engine import Engine
+from sluicegate.simulator.engine.time_series import Series, SeriesFold
+from sluicegate.simulator.scenario.build_scenario import build, source_of
+from sluicegate.simulator.scenario.scenario_fields import Scenario
+from sluicegate.simulator.scenario.scenario_file import overridden, scenario_of
+
+COUNTS = ("queries", "answered_on_time", "late", "expired", "dropped", "rejected")
+MEASURES = (
+    "violation_ratio",
+    "effective_accuracy",
+    "relative_accuracy",
+    "max_accuracy_drop",
+    "goodput_qps",
+    "p50_ms",
+    "p99_ms",
+)
+BASE = "base"
+"""The scenario as it is, where it names no systems."""
+
+_ARRIVALS, _SERVICE = 1, 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run. ``epochs``: plans published; ``solve_s``: wall seconds of each solve; ``wall_s``: of the whole run.
+
+    ``nondeterministic``: solves that a limit in seconds cut off; where it is 0, equal seeds give equal runs.
+    """
+
+    summary: Summary
+    epochs: int
+    solve_s: tuple[float, ...]
+    wall_s: float
+    seed: int
+    nondeterministic: int = 0
+    series: Series | None = None
+
+    def figures(self) -> dict[str, Any]:
+        """The figures of the run by name, ready for JSON (times in ms, ratios in 0..1)."""
+        return figures_of(self.summary, self.solve_s, self.wall_s, self.seed)
+
+
+def figures_of(summary: Summary, solve_s: Sequence[float], wall_s: float, seed: int) -> dict[str, Any]:
+    """The figures of a run, simulated or live, by name."""
+    known = asdict(summary)
+    return {
+        **{name: known[name] for name in (*COUNTS, *MEASURES)},
+        "planner": _planner_figures(solve_s),
+        "wall_s": wall_s,
+        "seed": seed,
+    }
+
+
+def arrivals_of(scenario: Scenario, catalogue: Catalogue, seed: int) -> ArrivalSource:
+    """The arrivals of every run with this seed, simulated or live."""
+    return source_of(scenario, catalogue, np.random.default_rng([seed, _ARRIVALS]))
+
+
+def run_once(scenario: Scenario, seed: int, timer: Callable[[], float], *, with_series: bool = False) -> Run:
+    """Simulate ``scenario``. ``timer``: wall seconds. Raises SluiceError: what is wrong with it."""
+    started = timer()
+    system = build(scenario, timer)
+    source = arrivals_of(scenario, system.catalogue, seed)
+    series = SeriesFold() if with_series else None
+    engine = Engine(system, np.random.default_rng([seed, _SERVICE]), (series,) if series is not None else ())
+    result = engine.run(source)
+    return Run(
+        summary=result.summary,
+        epochs=result.epochs,
+        solve_s=result.solve_s,
+        wall_s=timer() - started,
+        seed=seed,
+        nondeterministic=result.nondeterministic,
+        series=series.series() if series is not None else None,
+    )
+
+
+def systems_of(document: Mapping[str, Any], wanted: Sequence[str] | None) -> dict[str, dict[str, Any]]:
+    """Documents by system name. ``wanted``: names of the scenario's systems, or of registered policies or planners.
+
+    Without ``wanted``: every system of the scenario, or the scenario itself. Raises ConfigurationError.
+    """
+    named = scenario_of(document).systems
+    names = list(wanted) if wanted else (list(named) or [BASE])
+    if len(set(names)) < len(names):
+        raise ConfigurationError(f"policies: {', '.join(names)} names one twice")
+    return {name: _system(document, named, name) for name in names}
+
+
+def _system(document: Mapping[str, Any], named: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:
+    if name in named:
+        return overridden(document, dict(named[name]))
+    if name == BASE:
+        return dict(document)
+    for registry, setting in (
+        (BATCHING, "policies.batching"),
+        (ROUTING, "policies.routing"),
+        (PLANNERS, "planner.name"),
+    ):
+        if name in registry:
+            value: Any = name if setting.startswith("planner") else {"name": name}
+            return _replaced(document, setting, value)
+    known = [*named, BASE, *sorted(BATCHING), *sorted(ROUTING), *sorted(PLANNERS)]
+    raise ConfigurationError(f"policies: {name!r} is neither a system nor a policy; choose of {', '.join(known)}")
+
+
+def _replaced(document: Mapping[str, Any], setting: str, value: Any) -> dict[str, Any]:
+    """Like an override, but what was there before goes: another policy's options are not this one's."""
+    section, field = setting.split(".")
+    cleared = overridden(document, {})
+    inner = dict(cleared.get(section) or {})
+    inner[field] = value
+    cleared[section] = inner
+    return cleared
+
+
+def together(runs: Sequence[Run]) -> dict[str, Any]:
+    """Means over seeds under the names of ``Run.figures``, with ``ci95`` (half widths) and ``seeds``."""
+    figures = [run.figures() for run in runs]
+    result: dict[str, Any] = {}
+    half: dict[str, float] = {}
+    for name in (*COUNTS, *MEASURES):
+        values = [float(f[name]) for f in figures]
+        mean, half[name] = mean_and_half_width(values)
+        result[name] = mean if name in MEASURES else (values[0] if len(set(values)) == 1 else mean)
+    result["planner"] = _planner_figures([s for run in runs for s in run.solve_s])
+    result["wall_s"] = sum(run.wall_s for run in runs)
+    result["seed"] = runs[0].seed
+    return {**result, "seeds": [run.seed for run in runs], "ci95": half}
+
+
+def determinism_notes(runs: Mapping[str, Sequence[Run]]) -> list[str]:
+    """A warning where a limit in seconds decided a plan: the same seed may give another run."""
+    cut = {name: sum(run.nondeterministic for run in of_system) for name, of_system in runs.items()}
+    return [
+        f"{name}: {count} plans were cut off by a limit in seconds; the same seed may give another run"
+        for name, count in cut.items()
+        if count
+    ]
+
+
+def mean_and_half_width(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
+    """Mean of ``values`` (NaN left out) and half the width of its Student interval; NaN for fewer than two."""
+    known = np.array([v for v in values if not math.isnan(v)])
+    if not known.size:
+        return math.nan, math.nan
+    if known.size == 1:
+        return float(known[0]), math.nan
+    error = float(known.std(ddof=1)) / math.sqrt(known.size)
+    return float(known.mean()), float(stats.t.ppf(0.5 + level / 2.0, known.size - 1)) * error
+
+
+def _planner_figures(solve_s: Sequence[float]) -> dict[str, float]:
+    if not solve_s:
+        return {"solves": 0, "p50_ms": math.nan, "p95_ms": math.nan}
+    p50, p95 = np.quantile(np.asarray(solve_s), [0.5, 0.95])
+    return {"solves": len(solve_s), "p50_ms": 1e3 * float(p50), "p95_ms": 1e3 * float(p95)}

@@ -1,0 +1,119 @@
+"""Batching by selection table or model switching in a scenario: made for its catalogue and devices.
+
+With tables, the options of ``policies.batching`` are those of the generator and of the policy:
+
+- ``loads``: queries/s of the tables of each app (default: a library over all loads), less those of loads that would be
+  violated by more than ``max_violation``; ``fixed_load``: queries/s that the
+  policy is told instead of estimating them.
+- ``criterion``, ``violation_price``, ``grid``, ``queue``, ``arrival_shape``, ``batching``, ``late``, ``phases``: the
+  model's; ``spacing``, ``max_violation``: the library's; ``window_s``, ``tolerance``: the policy's; ``margin``: of
+  both, a factor on latencies.
+
+Model switching is given what each variant was measured to be capable of, on one central queue as published, unless
+``capable`` says it.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.fleet.device import Device, profile_type
+from sluicegate.domain.table import SelectionTable
+from sluicegate.planner.mdp.generate_table import candidates, generate
+from sluicegate.planner.mdp.mdp_model import SelectionModel, pareto_front
+from sluicegate.planner.policy_tables.table_library import LibraryRules, build_library, peak_rate
+from sluicegate.policies.batching.registry import batching
+from sluicegate.policies.mdp_serving.table_policy import TableSelection
+from sluicegate.policies.protocols import BatchingPolicy
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.simulator.worlds.selection_study import World, measure_capable
+
+_MODEL = ("criterion", "violation_price", "grid", "queue", "arrival_shape", "batching", "late", "phases")
+_LIBRARY = tuple(f.name for f in fields(LibraryRules))
+_POLICY = ("window_s", "tolerance", "margin")
+_OWN = ("loads", "fixed_load")
+_STEPS = 48
+_LEAST = 0.01
+_MEASURED_S = 15.0
+
+
+def table_batching(
+    options: Mapping[str, Any], catalogue: Catalogue, devices: Sequence[Device], apps: Sequence[str]
+) -> Callable[[], BatchingPolicy]:
+    """A factory of policies that hold the tables of every app. Raises ConfigurationError or InvalidInputError."""
+    known = (*_OWN, *_MODEL, *_LIBRARY, *_POLICY)
+    for option in options:
+        if option not in known:
+            known_names = ", ".join(known)
+            raise ConfigurationError(f"policies.batching.{option}: table has no such option; it takes {known_names}")
+    loads = _numbers("loads", options.get("loads"))
+    fixed = _numbers("fixed_load", options.get("fixed_load"))
+    kind, workers = _workers(devices)
+    margin = float(options.get("margin", 1.0))
+    tables: list[SelectionTable] = []
+    for app in apps:
+        model = SelectionModel(
+            variants=pareto_front(candidates(catalogue, app, kind, margin=margin)),
+            slo=catalogue.apps[app].slo,
+            workers=workers,
+            qps=0.0,
+            **{name: options[name] for name in _MODEL if name in options},
+        )
+        tables += _tables(model, app, kind, loads or fixed, options)
+    policy = {name: float(options[name]) for name in _POLICY if name in options}
+    qps = fixed[0] if fixed else None
+    return lambda: TableSelection(tables=tables, qps=qps, **policy)
+
+
+def switching_batching(
+    name: str, options: Mapping[str, Any], catalogue: Catalogue, devices: Sequence[Device], apps: Sequence[str]
+) -> Callable[[], BatchingPolicy]:
+    """A factory of the policy ``name`` that knows its number of workers. Raises ConfigurationError."""
+    kind, workers = _workers(devices)
+    given = {"workers": workers, **options}
+    if "capable" not in given:
+        given["capable"] = {v: q for app in apps for v, q in _capable(catalogue, app, kind, workers).items()}
+    return batching(name, **given)
+
+
+def _capable(catalogue: Catalogue, app: str, kind: str, workers: int) -> dict[str, float]:
+    """Queries/s up to which each variant violates less than a hundredth, to a tenth."""
+    world = World(catalogue, app, kind, catalogue.apps[app].slo, "p95")
+    peak = peak_rate(world.model(workers))
+    loads = (peak * np.geomspace(_LEAST, 1.0, _STEPS)).tolist()
+    return measure_capable(world, workers, loads, np.random.default_rng(0), seconds=_MEASURED_S)
+
+
+def _tables(
+    model: SelectionModel, app: str, kind: str, loads: Sequence[float], options: Mapping[str, Any]
+) -> list[SelectionTable]:
+    rules = LibraryRules(**{name: options[name] for name in _LIBRARY if name in options})
+    if loads:
+        tables = [generate(model.at(qps), app=app, worker_class=kind).table for qps in loads]
+        return [t for t in tables if t.expected.violation <= rules.max_violation]
+    return list(build_library(model, app=app, worker_class=kind, rules=rules))
+
+
+def _workers(devices: Sequence[Device]) -> tuple[str, int]:
+    """The one kind of worker and how many there are: a table is for equal workers."""
+    kinds = Counter(profile_type(d.type, s.profile) for d in devices for s in d.slices)
+    if len(kinds) != 1:
+        raise ConfigurationError(
+            f"policies.batching: tables are for workers of one kind; the devices are {', '.join(sorted(kinds))}"
+        )
+    ((kind, count),) = kinds.items()
+    return kind, count
+
+
+def _numbers(name: str, value: Any) -> tuple[float, ...]:
+    if value is None:
+        return ()
+    values = value if isinstance(value, list | tuple) else [value]
+    try:
+        return tuple(float(v) for v in values)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"policies.batching.{name}: {value!r} is no number of queries/s") from error

@@ -1,0 +1,246 @@
+"""The fields of a scenario file. Times carry their unit in the name; unknown fields are errors.
+
+Every section is a pydantic model, so that a file is understood whole or refused with the names of its wrong fields.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from sluicegate.domain.models.app import QueryClass
+from sluicegate.planner.problems.problem import SWITCHING_WEIGHT
+from sluicegate.simulator.arrivals.trace_fields import Positive, TraceSpec
+from sluicegate.simulator.engine.service_times import ServiceMode
+
+NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+
+Length = Annotated[int, Field(ge=1, le=1 << 24)]
+Latencies = Mapping[Annotated[int, Field(ge=1, le=4096)], Positive | tuple[Positive, Positive]]
+
+
+class Section(BaseModel):
+    """A part of the file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class WeaklyHardSpec(Section):
+    """At most ``m`` misses among any ``k`` consecutive queries."""
+
+    m: int = Field(ge=0)
+    k: int = Field(ge=1)
+
+
+class PromiseSpec(Section):
+    """What the app's stream was promised."""
+
+    max_consecutive: int | None = Field(default=None, ge=0)
+    weakly_hard: tuple[WeaklyHardSpec, ...] = ()
+
+
+class AppSpec(Section):
+    """What an app asks. What is left out stays as the catalogue has it.
+
+    ``lengths``: those of its queries' inputs, all equally likely, where its variants' latency goes with the length.
+    """
+
+    slo_ms: Positive | None = None
+    query_class: QueryClass | None = Field(default=None, alias="class")
+    min_accuracy: Share | None = None
+    promise: PromiseSpec | None = None
+    lengths: Annotated[tuple[Length, ...], Field(max_length=100_000)] = ()
+
+
+class InlineVariant(Section):
+    """A variant and its profile, written in the scenario.
+
+    ``latency_ms``: by device type, then by batch size, the median or [median, p95]. Where inputs vary in length it is
+    that of the longest, ``length``; ``shorter_latency_ms`` is by length, then as ``latency_ms``.
+    """
+
+    name: Name
+    app: Name
+    accuracy: Share
+    memory_mb: NotNegative = 0.0
+    load_s: NotNegative = 1.0
+    latency_ms: Mapping[str, Latencies]
+    length: Annotated[int, Field(ge=0, le=1 << 24)] = 0
+    shorter_latency_ms: Mapping[Length, Mapping[str, Latencies]] = Field(default_factory=dict)
+
+
+class CatalogueSpec(Section):
+    """Where profiles come from: ``inline`` variants, our own catalogue's folder, or the papers' data.
+
+    ``options``: further arguments of the reader of proteus-csv (batch_sizes, variants, families, load) or ramsis-json
+    (tasks, models, table, max_batch, load).
+    """
+
+    format: Literal["inline", "sluice", "proteus-csv", "ramsis-json"] = "inline"
+    path: Path | None = None
+    variants: tuple[InlineVariant, ...] = ()
+    options: Mapping[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "CatalogueSpec":
+        if self.format == "inline" and not self.variants:
+            raise ValueError("an inline catalogue lists its variants")
+        if self.format != "inline" and self.path is None:
+            raise ValueError(f"format {self.format} needs a path")
+        return self
+
+
+class SliceSpec(Section):
+    """A part of a device. ``profile``: a device type or MIG profile that variants are profiled on."""
+
+    name: Name
+    profile: str = "whole"
+    memory_mb: NotNegative = 0.0
+
+
+class DeviceSpec(Section):
+    """``count`` equal devices, named ``<name><number>`` (name: the type by default)."""
+
+    type: Name
+    count: int = Field(default=1, ge=1, le=100_000)
+    name: Name | None = None
+    memory_mb: NotNegative = 0.0
+    price: NotNegative = 0.0
+    spot: bool = False
+    slices: tuple[SliceSpec, ...] = ()
+
+
+def _named(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+class _PolicyFields(BaseModel):
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Everything but the name."""
+        return dict(self.model_extra or {})
+
+
+PolicySpec = Annotated[_PolicyFields, BeforeValidator(_named)]
+"""A policy by name, or {name: ..., option: value, ...}."""
+
+
+class PoliciesSpec(Section):
+    """Policies by name. ``admission``: none where null. ``turns``: of apps that share a slice."""
+
+    admission: PolicySpec | None = None
+    routing: PolicySpec = Field(default_factory=lambda: _PolicyFields(name="weighted"))
+    batching: PolicySpec = Field(default_factory=lambda: _PolicyFields(name="adaptive"))
+    turns: Literal["urgency", "duty-cycle"] = "urgency"
+
+
+class PlannerFailureSpec(Section):
+    """A planner (planner0, ...) dies without a word, and returns unless ``until_s`` is left out."""
+
+    planner: Name
+    at_s: NotNegative
+    until_s: Positive | None = None
+
+
+class PlannerSpec(Section):
+    """The planner by name, and the core around it. Defaults are those of the live system.
+
+    ``latency_s``: seconds a plan takes to be made, or "measured" (then equal seeds may differ); where an urgent one
+    takes longer than ``patience_s``, a heuristic stands in. ``planners``: how many run; one leads, another takes over
+    where it is silent for ``lease_s``. ``headroom``: one for all apps instead of each app's own. ``demand``: settings
+    of the demand estimate (alpha, window, z, ...).
+    """
+
+    name: str = "allocation"
+    planners: int = Field(default=1, ge=1, le=16)
+    lease_s: Positive = 3.0
+    patience_s: Positive = 1.0
+    failures: tuple[PlannerFailureSpec, ...] = ()
+    latency_s: NotNegative | Literal["measured"] = 0.0
+    period_s: Positive = 10.0
+    burst_interval_s: Positive = 1.0
+    device_timeout_s: Positive = 2.0
+    headroom: Annotated[float, Field(ge=1.0, le=1e3)] | None = None
+    capacity: Literal["best-batch", "largest-batch"] = "best-batch"
+    quantile: Literal["median", "p95"] = "p95"
+    variants_per_device: int = Field(default=1, ge=1, le=64)
+    switching_weight: NotNegative = SWITCHING_WEIGHT
+    money_weight: NotNegative = 0.0
+    budget: NotNegative | None = None
+    strict_on_demand: Share = 0.0
+    max_loads: int | None = Field(default=None, ge=0)
+    demand: Mapping[str, float] = Field(default_factory=dict)
+
+
+class SlowBatches(Section):
+    """A share of all batches takes ``factor`` times as long."""
+
+    probability: Share = 0.0
+    factor: Positive = 1.0
+
+
+class FailureSpec(Section):
+    """A device (name or pattern) dies, and returns unless ``until_s`` is left out."""
+
+    device: str
+    at_s: NotNegative
+    until_s: Positive | None = None
+
+
+class StragglerSpec(Section):
+    """A device (name or pattern) is slower by ``factor`` for a while."""
+
+    device: str
+    factor: Positive
+    at_s: NotNegative = 0.0
+    until_s: Positive | None = None
+
+
+class SimulationSpec(Section):
+    """The physics. ``shared``: device types whose slices share one processor. ``loads``: beside serving, or not.
+
+    ``to_router_ms``/``to_device_ms``: hops of a query; ``control_ms``: of plans and acknowledgements.
+    """
+
+    service: ServiceMode = "median"
+    slow_batches: SlowBatches = Field(default_factory=SlowBatches)
+    to_router_ms: NotNegative = 0.0
+    to_device_ms: NotNegative = 0.0
+    control_ms: NotNegative = 0.0
+    heartbeat_s: Positive = 0.5
+    warm_up_s: NotNegative = 5.0
+    drain_s: Positive = 600.0
+    loads: Literal["beside", "exclusive"] = "beside"
+    shared: tuple[str, ...] = ()
+    failures: tuple[FailureSpec, ...] = ()
+    stragglers: tuple[StragglerSpec, ...] = ()
+
+
+class Scenario(Section):
+    """A whole scenario. ``apps``: those simulated, in the order of trace shares (default: all of the catalogue).
+
+    ``parameters``: one name for several fields, by dotted names: ``workers: [devices.0.count]`` lets ``workers=70`` set
+    them all. ``systems``: named overrides, compared side by side. ``reference``: figures of others, shown beside ours.
+    """
+
+    name: str = "scenario"
+    description: str = ""
+    duration_s: Positive | None = None
+    seed: int = Field(default=0, ge=0, le=2**63 - 1)
+    catalogue: CatalogueSpec
+    apps: Mapping[str, AppSpec | None] | None = None
+    devices: tuple[DeviceSpec, ...] = Field(min_length=1)
+    traces: TraceSpec
+    policies: PoliciesSpec = Field(default_factory=PoliciesSpec)
+    planner: PlannerSpec = Field(default_factory=PlannerSpec)
+    simulation: SimulationSpec = Field(default_factory=SimulationSpec)
+    parameters: Mapping[Name, tuple[str, ...]] = Field(default_factory=dict)
+    systems: Mapping[Name, Mapping[str, Any]] = Field(default_factory=dict)
+    reference: Mapping[str, Mapping[str, float]] = Field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""Smaller worlds of single papers."""

@@ -1,0 +1,1 @@
+"""The audit: proves from the topics what became of every query."""

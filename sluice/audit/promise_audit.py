@@ -1,0 +1,172 @@
+"""Promises, checked from the topics: counts every stream again and compares it with what its outcomes say.
+
+Rules.
+- A stream is the strict queries of one key (or without one: of the app) in the order of the query topic. Rejected
+  queries and dead letters are not in it; a query without an outcome is reported as lost by the audit.
+- A promise is *broken* where a window of K ends with a miss and holds more than m: when the last of m + 1 misses in it
+  is written. It is *unannounced* where safe mode of the app was not on, as the status topic says, at any time from the
+  first of them to that one.
+- The tracker that outcomes carry is that of the slice that served the stream in its turn: it is compared with a recount
+  of that slice's outcomes. After a fault a tracker may begin anew; it then *disagrees*, which is told, not an error.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from sluicegate.domain.actions import Announce
+from sluicegate.domain.models.app import Promise, QueryClass, WeaklyHard
+from sluicegate.domain.outcome import Outcome, OutcomeKind, PromiseState
+from sluicegate.policies.promises.history import constraints_of
+from sluicegate.policies.promises.tracker import MissTracker
+
+_TICK_S = 0.001
+"""Timestamps of records are whole milliseconds, rounded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamReport:
+    """One stream, recounted. ``rejected`` queries are outside; ``broken``: windows beyond the promise.
+
+    ``example``: ids of the misses that broke the first unannounced one; ``unannounced_at``: when the last miss of each
+    was written.
+    """
+
+    app: str
+    stream: str
+    queries: int
+    rejected: int
+    misses: int
+    mcd: int
+    worst: dict[int, int]
+    kept: bool
+    broken: int
+    unannounced: int
+    agrees: bool
+    example: tuple[str, ...] = ()
+    unannounced_at: tuple[float, ...] = ()
+
+
+@dataclass(slots=True)
+class _Stream:
+    ends: list[tuple[int, Outcome]] = field(default_factory=list)
+    states: dict[tuple[str | None, str | None], PromiseState] = field(default_factory=dict)
+    promise: Promise | None = None
+
+
+@dataclass(slots=True)
+class _Said:
+    """When safe mode of an app was announced by one announcer, and whether it still was."""
+
+    spells: list[list[float]] = field(default_factory=list)
+
+    def say(self, on: bool, at: float) -> None:
+        if on and (not self.spells or len(self.spells[-1]) == 2):
+            self.spells.append([at])
+        elif not on and self.spells and len(self.spells[-1]) == 1:
+            self.spells[-1].append(at)
+
+    def within(self, first: float, last: float) -> bool:
+        last += _TICK_S
+        return any(s[0] <= last and (len(s) == 1 or first <= s[1]) for s in self.spells)
+
+
+class PromiseAudit:
+    """A fold over first outcomes and status records; ``report`` recounts."""
+
+    def __init__(self) -> None:
+        self._streams: defaultdict[tuple[str, str], _Stream] = defaultdict(_Stream)
+        self._said: defaultdict[tuple[str, str], _Said] = defaultdict(_Said)
+
+    def add_outcome(self, outcome: Outcome, order: int) -> None:
+        """``order``: position of its query in its stream (the query record's offset)."""
+        if outcome.query_class is not QueryClass.STRICT:
+            return
+        stream = self._streams[outcome.app, outcome.stream or outcome.app]
+        stream.ends.append((order, outcome))
+        state = outcome.promise
+        if state is not None:
+            place = (outcome.device, outcome.slice)
+            before = stream.states.get(place)
+            if before is None or state.queries >= before.queries:
+                stream.states[place] = state
+            pairs = tuple(WeaklyHard(m, k) for m, k in state.weakly_hard)
+            stream.promise = Promise(max_consecutive=state.max_consecutive, weakly_hard=pairs)
+
+    def add_status(self, announcer: str, said: Announce, at: float) -> None:
+        """A status record of ``announcer`` (its key), appended at ``at``."""
+        if said.state in {"safe_mode", "promise_kept"}:
+            app = said.subject.removeprefix("app:")
+            self._said[app, announcer].say(said.state == "safe_mode", at)
+
+    def report(self) -> tuple[StreamReport, ...]:
+        """Every stream that was promised something."""
+        found = []
+        for (app, name), stream in sorted(self._streams.items()):
+            if stream.promise is not None and stream.promise.active:
+                found.append(self._judge(app, name, stream, stream.promise))
+        return tuple(found)
+
+    def _judge(self, app: str, name: str, stream: _Stream, promise: Promise) -> StreamReport:
+        ends = [outcome for _, outcome in sorted(stream.ends, key=lambda end: end[0])]
+        counted = [o for o in ends if o.kind is not OutcomeKind.REJECTED]
+        tracker = _recount(counted, promise)
+        breaks = _breaks(counted, promise)
+        announcers = [said for (of, _), said in self._said.items() if of == app]
+        silent = [misses for misses in breaks if not any(said.within(*_spell(misses)) for said in announcers)]
+        return StreamReport(
+            app=app,
+            stream=name,
+            queries=len(counted),
+            rejected=len(ends) - len(counted),
+            misses=tracker.misses,
+            mcd=tracker.mcd,
+            worst=dict(tracker.worst),
+            kept=tracker.keeps(promise),
+            broken=len(breaks),
+            unannounced=len(silent),
+            agrees=_agrees(counted, stream, promise),
+            example=tuple(o.query_id for o in silent[0]) if silent else (),
+            unannounced_at=tuple(_spell(misses)[1] for misses in silent),
+        )
+
+
+def _recount(outcomes: Iterable[Outcome], promise: Promise) -> MissTracker:
+    """The stream counted again."""
+    tracker = MissTracker(k for _, k in constraints_of(promise))
+    for outcome in outcomes:
+        tracker.record(outcome.miss)
+    return tracker
+
+
+def _breaks(outcomes: Iterable[Outcome], promise: Promise) -> list[tuple[Outcome, ...]]:
+    """The last m + 1 misses of each window that ends with a miss and holds too many; for the first promise broken."""
+    constraints = constraints_of(promise)
+    recent: deque[tuple[int, Outcome]] = deque(maxlen=max((m for m, _ in constraints), default=0) + 1)
+    breaks = []
+    for position, outcome in enumerate(outcomes):
+        if not outcome.miss:
+            continue
+        recent.append((position, outcome))
+        for m, k in constraints:
+            if len(recent) > m and position - recent[-m - 1][0] < k:
+                breaks.append(tuple(missed for _, missed in list(recent)[-m - 1 :]))
+                break
+    return breaks
+
+
+def _spell(misses: tuple[Outcome, ...]) -> tuple[float, float]:
+    times = [outcome.at for outcome in misses]
+    return min(times), max(times)
+
+
+def _agrees(outcomes: list[Outcome], stream: _Stream, promise: Promise) -> bool:
+    """Whether each slice's last tracker is what its outcomes give."""
+    for place, state in stream.states.items():
+        own = [o for o in outcomes if state.turns == 1 or (o.device, o.slice) == place]
+        tracker = _recount(own, promise)
+        if state.turns == 1 and len(stream.states) > 1:
+            continue  # served by several one after the other: none of them saw all of it
+        if (state.mcd, dict(state.worst)) != (tracker.mcd, dict(tracker.worst)) or state.queries != len(own):
+            return False
+    return True

@@ -1,0 +1,52 @@
+"""Reading result topics for people: following them, and finding what became of an id."""
+
+from collections.abc import AsyncIterator, Sequence
+
+from sluicegate.domain.query import QueryKey
+from sluicegate.streams.ports import Broker, Record, TopicPartition, Unreadable
+from sluicegate.streams.records import codec
+from sluicegate.streams.topics import Topics
+
+
+async def result_topics(broker: Broker, topics: Topics, apps: Sequence[str] = ()) -> list[TopicPartition]:
+    """Partitions of the result topics that exist, of ``apps`` only where named."""
+    names = [n for n in await broker.admin().topics() if topics.is_results(n)]
+    if apps:
+        names = [n for n in names if topics.app_of(n) in apps]
+    counts = await broker.admin().partitions(sorted(names))
+    return [TopicPartition(topic, i) for topic, count in sorted(counts.items()) for i in range(count)]
+
+
+async def read_results(
+    broker: Broker, partitions: Sequence[TopicPartition], *, follow: bool, start_at: str = "beginning"
+) -> AsyncIterator[Record]:
+    """Results from the beginning (or "end") on; without ``follow`` up to the end that was seen at the start."""
+    if not partitions:
+        return
+    consumer = broker.consumer(partitions=list(partitions), start_at=start_at)
+    await consumer.start()
+    try:
+        ends = await consumer.end_offsets(partitions)
+        unread = {p for p in partitions if await consumer.position(p) < ends[p]}
+        while unread or follow:
+            for record in await consumer.get_many(wait=0.5, max_records=1000):
+                if isinstance(record, Unreadable):
+                    continue
+                if follow or record.offset < ends[TopicPartition(record.topic, record.partition)]:
+                    yield record
+            unread = {p for p in unread if await consumer.position(p) < ends[p]}
+    finally:
+        await consumer.stop()
+
+
+async def find_results(
+    broker: Broker, topics: Topics, query_id: str, *, app: str | None = None, source: str | None = None
+) -> dict[QueryKey, Record]:
+    """The first outcome of every query with this id, of ``app`` and ``source`` only where given."""
+    partitions = await result_topics(broker, topics, () if app is None else (app,))
+    found: dict[QueryKey, Record] = {}
+    async for record in read_results(broker, partitions, follow=False):
+        key = QueryKey(topics.app_of(record.topic) or "", codec.query_source_of(record), query_id)
+        if codec.query_id_of(record) == query_id and source in (None, key.source):
+            found.setdefault(key, record)
+    return found

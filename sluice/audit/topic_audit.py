@@ -1,0 +1,209 @@
+"""The audit: reads the topics by itself and proves that every query has exactly one terminal outcome.
+
+records on the query topics = outcomes on the result topics + dead letters about query records. A query is known by app,
+source and id; a record of one that was seen before has a dead letter, not a second outcome. Outcomes of older versions
+do not tell the source: each is of the query of its app and id that has no other. Promises are recounted
+(sluicegate.sluice.audit.promise_audit). Nothing here trusts a counter of the system. Where windows are asked for, what
+went wrong is told of each of them (sluicegate.sluice.audit.fault_windows).
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.fold import OutcomeFold, Summary
+from sluicegate.domain.outcome import Outcome, OutcomeKind
+from sluicegate.domain.query import QueryKey
+from sluicegate.sluice.audit.fault_windows import DevicesMissed, FaultWindow, WindowReport, report_by_window
+from sluicegate.sluice.audit.promise_audit import PromiseAudit, StreamReport
+from sluicegate.streams.ports import Broker, Record, TopicPartition
+from sluicegate.streams.records import codec, control
+from sluicegate.streams.topics import Topics
+
+_EXAMPLES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditReport:
+    """What was found. ``balanced``: nothing lost, duplicated, unknown or marked wrongly. ``cost``: money by kind.
+
+    ``unreadable``: records on result topics that are no outcome, which a stranger may write.
+    """
+
+    queries: int
+    outcomes: int
+    dead_letters: int
+    duplicate_ids: int
+    lost: int
+    duplicates: int
+    max_copies: int
+    unknown: int
+    late_unmarked: int
+    unreadable: int = 0
+    kinds: Mapping[str, int]
+    examples: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    summary: Summary | None = None
+    cost: Mapping[str, float] = field(default_factory=dict)
+    promises: tuple[StreamReport, ...] = ()
+    windows: tuple[WindowReport, ...] = ()
+
+    @property
+    def promises_broken(self) -> int:
+        """Outcomes that broke a promise without safe mode having been announced."""
+        return sum(stream.unannounced for stream in self.promises)
+
+    @property
+    def balanced(self) -> bool:
+        """Whether every acknowledged query has exactly one terminal outcome."""
+        return not (self.lost or self.duplicates or self.unknown or self.late_unmarked)
+
+
+class Audit:
+    """Pure fold over records of query, result and dead-letter topics, in any order across topics.
+
+    ``timed``: keep when each query was asked, for windows.
+    """
+
+    def __init__(self, topics: Topics, *, timed: bool = False) -> None:
+        self._topics = topics
+        self._when: dict[QueryKey, float] | None = {} if timed else None
+        self._newest = 0.0
+        self._missed = DevicesMissed()
+        self._asked: dict[tuple[str, int, int], QueryKey] = {}
+        self._dead: dict[tuple[str, int, int], str] = {}
+        self._outcomes: Counter[QueryKey] = Counter()
+        self._unreadable = 0
+        self._kinds: Counter[str] = Counter()
+        self._fold = OutcomeFold()
+        self._late_unmarked: list[QueryKey] = []
+        self._cost: Mapping[str, float] = {}
+        self._promises = PromiseAudit()
+
+    def add_query(self, record: Record) -> None:
+        """A record of a query topic."""
+        app = self._topics.app_of(record.topic) or ""
+        key = QueryKey(app, codec.source_of_query(record), codec.query_id_of(record) or "")
+        self._asked[record.topic, record.partition, record.offset] = key
+        if self._when is not None:
+            self._when.setdefault(key, record.timestamp)
+            self._newest = max(self._newest, record.timestamp)
+
+    def add_dead_letter(self, record: Record) -> None:
+        """A record of the dead-letter topic."""
+        origin = codec.dead_letter_origin(record)
+        if origin is not None:
+            self._dead[origin] = codec.dead_letter_reason(record)
+
+    def add_result(self, record: Record) -> None:
+        """A record of a result topic."""
+        try:
+            decoded = codec.decode_outcome(record)
+        except InvalidInputError:
+            self._unreadable += 1
+            return
+        outcome: Outcome = decoded.outcome
+        self._outcomes[outcome.key] += 1
+        self._kinds[outcome.kind.value] += 1
+        if outcome.kind is OutcomeKind.ANSWERED and outcome.late != decoded.marked_late:
+            self._late_unmarked.append(outcome.key)
+        if self._outcomes[outcome.key] == 1:
+            self._fold.add(outcome)
+            self._promises.add_outcome(outcome, outcome.sequence)
+
+    def add_status(self, record: Record) -> None:
+        """A record of the status topic."""
+        if record.value is not None:
+            try:
+                said = control.decode_announce(record.value)
+            except InvalidInputError:
+                return
+            self._missed.add(said, record.timestamp)
+            if said.subject == control.COST_SUBJECT:
+                self._cost = {kind: money for kind, money in (said.data or {}).items() if isinstance(money, float)}
+            self._promises.add_status((record.key or b"").decode(errors="replace"), said, record.timestamp)
+
+    def devices_missed(self) -> tuple[FaultWindow, ...]:
+        """Windows as the system itself told them on the status topic."""
+        return self._missed.windows(self._newest)
+
+    def report(self, windows: Sequence[FaultWindow] = ()) -> AuditReport:
+        """Reconcile what was read. ``windows``: only of a timed audit."""
+        asked = set(self._asked.values())
+        whose = {QueryKey(key.app, "", key.id): key for key in asked}
+        outcomes: Counter[QueryKey] = Counter()
+        for key, n in self._outcomes.items():
+            outcomes[key if key in asked else whose.get(key, key)] += n
+        # A copy is answered by what became of the first of its kind: where nothing did, the query is lost all the same.
+        excused = {place for place, reason in self._dead.items() if reason != codec.DUPLICATE_ID}
+        expected = {key for place, key in self._asked.items() if place not in excused}
+        lost = sorted(expected - outcomes.keys())
+        copies = {key: n for key, n in outcomes.items() if n > 1}
+        unknown = sorted(outcomes.keys() - asked)
+        unmarked = [key if key in asked else whose.get(key, key) for key in self._late_unmarked]
+        dead = {place: reason for place, reason in self._dead.items() if place in self._asked}
+        promises = self._promises.report()
+        return AuditReport(
+            queries=len(self._asked),
+            outcomes=sum(outcomes.values()),
+            dead_letters=len(dead),
+            duplicate_ids=sum(reason == codec.DUPLICATE_ID for reason in dead.values()),
+            lost=len(lost),
+            duplicates=sum(n - 1 for n in copies.values()),
+            max_copies=max(outcomes.values(), default=0),
+            unknown=len(unknown),
+            unreadable=self._unreadable,
+            late_unmarked=len(unmarked),
+            kinds={kind.value: self._kinds[kind.value] for kind in OutcomeKind},
+            examples={
+                "lost": _ids(lost),
+                "duplicates": _ids(sorted(copies)),
+                "unknown": _ids(unknown),
+                "late_unmarked": _ids(unmarked),
+            },
+            summary=self._fold.summary(),
+            cost=self._cost,
+            promises=promises,
+            windows=report_by_window(
+                windows,
+                self._when or {},
+                lost=lost,
+                duplicates={key: n - 1 for key, n in copies.items()},
+                late_unmarked=unmarked,
+                broken_at=[at for stream in promises for at in stream.unannounced_at],
+            ),
+        )
+
+
+def _ids(keys: Sequence[QueryKey]) -> tuple[str, ...]:
+    return tuple(key.id for key in keys[:_EXAMPLES])
+
+
+async def read_topics(broker: Broker, topics: Topics, *, timed: bool = False) -> Audit:
+    """Read every query, result and dead-letter topic of the prefix from its beginning to its present end."""
+    audit = Audit(topics, timed=timed)
+    names = await broker.admin().topics()
+    await _read_all(broker, {n for n in names if topics.is_queries(n)}, audit.add_query)
+    await _read_all(broker, {n for n in names if topics.is_results(n)}, audit.add_result)
+    await _read_all(broker, {n for n in names if n == topics.dead_letters}, audit.add_dead_letter)
+    await _read_all(broker, {n for n in names if n == topics.status}, audit.add_status)
+    return audit
+
+
+async def _read_all(broker: Broker, names: set[str], take: Callable[[Record], None]) -> None:
+    counts = await broker.admin().partitions(sorted(names))
+    partitions = [TopicPartition(topic, i) for topic, count in sorted(counts.items()) for i in range(count)]
+    if not partitions:
+        return
+    consumer = broker.consumer(partitions=partitions, start_at="beginning")
+    await consumer.start()
+    try:
+        ends = await consumer.end_offsets(partitions)
+        unread = {p for p in partitions if await consumer.position(p) < ends[p]}
+        while unread:
+            for record in await consumer.get_many(wait=0.5, max_records=2000):
+                if record.offset < ends[TopicPartition(record.topic, record.partition)]:
+                    take(record)
+            unread = {p for p in unread if await consumer.position(p) < ends[p]}
+    finally:
+        await consumer.stop()

@@ -1,0 +1,1 @@
+"""Which catalogue, apps and runs a command is about."""

@@ -1,0 +1,28 @@
+"""Which apps documents are about: those asked for, what is served from the catalogue, or the demo's."""
+
+from collections.abc import Sequence
+
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.models.app import App
+from sluicegate.sluice.catalogue.open_catalogue import known_catalogue
+from sluicegate.sluice.settings.settings import Settings
+
+
+def published_apps(settings: Settings, asked: Sequence[str]) -> tuple[App, ...]:
+    """Apps by name. The demo's are known before their models are built. Raises ConfigurationError for unknown ones."""
+    from sluicegate.profiles.demo import digits, langid, signals
+
+    demo = {module.APP.name: module.APP for module in (digits, signals, langid)}
+    catalogue = known_catalogue(settings) if settings.catalogue is not None or not set(asked) <= set(demo) else None
+    known = {**demo, **(dict(catalogue.apps) if catalogue is not None else {})}
+    served = list(catalogue.apps) if catalogue is not None else ["digits", "signals"]
+    names = list(asked) or list(settings.apps) or served
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ConfigurationError(f"app {unknown[0]!r} is unknown; known: {', '.join(sorted(known))}")
+    return tuple(known[name] for name in dict.fromkeys(names))
+
+
+def app_names(settings: Settings, asked: Sequence[str]) -> tuple[str, ...]:
+    """Names alone: those asked for need not be served yet."""
+    return tuple(dict.fromkeys(asked)) or tuple(app.name for app in published_apps(settings, ()))

@@ -1,0 +1,75 @@
+"""The catalogue that a command serves from: the settings' folder, registered apps, or the demo's, built where absent.
+
+Rules. A catalogue named in the settings is the whole of it. Else apps that are asked for by name come from where they
+are, registered or of the demo, or both; where none is asked for, what was registered is served, and the demo only by
+those who have registered nothing.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from sluicegate.domain.errors import ConfigurationError, SluiceError
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.catalogue.catalogue_folder import load_catalogue, read_model, save_model
+from sluicegate.profiles.catalogue.registered_apps import Registered, merged
+from sluicegate.sluice.console import err
+from sluicegate.sluice.settings.settings import Settings
+
+
+def known_catalogue(settings: Settings) -> Catalogue | None:
+    """The catalogue if it is there already; nothing is built for it."""
+    from sluicegate.executors.demo_catalogue import demo_apps, demo_folder
+
+    try:
+        mine = Registered(settings.home).catalogue(verify=False) if settings.catalogue is None else None
+        if mine is not None and mine.apps and set(settings.apps) <= set(mine.apps):
+            return mine
+        folder = settings.catalogue or demo_folder(settings.home, demo_apps(settings.apps))
+        return load_catalogue(folder, verify=False)
+    except SluiceError:
+        return None
+
+
+def open_catalogue(settings: Settings, asked: Sequence[str] = ()) -> tuple[Catalogue, Path]:
+    """The catalogue and the folder of its models. The demo's is built and profiled on this machine where absent.
+
+    ``asked``: apps that the command is about, where the settings name none.
+    """
+    if settings.catalogue is not None:
+        return load_catalogue(settings.catalogue), settings.catalogue
+    names = settings.apps or tuple(asked)
+    registered = Registered(settings.home)
+    mine = registered.catalogue()
+    if mine is not None and mine.apps and set(names) <= set(mine.apps):
+        return mine, registered.folder
+    demo, folder = _demo(settings, tuple(name for name in names if mine is None or name not in mine.apps))
+    if mine is None or not set(names) & set(mine.apps):
+        return demo, folder
+    try:
+        # One folder has the models of both: they are named by their content.
+        for variant in demo.variants.values():
+            save_model(registered.folder, variant.digest, read_model(folder, variant))
+    except OSError as error:
+        raise ConfigurationError(f"cannot write in {registered.folder}: {error.strerror}; set SLUICE_HOME") from error
+    return merged([mine, demo]), registered.folder
+
+
+def _demo(settings: Settings, names: tuple[str, ...]) -> tuple[Catalogue, Path]:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from sluicegate.executors.demo_catalogue import (  # slow to import, and only for the demo's models
+        demo_apps,
+        demo_folder,
+        ensure_demo_catalogue,
+    )
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=err, transient=True) as progress:
+        task = progress.add_task("demo models", total=None)
+
+        def told(what: str, done: float) -> None:
+            progress.update(task, description=what, total=1.0, completed=done)
+
+        apps = demo_apps(names)
+        catalogue = ensure_demo_catalogue(settings.home, told, apps=apps)
+    return catalogue, demo_folder(settings.home, apps)

@@ -1,0 +1,81 @@
+"""Where things are: the broker a command talks to, folders of runs."""
+
+import json
+import urllib.error
+import urllib.request
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.sluice.client import Client
+from sluicegate.sluice.settings.settings import Settings
+from sluicegate.streams import connect
+from sluicegate.streams.broker_settings import RemoteSettings
+from sluicegate.streams.memory.archive import MANIFEST
+from sluicegate.streams.ports import Broker
+
+
+def new_run_folder(settings: Settings) -> Path:
+    """A folder by the time it is, not there yet: it is made when something is kept in it."""
+    runs = settings.kept_runs
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"{runs}: {error.strerror}; set SLUICE_RUNS to a writable folder") from error
+    return runs / datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
+
+
+def newest_run(settings: Settings) -> Path:
+    """The newest folder of runs that kept its topics."""
+    kept = sorted(p.parent for p in settings.kept_runs.glob(f"*/{MANIFEST}"))
+    if not kept:
+        raise ConfigurationError(f"no finished run in {settings.kept_runs}; run `sluice demo`, or give --broker")
+    return kept[-1]
+
+
+def connected(settings: Settings, url: str | None = None) -> Broker:
+    """The broker at ``url`` (the settings' where None), with what the settings say of TLS, SASL and tokens.
+
+    Raises ConfigurationError for an address of no known kind, or a secret's file that cannot be read.
+    """
+    where = url or settings.broker
+    if where.startswith("kafka://"):
+        return connect(where, kafka=settings.kafka.settings())
+    if where.startswith("memory+http://"):
+        return connect(where, remote=RemoteSettings(token=settings.http.secret("http")))
+    return connect(where)
+
+
+def asking(settings: Settings, url: str, *, timeout: float = 60.0) -> Client:
+    """A client of ``url``, with what the settings say of the prefix, TLS, SASL and tokens."""
+    remote = RemoteSettings(token=settings.http.secret("http"))
+    return Client(url, prefix=settings.prefix, timeout=timeout, kafka=settings.kafka.settings(), remote=remote)
+
+
+def live_server(settings: Settings) -> str | None:
+    """Address of a running ``sluice up`` on the embedded broker, None where none answers."""
+    address = f"http://{settings.http.host}:{settings.http.port}"
+    request = urllib.request.Request(f"{address}/v2/health/live")  # noqa: S310 - always http
+    token = settings.http.secret("http")
+    if token is not None:
+        request.add_header("Authorization", f"Bearer {token}")
+    try:
+        with urllib.request.urlopen(request, timeout=1.0) as answer:  # noqa: S310
+            return address if json.load(answer).get("live") else None
+    except (OSError, urllib.error.URLError, ValueError):
+        return None
+
+
+def open_broker(settings: Settings, run: Path | None = None, broker: str | None = None) -> Broker:
+    """The log a reading command means: ``run``'s folder, ``broker``, the settings' broker, a running ``sluice up``
+    on the embedded broker, or the newest finished run, in this order.
+    """
+    if run is not None:
+        return connect(f"file://{run.resolve()}")
+    url = broker or settings.broker
+    if url != "memory://":
+        return connected(settings, url)
+    address = live_server(settings)
+    if address is not None:
+        return connected(settings, f"memory+{address}")
+    return connect(f"file://{newest_run(settings).resolve()}")

@@ -1,0 +1,1 @@
+"""Generating load and watching what becomes of it."""

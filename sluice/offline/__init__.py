@@ -1,0 +1,1 @@
+"""Planning, tables and comparisons without a running system."""

@@ -1,0 +1,257 @@
+"""Problem files: an allocation problem as YAML or JSON, with overrides, checked before anything is planned.
+
+Rules: ``${NAME}`` is replaced from the environment first, an unset one is an error. ``--set`` changes a field by its
+dotted path (lists are searched by name or type: ``apps.bert.demand_qps=20``). ``--what-if demand.<app>=x2`` (or
+``=20``, ``=+5``) and ``--what-if pools.<type>=+1`` ask a second question beside the first.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sluicegate.domain.errors import ConfigurationError, InvalidInputError
+from sluicegate.domain.fleet.device import WHOLE, Device
+from sluicegate.domain.models.app import QueryClass
+from sluicegate.domain.plan import Placement
+from sluicegate.planner.problems.problem import SWITCHING_WEIGHT, AppDemand, Problem
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.catalogue.catalogue_folder import load_catalogue
+from sluicegate.profiles.formats.proteus_csv import DEVICE_TYPES, load_proteus
+from sluicegate.sluice.offline.problem_file_pools import FREE, PoolEntry, pool_devices, pool_label, pool_recuts
+
+MAX_FILE_BYTES = 8 << 20
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class AppEntry(_Part):
+    """One app (and class): what it asks. ``headroom``: instead of the file's."""
+
+    name: str
+    slo_ms: Positive
+    demand_qps: NonNegative
+    headroom: float | None = Field(default=None, ge=1, allow_inf_nan=False)
+    min_accuracy: float = Field(default=0.0, ge=0, le=1, allow_inf_nan=False)
+    query_class: QueryClass = Field(default=QueryClass.STRICT, alias="class")
+
+
+class ProfilesEntry(_Part):
+    """Where profiles are. ``proteus-csv``: that data set's folder; ``catalogue``: one of ours.
+
+    ``path``: from the problem file's folder, else from the working one.
+    """
+
+    format: Literal["proteus-csv", "catalogue"]
+    path: Path
+    variants: str = "model_variants"
+    load_s: NonNegative = 1.0
+
+
+class HeldEntry(_Part):
+    """``count`` devices of a pool, or slices of one ``slice`` profile of it, that hold ``variant`` now."""
+
+    pool: str
+    variant: str
+    count: int = Field(ge=0)
+    slice: str = WHOLE
+
+
+class ProblemFile(_Part):
+    """The whole file."""
+
+    apps: list[AppEntry] = Field(min_length=1)
+    pools: list[PoolEntry] = Field(min_length=1)
+    profiles: ProfilesEntry
+    planner: str = "allocation"
+    headroom: float = Field(default=1.05, ge=1, allow_inf_nan=False)
+    capacity: Literal["best-batch", "largest-batch"] = "best-batch"
+    quantile: Literal["median", "p95"] = "median"
+    variants_per_device: int = Field(default=1, ge=1, le=4)
+    switching_weight: NonNegative = SWITCHING_WEIGHT
+    max_loads: int | None = Field(default=None, ge=0)
+    money_weight: NonNegative = 0.0
+    budget: NonNegative | None = None
+    strict_on_demand: float = Field(default=0.0, ge=0, le=1, allow_inf_nan=False)
+    previous: list[HeldEntry] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A problem, the planner asked for, and the pool of each device as the file names it.
+
+    ``uncut``: pools whose GPUs have no geometry yet.
+    """
+
+    problem: Problem
+    planner: str
+    pool_of: Mapping[str, str]
+    uncut: frozenset[str] = frozenset()
+
+
+def read_question(path: Path, sets: Iterable[str] = (), what_ifs: Iterable[str] = ()) -> Question:
+    """Read, override, check. Raises ConfigurationError or InvalidInputError, each one line."""
+    document = _document(path)
+    for text in sets:
+        _apply(document, text)
+    for text in what_ifs:
+        _suppose(document, text)
+    try:
+        return _question(ProblemFile.model_validate(document), path.parent)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(x) for x in first["loc"]) or "problem"
+        value = first.get("input")
+        shown = f" (it is {value!r})" if isinstance(value, str | int | float) else ""
+        raise InvalidInputError(f"{path.name}: {where}", first["msg"][:1].lower() + first["msg"][1:] + shown) from error
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise InvalidInputError(path.name, f"is larger than {MAX_FILE_BYTES} bytes")
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"cannot read {path}: {error}; give --problem a YAML or JSON file") from error
+    try:
+        document = yaml.safe_load(_VARIABLE.sub(_expanded, text))
+    except yaml.YAMLError as error:
+        raise InvalidInputError(path.name, f"is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(document, dict):
+        raise InvalidInputError(path.name, "is not a mapping with apps, pools and profiles")
+    return document
+
+
+def _expanded(match: re.Match[str]) -> str:
+    name = match.group(1)
+    if not os.environ.get(name):
+        raise ConfigurationError(f"the problem file uses ${{{name}}}, which is not set; export {name}=<folder>")
+    return os.environ[name]
+
+
+def _apply(document: dict[str, Any], text: str) -> None:
+    """One ``key=value``."""
+    key, sign, value = text.partition("=")
+    if not sign or not key:
+        raise InvalidInputError(f"--set {text}", "is not of the form key=value")
+    try:
+        _holder(document, key)[key.rpartition(".")[2]] = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise InvalidInputError(f"--set {key}", f"{value!r} is not a YAML value") from error
+
+
+def _suppose(document: dict[str, Any], text: str) -> None:
+    """One ``demand.<app>=x2`` or ``pools.<type>=+1``."""
+    key, sign, value = text.partition("=")
+    kind, _, name = key.partition(".")
+    if not sign or kind not in ("demand", "pools") or not name:
+        raise InvalidInputError(f"--what-if {text}", "is not of the form demand.<app>=x2 or pools.<type>=+1")
+    path, field = (f"apps.{name}", "demand_qps") if kind == "demand" else (f"pools.{name}", "count")
+    holder = _holder(document, f"{path}.{field}")
+    try:
+        now = float(holder[field])
+        factor = value.removeprefix("x")
+        number = float(factor)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidInputError(f"--what-if {text}", "needs a number: x2, +5, -5 or 20") from error
+    if value.startswith("x"):
+        number = now * number
+    elif value[:1] in "+-":
+        number = now + number
+    holder[field] = number if kind == "demand" else round(number)
+
+
+def _holder(document: dict[str, Any], key: str) -> dict[str, Any]:
+    """The mapping that holds the last part of a dotted ``key``."""
+    here: Any = document
+    parts = key.split(".")
+    for i, part in enumerate(parts[:-1]):
+        if isinstance(here, list):
+            found = [x for x in here if isinstance(x, dict) and part in (x.get("name"), x.get("type"))]
+            if not found:
+                names = ", ".join(str(x.get("name", x.get("type"))) for x in here if isinstance(x, dict))
+                raise InvalidInputError(".".join(parts[: i + 1]), f"there is no such entry; there are {names}")
+            here = found[0]
+        elif isinstance(here, dict):
+            here = here.setdefault(part, {})
+    if not isinstance(here, dict):
+        raise InvalidInputError(key, "names no field; use apps.<name>.<field>, pools.<type>.<field> or a top-level one")
+    return here
+
+
+def _question(file: ProblemFile, folder: Path) -> Question:
+    catalogue = _catalogue(file, folder)
+    aliases = DEVICE_TYPES if file.profiles.format == "proteus-csv" else {}
+    for entry in file.apps:
+        if entry.name not in catalogue.apps:
+            known = ", ".join(catalogue.apps)
+            raise InvalidInputError("apps.name", f"{entry.name!r} is not in the profiles; there are {known}")
+    devices, pool_of = pool_devices(file.pools, catalogue, aliases)
+    demands = tuple(
+        AppDemand(
+            app=a.name,
+            qps=a.demand_qps,
+            slo=a.slo_ms / 1e3,
+            headroom=a.headroom or file.headroom,
+            min_accuracy=a.min_accuracy,
+            query_class=a.query_class,
+        )
+        for a in file.apps
+    )
+    problem = Problem(
+        demands=demands,
+        devices=tuple(devices),
+        catalogue=catalogue,
+        previous=tuple(_previous(file, devices, pool_of, catalogue)),
+        capacity=file.capacity,
+        quantile=file.quantile,
+        variants_per_device=file.variants_per_device,
+        switching_weight=file.switching_weight,
+        max_loads=file.max_loads,
+        money_weight=file.money_weight,
+        budget=file.budget,
+        strict_on_demand=file.strict_on_demand,
+        recuts=pool_recuts(file.pools, pool_of),
+    )
+    uncut = frozenset(pool_label(file.pools, p) for p, pool in enumerate(file.pools) if pool.geometry == FREE)
+    return Question(problem, file.planner, pool_of, uncut)
+
+
+def _catalogue(file: ProblemFile, folder: Path) -> Catalogue:
+    entry = file.profiles
+    beside = folder / entry.path
+    path = beside if beside.exists() else entry.path
+    if entry.format == "proteus-csv":
+        return load_proteus(path, variants=entry.variants, load=entry.load_s)
+    return load_catalogue(path, verify=False)
+
+
+def _previous(
+    file: ProblemFile, devices: list[Device], pool_of: Mapping[str, str], catalogue: Catalogue
+) -> Iterable[Placement]:
+    free: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for device in devices:
+        for part in device.slices:
+            free.setdefault((pool_of[device.name], part.profile), []).append((device.name, part.name))
+    for held in file.previous:
+        if held.variant not in catalogue.variants:
+            raise InvalidInputError("previous.variant", f"{held.variant!r} is not in the profiles")
+        units = free.get((held.pool, held.slice), [])
+        if held.count > len(units):
+            what = f"pool {held.pool!r}" if held.slice == WHOLE else f"slices {held.slice} of pool {held.pool!r}"
+            raise InvalidInputError("previous.count", f"{held.count} of {what}, which has {len(units)} left")
+        for device_name, part_name in units[: held.count]:
+            app = catalogue.variants[held.variant].app
+            yield Placement(device_name, app, (held.variant,), 0.0, 1, part_name)
+        free[held.pool, held.slice] = units[held.count :]

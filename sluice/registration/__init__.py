@@ -1,0 +1,1 @@
+"""Registration: from trained models to an app that is served."""

@@ -1,0 +1,136 @@
+"""Telling a system that runs what was registered, and waiting until it does what it was told.
+
+Rules. Topics of a new app are created before its record is on the registry topic, so that nobody reads of an app that
+cannot be asked. Who registers reads its own write: the wait ends with a plan that was made of the new record and is
+loaded somewhere, which is when the first query is answered without waiting. Where nothing runs, nothing is told: it is
+read at the next start.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from sluicegate.domain.errors import InvalidInputError, SluiceError
+from sluicegate.domain.plan import NO_EPOCH, Epoch, Plan, follows
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.catalogue.registered_apps import Registered
+from sluicegate.sluice.audit.result_log import read_results
+from sluicegate.sluice.catalogue.run_folders import connected, live_server
+from sluicegate.sluice.registration.registry_topic import publish_catalogue
+from sluicegate.sluice.settings.settings import Settings
+from sluicegate.sluice.system.partition_check import spread_over
+from sluicegate.streams.ports import Broker, Record, TopicPartition
+from sluicegate.streams.records import control
+from sluicegate.streams.topics import Topics
+
+log = logging.getLogger(__name__)
+
+WAIT = 10.0
+"""Seconds that a plan with the new variants is waited for by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """``place``: topic and offset from which on a reader has seen it. ``plan``: that serves it, None where none did.
+
+    ``why``: what went wrong, where nothing was told.
+    """
+
+    place: str | None = None
+    plan: Epoch | None = None
+    why: str = ""
+
+
+async def announce(settings: Settings, app: str, *, wait: float = WAIT) -> Announced | None:
+    """Tell what ``settings.home`` holds of ``app``; None where nothing runs."""
+    url = settings.broker
+    if url == "memory://":
+        address = await asyncio.to_thread(live_server, settings)
+        if address is None:
+            return None
+        url = f"memory+{address}"
+    broker = connected(settings, url)
+    producer = broker.producer()
+    topics = Topics(settings.prefix)
+    catalogue = (Registered(settings.home).catalogue(verify=False) or Catalogue.of((), (), ())).only({app})
+    try:
+        await producer.start()
+        if catalogue.apps:
+            promised = [name for name, known in catalogue.apps.items() if known.promise.active]
+            await broker.admin().create_topics(
+                topics.specs(
+                    [app], partitions=settings.partitions_of([app], promised), retention=settings.retention.retention()
+                )
+            )
+            if why := await spread_over(broker.admin(), topics, promised):
+                return Announced(why=f"{url}: {why}")
+        offset = await publish_catalogue(broker, producer, topics, catalogue, only=app)
+        plan = await planned(broker, topics, app, set(catalogue.variants), within=wait) if wait > 0.0 else None
+        return Announced(f"{topics.registry}@{offset}", plan)
+    except SluiceError as error:
+        return Announced(why=f"{url}: {error}")
+    finally:
+        await producer.stop()
+        await broker.close()
+
+
+async def planned(
+    broker: Broker, topics: Topics, app: str, variants: Collection[str], *, within: float
+) -> Epoch | None:
+    """The newest plan once it hosts these of ``app`` (none: ``variants`` is empty) and a device has loaded them."""
+    watch = _Watch(app, frozenset(variants), topics.plan)
+    partitions = [TopicPartition(topics.plan, 0), TopicPartition(topics.acks, 0)]
+    try:
+        async with asyncio.timeout(within):
+            # What is there already is only taken in: a plan of the past may have hosted the same.
+            async for record in read_results(broker, partitions, follow=False):
+                watch.read(record)
+            async for record in read_results(broker, partitions, follow=True):
+                if watch.read(record):
+                    break
+    except TimeoutError:
+        return None
+    return watch.plan.epoch if watch.plan is not None else None
+
+
+class _Watch:
+    """Folds plans and acknowledgements, in any order between the two topics."""
+
+    def __init__(self, app: str, variants: frozenset[str], plans: str) -> None:
+        self._app = app
+        self._variants = variants
+        self._plans = plans
+        self._staged: dict[str, tuple[Epoch, frozenset[str]]] = {}
+        self.plan: Plan | None = None
+
+    def read(self, record: Record) -> bool:
+        """Whether that is so by now."""
+        if record.value is None:
+            return False
+        try:
+            if record.topic == self._plans:
+                plan = control.decode_plan(record.value)
+                if follows(plan.epoch, self.plan.epoch if self.plan is not None else NO_EPOCH):
+                    self.plan = plan
+            else:
+                told = control.decode_acknowledged(record.value)
+                self._staged[told.device] = (told.epoch, frozenset(told.variants))
+        except InvalidInputError:
+            return False  # anybody can write there
+        return self._done()
+
+    def _done(self) -> bool:
+        if self.plan is None:
+            return False
+        hosts = [p for p in self.plan.of_app(self._app) if p.variants]
+        if not self._variants:
+            return not hosts
+        if any(v not in self._variants for p in hosts for v in p.variants):
+            return False
+        return any(self._ready(p.device, frozenset(p.variants)) for p in hosts)
+
+    def _ready(self, device: str, variants: frozenset[str]) -> bool:
+        assert self.plan is not None
+        epoch, staged = self._staged.get(device, (Epoch(0, 0), frozenset()))
+        return epoch >= self.plan.epoch and bool(staged & variants)

@@ -1,0 +1,93 @@
+"""Apps on the compacted registry topic: one record an app, with its variants and profiles, keyed by its name.
+
+Rules. An app's record is replaced whole, so that nobody reads half of one; what is no longer served is a tombstone.
+What stands there already, byte for byte, is not written again. Writing returns how far a reader must have read to see
+it. Reading takes the last record of each app up to the end as it was when reading began, and checks it as any input.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import orjson
+
+from sluicegate.domain.errors import InvalidInputError, SluiceError
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.catalogue.registered_apps import merged
+from sluicegate.profiles.formats.catalogue_json import app_to_document, profile_to_document, variant_to_document
+from sluicegate.sluice.audit.result_log import read_results
+from sluicegate.stages.following.registry_follower import part_of
+from sluicegate.streams.ports import Broker, Producer, TopicPartition, Written
+from sluicegate.streams.topics import Topics
+
+_PARTITION = 0
+
+
+def app_record(catalogue: Catalogue, app: str) -> bytes:
+    """The part of the catalogue that is about ``app``, as a document of its own."""
+    names = [v.name for v in catalogue.of_app(app)]
+    document: dict[str, Any] = {
+        "format": "sluice-catalogue/1",
+        "apps": [app_to_document(catalogue.apps[app])],
+        "variants": [variant_to_document(catalogue.variants[name]) for name in sorted(names)],
+        "profiles": [profile_to_document(p) for (v, _), p in sorted(catalogue.profiles.items()) if v in names],
+    }
+    return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
+
+
+async def publish_catalogue(
+    broker: Broker, producer: Producer, topics: Topics, catalogue: Catalogue, *, only: str | None = None
+) -> int:
+    """Make the topic say what ``catalogue`` says, of the app ``only`` where one is named.
+
+    Returns the offset from which on a reader has seen it. Raises ConfigurationError where there is no such topic.
+    """
+    there, end = await _records(broker, topics)
+    wanted = {app: app_record(catalogue, app) for app in catalogue.apps if only in (None, app)}
+    changes: dict[str, bytes | None] = {app: data for app, data in wanted.items() if there.get(app) != data}
+    changes |= {app: None for app in there if app not in wanted and only in (None, app)}
+    sent = [
+        await producer.send(topics.registry, data, key=app.encode(), partition=_PARTITION)
+        for app, data in sorted(changes.items())
+    ]
+    written: list[Written] = [await acknowledged for acknowledged in sent]
+    return max((w.offset + 1 for w in written), default=end)
+
+
+async def read_catalogue(broker: Broker, topics: Topics) -> Catalogue:
+    """What the topic says, rebuilt. Raises InvalidInputError for a record that is no catalogue of one app."""
+    there, _ = await _records(broker, topics)
+    return merged([part_of(app, data) for app, data in sorted(there.items())])
+
+
+async def check_served(broker: Broker, topics: Topics, apps: Collection[str]) -> bool:
+    """Whether the system on ``broker`` has said what it serves. Raises InvalidInputError where that is not ``apps``.
+
+    Where this user may not read it, nothing is checked.
+    """
+    try:
+        there, _ = await _records(broker, topics)
+    except SluiceError:
+        return False
+    strange = sorted(set(apps) - there.keys())
+    if there and strange:
+        raise InvalidInputError(
+            "--app",
+            f"{', '.join(strange)}: not served by this system, which serves {', '.join(sorted(there))}; ask for one of "
+            "these, or start every stage with SLUICE_APPS naming the apps you want",
+        )
+    return bool(there)
+
+
+async def _records(broker: Broker, topics: Topics) -> tuple[Mapping[str, bytes], int]:
+    found: dict[str, bytes] = {}
+    end = 0
+    async for record in read_results(broker, [TopicPartition(topics.registry, _PARTITION)], follow=False):
+        end = record.offset + 1
+        if record.key is None:
+            continue
+        app = record.key.decode(errors="replace")
+        if record.value:
+            found[app] = record.value
+        else:
+            found.pop(app, None)
+    return found, end

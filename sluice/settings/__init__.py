@@ -1,0 +1,1 @@
+"""Settings: one YAML file and the environment, validated."""

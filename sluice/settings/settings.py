@@ -1,0 +1,408 @@
+"""Settings: one YAML file, environment overrides (``SLUICE_…``, nested by ``__``), validated at start-up."""
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from typing_extensions import override
+
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.fleet.device import Device
+from sluicegate.domain.models.app import Promise, WeaklyHard
+from sluicegate.executors.devices.fake_gpus import fake_gpus
+from sluicegate.planner.geometry.mig_tables import TABLES
+from sluicegate.planner.problems.problem import SWITCHING_WEIGHT
+from sluicegate.sluice.settings.endpoint_settings import (
+    HttpSettings,
+    KafkaSection,
+    LogSettings,
+    MetricsSettings,
+    TracingSettings,
+    WebSettings,
+    refuse_secrets,
+)
+from sluicegate.sluice.settings.gpu_settings import CudaSettings, SliceSettings, readable_fake
+from sluicegate.sluice.settings.unknown_names import unknown_field, unknown_variables
+from sluicegate.sluice.system.elastic_capacity import DriverSettings, ProcurementSettings, ScalingSettings
+from sluicegate.streams.topics import DEFAULT_RETENTION, Retention
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DeviceSettings(_Section):
+    """A device that this deployment has. ``type`` names its pool and must be profiled in the catalogue.
+
+    ``threads``: of a CPU worker, as its type was profiled with (``cpu2``: 2). ``price``: money an hour. ``gpu``: which
+    GPU of its worker's machine it is, as ``sluice devices list`` numbers them.
+    """
+
+    name: str
+    type: str = "cpu"
+    memory_bytes: int = Field(default=0, ge=0)
+    price: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    spot: bool = False
+    threads: int = Field(default=1, ge=1, le=256)
+    gpu: int | None = Field(default=None, ge=0, le=1023)
+
+    def device(self) -> Device:
+        """The domain's noun."""
+        return Device(name=self.name, type=self.type, memory_bytes=self.memory_bytes, price=self.price, spot=self.spot)
+
+
+class AdmissionSettings(_Section):
+    """Limits on what comes from outside. Sizes in bytes, times in seconds.
+
+    ``policy``: "deadline" admits what can still be in time; "sustainable" also keeps arrivals within what the devices
+    sustain for ever under each app's promise, by ``mode``: "enforce" rejects the rest, "degrade" lets in as much as the
+    fastest variants of the plan sustain, "observe" only announces.
+    """
+
+    policy: Literal["deadline", "sustainable"] = "deadline"
+    mode: Literal["enforce", "degrade", "observe"] = "enforce"
+    max_body_bytes: int = Field(default=1_000_000, gt=0)
+    max_skew_s: Seconds = 5.0
+    max_latency_s: Seconds = 600.0
+    dedupe_window_s: Seconds = 600.0
+    dedupe_entries: int = Field(default=500_000, gt=0)
+
+
+class PromiseSettings(_Section):
+    """What each stream of an app is promised: at most ``max_consecutive`` misses in a row, and each (m, K).
+
+    ``weakly_hard``: pairs [m, K], at most m misses among any K consecutive strict queries.
+    """
+
+    max_consecutive: int | None = Field(default=None, ge=0, le=1_000_000)
+    weakly_hard: tuple[tuple[int, int], ...] = ()
+
+    @field_validator("weakly_hard")
+    @classmethod
+    def _sound(cls, pairs: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+        for m, k in pairs:
+            if not 0 <= m < k <= 100_000:
+                raise ValueError(f"[{m}, {k}] is not 0 <= m < K <= 100000")
+        return pairs
+
+    def promise(self) -> Promise:
+        """The domain's noun."""
+        return Promise(
+            max_consecutive=self.max_consecutive, weakly_hard=tuple(WeaklyHard(m, k) for m, k in self.weakly_hard)
+        )
+
+
+class WorkerSettings(_Section):
+    """``batching``: a policy by name, with its options. ``executor``: what runs the variants.
+
+    ``turns``: on a slice that hosts several apps the executor goes to the most urgent query, or round in a duty cycle
+    with batches sized so that one cycle and one batch fit every SLO.
+
+    ``guard_s``: seconds that policies which wait keep back for hops and late timers, unless the options say otherwise.
+    ``run_timeout_factor``, ``run_timeout_floor_s``: a batch that takes longer than so many times its profiled 95th
+    percentile, and longer than the floor, hangs: its process is killed and started again.
+    ``cuda``, ``slices``: of devices that are GPUs.
+    """
+
+    batching: str = "adaptive"
+    batching_options: dict[str, Any] = Field(default_factory=dict)
+    turns: Literal["urgency", "duty-cycle"] = "urgency"
+    guard_s: float = Field(default=0.005, ge=0, allow_inf_nan=False)
+    executor: Literal["onnx", "emulated"] = "onnx"
+    heartbeat_s: Seconds = 0.5
+    max_in_flight: int = Field(default=4000, gt=0)
+    run_timeout_factor: float = Field(default=10.0, ge=1, le=1000)
+    run_timeout_floor_s: Seconds = 2.0
+    cuda: CudaSettings = CudaSettings()
+    slices: SliceSettings = SliceSettings()
+
+
+class PlannerSettings(_Section):
+    """``name``: a planner by name. Periods in seconds.
+
+    ``lease_s``: silence of the leader after which another planner takes over, the same for all planners of a system.
+    ``headroom``: factor on demand, the same for all apps (by default each app's own, from its variance).
+    ``variants_per_device``: hosted at most on one device, where several pay (None: one; where there are more apps than
+    devices, as many as it takes to host every app, by ``allocation`` on GPUs that stay as they are cut).
+    ``switching_weight``: of the price of a load (0: loads are free); ``max_loads``: slices loaded
+    anew a plan. ``money_weight``: accuracy that a unit of price an hour is worth; ``budget_per_hour``: of all
+    devices in use; ``strict_on_demand``: part (0..1) of what is served of strict demand that is kept off spot
+    devices. ``demand``: "plain" takes admission's counts as they come, "faust" the windows that stages ``demand``
+    make of them (kafka:// only); up to ``demand_partitions`` of these share the work. ``geometry``: "joint" cuts
+    GPUs otherwise as demand moves, where their workers can do that, once it has moved for ``geometry_patience_s``;
+    "protean" by PROTEAN's rule, between two geometries. Each GPU not again for ``geometry_rest_s``.
+
+    ``scaling``: model-less, once a second, in the place of a planner by name: "greedy" replicates, upgrades and
+    downgrades instances by their cost, "ilp" solves for the least cost; variants that queries ask for are loaded on
+    demand, what interferes is mitigated. ``spare``: devices whose workers it starts when they are needed.
+    """
+
+    name: str = "allocation"
+    period_s: Seconds = 10.0
+    device_timeout_s: Seconds = 2.0
+    lease_s: float = Field(default=3.0, ge=0.5, le=300, allow_inf_nan=False)
+    quantile: Literal["median", "p95"] = "p95"
+    headroom: float | None = Field(default=None, ge=1.0, allow_inf_nan=False)
+    variants_per_device: int | None = Field(default=None, ge=1, le=8)
+    switching_weight: float = Field(default=SWITCHING_WEIGHT, ge=0, allow_inf_nan=False)
+    max_loads: int | None = Field(default=None, ge=0)
+    money_weight: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    budget_per_hour: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    strict_on_demand: float = Field(default=0.0, ge=0, le=1, allow_inf_nan=False)
+    demand: Literal["plain", "faust"] = "plain"
+    demand_partitions: int = Field(default=1, ge=1, le=64)
+    geometry: Literal["off", "joint", "protean"] = "off"
+    geometry_patience_s: Seconds = 5.0
+    geometry_rest_s: Seconds = 60.0
+    scaling: Literal["off", "greedy", "ilp"] = "off"
+    spare: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _one_planner(self) -> "PlannerSettings":
+        if self.scaling != "off" and (self.name != "allocation" or self.geometry != "off"):
+            raise ValueError("scaling takes the place of the planner: leave name and geometry as they are")
+        if self.spare and self.scaling == "off":
+            raise ValueError("spare: set scaling to greedy or ilp, which starts their workers")
+        return self
+
+
+class FaustSettings(_Section):
+    """Stages ``demand``. ``port``: of their web views, always on loopback."""
+
+    port: int = Field(default=6066, ge=1, le=65535)
+
+
+class TableSettings(_Section):
+    """How selection tables are made, where ``worker.batching`` is ``table``.
+
+    ``hop_s``: seconds from a query's arrival to its place in a worker's queue; ``margin``: factor on profiled
+    latencies, for executions that vary; ``arrival_shape``: of the Gamma gaps between arrivals that tables expect, 1 is
+    Poisson, below 1 bursty; ``batching``: "maximal" runs all that wait, "variable" the best number of them; ``late``:
+    what cannot be in time is served all the same, or dropped; ``phases``: groups of turns that tables tell apart, 1 for
+    none; ``turns_s``: how often routers then tell workers the turns they have given; ``max_violation``: promised at
+    most by a table that is published; ``watch_s``: over which promises are compared with what came of them.
+    """
+
+    hop_s: float = Field(default=0.005, ge=0, allow_inf_nan=False)
+    margin: float = Field(default=1.03, ge=1, le=10)
+    criterion: Literal["query", "decision"] = "query"
+    violation_price: float = Field(default=0.5, ge=0, allow_inf_nan=False)
+    grid: int = Field(default=100, ge=1, le=1000)
+    arrival_shape: float = Field(default=1.0, ge=0.01, le=100, allow_inf_nan=False)
+    batching: Literal["maximal", "variable"] = "maximal"
+    late: Literal["serve", "drop"] = "serve"
+    phases: int = Field(default=1, ge=1, le=16)
+    turns_s: float = Field(default=0.005, ge=0, le=1, allow_inf_nan=False)
+    watch_s: Seconds = 10.0
+    spacing: float = Field(default=0.01, ge=1e-4, le=1)
+    max_violation: float = Field(default=0.05, gt=0, le=1)
+
+    @model_validator(mode="after")
+    def _told_apart(self) -> "TableSettings":
+        if self.phases > 1 and (self.batching == "variable" or self.late == "drop"):
+            raise ValueError("phases: are told apart only with batching maximal and late serve")
+        return self
+
+
+Kept = Annotated[float | None, Field(ge=60, allow_inf_nan=False)]
+
+
+class RetentionSettings(_Section):
+    """Seconds that records are kept, by class of topic, where topics are created; null: for ever.
+
+    What is deleted before it was read has no outcome: leave room for the longest time that a stage may be away.
+    """
+
+    queries_s: Kept = DEFAULT_RETENTION.queries
+    admitted_s: Kept = DEFAULT_RETENTION.admitted
+    work_s: Kept = DEFAULT_RETENTION.work
+    results_s: Kept = DEFAULT_RETENTION.results
+    dead_letters_s: Kept = DEFAULT_RETENTION.dead_letters
+    metrics_s: Kept = DEFAULT_RETENTION.metrics
+
+    def retention(self) -> Retention:
+        """As topics are told."""
+        return Retention(**{name.removesuffix("_s"): value for name, value in self})
+
+
+class Settings(BaseSettings):
+    """Everything that can be set. Environment beats file, file beats defaults.
+
+    ``delivery``: "at_least_once" may answer twice what was in flight when a process died; "exactly_once" never does, by
+    transactions (kafka:// only), at some tens of milliseconds a hop. All processes of a system must agree. ``member``:
+    a name that no other process of the same stages has; started again under it within the session timeout, a process
+    reads on at once what it read before (static membership), also after a kill.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="SLUICE_", env_nested_delimiter="__", extra="forbid", frozen=True)
+
+    broker: str = "memory://"
+    prefix: str = "sluice"
+    home: Path = Field(default_factory=lambda: Path.home() / ".sluicegate")
+    catalogue: Path | None = None
+    apps: tuple[str, ...] = ()
+    devices: tuple[DeviceSettings, ...] = ()
+    fake_gpu: str | None = None
+    partitions: int = Field(default=2, ge=1, le=1024)
+    delivery: Literal["at_least_once", "exactly_once"] = "at_least_once"
+    member: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]{1,200}$")
+    slo_s: dict[str, Seconds] = Field(default_factory=dict)
+    slo_classes_s: dict[str, tuple[Seconds, ...]] = Field(default_factory=dict)
+    promises: dict[str, PromiseSettings] = Field(default_factory=dict)
+    admission: AdmissionSettings = AdmissionSettings()
+    routing: str = "weighted"
+    worker: WorkerSettings = WorkerSettings()
+    planner: PlannerSettings = PlannerSettings()
+    faust: FaustSettings = FaustSettings()
+    tables: TableSettings = TableSettings()
+    drivers: DriverSettings = DriverSettings()
+    scaling: ScalingSettings | None = None
+    procurement: ProcurementSettings | None = None
+    http: HttpSettings = HttpSettings()
+    web: WebSettings = WebSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    kafka: KafkaSection = KafkaSection()
+    retention: RetentionSettings = RetentionSettings()
+    tracing: TracingSettings = TracingSettings()
+    log: LogSettings = LogSettings()
+    runs: Path | None = None
+    record: bool = False
+
+    @field_validator("broker")
+    @classmethod
+    def _known_scheme(cls, value: str) -> str:
+        if not value.startswith(("memory://", "kafka://", "memory+http://", "file://")):
+            raise ValueError("must start with memory://, kafka://, memory+http:// or file://")
+        return value
+
+    @field_validator("fake_gpu")
+    @classmethod
+    def _known_gpu(cls, value: str | None) -> str | None:
+        return readable_fake(value)
+
+    @classmethod
+    @override
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Environment first: what is passed in comes from the file (or from a command's options, see ``load``)."""
+        del settings_cls, dotenv_settings, file_secret_settings
+        return env_settings, init_settings
+
+    @property
+    def kept_runs(self) -> Path:
+        """Where topics of finished runs are kept: ``runs``, or beside what else is kept in ``home``."""
+        return self.runs if self.runs is not None else self.home / "runs"
+
+    def partitions_of(self, apps: Sequence[str], promised: Collection[str] = ()) -> dict[str, int]:
+        """Partitions of each app's topics: one where something is promised, for its stream's order.
+
+        ``promised``: apps that bring a promise of their own; what the settings say of an app counts before that.
+        """
+        said = {name: promise.promise().active for name, promise in self.promises.items()}
+        return {name: 1 if said.get(name, name in promised) else self.partitions for name in apps}
+
+    def all_devices(self) -> tuple[Device, ...]:
+        """Devices as set, or the fake GPUs; by default one CPU device a core, two at least."""
+        if self.fake_gpu is not None:
+            if self.devices:
+                raise ConfigurationError("fake_gpu: its GPUs are the devices; leave out devices in the settings")
+            kind, count = fake_gpus(self.fake_gpu)
+            memory = TABLES[kind].largest_bytes
+            return tuple(Device(name=f"gpu{i}", type=kind, memory_bytes=memory) for i in range(count))
+        if self.devices:
+            return tuple(d.device() for d in self.devices)
+        count = max(2, len(os.sched_getaffinity(0)))
+        return tuple(Device(name=f"cpu{i}", type="cpu") for i in range(count))
+
+
+class _Alone(Settings):
+    """The same, of what is passed in and nothing else."""
+
+    @classmethod
+    @override
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Not the environment."""
+        del settings_cls, env_settings, dotenv_settings, file_secret_settings
+        return (init_settings,)
+
+
+def settings_of(what: str, values: Mapping[str, Any]) -> Settings:
+    """Settings of these values alone, whatever the environment says. Raises ConfigurationError as ``load`` does."""
+    try:
+        return _Alone(**values)
+    except ValidationError as error:
+        raise ConfigurationError(describe(error, what)) from error
+
+
+def load(file: Path | None = None, **overrides: Any) -> Settings:
+    """Read settings from ``file`` (YAML), then the environment, then ``overrides`` (a command's options; None: unset).
+
+    Raises ConfigurationError: one line naming each wrong field, or variable of the environment that sets nothing.
+    """
+    if wrong := unknown_variables(os.environ, Settings):
+        raise ConfigurationError(f"environment: {'; '.join(wrong)}")
+    values: dict[str, Any] = {}
+    if file is not None:
+        values = _read(file)
+        refuse_secrets(values, f"settings {file}")
+    try:
+        settings = Settings(**values)
+        changed = {name: value for name, value in overrides.items() if value is not None}
+        return settings.model_copy(update=_validated(changed)) if changed else settings
+    except ValidationError as error:
+        raise ConfigurationError(describe(error, str(file or "settings"))) from error
+
+
+def describe(error: ValidationError, what: str, model: type[BaseModel] = Settings) -> str:
+    """One line: every wrong field of ``model`` with what is wrong with it."""
+    faults = (
+        f"{'.'.join(str(part) for part in fault['loc']) or 'value'}: {_wrong(fault, model)}"
+        for fault in error.errors(include_url=False, include_input=False)
+    )
+    return f"{what}: {'; '.join(faults)}"
+
+
+def _wrong(fault: "ErrorDetails", model: type[BaseModel]) -> str:
+    return unknown_field(model, fault["loc"]) if fault["type"] == "extra_forbidden" else fault["msg"]
+
+
+def _validated(changed: dict[str, Any]) -> dict[str, Any]:
+    whole = Settings.model_validate(changed)
+    return {name: getattr(whole, name) for name in changed}
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"settings {file}: {error.strerror}; give a readable YAML file") from error
+    try:
+        values = yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        line = str(error).replace("\n", " ")
+        raise ConfigurationError(f"settings {file}: not YAML ({line})") from error
+    if not isinstance(values, dict):
+        raise ConfigurationError(f"settings {file}: must be a mapping of settings, is a {type(values).__name__}")
+    return values

@@ -1,0 +1,133 @@
+"""GPUs of a deployment: which there are, how they are reached, what is profiled on them, what runs on their slices.
+
+Fake ones (``fake_gpu: a100x8``) take the place of the settings' devices: an NVML in memory that enforces the placement
+rules, executors that take as long as the profiles of their slices say. Where nothing is profiled on their type, the
+whole GPU is as fast as one CPU core.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.executor import Executor
+from sluicegate.domain.fleet.device import Device, Slice, profile_type
+from sluicegate.planner.geometry.mig_tables import TABLES, Geometry, parse_geometry
+from sluicegate.policies.batching.registry import takes
+from sluicegate.policies.placement.slice_queue import SliceSharing
+from sluicegate.policies.placement.strategies import STRATEGIES
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.catalogue.slice_profiles import with_slices
+from sluicegate.sluice.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from sluicegate.executors.devices.gpu import Gpu
+    from sluicegate.executors.devices.gpu_library import DeviceLibrary
+    from sluicegate.executors.onnx.runtime_options import Runtime
+
+_LIKE = "cpu"
+"""What fake GPUs of a type without profiles are as fast as."""
+_MB = 1 << 20
+
+
+class Gpus:
+    """Of one process. GPUs are looked at when a worker asks for its own, not before."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._slices = settings.worker.slices
+        devices = settings.all_devices()
+        if settings.fake_gpu is not None:
+            self._index = {device.name: i for i, device in enumerate(devices)}
+        else:
+            self._index = {d.name: d.gpu for d in settings.devices if d.gpu is not None}
+        self._types = sorted({d.type for d in devices if d.name in self._index} & set(TABLES))
+
+    @property
+    def emulated(self) -> bool:
+        """Whether executors only take their time."""
+        return self._settings.fake_gpu is not None or self._settings.worker.executor == "emulated"
+
+    def profiled(self, catalogue: Catalogue) -> Catalogue:
+        """``catalogue`` with profiles on all slices that the GPUs can have."""
+        like = _LIKE if self._settings.fake_gpu is not None else None
+        for kind in self._types:
+            compute = {p.name: p.compute for p in TABLES[kind].profiles.values()}
+            catalogue = with_slices(catalogue, kind, compute, like=like, rdf=self._slices.rdf)
+        return catalogue
+
+    def gpu(self, device: Device) -> "Gpu | None":
+        """What ``device`` is on this machine; None for one that is no GPU. Raises ConfigurationError."""
+        index = self._index.get(device.name)
+        if index is None:
+            return None
+        from sluicegate.executors.devices.gpu import Gpu, MpsOptions
+
+        cuda = self._settings.worker.cuda
+        mps = MpsOptions(folder=cuda.mps_folder, threads=cuda.mps_threads) if cuda.mps and not self.emulated else None
+        return Gpu(self._library, index, name=device.name, kind=device.type, mps=mps)
+
+    @cached_property
+    def _library(self) -> "DeviceLibrary":
+        from sluicegate.executors.devices.fake_gpus import fake_library
+        from sluicegate.executors.devices.gpu_library import DeviceError
+        from sluicegate.executors.devices.mig_manager import explained
+        from sluicegate.executors.devices.nvml import PynvmlLibrary
+
+        if self._settings.fake_gpu is not None:
+            return fake_library(self._settings.fake_gpu, step_s=self._slices.fake_step_s)
+        try:
+            return PynvmlLibrary()
+        except DeviceError as error:
+            raise explained(error) from error
+
+    def first_cut(self, device: Device) -> Geometry:
+        """What ``device`` is cut into where it has no instance. Raises ConfigurationError."""
+        table = TABLES.get(device.type)
+        if table is None:
+            return ()
+        asked = self._slices.geometry
+        if asked is None:
+            return (max(table.profiles.values(), key=lambda p: p.compute).name,)
+        geometry = parse_geometry(asked)
+        if not table.valid(geometry):
+            raise ConfigurationError(
+                f"worker.slices.geometry: {asked!r} cannot be placed on {device.type}; see `sluice devices list`"
+            )
+        return table.ordered(geometry)
+
+    def executor(
+        self, gpu: "Gpu", device: Device, part: Slice, catalogue: Catalogue, folders: Sequence[Path]
+    ) -> Executor:
+        """What runs variants on a slice, in a process of its own that sees nothing else."""
+        from sluicegate.executors.emulated import EmulatedExecutor
+        from sluicegate.executors.onnx.executor import OnnxExecutor
+
+        if self.emulated:
+            kind = profile_type(device.type, part.profile)
+            return EmulatedExecutor(catalogue, kind, memory_bytes=part.memory_bytes)
+        return OnnxExecutor(folders, catalogue.apps, self.runtime(gpu, part))
+
+    def runtime(self, gpu: "Gpu", part: Slice) -> "Runtime":
+        """ONNX Runtime on CUDA, as the settings say, for one slice."""
+        from sluicegate.executors.onnx.runtime_options import Runtime
+
+        cuda = self._settings.worker.cuda
+        limit = part.memory_bytes if cuda.memory_limit_mb is None else cuda.memory_limit_mb * _MB
+        return Runtime(
+            provider="cuda",
+            visible=gpu.visible(part.name),
+            memory_limit_bytes=limit,
+            convolution_search=cuda.convolution_search,
+            warm_every_size=cuda.warm_every_batch,
+            cpu_fallback=cuda.cpu_fallback,
+        )
+
+    def sharing(self, device: Device) -> SliceSharing | None:
+        """The queue before the slices of ``device``; None where queries keep the slice that the plan gave them."""
+        choice = self._slices.choice
+        tables = takes(self._settings.worker.batching, "tables")  # which count on strict turns
+        if choice == "plan" or tables or len(device.slices) < 2:
+            return None
+        return SliceSharing(device.slices, STRATEGIES[choice])

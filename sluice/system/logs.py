@@ -1,0 +1,63 @@
+"""Logging of the command line: for people in the terminal's colours, or for machines as one JSON object a line.
+
+Rules.
+- A JSON line has ``time`` (RFC 3339, UTC), ``level``, ``logger``, ``message``, and ``error`` with the traceback where
+  there is one; lines about queries have ``query_ids``, lines about a record ``record`` (topic/partition/offset).
+- What the Kafka client retries by itself, and mends, while topics and groups are made is not shown, unless asked for.
+- No setting is ever logged whole: secrets stay where they are.
+"""
+
+import logging
+import sys
+from datetime import UTC, datetime
+
+import orjson
+from rich.logging import RichHandler
+from typing_extensions import override
+
+from sluicegate.sluice.console import err
+
+_PASSING = ("GroupCoordinatorNotAvailable", "NotLeaderForPartition", "Marking the coordinator dead", "Heartbeat failed")
+_ABOUT = ("query_ids", "record")
+
+
+class _Passing(logging.Filter):
+    """Hides what the Kafka client retries by itself, and mends, while a group or topic is new."""
+
+    @override
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to show it."""
+        return not any(word in record.getMessage() for word in _PASSING)
+
+
+class JsonFormatter(logging.Formatter):
+    """One object a line; newlines in messages are escaped, so that nobody can forge a line."""
+
+    @override
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its end."""
+        told = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        told |= {name: getattr(record, name) for name in _ABOUT if hasattr(record, name)}
+        if record.exc_info:
+            told["error"] = self.formatException(record.exc_info)
+        return orjson.dumps(told, default=str).decode()
+
+
+def show_logs(*, verbose: bool = False, level: str = "warning", as_json: bool = False) -> None:
+    """Log to standard error from ``level`` on, or everything worth knowing. A later call replaces an earlier one."""
+    handler: logging.Handler
+    if as_json:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler = RichHandler(console=err, show_path=False)
+        handler.setFormatter(logging.Formatter("%(message)s"))
+    if not verbose:
+        handler.addFilter(_Passing())
+    chosen = min(logging.INFO, logging.getLevelNamesMapping()[level.upper()]) if verbose else level.upper()
+    logging.basicConfig(level=chosen, handlers=[handler], force=True)

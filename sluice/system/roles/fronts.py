@@ -1,0 +1,71 @@
+"""The roles that people and programs look at: ``sink``, ``http``, ``web``, and every process's metrics."""
+
+from typing import TYPE_CHECKING
+
+from sluicegate.stages.sink import OutcomeStore, SinkStage
+from sluicegate.streams.memory.broker import MemoryBroker
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sluicegate.sluice.system.system import System
+    from sluicegate.stages.fronts.http_front import HttpStage
+    from sluicegate.stages.fronts.live_page import WebStage
+    from sluicegate.stages.telemetry.metrics_http import MetricsStage
+
+
+def sink_stage(system: "System", apps: "Sequence[str]") -> SinkStage:
+    """The stage ``sink``: outcomes of ``apps`` into the run's folder."""
+    return SinkStage(
+        apps,
+        broker=system.broker,
+        producer=system.producer,
+        topics=system.topics,
+        store=OutcomeStore(system.run_folder),
+        clock=system.clock,
+        member=system.settings.member,
+        telemetry=system.telemetry,
+    )
+
+
+def http_stage(system: "System", apps: "Sequence[str]") -> "HttpStage":
+    """The front of Open Inference Protocol."""
+    from sluicegate.stages.fronts.http_front import HttpStage
+    from sluicegate.streams.remote.server import routes
+
+    return HttpStage(
+        {name: system.apps[name] for name in apps},
+        broker=system.broker,
+        producer=system.producer,
+        topics=system.topics,
+        clock=system.clock,
+        access=system.settings.http.access("http"),
+        registry=system.registry.catch_up if system.registry is not None else None,
+        versions={name: [v.name for v in system.catalogue.of_app(name)] for name in apps},
+        routes=routes(system.broker) if isinstance(system.broker, MemoryBroker) else (),
+        max_body_bytes=system.settings.admission.max_body_bytes,
+        telemetry=system.telemetry,
+    )
+
+
+def web_stage(system: "System", apps: "Sequence[str]") -> "WebStage":
+    """The live page."""
+    from sluicegate.stages.fronts.live_page import WebStage
+
+    return WebStage(
+        {name: system.apps[name] for name in apps},
+        {name: variant.accuracy for name, variant in system.catalogue.variants.items()},
+        broker=system.broker,
+        topics=system.topics,
+        clock=system.clock,
+        access=system.settings.web.access("web"),
+        telemetry=system.telemetry,
+    )
+
+
+def metrics_stage(system: "System", roles: str) -> "MetricsStage":
+    """``/metrics`` and ``/healthz`` of a process that runs ``roles``."""
+    from sluicegate.stages.telemetry.metrics_http import MetricsStage
+
+    access = system.settings.metrics.access("metrics")
+    return MetricsStage(system.telemetry.meters, access=access, clock=system.clock, roles=roles)

@@ -1,0 +1,122 @@
+"""The roles ``planner`` and ``demand``: plans, the tables made for them, and the windows of demand they rest on."""
+
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.policies.batching.registry import takes
+from sluicegate.stages.runtime.supervisor import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sluicegate.planner.policy_tables.table_requests import TableRules
+    from sluicegate.sluice.system.system import System
+
+_UNHURRIED = 20.0
+
+
+def planner_stages(system: "System", apps: "Sequence[str]") -> list[Stage]:
+    """The stage ``planner``, and ``scaling`` beside it where planners scale."""
+    from sluicegate.planner.control.controller_settings import ControllerSettings
+    from sluicegate.planner.control.core import CoreSettings, PlannerCore
+    from sluicegate.planner.geometry.joint_planner import JointGeometry
+    from sluicegate.planner.geometry.recut_tracker import ChangeSettings
+    from sluicegate.planner.model_less.scaling_planners import TICK, ScalingPlanner
+    from sluicegate.planner.registry import planner
+    from sluicegate.sluice.system.model_less_scaling import scaling
+    from sluicegate.stages.planner.stage import PlannerStage
+
+    settings = system.settings.planner
+    windows = settings.demand == "faust"
+    if windows:
+        _kafka_for(system, "planner.demand: faust")
+    scales = settings.scaling != "off"
+    shares = settings.name.startswith("allocation") and settings.geometry == "off" and not scales
+    chosen = ScalingPlanner(exact=settings.scaling == "ilp") if scales else planner(settings.name)
+    rules = system.rules or ControllerSettings(
+        plan_period=min(settings.period_s, TICK) if scales else settings.period_s,
+        device_timeout=settings.device_timeout_s,
+        quantile=settings.quantile,
+        headroom=settings.headroom,
+        variants_per_device=settings.variants_per_device or (None if shares else 1),
+        switching_weight=settings.switching_weight,
+        max_loads=settings.max_loads,
+        money_weight=settings.money_weight,
+        budget=settings.budget_per_hour,
+        strict_on_demand=settings.strict_on_demand,
+        geometry=settings.geometry,
+        changes=ChangeSettings(patience=settings.geometry_patience_s, rest=settings.geometry_rest_s),
+    )
+    tables = _tables(system) if takes(system.settings.worker.batching, "tables") else None
+    core = PlannerCore(
+        system.catalogue,
+        holder=uuid4().hex[:12],
+        settings=CoreSettings(
+            rules=rules,
+            lease=settings.lease_s,
+            # No solver can be late there, and a stand-in would load variants only to forget them.
+            patience=_UNHURRIED if scales or settings.name == "co-resident" else 1.0,
+            tables=tables,
+        ),
+        devices=system.devices,
+    )
+    stage = PlannerStage(
+        system.connections,
+        core,
+        system.recording(core.handle, "planner"),
+        planner=JointGeometry(chosen) if settings.geometry == "joint" else chosen,
+        apps=apps,
+        exactly_once=system.settings.delivery == "exactly_once",
+        library=tables.library if tables is not None else None,
+        demand_windows=windows,
+    )
+    return [stage, scaling(system, stage, chosen)] if isinstance(chosen, ScalingPlanner) else [stage]
+
+
+def demand_stage(system: "System") -> Stage:
+    """The stage ``demand``, on Faust. Raises ConfigurationError on a broker that is not Apache Kafka."""
+    from sluicegate.stages.planner.faust_demand import DemandStage
+
+    return DemandStage(
+        broker=system.broker,
+        servers=_kafka_for(system, "stage demand"),
+        kafka=system.settings.kafka.settings(),
+        topics=system.topics,
+        clock=system.clock,
+        port=system.settings.faust.port,
+    )
+
+
+def _kafka_for(system: "System", what: str) -> str:
+    """Servers of Apache Kafka. Raises ConfigurationError on any other broker."""
+    url = system.broker.url
+    if not url.startswith("kafka://"):
+        raise ConfigurationError(
+            f"{what}: windows of demand are made by Faust, which needs Apache Kafka, not {url}; give "
+            "--broker kafka://host:port, or leave planner.demand at plain, which counts the same on any broker"
+        )
+    return url.removeprefix("kafka://")
+
+
+def _tables(system: "System") -> "TableRules":
+    """How selection tables are made for every plan."""
+    from sluicegate.planner.policy_tables.table_library import LibraryRules
+    from sluicegate.planner.policy_tables.table_requests import TableRules
+
+    settings = system.settings.tables
+    options = system.settings.worker.batching_options
+    return TableRules(
+        hop_s=settings.hop_s,
+        guard_s=float(options.get("guard_s", system.settings.worker.guard_s)),
+        margin=float(options.get("margin", settings.margin)),
+        criterion=settings.criterion,
+        violation_price=settings.violation_price,
+        grid=settings.grid,
+        arrival_shape=settings.arrival_shape,
+        batching=settings.batching,
+        late=settings.late,
+        phases=settings.phases,
+        watch_s=settings.watch_s,
+        library=LibraryRules(spacing=settings.spacing, max_violation=settings.max_violation),
+    )

@@ -1,0 +1,277 @@
+"""The composition root: settings in, stages out. What the stages of a process share; ``sluicegate.sluice.system.roles``
+makes them of it.
+
+Each role imports what it needs when it is built: a stage in a process of its own starts without solvers or servers.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain, count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.events import HostedOn
+from sluicegate.domain.executor import Executor
+from sluicegate.domain.fleet.device import Device, Slice
+from sluicegate.domain.models.app import App
+from sluicegate.domain.plan import Plan
+from sluicegate.policies.admission.known_goals import GoalAdmission
+from sluicegate.policies.batching.registry import keeps_promises, takes
+from sluicegate.policies.placement.hosted_variants import hosted_on
+from sluicegate.policies.routing.weighted import WeightedRouting
+from sluicegate.policies.selection.deployment import goal_variants
+from sluicegate.profiles.catalogue.catalogue import Catalogue, KnownCatalogue
+from sluicegate.profiles.catalogue.registered_apps import Registered
+from sluicegate.sluice.settings.settings import Settings
+from sluicegate.sluice.system.deployed_gpus import Gpus
+from sluicegate.sluice.system.elastic_capacity import driven, procurement, scaler
+from sluicegate.sluice.system.live_registry import LiveRegistry
+from sluicegate.sluice.system.partition_check import spread_over
+from sluicegate.sluice.system.roles.admission import admission_stage
+from sluicegate.sluice.system.roles.fronts import http_stage, metrics_stage, sink_stage, web_stage
+from sluicegate.sluice.system.roles.planner import demand_stage, planner_stages
+from sluicegate.sluice.system.roles.router import router_stage
+from sluicegate.sluice.system.roles.worker import executor_of, worker_stage
+from sluicegate.stages.connections import Connections
+from sluicegate.stages.following.registry_follower import RegistryStage
+from sluicegate.stages.router import RouterStage
+from sluicegate.stages.runtime.decision_log import Action, DecisionLog, Event, Handle, Recorded, recording
+from sluicegate.stages.runtime.exactly_once import ExactlyOnce
+from sluicegate.stages.runtime.supervisor import Stage
+from sluicegate.stages.runtime.system_clock import SystemClock
+from sluicegate.stages.telemetry.process_notices import Notices
+from sluicegate.stages.telemetry.telemetry import Telemetry
+from sluicegate.stages.worker.stage import WorkerStage
+from sluicegate.streams.ports import Broker, Producer
+from sluicegate.streams.topics import Topics
+
+if TYPE_CHECKING:
+    from sluicegate.planner.control.controller_settings import ControllerSettings
+
+ROLES = ("admission", "router", "worker", "demand", "planner", "scaler", "procurement", "sink", "http", "web")
+"""Process roles, upstream first. Those that the settings do not ask for are not part of "all"."""
+
+
+@final
+@dataclass
+class System:
+    """What the stages of one process share. ``models``: the catalogue's folder.
+
+    ``hardware``: the devices, and ``rules``: of the planner's decisions, in place of what the settings say of them.
+    ``make_executor`` may be set before stages are made. Nothing derives from it: a method that was overridden once and
+    is called no more would pass unseen.
+    """
+
+    settings: Settings
+    catalogue: Catalogue
+    models: Path
+    broker: Broker
+    producer: Producer
+    run_folder: Path
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    hardware: tuple[Device, ...] | None = None
+    rules: "ControllerSettings | None" = None
+
+    def __post_init__(self) -> None:
+        self.topics = Topics(self.settings.prefix)
+        self.clock = SystemClock()
+        self.notices = Notices(self.producer, self.topics, self.clock)
+        self.devices = self.settings.all_devices() if self.hardware is None else self.hardware
+        self.gpus = Gpus(self.settings)
+        self._driven = frozenset(driven(self.settings.scaling, self.settings.procurement, self.devices))
+        if both := sorted(self._driven & set(self.settings.planner.spare)):
+            raise ConfigurationError(f"planner.spare: {both[0]!r} is driven by scaling or procurement already")
+        self._driven |= set(self.settings.planner.spare)
+        named = {*self.settings.apps, *self.settings.slo_s, *self.settings.slo_classes_s, *self.settings.promises}
+        unknown = named - set(self.catalogue.apps)
+        if unknown:
+            known = ", ".join(sorted(self.catalogue.apps))
+            raise ConfigurationError(f"apps: {', '.join(sorted(unknown))} not in the catalogue; it has {known}")
+        if self.settings.slo_classes_s and self.settings.planner.name != "co-resident":
+            raise ConfigurationError("slo_classes_s: only planner.name co-resident gives classes workers of their own")
+        every = {name: self.as_set(app) for name, app in self.catalogue.apps.items()}
+        self.catalogue = replace(self.catalogue, apps=every)
+        self.apps = {name: app for name, app in every.items() if not self.settings.apps or name in self.settings.apps}
+        if len(self.apps) < len(every):  # what is not served here must not be planned for
+            self.catalogue = self.catalogue.only(self.apps)
+        self.catalogue = self.gpus.profiled(self.catalogue)
+        self.promised = {name: app for name, app in self.apps.items() if app.promise.active}
+        self.bound = {*self.promised, *self.settings.slo_classes_s}
+        if self.promised:
+            self.check_keeps(self.promised)
+        self.known = KnownCatalogue(self.catalogue)
+        self.goal_variants = goal_variants(self.catalogue, self.devices)
+        self._goals: list[GoalAdmission] = []
+        self.registry: RegistryStage | None = None
+        self.exactly_once: Callable[[str], ExactlyOnce] | None = None
+        if self.settings.delivery == "exactly_once":
+            self.broker.transactions("check")  # a broker without transactions is an error now
+            self.exactly_once = partial(ExactlyOnce, self.broker.transactions)
+        self._logs: list[DecisionLog] = []
+        self.make_executor: Callable[[Device, Slice], Executor] = partial(executor_of, self)
+
+    @property
+    def connections(self) -> Connections:
+        """What its stages are handed."""
+        return Connections(
+            broker=self.broker, producer=self.producer, topics=self.topics, clock=self.clock, telemetry=self.telemetry
+        )
+
+    async def create_topics(self, apps: Mapping[str, App] | None = None) -> None:
+        """Create what does not exist, of all that is served where ``apps`` are not named."""
+        apps = self.apps if apps is None else apps
+        partitions = self.settings.partitions_of(list(apps), {n for n, app in apps.items() if app.promise.active})
+        shared = self.settings.planner.demand_partitions
+        devices = [d.name for d in self.devices]
+        kept = self.settings.retention.retention()
+        specs = self.topics.specs(list(apps), devices, partitions=partitions, demand_partitions=shared, retention=kept)
+        admin = self.broker.admin()
+        await admin.create_topics(specs)
+        await admin.limits(spec.name for spec in specs)
+        if why := await spread_over(admin, self.topics, [n for n, app in apps.items() if app.promise.active]):
+            raise ConfigurationError(why)
+
+    def check_keeps(self, promised: Collection[str]) -> None:
+        """Raises ConfigurationError where the batching rule keeps no promises."""
+        rule = self.settings.worker.batching
+        if not keeps_promises(rule):
+            raise ConfigurationError(
+                f"worker.batching: {rule!r} keeps no promises, and {', '.join(promised)} was promised something; "
+                "choose adaptive, greedy or balanced"
+            )
+
+    def serve(self, catalogue: Catalogue) -> None:
+        """Serve these apps, and no others, from now on. What was served before stays known to who still runs it."""
+        catalogue = self.catalogue = self.gpus.profiled(catalogue)
+        self.apps = dict(catalogue.apps)
+        self.known.add(catalogue)
+        for name, app in self.apps.items():
+            if app.promise.active:
+                self.promised[name] = app
+                self.bound.add(name)
+            elif self.promised.pop(name, None) is not None:
+                self.bound.discard(name)
+        self.goal_variants.clear()
+        self.goal_variants.update(goal_variants(catalogue, self.devices))
+        for policy in self._goals:
+            policy.registered(self.goal_variants)
+
+    def stages(self, roles: Sequence[str], *, apps: Sequence[str] = (), devices: Sequence[str] = ()) -> list[Stage]:
+        """Stages of ``roles`` (all where empty), of some apps and devices only where named."""
+        unknown = set(roles) - set(ROLES)
+        if unknown:
+            raise ConfigurationError(f"stage {sorted(unknown)[0]!r} is unknown; choose of {', '.join(ROLES)}")
+        chosen = [role for role in ROLES if role in roles or (not roles and self._asked_for(role))]
+        live = LiveRegistry(self, roles=chosen, only=apps)
+        stages: list[Stage] = []
+        for role in ROLES:
+            if role in chosen:
+                stages += self._built(role, apps or tuple(self.apps), devices)
+            if role == "router" and live.needed:  # stopped with the routers that it started: before the workers
+                self.registry = live.stage()
+                stages.append(self.registry)
+        live.tell(stages)
+        if self.settings.metrics.port is not None:
+            stages.append(metrics_stage(self, ",".join(roles) or "all"))
+        return stages
+
+    def router(self, app: str) -> RouterStage:
+        """The router of one app."""
+        return router_stage(self, app)
+
+    def worker(self, name: str) -> WorkerStage:
+        """The worker of a device."""
+        return worker_stage(self, next(d for d in self.devices if d.name == name))
+
+    def _asked_for(self, role: str) -> bool:
+        asked = {
+            "demand": self.settings.planner.demand == "faust",
+            "scaler": self.settings.scaling is not None,
+            "procurement": self.settings.procurement is not None,
+        }
+        return asked.get(role, True)
+
+    def _built(self, role: str, apps: Sequence[str], devices: Sequence[str]) -> list[Stage]:
+        """The stages of ``role``."""
+        builders: dict[str, Callable[[], Sequence[Stage]]] = {
+            "admission": lambda: [admission_stage(self, apps)],
+            "router": lambda: [self.router(app) for app in apps],
+            "worker": lambda: [self.worker(name) for name in self._served(devices)],
+            "demand": lambda: [demand_stage(self)],
+            "planner": lambda: planner_stages(self, apps),
+            "scaler": lambda: [scaler(self)],
+            "procurement": lambda: [procurement(self)],
+            "sink": lambda: [sink_stage(self, apps)],
+            "http": lambda: [http_stage(self, apps)],
+            "web": lambda: [web_stage(self, apps)],
+        }
+        return list(builders[role]())
+
+    def _served(self, devices: Sequence[str]) -> list[str]:
+        """Names of the devices that get a worker here: those asked for, or all that nothing else starts workers of."""
+        known = [d.name for d in self.devices]
+        for name in devices:
+            if name not in known:
+                raise ConfigurationError(f"device {name!r} is not among the settings' devices: {', '.join(known)}")
+        return list(devices) or [name for name in known if name not in self._driven]
+
+    # -- for those who build stages
+
+    def following_goals(self, policy: GoalAdmission) -> GoalAdmission:
+        """``policy``, told from now on when other variants can be served."""
+        self._goals.append(policy)
+        return policy
+
+    @property
+    def model_folders(self) -> tuple[Path, Path]:
+        """Where models lie."""
+        return self.models, Registered(self.settings.home).folder
+
+    def as_set(self, app: App) -> App:
+        """``app`` as the settings change it."""
+        promised = self.settings.promises.get(app.name)
+        return replace(
+            app,
+            slo=self.settings.slo_s.get(app.name, app.slo),
+            slo_classes=tuple(sorted(self.settings.slo_classes_s.get(app.name, ()))),
+            promise=app.promise if promised is None else promised.promise(),
+        )
+
+    @property
+    def turns_told(self) -> bool:
+        """Whether routers count turns for workers whose tables tell phases apart."""
+        settings = self.settings
+        tables = takes(settings.worker.batching, "tables")
+        return tables and settings.tables.phases > 1 and settings.routing == WeightedRouting.name
+
+    def hosted(self, app: str, plan: Plan, *, burst: bool = False) -> tuple[HostedOn, ...]:
+        """What ``plan`` has each slice run of ``app``; ``burst``: in batches as large as the SLO bears."""
+        devices = {d.name: replace(d, slices=plan.geometries.get(d.name, d.slices)) for d in self.devices}
+        quantile = self.settings.planner.quantile
+        placed = [p for p in plan.of_app(app) if p.device in devices]
+        return tuple(hosted_on(self.known, devices[p.device], p, quantile, burst=burst) for p in placed)
+
+    def recorded(self, policy: Any, name: str) -> Any:
+        """``policy``, its decisions written under the run's folder where the settings ask for it."""
+        return Recorded(policy, self._log(name)) if self.settings.record else policy
+
+    def recording(self, handle: Handle[Event, Action], name: str) -> Handle[Event, Action]:
+        """``handle`` of a core, its decisions written under the run's folder where the settings ask for it."""
+        return recording(handle, self._log(name)) if self.settings.record else handle
+
+    def _log(self, name: str) -> DecisionLog:
+        """Each core has a log of its own, or none could be replayed: what takes another's place is numbered."""
+        folder = self.run_folder / "decisions"
+        folder.mkdir(parents=True, exist_ok=True)
+        names = chain([name], (f"{name}.{number}" for number in count(2)))
+        file = next(file for one in names if not (file := folder / f"{one}.jsonl").exists())
+        log = DecisionLog(file, monotonic=self.clock.monotonic, say=self.notices.say)
+        self._logs.append(log)
+        return log
+
+    def close(self) -> None:
+        """Close decision logs."""
+        for log in self._logs:
+            log.close()

@@ -1,0 +1,98 @@
+"""What a system runs, read from its running stages: names and settings of policies, planner, devices and executors.
+
+Read from the objects that decide, never from what was asked of them: a setting that does not arrive is seen here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from inspect import signature
+from typing import Any
+
+from sluicegate.domain.models.app import App
+from sluicegate.executors.emulated import EmulatedExecutor
+from sluicegate.policies.batching.registry import STATIONS
+from sluicegate.stages.admission import AdmissionStage
+from sluicegate.stages.planner.stage import PlannerStage
+from sluicegate.stages.router import RouterStage
+from sluicegate.stages.runtime.supervisor import Stage
+from sluicegate.stages.worker.slice_runner import SliceRunner
+from sluicegate.stages.worker.stage import WorkerStage
+
+
+def what_ran(stages: Sequence[Stage], apps: Mapping[str, App]) -> dict[str, Any]:
+    """By the names that a scenario has for it, ready for JSON. Times in seconds; ``loads_s``: by variant, as taken."""
+    found: dict[str, Any] = {"planner": {}, "admission": None, "routing": {}, "batching": [], "devices": {}}
+    named: set[str] = set()
+    for stage in stages:
+        match stage:
+            case PlannerStage():
+                found["planner"] = _planner(stage)
+            case AdmissionStage():
+                found["admission"] = stage.policy.name
+            case RouterStage():
+                found["routing"][stage.app] = stage.core.policy.name
+            case WorkerStage():
+                device = stage.device
+                parts = {name: _slice(runner) for name, runner in stage.slices.items()}
+                named |= {one["name"] for part in parts.values() for one in part["batching"].values()}
+                found["devices"][device.name] = {
+                    "type": device.type,
+                    "memory_bytes": device.memory_bytes,
+                    "price": device.price,
+                    "spot": device.spot,
+                    "heartbeat_s": stage.options.heartbeat,
+                    "slices": parts,
+                }
+            case _:
+                pass
+    found["batching"] = sorted(named)
+    found["apps"] = {
+        name: {"slo_s": app.slo, "class": app.query_class.value, "min_accuracy": app.min_accuracy}
+        for name, app in apps.items()
+    }
+    return found
+
+
+def _planner(stage: PlannerStage) -> dict[str, Any]:
+    settings = stage.core.rules
+    return {
+        "name": stage.planner.name,
+        "period_s": settings.plan_period,
+        "burst_interval_s": settings.burst_interval,
+        "device_timeout_s": settings.device_timeout,
+        "headroom": settings.headroom,
+        "capacity": settings.capacity,
+        "quantile": settings.quantile,
+        "variants_per_device": settings.variants_per_device,
+        "switching_weight": settings.switching_weight,
+        "money_weight": settings.money_weight,
+        "budget": settings.budget,
+        "strict_on_demand": settings.strict_on_demand,
+        "max_loads": settings.max_loads,
+        "demand": asdict(settings.demand),
+    }
+
+
+def _slice(runner: SliceRunner) -> dict[str, Any]:
+    turns = {kind: name for name, kind in STATIONS.items()}
+    found = {
+        "profile": runner.kind,
+        "turns": turns[type(runner.station)],
+        "batching": {
+            app if of_class == "strict" else f"{app}/{of_class}": {"name": policy.name, **_options(policy)}
+            for (app, of_class), policy in runner.station.policies.items()
+        },
+    }
+    executor = runner.executor
+    if isinstance(executor, EmulatedExecutor):
+        found |= {"profiled_as": executor.profiled_as, "service": executor.service, "loads_s": executor.loads}
+    return found
+
+
+def _options(policy: Any) -> dict[str, Any]:
+    """What a policy was made with, as far as it keeps that under the option's name."""
+    return {
+        name: value
+        for name in signature(type(policy)).parameters
+        if isinstance(value := getattr(policy, name, None), int | float | str)
+    }

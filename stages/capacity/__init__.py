@@ -1,0 +1,1 @@
+"""Workers that come and go: the autoscaler, model-less scaling, spot capacity."""

@@ -1,0 +1,1 @@
+"""Readers of control, registry and results topics."""

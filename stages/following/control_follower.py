@@ -1,0 +1,91 @@
+"""Following a compacted control topic: read to its end before serving, then go on.
+
+What one record does to its reader, that record alone is skipped for: control topics are input like any other.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from sluicegate.stages.following.skipped_records import Skipping
+from sluicegate.streams.ports import Broker, BrokerError, Consumer, Record, TopicPartition, Unreadable
+
+log = logging.getLogger(__name__)
+
+_RETRY = 0.5
+
+
+class Follower:
+    """Gives each record of a one-partition topic to ``handle``, from ``start_at``, in order.
+
+    ``every_partition``: of a topic with any number of them, in order within each. ``ready`` is set once the end that
+    was seen at the start has been reached. A record at which ``handle`` raises is logged and skipped.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        topic: str,
+        handle: Callable[[Record], None],
+        *,
+        start_at: str = "beginning",
+        every_partition: bool = False,
+    ) -> None:
+        self._broker = broker
+        self._topic = topic
+        self._partitions = [TopicPartition(topic, 0)]
+        self._every_partition = every_partition
+        self._handle = handle
+        self._start_at = start_at
+        self._skipping = Skipping(log)
+        self.ready = asyncio.Event()
+        self._consumer: Consumer | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Follow until ``stop``."""
+        if self._every_partition:
+            count = (await self._broker.admin().partitions([self._topic])).get(self._topic, 1)
+            self._partitions = [TopicPartition(self._topic, i) for i in range(count)]
+        consumer = self._consumer = self._broker.consumer(partitions=self._partitions, start_at=self._start_at)
+        await consumer.start()
+        try:
+            ends = await consumer.end_offsets(self._partitions)
+            while not stop.is_set():
+                if not self.ready.is_set() and await self._reached(consumer, ends):
+                    self.ready.set()
+                try:
+                    records = await consumer.get_many(wait=0.2 if self.ready.is_set() else 0.02)
+                except BrokerError as error:
+                    log.warning("%s: %s; trying again", self._topic, error)
+                    await asyncio.sleep(_RETRY)
+                    continue
+                for record in records:
+                    self._take(record)
+        finally:
+            await consumer.stop()
+
+    async def catch_up(self) -> None:
+        """Wait until everything that is on the topic now has been given to ``handle``, however long that takes."""
+        await self.ready.wait()
+        consumer = self._consumer
+        while consumer is not None:
+            try:
+                ends = await consumer.end_offsets(self._partitions)
+                while not await self._reached(consumer, ends):
+                    await asyncio.sleep(0.01)
+            except BrokerError as error:
+                log.warning("%s: %s; trying again", self._topic, error)
+                await asyncio.sleep(_RETRY)
+            else:
+                return
+
+    async def _reached(self, consumer: Consumer, ends: Mapping[TopicPartition, int]) -> bool:
+        return all([await consumer.position(partition) >= end for partition, end in ends.items()])
+
+    def _take(self, record: Record) -> None:
+        if isinstance(record, Unreadable):
+            return  # the consumer has told of it
+        try:
+            self._handle(record)
+        except Exception as error:
+            self._skipping.skipped(record, error)

@@ -1,0 +1,68 @@
+"""Which devices have a work topic: a heartbeat or a plan that names any other was written by a stranger.
+
+A worker's work topic is there before its first heartbeat, so that a name without one has no worker; what was put there
+would be put nowhere.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from sluicegate.domain.clock import Clock
+from sluicegate.domain.errors import InvalidInputError, SluiceError
+from sluicegate.streams.ports import Broker
+from sluicegate.streams.topics import Topics
+
+log = logging.getLogger(__name__)
+
+_EVERY = 1.0
+
+
+class WorkTopics:
+    """What is known of them; looked up again, at most once a second, where a device is asked for that has none."""
+
+    def __init__(self, broker: Broker, topics: Topics, clock: Clock) -> None:
+        self._broker = broker
+        self._topics = topics
+        self._clock = clock
+        self._there: frozenset[str] = frozenset()
+        self._looked = float("-inf")
+        self._looking: asyncio.Task[None] | None = None
+
+    def lacking(self, devices: Iterable[str]) -> tuple[str, ...]:
+        """Those of ``devices`` that have none, as far as is known. Raises InvalidInputError for what names none."""
+        return tuple(sorted(d for d in set(devices) if self._topics.work(d) not in self._there))
+
+    def among(self, devices: Iterable[str]) -> frozenset[str]:
+        """Those of ``devices`` that have one, as far as is known. What names no device has none."""
+        return frozenset(d for d in devices if self._has(d))
+
+    def _has(self, device: str) -> bool:
+        try:
+            return self._topics.work(device) in self._there
+        except InvalidInputError:
+            return False
+
+    async def look(self) -> None:
+        """Look them up now. A broker that is away leaves what was known."""
+        self._looked = self._clock.monotonic()
+        try:
+            self._there = await self._broker.admin().topics()
+        except SluiceError as error:
+            log.warning("work topics cannot be looked up (%s)", error)
+
+    def look_soon(self, then: Callable[[], None] = lambda: None) -> None:
+        """Look them up beside what is done now, and call ``then``; calls close together are one look, of the first."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._wait_and_look(then))
+
+    async def _wait_and_look(self, then: Callable[[], None]) -> None:
+        await asyncio.sleep(max(0.0, self._looked + _EVERY - self._clock.monotonic()))
+        await self.look()
+        then()
+
+    async def close(self) -> None:
+        """Look no more."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)

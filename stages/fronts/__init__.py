@@ -1,0 +1,1 @@
+"""Endpoints for people and programs: the HTTP front and the live page."""

@@ -1,0 +1,144 @@
+"""The guard of every HTTP endpoint: who may ask, how much, how often. Shared by all stages that listen.
+
+Rules.
+- With a token, each request must carry ``Authorization: Bearer <token>``, compared in constant time; paths that are
+  named open (a page without data) need none.
+- Each address has a bucket of ``burst`` requests that refills at ``rate`` a second; an empty one gets 429 and the
+  seconds to wait. At most ``_ADDRESSES`` addresses are remembered, the longest unseen is forgotten first.
+- Connections are limited in number and time (``sluicegate.stages.fronts.http_connections``).
+- Listening beyond loopback without a token is refused at the start.
+"""
+
+import hmac
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
+from math import ceil
+
+import orjson
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from sluicegate.domain.clock import Clock
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.stages.fronts.http_connections import Doors, Site
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+_ADDRESSES = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Where an endpoint listens, and for whom. ``rate``: requests a second of one address, None: unlimited.
+
+    ``connections``: open at once. ``idle_s``: a request's head may take, ``body_s``: its body, seconds.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    token: str | None = field(default=None, repr=False)
+    rate: float | None = None
+    burst: int = 100
+    connections: int = 1024
+    idle_s: float = 30.0
+    body_s: float = 10.0
+
+    def checked(self, section: str) -> "Access":
+        """Itself; raises ConfigurationError where it would listen beyond loopback without a token."""
+        if self.host not in LOOPBACK and not self.token:
+            raise ConfigurationError(
+                f"{section}.token: needed to listen on {self.host}; set SLUICE_{section.upper()}__TOKEN "
+                f"or {section}.token_file"
+            )
+        return self
+
+
+class RateLimit:
+    """Token buckets by address."""
+
+    def __init__(self, rate: float, burst: int) -> None:
+        self._rate = rate
+        self._burst = float(burst)
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def wait_for(self, address: str, now: float) -> float:
+        """Take one request of ``address``: 0 where it may pass, else the seconds until one may."""
+        level, since = self._buckets.pop(address, (self._burst, now))
+        level = min(self._burst, level + self._rate * (now - since))
+        passes = level > 1.0 - 1e-6
+        self._buckets[address] = (max(0.0, level - 1.0) if passes else level, now)
+        while len(self._buckets) > _ADDRESSES:
+            self._buckets.popitem(last=False)
+        return 0.0 if passes else (1.0 - level) / self._rate
+
+
+class Guard:
+    """Middleware for ``web.Application(middlewares=[guard.middleware])``. ``counted`` is told each status."""
+
+    def __init__(
+        self,
+        access: Access,
+        clock: Clock,
+        *,
+        open_paths: Collection[str] = (),
+        counted: Callable[[int], None] = lambda _status: None,
+    ) -> None:
+        self._expected = None if access.token is None else f"Bearer {access.token}".encode()
+        self._limit = None if access.rate is None else RateLimit(access.rate, access.burst)
+        self._clock = clock
+        self._open = frozenset(open_paths)
+        self._counted = counted
+        self.doors = Doors(access.connections, access.idle_s, refused=lambda: counted(503))
+
+    @property
+    def middleware(self) -> Middleware:
+        """For aiohttp."""
+
+        @web.middleware
+        async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+            self.doors.begun(request)
+            refused = self._refusal(request)
+            try:
+                answer = refused if refused is not None else await handler(request)
+            except web.HTTPException as error:
+                self._counted(error.status)
+                raise
+            finally:
+                self.doors.ended(request)
+            self._counted(answer.status)
+            return answer
+
+        return guarded
+
+    def _refusal(self, request: web.Request) -> web.Response | None:
+        if self._limit is not None:
+            wait = self._limit.wait_for(request.remote or "", self._clock.monotonic())
+            if wait > 0.0:
+                return refusal(429, f"too many requests; try again in {wait:.2f} s", {"Retry-After": str(ceil(wait))})
+        if self._expected is not None and request.path not in self._open:
+            given = request.headers.get("Authorization", "").encode()
+            if not hmac.compare_digest(given, self._expected):
+                return refusal(401, "give the token of this server as 'Authorization: Bearer …'")
+        return None
+
+
+def refusal(status: int, why: str, headers: dict[str, str] | None = None) -> web.Response:
+    """A refusal as JSON."""
+    return web.Response(
+        body=orjson.dumps({"error": why}), status=status, content_type="application/json", headers=headers
+    )
+
+
+async def bind(runner: web.AppRunner, access: Access, section: str, doors: Doors) -> str:
+    """Listen; the address. Raises ConfigurationError where the port is taken."""
+    try:
+        await Site(runner, doors, access.host, access.port).start()
+    except OSError as error:
+        place = f"{access.host}:{access.port}"
+        raise ConfigurationError(
+            f"{section} {place}: {error.strerror}; set SLUICE_{section.upper()}__PORT (0: any)"
+        ) from error
+    host, port = runner.addresses[0][:2]
+    return f"http://{host}:{port}"

@@ -1,0 +1,237 @@
+"""Connections to an HTTP endpoint: how many there may be, how long each may take, what is logged of bad ones.
+
+Rules.
+- At most ``connections`` are open, and never more than a quarter of the descriptors that this process may have: the
+  rest is the broker's. Where there are as many, the one that has been without a request for longest makes room, if that
+  is over ``_SETTLES`` seconds; else the new one gets 503.
+- A request's head must be there ``idle_s`` seconds after the connection was made or the last request ended; who does
+  not take an answer for as long loses the connection. Bodies have limits of their own
+  (``sluicegate.streams.http_bodies``).
+- Requests that are no HTTP are logged as single lines, one in ``_LINES`` seconds and how many there were besides.
+"""
+
+import asyncio
+import logging
+import resource
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.web_protocol import RequestPayloadError
+from typing_extensions import override
+
+log = logging.getLogger(__name__)
+
+_SETTLES = 1.0
+_LINES = 10.0
+_LINGERS = 1.0
+"""Seconds that the rest of a refused body is read for, so that its sender reads the refusal."""
+_LINGERING = 64
+"""Refused connections that are waited for at a time, so that they read why."""
+_SHUTDOWN = 2.0
+_FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 48\r\nRetry-After: 1\r\n"
+    b'Connection: close\r\n\r\n{"error": "too many connections; again later."}\n'
+)
+
+
+class Doors:
+    """Makes the protocol of each connection. ``refused`` is called for each that finds no room."""
+
+    def __init__(self, connections: int, patience: float, refused: Callable[[], None] = lambda: None) -> None:
+        self._most = most_connections(connections)
+        self._patience = patience
+        self._refused = refused
+        self._open: dict[asyncio.BaseTransport, _Door] = {}
+        self._idle: dict[_Door, float] = {}  # since when, the longest first
+        self.lingering = 0
+
+    def of(self, server: web.Server) -> Callable[[], asyncio.Protocol]:
+        """What makes protocols of ``server`` within these limits."""
+        return lambda: _Door(self, server(), self._patience)
+
+    def begun(self, request: web.Request) -> None:
+        """A request's head has come."""
+        door = self._open.get(request.transport) if request.transport is not None else None
+        if door is not None:
+            self._idle.pop(door, None)
+
+    def ended(self, request: web.Request) -> None:
+        """It is answered."""
+        door = self._open.get(request.transport) if request.transport is not None else None
+        if door is not None:
+            self._idle[door] = time.monotonic()
+
+    def opened(self, door: "_Door", transport: asyncio.Transport) -> bool:
+        """Whether there is room for it."""
+        now = time.monotonic()
+        if len(self._open) >= self._most:
+            longest = next(iter(self._idle), None)
+            if longest is None or now - self._idle[longest] < _SETTLES:
+                self._refused()
+                return False
+            longest.leave()
+        self._open[transport] = door
+        self._idle[door] = now
+        return True
+
+    def left(self, door: "_Door", transport: asyncio.BaseTransport | None) -> None:
+        """It counts no more."""
+        self._idle.pop(door, None)
+        if transport is not None:
+            self._open.pop(transport, None)
+
+
+class _Door(asyncio.Protocol):
+    """Hands on to ``inner`` what happens on a connection that was let in."""
+
+    __slots__ = ("_doors", "_in", "_inner", "_patience", "_stuck", "_transport")
+
+    def __init__(self, doors: Doors, inner: asyncio.Protocol, patience: float) -> None:
+        self._doors = doors
+        self._inner = inner
+        self._patience = patience
+        self._in = False
+        self._stuck: asyncio.TimerHandle | None = None
+        self._transport: asyncio.Transport | None = None
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if self._doors.opened(self, transport):
+            self._in = True
+            self._inner.connection_made(transport)
+        else:
+            transport.write(_FULL)
+            if self._doors.lingering >= _LINGERING:
+                transport.close()
+                return
+            # Closed with a request unread, it would be reset, and the refusal lost with it.
+            self._doors.lingering += 1
+            with suppress(OSError):  # it may be gone already
+                transport.write_eof()
+            self._stuck = asyncio.get_running_loop().call_later(_LINGERS, transport.abort)
+
+    def leave(self) -> None:
+        """Make room."""
+        if self._transport is not None:
+            self._doors.left(self, self._transport)
+            self._transport.abort()
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._in and self._stuck is not None:
+            self._doors.lingering -= 1
+        self._unstuck()
+        self._doors.left(self, self._transport)
+        if self._in:
+            self._inner.connection_lost(exc)
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        if self._in:
+            self._inner.data_received(data)
+
+    @override
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received() if self._in else None
+
+    @override
+    def pause_writing(self) -> None:
+        if self._in and self._transport is not None:
+            self._stuck = asyncio.get_running_loop().call_later(self._patience, self._transport.abort)
+            self._inner.pause_writing()
+
+    @override
+    def resume_writing(self) -> None:
+        if self._in:
+            self._unstuck()
+            self._inner.resume_writing()
+
+    def _unstuck(self) -> None:
+        """The other side reads again, or is gone."""
+        if self._stuck is not None:
+            self._stuck.cancel()
+            self._stuck = None
+
+
+class Site(web.BaseSite):
+    """Listens on ``host``:``port`` for ``runner``, by ``doors``."""
+
+    def __init__(self, runner: web.AppRunner, doors: Doors, host: str, port: int) -> None:
+        super().__init__(runner)
+        self._doors, self._host, self._port = doors, host, port
+
+    @property
+    @override
+    def name(self) -> str:
+        """For aiohttp."""
+        return f"http://{self._host}:{self._port}"
+
+    @override
+    async def start(self) -> None:
+        """Listen. Raises OSError."""
+        await super().start()
+        server = self._runner.server
+        assert server is not None
+        make = self._doors.of(server)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(make, self._host, self._port, backlog=self._backlog)
+
+
+def runner_of(application: web.Application, idle_s: float) -> web.AppRunner:
+    """What runs ``application`` with all of aiohttp's own limits set."""
+    return web.AppRunner(
+        application,
+        access_log=None,
+        handle_signals=False,
+        keepalive_timeout=idle_s,
+        lingering_time=_LINGERS,
+        shutdown_timeout=_SHUTDOWN,
+        logger=_server_log,
+    )
+
+
+def most_connections(asked: int) -> int:
+    """``asked``, or what this process's descriptors allow."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or asked <= soft // 4:
+        return asked
+    log.info("%d connections at most: a quarter of this process's %d descriptors", max(1, soft // 4), soft)
+    return max(1, soft // 4)
+
+
+class Terse(logging.Filter):
+    """Of what aiohttp logs: one line a bad request, few of them; what is a defect of ours keeps its traceback."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._monotonic = monotonic
+        self._next = {True: -1.0, False: -1.0}
+        self._besides = {True: 0, False: 0}
+
+    @override
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to log it, made shorter."""
+        error = record.exc_info[1] if record.exc_info else None
+        theirs = isinstance(error, (HttpProcessingError, RequestPayloadError, OSError, asyncio.IncompleteReadError))
+        now = self._monotonic()
+        if now < self._next[theirs]:
+            self._besides[theirs] += 1
+            return False
+        besides, self._besides[theirs] = self._besides[theirs], 0
+        self._next[theirs] = now + _LINES
+        told = " ".join(record.getMessage().split())
+        if theirs:
+            record.levelno, record.levelname = logging.WARNING, "WARNING"
+            told = f"{told}: {type(error).__name__}: {' '.join(str(error).split())!a:.120}"
+            record.exc_info = record.exc_text = None
+        record.msg, record.args = told + (f" (and {besides} others before)" if besides else ""), ()
+        return True
+
+
+_server_log = logging.getLogger(f"{__name__}.server")
+_server_log.addFilter(Terse())

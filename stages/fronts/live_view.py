@@ -1,0 +1,284 @@
+"""What the page shows: outcomes, demand, heartbeats, plans and announcements, folded into the last minutes. Pure.
+
+Rules.
+- Seconds are those of the records' own times; a second is told once it is over, the last ``SPAN`` of them.
+- Memory is bounded: seconds, plans, announcements, recent misses, latencies a second.
+- Goodput is queries answered on time; violations every other outcome, rejected ones included.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sluicegate.domain.actions import Announce
+from sluicegate.domain.events import DemandCounted
+from sluicegate.domain.models.app import App
+from sluicegate.domain.plan import NO_EPOCH, Plan, follows
+from sluicegate.streams.records.control import Heartbeat
+
+SPAN = 120
+_RECENT = 10
+_LATENCIES = 200
+_KEPT = 40
+_STALE = 2.0
+_SPARE = 60
+"""Seconds ahead of this clock that a record's own time may lie."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a query ended, as far as the page tells."""
+
+    query_id: str
+    app: str
+    kind: str
+    arrival: float
+    at: float
+    late: bool
+    reason: str
+    variant: str
+    device: str
+    accuracy: float
+    best: float
+    queue_s: float
+    detail: str
+    source: str = ""
+
+
+@dataclass(slots=True)
+class _Second:
+    asked: Counter[str] = field(default_factory=Counter)
+    good: Counter[str] = field(default_factory=Counter)
+    missed: Counter[str] = field(default_factory=Counter)
+    accuracy: dict[str, float] = field(default_factory=dict)
+    of_best: dict[str, float] = field(default_factory=dict)
+    mix: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    why: Counter[str] = field(default_factory=Counter)
+    latencies: dict[str, list[float]] = field(default_factory=dict)
+
+
+class LiveView:
+    """``apps`` and ``accuracies`` (variant -> profiled accuracy) come from the catalogue."""
+
+    def __init__(self, apps: Mapping[str, App], accuracies: Mapping[str, float]) -> None:
+        self._apps = apps
+        self._accuracies = accuracies
+        self._seconds: dict[int, _Second] = {}
+        self._beats: dict[str, Heartbeat] = {}
+        self._queues: dict[str, deque[int]] = {}
+        self._plans: deque[Plan] = deque(maxlen=_KEPT)
+        self._said: deque[dict[str, Any]] = deque(maxlen=_KEPT)
+        self._states: dict[str, str] = {}
+        self._misses: deque[End] = deque(maxlen=_KEPT)
+        self._totals: Counter[str] = Counter()
+        self.dead_letters = 0
+
+    # -- what is heard
+
+    def registered(self, apps: Mapping[str, App], accuracies: Mapping[str, float]) -> None:
+        """These are served from now on; what was answered before by others stays in the picture."""
+        self._apps = apps
+        self._accuracies = {**self._accuracies, **accuracies}
+
+    def ended(self, end: End) -> None:
+        """An outcome was read."""
+        second = self._second(end.at)
+        on_time = end.kind == "answered" and not end.late
+        self._totals["ended"] += 1
+        if end.kind == "answered" and len(latencies := second.latencies.setdefault(end.app, [])) < _LATENCIES:
+            latencies.append(end.at - end.arrival)
+        if not on_time:
+            second.missed[end.app] += 1
+            name = "late" if end.late else end.kind
+            second.why[f"{name} ({end.reason})" if end.reason else name] += 1
+            self._misses.append(end)
+            return
+        self._totals["good"] += 1
+        second.good[end.app] += 1
+        second.accuracy[end.app] = second.accuracy.get(end.app, 0.0) + end.accuracy
+        second.of_best[end.app] = second.of_best.get(end.app, 0.0) + end.accuracy / (end.best or 1.0)
+        second.mix[end.device, end.app, end.variant] += 1
+
+    def demanded(self, counted: DemandCounted, at: float) -> None:
+        """Arrivals were counted, in the window that ended ``at``."""
+        self._second(at - 0.5 * counted.window).asked[counted.app] += counted.count
+
+    def beat(self, beat: Heartbeat) -> None:
+        """A device told of itself."""
+        name = beat.seen.device
+        if beat.seen.leaving:
+            self._beats.pop(name, None)
+            return
+        self._beats[name] = beat
+        self._queues.setdefault(name, deque(maxlen=SPAN)).append(beat.queued)
+
+    def planned(self, plan: Plan) -> None:
+        """A plan was published."""
+        if follows(plan.epoch, self._plans[-1].epoch if self._plans else NO_EPOCH):
+            self._plans.append(plan)
+
+    def said(self, announce: Announce, at: float) -> None:
+        """Something was announced."""
+        if self._states.get(announce.subject) == announce.state:
+            return
+        self._states[announce.subject] = announce.state
+        self._said.append({"at": at, "subject": announce.subject, "state": announce.state, "detail": announce.detail})
+
+    # -- what is shown
+
+    def snapshot(self, now: float) -> dict[str, Any]:
+        """Everything that the page shows, as JSON can hold it."""
+        self._forget(now)
+        last = int(now) - 1
+        seconds = [self._seconds.get(at, _Second()) for at in range(last - SPAN + 1, last + 1)]
+        recent = seconds[-_RECENT:]
+        plan = self._plans[-1] if self._plans else None
+        return {
+            "now": now,
+            "span": SPAN,
+            "totals": {**self._totals, "dead_letters": self.dead_letters},
+            "apps": [self._app(name, app, recent) for name, app in sorted(self._apps.items())],
+            "series": {name: _series(name, seconds) for name in sorted(self._apps)},
+            "devices": [self._device(name, recent, plan, now) for name in self._known_devices(plan)],
+            "variants": [
+                {"app": name, "name": variant, "accuracy": self._accuracies[variant]}
+                for name, app in sorted(self._apps.items())
+                for variant in self._of_app(name)
+            ],
+            "plan": None if plan is None else _plan(plan),
+            "plans": [_plan(p) for p in reversed(self._plans)],
+            "said": list(reversed(self._said)),
+            "why": _top(Counter(_summed(s.why for s in seconds[-60:]))),
+            "misses": [_miss(end) for end in reversed(self._misses)],
+        }
+
+    def _of_app(self, app: str) -> list[str]:
+        """Variants seen or planned of ``app``, the least accurate first."""
+        seen = {v for s in self._seconds.values() for _, of, v in s.mix if of == app}
+        seen |= {v for p in self._plans for placed in p.of_app(app) for v in placed.variants}
+        return sorted((v for v in seen if v in self._accuracies), key=lambda v: (self._accuracies[v], v))
+
+    def _app(self, name: str, app: App, recent: list[_Second]) -> dict[str, Any]:
+        good = sum(s.good[name] for s in recent)
+        missed = sum(s.missed[name] for s in recent)
+        latencies = sorted(x for s in recent for x in s.latencies.get(name, ()))
+        return {
+            "name": name,
+            "slo_ms": 1e3 * app.slo,
+            "demand": sum(s.asked[name] for s in recent) / _RECENT,
+            "goodput": good / _RECENT,
+            "missed": missed / _RECENT,
+            "violations": missed / (good + missed) if good + missed else None,
+            "accuracy": sum(s.accuracy.get(name, 0.0) for s in recent) / good if good else None,
+            "of_best": sum(s.of_best.get(name, 0.0) for s in recent) / good if good else None,
+            "p50_ms": _quantile(latencies, 0.5),
+            "p99_ms": _quantile(latencies, 0.99),
+            "promised": app.promise.active,
+            "state": self._states.get(f"app:{name}"),
+            "routed": self._states.get(f"routing:{name}") != "nothing_routes",
+        }
+
+    def _known_devices(self, plan: Plan | None) -> list[str]:
+        return sorted({*self._beats, *({p.device for p in plan.placements} if plan else ())})
+
+    def _device(self, name: str, recent: list[_Second], plan: Plan | None, now: float) -> dict[str, Any]:
+        beat = self._beats.get(name)
+        mix = Counter(_summed(s.mix for s in recent))
+        answered = {(app, variant): n for (device, app, variant), n in mix.items() if device == name}
+        total = sum(answered.values())
+        age = None if beat is None else max(0.0, now - beat.at)
+        return {
+            "name": name,
+            "type": beat.seen.type if beat else "",
+            "age": age,
+            "alive": age is not None and age < _STALE,
+            "queued": beat.queued if beat else None,
+            "utilisation": beat.utilisation if beat else None,
+            "epoch": list(beat.epoch) if beat else None,
+            "loaded": list(beat.variants) if beat else [],
+            "queue": list(self._queues.get(name, ())),
+            "rate": total / _RECENT,
+            "mix": [
+                {"app": app, "variant": variant, "share": n / total}
+                for (app, variant), n in sorted(answered.items(), key=lambda held: -held[1])
+            ],
+            "hosted": [
+                {
+                    "app": p.app,
+                    "slice": p.slice,
+                    "variants": list(p.variants),
+                    "share": p.share,
+                    "max_batch": p.max_batch,
+                }
+                for p in (plan.of_device(name) if plan else ())
+            ],
+        }
+
+    def _second(self, at: float) -> _Second:
+        second = self._seconds.get(int(at))
+        if second is None:
+            second = self._seconds[int(at)] = _Second()
+            while len(self._seconds) > SPAN + 2 * _SPARE:
+                del self._seconds[min(self._seconds)]
+        return second
+
+    def _forget(self, now: float) -> None:
+        for at in [at for at in self._seconds if not now - SPAN - 2 <= at <= now + _SPARE]:
+            del self._seconds[at]
+        for name in [name for name, beat in self._beats.items() if now - beat.at > SPAN]:
+            del self._beats[name]
+            self._queues.pop(name, None)
+
+
+def _series(app: str, seconds: list[_Second]) -> dict[str, list[float | None]]:
+    return {
+        "demand": [s.asked[app] for s in seconds],
+        "goodput": [s.good[app] for s in seconds],
+        "missed": [s.missed[app] for s in seconds],
+        "accuracy": [s.accuracy.get(app, 0.0) / s.good[app] if s.good[app] else None for s in seconds],
+    }
+
+
+def _plan(plan: Plan) -> dict[str, Any]:
+    return {
+        "epoch": list(plan.epoch),
+        "created": plan.created,
+        "reason": plan.reason,
+        "objective": plan.objective,
+        "bound": plan.bound,
+        "solve_ms": 1e3 * plan.solve_s,
+        "served": dict(plan.served),
+        "demand": dict(plan.demand),
+        "devices": len({p.device for p in plan.placements}),
+    }
+
+
+def _miss(end: End) -> dict[str, Any]:
+    return {
+        "id": end.query_id[:64],
+        "source": end.source[:64],
+        "app": end.app,
+        "at": end.at,
+        "kind": "late" if end.late else end.kind,
+        "reason": end.reason,
+        "detail": end.detail[:200],
+        "device": end.device,
+        "variant": end.variant,
+        "waited_ms": 1e3 * (end.at - end.arrival),
+    }
+
+
+def _summed(counters: Iterable[Counter[Any]]) -> Counter[Any]:
+    total: Counter[Any] = Counter()
+    for counter in counters:
+        total.update(counter)
+    return total
+
+
+def _top(why: Counter[str]) -> list[dict[str, Any]]:
+    return [{"why": name, "count": count} for name, count in why.most_common(8)]
+
+
+def _quantile(ordered: list[float], share: float) -> float | None:
+    return 1e3 * ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None

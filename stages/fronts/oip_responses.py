@@ -1,0 +1,92 @@
+"""What the Open Inference Protocol lets a client say of its answer, and answers made so. Pure.
+
+Rules. The client's own ``id`` comes back as it was given (ids of queries are the front's). Only the outputs that it
+lists come back, all where it lists none, each raw after the JSON where it asked so: ``binary_data`` of an output, or
+``binary_data_output`` for all. Parameters of a response are strings, numbers and booleans, as the protocol wants them:
+what is empty is left out, the epoch is "term.number". A request that cannot be read is left to admission, which says
+what is wrong with it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.models.app import App
+from sluicegate.streams.records import oip
+
+_MAX_ID = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a request says of its response. ``outputs``: name -> raw or not, None for all there are."""
+
+    id: str | None = None
+    outputs: Mapping[str, bool] | None = None
+    binary: bool = False
+
+
+def read_request(body: bytes, json_length: str | None, app: App) -> Asked:
+    """Of the JSON part of ``body``. Raises InvalidInputError for outputs that the app does not have."""
+    try:
+        request, _ = oip.parse(body, None if json_length is None else json_length.encode())
+    except InvalidInputError:
+        return Asked()
+    given = request.get("id")
+    parameters = request.get("parameters")
+    binary = isinstance(parameters, dict) and parameters.get("binary_data_output") is True
+    known = [spec.name for spec in app.outputs]
+    listed = request.get("outputs")
+    if listed is not None and not isinstance(listed, list):
+        raise InvalidInputError("outputs", f"is a {type(listed).__name__}; give a list of outputs")
+    outputs: dict[str, bool] = {}
+    for i, entry in enumerate(listed or ()):
+        name = entry.get("name") if isinstance(entry, dict) else None
+        if not isinstance(name, str) or (known and name not in known):
+            raise InvalidInputError(f"outputs[{i}].name", f"{name!r:.80} is no output; there are {', '.join(known)}")
+        own = entry.get("parameters")
+        asked = own.get("binary_data") if isinstance(own, dict) else None
+        outputs[name] = binary if asked is None else asked is True
+    return Asked(given[:_MAX_ID] if isinstance(given, str) else None, outputs or None, binary)
+
+
+def with_model(body: bytes, json_length: str | None, model: str) -> tuple[bytes, str | None]:
+    """The request, its parameters naming ``model``, and the length of its JSON. Raises InvalidInputError."""
+    request, raw = oip.parse(body, None if json_length is None else json_length.encode())
+    parameters = request.get("parameters")
+    request["parameters"] = {**(parameters if isinstance(parameters, dict) else {}), "model": model}
+    head = orjson.dumps(request)
+    if raw is None:
+        return head, None
+    return head + bytes(raw), str(len(head))
+
+
+def respond(result: bytes, asked: Asked) -> tuple[bytes, int | None]:
+    """The response's body for a result, and the length of its JSON where raw tensors follow."""
+    body = orjson.loads(result)
+    body["id"] = asked.id if asked.id is not None else body["id"]
+    body["parameters"] = _plain(body.get("parameters", {}))
+    outputs = body.get("outputs", [])
+    if asked.outputs is not None:
+        outputs = [o for o in outputs if o["name"] in asked.outputs]
+    raw = [o["name"] for o in outputs if (asked.outputs or {}).get(o["name"], asked.binary)]
+    body["outputs"] = outputs
+    if not raw:
+        return orjson.dumps(body), None
+    tensors = {t.name: t for t in oip.decode_tensors(body, "outputs")}
+    body["outputs"] = [oip.binary_tensor(tensors[o["name"]]) if o["name"] in raw else o for o in outputs]
+    head = orjson.dumps(body)
+    return b"".join((head, *(bytes(tensors[name].data) for name in raw))), len(head)
+
+
+def _plain(parameters: Mapping[str, Any]) -> dict[str, str | float | bool]:
+    found: dict[str, str | float | bool] = {}
+    for name, value in parameters.items():
+        if isinstance(value, list):
+            found[name] = ".".join(str(part) for part in value)
+        elif value is not None:
+            found[name] = value
+    return found

@@ -1,0 +1,1 @@
+"""The planner's process: plans, selection tables, dead devices, demand windows."""

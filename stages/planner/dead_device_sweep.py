@@ -1,0 +1,276 @@
+"""Moving what a dead device left on its work topic, as the planner's core says of each record.
+
+The core is told the worker's committed offset and the end of its topic, then every record between the two; what it says
+becomes of them is written, then the offset is committed for the dead worker's group. Nothing is lost if this is cut
+short at any point: it begins again from the offset. With exactly-once delivery the dead worker's transactions are
+fenced first, and records move in transactions with their offsets; else what it answered without having committed is
+looked up among its results.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import assert_never
+
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.outcome import Outcome
+from sluicegate.domain.query import QueryKey
+from sluicegate.planner.control.events import (
+    Bury,
+    End,
+    Leave,
+    Left,
+    Move,
+    PlannerEvent,
+    Readmit,
+    SweepBegan,
+    Swept,
+    TooLarge,
+    Verdict,
+    WorkLeft,
+)
+from sluicegate.stages.connections import Connections
+from sluicegate.stages.runtime.exactly_once import transactional_id
+from sluicegate.stages.runtime.outbox import Outbox
+from sluicegate.streams.ports import (
+    Consumer,
+    FencedError,
+    Letter,
+    LettersTooLargeError,
+    Record,
+    TopicPartition,
+    Transactions,
+)
+from sluicegate.streams.records import codec
+
+log = logging.getLogger(__name__)
+
+_ANSWERED_WINDOW = 30.0
+"""Seconds of results that are searched for answers of a dead worker."""
+
+_Read = codec.WorkMessage | InvalidInputError
+Tell = Callable[[PlannerEvent], Sequence[Move | End]]
+"""Tells the core; what it says of the records of the event."""
+
+
+class Reclaimer:
+    """Sweeps the work topics of dead devices. ``apps``: whose results are searched for answers."""
+
+    def __init__(
+        self, connections: Connections, outbox: Outbox, tell: Tell, *, apps: Sequence[str], exactly_once: bool = False
+    ) -> None:
+        self._broker = connections.broker
+        self._topics = connections.topics
+        self._clock = connections.clock
+        self._meters = connections.telemetry.meters
+        self._outbox = outbox
+        self._tell = tell
+        self._apps = tuple(apps)
+        self._exactly_once = exactly_once
+        self._fences: dict[str, Transactions] = {}
+
+    def registered(self, apps: Iterable[str]) -> None:
+        """Answers of these apps are looked up too; those of retired ones go on being."""
+        self._apps = tuple(sorted({*self._apps, *apps}))
+
+    async def sweep(self, device: str) -> None:
+        """Move what waits on the work topic of ``device``."""
+        work = TopicPartition(self._topics.work(device), 0)
+        group = self._topics.worker_group(device)
+        transactions = await self._fence(device, work, group) if self._exactly_once else None
+        consumer = self._broker.consumer(partitions=[work], group=group)
+        await consumer.start()
+        try:
+            start = await consumer.position(work)
+            end = (await consumer.end_offsets([work]))[work]
+            self._tell(SweepBegan(device, start, end))
+            if start >= end:
+                return
+            answered = await self._answered_by(device) if transactions is None else frozenset()
+            while await consumer.position(work) < end:
+                records = [r for r in await consumer.get_many(wait=0.5) if r.offset < end]
+                moves = self._moves(records, device, answered)
+                if transactions is None:
+                    await self._post_all(moves, device)
+                elif records:
+                    await self._write_all(transactions, moves, device, group)
+            if transactions is None:
+                await consumer.commit({work: end})
+            log.info("%s: what lay from %d to %d is moved to others", device, start, end)
+            self._tell(Swept(device))
+        except FencedError:  # by a worker that came back, or after a transaction that was open for too long: once more
+            await self.let_in(device)
+            raise
+        finally:
+            await consumer.stop()
+
+    async def let_in(self, device: str) -> None:
+        """Whoever serves as ``device`` may write again."""
+        transactions = self._fences.pop(device, None)
+        if transactions is not None:
+            await transactions.stop()
+
+    async def close(self) -> None:
+        """Let go of what was fenced: whoever takes over fences anew."""
+        fences, self._fences = self._fences, {}
+        await asyncio.gather(*(transactions.stop() for transactions in fences.values()))
+
+    async def _fence(self, device: str, work: TopicPartition, group: str) -> Transactions:
+        """Take the id under which the dead worker wrote: from here on it writes nothing."""
+        transactions = self._fences.get(device)
+        if transactions is None:
+            transactions = self._broker.transactions(transactional_id(group, work))
+            await transactions.start()
+            self._fences[device] = transactions
+        return transactions
+
+    # -- what becomes of records
+
+    def _moves(
+        self, records: Sequence[Record], device: str, answered: frozenset[QueryKey]
+    ) -> list[tuple[Record, Letter | None]]:
+        """Where each record goes; None for one that was answered. Raises FencedError where another planner leads."""
+        if not records:
+            return []
+        read = [_read(record) for record in records]
+        left = tuple(
+            Left(record.offset, message.query, message.query.key in answered)
+            if isinstance(message, codec.WorkMessage)
+            else Left(record.offset, None)
+            for record, message in zip(records, read, strict=True)
+        )
+        for said in self._tell(WorkLeft(device, left)):
+            if isinstance(said, Move):
+                together = zip(records, read, said.verdicts, strict=True)
+                return [(record, self._letter(record, message, verdict)) for record, message, verdict in together]
+        raise FencedError(f"{device}: another planner leads; it moves what is left there")
+
+    def _letter(
+        self, record: Record, message: "codec.WorkMessage | InvalidInputError", verdict: Verdict
+    ) -> Letter | None:
+        match verdict:
+            case Leave():
+                return None
+            case Bury():
+                assert isinstance(message, InvalidInputError)  # what cannot be read has no query to decide on
+                dead = codec.dead_letter(record, message, stage="planner", now=self._clock.wall())
+                return Letter(self._topics.dead_letters, dead.value, dead.key, dead.headers)
+            case Readmit():
+                assert isinstance(message, codec.WorkMessage)
+                query = message.query
+                back = codec.encode_admitted(codec.QueryMessage(query, message.tensors, message.traceparent))
+                return Letter(self._topics.admitted(query.app), back.value, back.key, back.headers)
+            case End(outcome):
+                assert isinstance(message, codec.WorkMessage)
+                return self._ended(outcome, message.traceparent)
+            case _:
+                assert_never(verdict)
+
+    def _ended(self, outcome: Outcome, traceparent: str | None) -> Letter:
+        self._meters.ended("planner", outcome)
+        gone = codec.encode_outcome(outcome, (), traceparent=traceparent)
+        return Letter(self._topics.results(outcome.app), gone.value, gone.key, gone.headers)
+
+    def _instead(self, record: Record, device: str, error: InvalidInputError) -> Letter:
+        """What becomes of a record that is too large to go on. Raises FencedError where another planner leads."""
+        message = _read(record)
+        if isinstance(message, InvalidInputError):
+            now = self._clock.wall()
+            dead = codec.dead_letter(record._replace(value=b""), message, stage="planner", now=now)
+            return Letter(self._topics.dead_letters, dead.value, dead.key, dead.headers)
+        for said in self._tell(TooLarge(device, message.query, error.problem)):
+            if isinstance(said, End):
+                return self._ended(said.outcome, message.traceparent)
+        raise FencedError(f"{device}: another planner leads; it moves what is left there")
+
+    async def _write_all(
+        self, transactions: Transactions, moves: Sequence[tuple[Record, Letter | None]], device: str, group: str
+    ) -> None:
+        """In one transaction; one each, where some are too large."""
+        last = moves[-1][0]
+        behind = {TopicPartition(last.topic, last.partition): last.offset + 1}
+        try:
+            await transactions.write([letter for _, letter in moves if letter is not None], behind, group)
+        except LettersTooLargeError as error:
+            if len(moves) > 1:
+                for move in moves:
+                    await self._write_all(transactions, [move], device, group)
+            else:
+                told = InvalidInputError("record", str(error))
+                await transactions.write([self._instead(last, device, told)], behind, group)
+
+    async def _post_all(self, moves: Sequence[tuple[Record, Letter | None]], device: str) -> None:
+        """Write them, and wait until all are acknowledged."""
+        letters = [(record, letter) for record, letter in moves if letter is not None]
+        acknowledged = asyncio.Event()
+        outstanding = len(letters)
+        fenced: list[FencedError] = []
+
+        def done() -> None:
+            nonlocal outstanding
+            outstanding -= 1
+            if not outstanding:
+                acknowledged.set()
+
+        def instead(record: Record) -> Callable[[InvalidInputError], None]:
+            def refused(error: InvalidInputError) -> None:
+                try:
+                    self._outbox.put(self._instead(record, device, error), done=done)
+                except FencedError as lost:
+                    fenced.append(lost)
+                    done()
+
+            return refused
+
+        for record, letter in letters:
+            self._outbox.put(letter, done=done, refused=instead(record))
+        if letters:
+            await acknowledged.wait()
+        if fenced:
+            raise fenced[0]
+
+    async def _answered_by(self, device: str) -> frozenset[QueryKey]:
+        """Queries that ``device`` has answered within the window: its last commits may not tell of them."""
+        partitions: list[TopicPartition] = []
+        counts = await self._broker.admin().partitions([self._topics.results(app) for app in self._apps])
+        for topic, count in sorted(counts.items()):
+            partitions += [TopicPartition(topic, i) for i in range(count)]
+        if not partitions:
+            return frozenset()
+        consumer = self._broker.consumer(partitions=partitions, start_at="end")
+        await consumer.start()
+        try:
+            return await self._read_keys(consumer, partitions, device)
+        finally:
+            await consumer.stop()
+
+    async def _read_keys(
+        self, consumer: Consumer, partitions: list[TopicPartition], device: str
+    ) -> frozenset[QueryKey]:
+        ends = await consumer.end_offsets(partitions)
+        since = self._clock.wall() - _ANSWERED_WINDOW
+        starts = await consumer.offsets_for_times(dict.fromkeys(partitions, since))
+        open_partitions = set()
+        for partition in partitions:
+            start = starts[partition]
+            if start is not None and start < ends[partition]:
+                await consumer.seek(partition, start)
+                open_partitions.add(partition)
+        found = set()
+        while open_partitions:
+            for record in await consumer.get_many(wait=0.5):
+                if codec.outcome_device(record) == device and record.key is not None:
+                    app = self._topics.app_of(record.topic) or ""
+                    found.add(QueryKey(app, codec.query_source_of(record), record.key.decode(errors="replace")))
+            for partition in tuple(open_partitions):
+                if await consumer.position(partition) >= ends[partition]:
+                    open_partitions.discard(partition)
+        return frozenset(found)
+
+
+def _read(record: Record) -> _Read:
+    """What ``record`` carries, or why it cannot be read."""
+    try:
+        return codec.decode_work(record)
+    except InvalidInputError as error:
+        return error

@@ -1,0 +1,376 @@
+"""The planner: a shell around its core (``sluicegate.planner.control.core``), which decides everything.
+
+It turns records into events and actions into records; solving runs in threads, tables are made by a process, sweeping
+dead devices' work topics runs as tasks. What the core asked for as a leader ends when it steps down.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
+from typing import Any, assert_never
+
+from sluicegate.domain.actions import Announce, Publish, Reclaim, WakeAt
+from sluicegate.domain.errors import InvalidInputError, SluiceError
+from sluicegate.planner.control.core import PlannerCore
+from sluicegate.planner.control.events import (
+    CatchUp,
+    ClockRead,
+    DeviceHeard,
+    DeviceNoted,
+    End,
+    Heard,
+    LetIn,
+    LogReached,
+    Move,
+    Parted,
+    PlannerAction,
+    PlannerEvent,
+    PlanRead,
+    PlansRead,
+    SafeMode,
+    StandIn,
+    Stopping,
+    Sweep,
+    SweepFailed,
+    TableRead,
+    TablesReached,
+)
+from sluicegate.planner.control.leader_lease import Lead, LeaseRead, StepDown, Write
+from sluicegate.planner.control.replan_trigger import Solve, Solved
+from sluicegate.planner.control.solve_or_fallback import answered
+from sluicegate.planner.greedy_fill import GreedyFill
+from sluicegate.planner.policy_tables.keys import decode_name, encode_name
+from sluicegate.planner.policy_tables.table_codec import decode, encode
+from sluicegate.planner.policy_tables.table_library import LibraryRules
+from sluicegate.planner.policy_tables.table_schedule import Made, Make, PutTable, WithdrawTable
+from sluicegate.planner.problems.problem import Allocation, Planner, Problem
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.stages.connections import Connections
+from sluicegate.stages.following.control_follower import Follower
+from sluicegate.stages.following.work_topics import WorkTopics
+from sluicegate.stages.planner.dead_device_sweep import Reclaimer
+from sluicegate.stages.planner.table_publisher import TableMaker, missing_load
+from sluicegate.stages.runtime.background_tasks import beside
+from sluicegate.stages.runtime.decision_log import Handle
+from sluicegate.stages.runtime.malloc_trim import release_freed
+from sluicegate.stages.runtime.outbox import Outbox
+from sluicegate.stages.telemetry.telemetry import count_plan
+from sluicegate.streams.ports import Record
+from sluicegate.streams.records import control
+from sluicegate.streams.records.demand_windows import WindowReader, decode_windows
+
+log = logging.getLogger(__name__)
+
+_Said = Write | Publish | Announce | SafeMode | PutTable | WithdrawTable
+_Work = CatchUp | Solve | StandIn | Sweep | LetIn | Make
+_Done = _Said | _Work | WakeAt | Lead | StepDown | Reclaim
+
+_LOGGED = {"took_over": "leads", "hears_again": "hears again", "drift": "drift", "as_promised": "as promised"}
+"""States that the log tells too, and how."""
+_CATCH_UP = 0.5
+"""Seconds that reading the newest plan may take before it is tried again."""
+_PARTING = 2.0
+"""Seconds that what was said may take to be written before the lease is given back."""
+
+
+class PlannerStage:
+    """One leads a system, any number may run.
+
+    ``handle``: of ``core``, as it is recorded. ``planner``: answers questions. ``apps``: whose results tell what dead
+    devices answered. ``library``: how tables are made, where batching goes by them. ``demand_windows``: demand is read
+    from the windows that stages ``demand`` make, not as admission counts it.
+    """
+
+    name = "planner"
+
+    def __init__(
+        self,
+        connections: Connections,
+        core: PlannerCore,
+        handle: Handle[PlannerEvent, PlannerAction],
+        *,
+        planner: Planner,
+        apps: Sequence[str],
+        exactly_once: bool = False,
+        library: LibraryRules | None = None,
+        demand_windows: bool = False,
+    ) -> None:
+        self._broker = connections.broker
+        self._topics = connections.topics
+        self._clock = connections.clock
+        self._meters = connections.telemetry.meters
+        self._core = core
+        self._handle = handle
+        self._planner = planner
+        self._windows = WindowReader() if demand_windows else None
+        self._outbox = Outbox(connections.producer)
+        connections.telemetry.of_outbox(self.name, self._outbox)
+        self._reclaimer = Reclaimer(connections, self._outbox, self._tell, apps=apps, exactly_once=exactly_once)
+        self._works = WorkTopics(self._broker, self._topics, self._clock)
+        self._maker = TableMaker(library) if library is not None else None
+        self._plans = Follower(self._broker, self._topics.plan, self._on_plan)
+        self._wake_at = 0.0
+        self._stirred = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def planner(self) -> Planner:
+        """What plans are asked of."""
+        return self._planner
+
+    @property
+    def core(self) -> PlannerCore:
+        """What decides."""
+        return self._core
+
+    def leads(self) -> bool:
+        """Whether it may act now: this process may have stood still since it last looked."""
+        return self._core.leads(self._clock.monotonic())
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Plan while this one leads, listen while another does, until ``stop``."""
+        await self._outbox.start()
+        await self._works.look()
+        at_start = [self._plans, Follower(self._broker, self._topics.status, self._on_status)]
+        tables = Follower(self._broker, self._topics.policies, self._on_table)
+        followers = [
+            *at_start,
+            Follower(self._broker, self._topics.demand_windows, self._on_windows)
+            if self._windows is not None
+            else Follower(self._broker, self._topics.demand, self._on_demand, start_at="end", every_partition=True),
+            Follower(self._broker, self._topics.devices_metrics, self._on_heartbeat, start_at="end"),
+            Follower(self._broker, self._topics.acks, self._on_acknowledged, start_at="end"),
+            Follower(self._broker, self._topics.devices, self._on_note),
+            *([tables] if self._maker is not None else []),
+        ]
+        try:
+            async with beside([*(follower.run(stop) for follower in followers), self._tables_known(tables)]):
+                for follower in at_start:
+                    await follower.ready.wait()
+                self._tell(ClockRead(self._clock.wall()))
+                self._tell(LogReached())
+                while not stop.is_set():
+                    self._tell(ClockRead(self._clock.wall()))
+                    await self._pause()
+        finally:
+            self._tell(Stopping())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_PARTING):
+                    await self._outbox.flush()
+            self._tell(Parted())
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._works.close()
+            await self._reclaimer.close()
+            if self._maker is not None:
+                await self._maker.close()
+            await self._outbox.stop()
+
+    async def registered(self, served: Catalogue) -> None:
+        """Other apps or variants are served from now on."""
+        self._reclaimer.registered(served.apps)
+        self._tell(served.registered)
+
+    async def _pause(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, self._wake_at - self._clock.monotonic())):
+                await self._stirred.wait()
+        self._stirred.clear()
+
+    async def _tables_known(self, tables: Follower) -> None:
+        if self._maker is not None:
+            await tables.ready.wait()
+            self._tell(TablesReached())
+
+    # -- what is heard
+
+    def _on_plan(self, record: Record) -> None:
+        if record.value is not None:
+            self._tell(PlanRead(control.decode_plan(record.value)))
+
+    def _on_status(self, record: Record) -> None:
+        if record.value is None:
+            self._tell(Heard())
+        elif record.key == control.LEASE_KEY:
+            self._tell(LeaseRead(control.decode_lease(record.value)))
+        else:
+            self._tell(Heard())
+            missing = missing_load(control.decode_announce(record.value)) if self._maker is not None else None
+            if missing is not None:
+                self._tell(missing)
+
+    def _on_demand(self, record: Record) -> None:
+        if record.value is not None:
+            self._tell(control.decode_demand(record.value))
+
+    def _on_windows(self, record: Record) -> None:
+        if record.value is not None and self._windows is not None:
+            for counted in self._windows.read(decode_windows(record.value), self._clock.wall()):
+                self._tell(counted)
+
+    def _on_heartbeat(self, record: Record) -> None:
+        if record.value is None:
+            return
+        beat = control.decode_heartbeat(record.value)
+        if self._works.lacking([beat.seen.device]):
+            self._works.look_soon()
+            raise InvalidInputError("heartbeat.seen.device", f"{beat.seen.device!r:.80} has no work topic")
+        self._tell(DeviceHeard(beat.seen, beat.measured, beat.observed))
+
+    def _on_acknowledged(self, record: Record) -> None:
+        if record.value is not None:
+            self._tell(control.decode_acknowledged(record.value))
+
+    def _on_note(self, record: Record) -> None:
+        if record.value is None:
+            device, _, by = (record.key or b"").decode("utf-8", "replace").rpartition("@")
+            self._tell(DeviceNoted(device, by))
+        else:
+            note = control.decode_note(record.value)
+            self._tell(DeviceNoted(note.device, note.by, note.withdrawn, note.price))
+
+    def _on_table(self, record: Record) -> None:
+        name = decode_name(record.key)
+        self._tell(TableRead(name, None if record.value is None else decode(record.value)))
+
+    # -- what is done
+
+    def _tell(self, event: PlannerEvent) -> list[Move | End]:
+        """Have it decided, and do that; what was said of records that a dead device left is its reader's to do."""
+        of_records: list[Move | End] = []
+        for action in self._handle(event, self._clock.monotonic()):
+            if isinstance(action, Move | End):
+                of_records.append(action)
+            else:
+                self._do(action)
+        return of_records
+
+    def _do(self, action: _Done) -> None:
+        match action:
+            case WakeAt(at):
+                self._wake_at = at
+            case Write() | Publish() | Announce() | SafeMode() | PutTable() | WithdrawTable():
+                self._say(action)
+            case Lead():
+                self._meters.set("sluice_planner_leading", 1.0)
+                if self._maker is not None:
+                    self._spawn(self._maker.start())
+            case StepDown(reason):
+                if reason:
+                    log.warning("planner: stands by: %s", reason)
+                self._meters.set("sluice_planner_leading", 0.0)
+                for task in self._tasks:
+                    task.cancel()
+                if self._maker is not None:
+                    self._spawn(self._maker.close())
+            case Reclaim(device):
+                self._meters.add("sluice_devices_lost", device)
+            case CatchUp() | Solve() | StandIn() | Sweep() | LetIn() | Make():
+                self._spawn(self._work(action))
+            case _:
+                assert_never(action)
+
+    def _say(self, action: _Said) -> None:
+        topics, post = self._topics, self._outbox.post
+        match action:
+            case Write(lease):
+                post(topics.status, control.encode_lease(lease), key=control.LEASE_KEY)
+            case Publish(plan):
+                post(topics.plan, control.encode_plan(plan), key=b"plan")
+                count_plan(self._meters, plan)
+            case Announce(subject, state, detail):
+                if state in _LOGGED:
+                    log.warning("%s: %s: %s", subject, _LOGGED[state], detail)
+                self._meters.add("sluice_announcements", self.name, state)
+                post(topics.status, control.encode_announce(action), key=subject.encode())
+            case SafeMode(app, device, on, detail):
+                said = Announce(f"app:{app}", "safe_mode" if on else "promise_kept", detail)
+                self._meters.add("sluice_announcements", self.name, said.state)
+                self._meters.set("sluice_safe_mode", float(on), said.subject, self.name)
+                key = f"{said.subject}@planner-{device}".encode()
+                post(topics.status, control.encode_announce(said), key=key, timestamp=self._clock.wall())
+            case PutTable(name, table):
+                post(topics.policies, encode(table), key=encode_name(name))
+            case WithdrawTable(name):
+                post(topics.policies, None, key=encode_name(name))
+            case _:
+                assert_never(action)
+
+    async def _work(self, action: _Work) -> None:
+        match action:
+            case CatchUp(term):
+                await self._catch_up(term)
+            case Solve(problem, reason):
+                await self._solve(self._planner, problem, reason, action.number)
+            case StandIn(problem, reason, number):
+                await self._solve(GreedyFill(), problem, reason, number, provisional=True)
+            case Sweep(device):
+                await self._sweep(device)
+            case LetIn(device):
+                await self._reclaimer.let_in(device)
+            case Make():
+                await self._make(action)
+            case _:
+                assert_never(action)
+
+    async def _catch_up(self, term: int) -> None:
+        try:
+            async with asyncio.timeout(_CATCH_UP):
+                await self._plans.catch_up()
+        except TimeoutError:
+            log.warning("planner: the newest plan cannot be read; it cannot lead yet")
+            self._tell(PlansRead(term, ok=False))
+        else:
+            self._tell(PlansRead(term))
+            self._stirred.set()
+
+    async def _solve(
+        self, planner: Planner, problem: Problem, reason: str, number: int, *, provisional: bool = False
+    ) -> None:
+        started = self._clock.monotonic()
+        allocation = await asyncio.to_thread(_solved, planner, problem)
+        # By class it is told apart for reports on plans alone, which ask planners themselves.
+        allocation = replace(allocation, served_by_class={})
+        self._tell(Solved(allocation, reason, self._clock.monotonic() - started, number, provisional))
+
+    async def _sweep(self, device: str) -> None:
+        try:
+            if self._works.lacking([device]):
+                self._tell(SweepFailed(device, gone=True))
+                return
+            await self._reclaimer.sweep(device)
+        except Exception as error:  # the broker may be away; the sweep is repeated until it ends well
+            log.warning("sweeping %s failed (%s); trying again", device, error)
+            self._tell(SweepFailed(device))
+
+    async def _make(self, make: Make) -> None:
+        assert self._maker is not None  # the core asks for tables where there are rules for them
+        started = self._clock.monotonic()
+        shelf = make.question.shelf
+        try:
+            tables = await self._maker.make(make)
+        except SluiceError as error:
+            log.error("no tables for %s on %s: %s", shelf.app, shelf.worker_class, error)
+            tables = ()
+        took = self._clock.monotonic() - started
+        log.info("%d tables for %s on %s in %.2f s", len(tables), shelf.app, shelf.worker_class, took)
+        self._tell(Made(make, tables))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._reap)
+
+    def _reap(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.critical("planner: %s", error, exc_info=error)
+
+
+def _solved(planner: Planner, problem: Problem) -> Allocation:
+    """What ``planner`` allocates; its solver's memory goes back at once."""
+    try:
+        return answered(planner, problem)
+    finally:
+        release_freed()

@@ -1,0 +1,1 @@
+"""What every stage runs on: reading, sending, committing, timers, supervision."""

@@ -1,0 +1,298 @@
+"""How every stage reads: in batches, with back-pressure, committing the contiguous prefix of what is done.
+
+Contract. ``handle`` gets records in offset order and must see to it that ``done(record)`` is called once, when all that
+the record led to is acknowledged. At most ``limit`` records are in flight: beyond it the partitions are paused, the
+membership stays. When partitions are revoked, what is in flight of them is waited for (bounded) and committed, then
+forgotten. After ``stop`` nothing more is fetched, what is in flight gets ``drain_s`` to finish, is committed, and the
+consumer leaves.
+
+``answer`` sends what a record led to: through the outbox, to be done once acknowledged; or, exactly once, in a
+transaction with the record's offset. A member of a group that is fenced, but that the group leaves the partition, takes
+it back after ``rest`` seconds: it was a zombie that came back, which is fenced by that in its turn, or a transaction
+was open for too long. Who reads without a group says with ``on_fenced`` what is to be done.
+
+What is done beside the reading, here or by the stage (``beside``), must not end unseen: where it fails, the reading
+fails.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from sluicegate.domain.errors import SluiceError
+from sluicegate.stages.runtime.exactly_once import ExactlyOnce, Instead
+from sluicegate.stages.runtime.offset_tracker import CommitTracker
+from sluicegate.stages.runtime.outbox import Outbox
+from sluicegate.streams.ports import Consumer, Letter, Record, TopicPartition
+
+log = logging.getLogger(__name__)
+
+_LAG_EVERY = 5.0
+
+Handler = Callable[[Sequence[Record]], Awaitable[None]]
+ConsumerFactory = Callable[["Intake"], Consumer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How a stage reads. ``member``: its name in its group, where that is fixed. ``max_in_flight``: records.
+
+    ``exclusive``: of the members of its group all but one stand by.
+    """
+
+    member: str | None = None
+    max_in_flight: int = 4000
+    exactly_once: Callable[[str], ExactlyOnce] | None = None
+    exclusive: bool = False
+
+
+class Intake:
+    """Implements RebalanceListener for the consumer that ``make_consumer`` makes."""
+
+    def __init__(
+        self,
+        make_consumer: ConsumerFactory,
+        *,
+        limit: int = 4000,
+        commit_every: float = 0.2,
+        poll: float = 0.2,
+        drain_s: float = 5.0,
+        rest: float = 1.0,
+        exactly_once: ExactlyOnce | None = None,
+        on_fenced: Callable[[], None] | None = None,
+    ) -> None:
+        self._exactly_once = exactly_once
+        self._make_consumer = make_consumer
+        self._limit = limit
+        self._commit_every = commit_every
+        self._poll = poll
+        self._drain_s = drain_s
+        self._rest = rest
+        self._on_fenced = on_fenced
+        self._abandoned = False
+        self._shared = False
+        self._fenced: set[TopicPartition] = set()
+        self._returns: set[asyncio.Task[None]] = set()
+        self._tracker = CommitTracker()
+        self._paused = False
+        self._room = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._consumer: Consumer | None = None
+        self._started = asyncio.Event()
+        self.read = 0
+        self.lag: int | None = None
+        """Records not read yet when it was last looked up, None before."""
+
+    @property
+    def in_flight(self) -> int:
+        """Records read whose consequences are not all acknowledged."""
+        return self._tracker.in_flight
+
+    def done(self, record: Record) -> None:
+        """All that ``record`` led to is acknowledged."""
+        self._tracker.done(TopicPartition(record.topic, record.partition), record.offset)
+        in_flight = self._tracker.in_flight
+        if not in_flight:
+            self._empty.set()
+        if self._paused and in_flight <= self._limit // 2:
+            self._room.set()
+
+    def answer(self, record: Record, outbox: Outbox, letter: Letter, instead: Instead | None = None) -> None:
+        """``letter`` is all that ``record`` led to; ``instead`` makes another where that is too large for its topic."""
+        if self._exactly_once is not None:
+            self._exactly_once.answer(record, letter, instead)
+            return
+
+        def done() -> None:
+            self.done(record)
+
+        if instead is None:
+            outbox.put(letter, done=done)
+        else:
+            outbox.put(letter, done=done, refused=lambda error: outbox.put(instead(error), done=done))
+
+    async def run(
+        self,
+        handle: Handler,
+        stop: asyncio.Event,
+        *,
+        after_start: Callable[[Consumer], Awaitable[None]] | None = None,
+        beside: Sequence["asyncio.Task[None]"] = (),
+    ) -> None:
+        """Read until ``stop``, then drain and leave. ``after_start`` may seek. Raises what ended a task ``beside``."""
+        consumer = self._consumer = self._make_consumer(self)
+        await consumer.start()
+        self._started.set()
+        once = self._exactly_once
+        if once is not None:
+            await once.begin(consumer.assignment() - once.partitions, consumer)
+        if after_start is not None:
+            await after_start(consumer)
+        committing = self._commit_often(consumer) if once is None else once.run(self.done, self._lost)
+        tasks = [asyncio.create_task(work) for work in (committing, self._watch_lag(consumer))]
+        try:
+            while not stop.is_set():
+                await self._step(consumer, handle)
+                raise_failures((*tasks, *beside))
+            await self._drain()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._let_go()
+            await self._commit(consumer)
+            if once is not None:
+                await once.end(once.partitions)
+            await consumer.stop()
+
+    async def subscribe(self, topics: Sequence[str]) -> None:
+        """Read these topics from now on, once it reads at all."""
+        await self._started.wait()
+        if self._consumer is not None:
+            await self._consumer.subscribe(topics)
+
+    def abandon(self) -> None:
+        """Read and commit nothing more: others have taken over what was read. What is not answered of it lies below
+        whatever would be committed next."""
+        self._abandoned = True
+        if self._consumer is not None:
+            self._forget(self._consumer.assignment())
+        if self._exactly_once is not None:
+            self._exactly_once.forget()
+
+    async def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
+        """Finish and commit what is theirs, within the bound; the rest is read again by its next owner."""
+        await self._let_go()
+        await self._drain()
+        if self._consumer is not None:
+            await self._commit(self._consumer)
+        if self._exactly_once is not None:
+            await self._exactly_once.end(partitions)
+        self._forget(partitions)
+
+    async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+        """Start with nothing in flight."""
+        self._shared = True
+        self._forget(partitions)
+        if self._exactly_once is not None and self._consumer is not None:
+            await self._exactly_once.begin(partitions, self._consumer)
+
+    def _lost(self, partition: TopicPartition) -> None:
+        self._forget(frozenset([partition]))
+        if self._on_fenced is not None:
+            self._on_fenced()
+        elif self._shared and self._consumer is not None and partition in self._consumer.assignment():
+            self._fenced.add(partition)
+            self._consumer.pause([partition])
+            task = asyncio.create_task(self._take_back(partition, self._consumer))
+            self._returns.add(task)
+            task.add_done_callback(self._returns.discard)
+
+    async def _take_back(self, partition: TopicPartition, consumer: Consumer) -> None:
+        """Begin anew with what was fenced. Nothing of it is read meanwhile."""
+        assert self._exactly_once is not None
+        while partition in self._fenced:
+            await asyncio.sleep(self._rest)
+            try:
+                await self._exactly_once.begin([partition], consumer)
+            except SluiceError as error:
+                log.warning("%s/%d is not taken back yet: %s", partition.topic, partition.partition, error)
+            else:
+                self._fenced.discard(partition)
+                self._forget(frozenset([partition]))
+                consumer.resume([partition])
+
+    async def _let_go(self) -> None:
+        """Nothing is taken back any more."""
+        returns = tuple(self._returns)
+        for task in returns:
+            task.cancel()
+        await asyncio.gather(*returns, return_exceptions=True)
+        self._fenced.clear()
+
+    def _forget(self, partitions: frozenset[TopicPartition]) -> None:
+        self._tracker.forget(partitions)
+        if not self._tracker.in_flight:
+            self._empty.set()
+
+    async def _step(self, consumer: Consumer, handle: Handler) -> None:
+        room = self._limit - self._tracker.in_flight
+        if room <= 0:
+            await self._wait_for_room(consumer)
+            return
+        records = await consumer.get_many(wait=self._poll, max_records=min(room, 500))
+        if self._abandoned:
+            return
+        if self._fenced:
+            records = [r for r in records if TopicPartition(r.topic, r.partition) not in self._fenced]
+        if not records:
+            return
+        begin = self._tracker.begin
+        for record in records:
+            begin(TopicPartition(record.topic, record.partition), record.offset)
+        if self._exactly_once is not None:
+            self._exactly_once.read(records)
+        self._empty.clear()
+        self.read += len(records)
+        await handle(records)
+
+    async def _wait_for_room(self, consumer: Consumer) -> None:
+        """Hold still, without fetching, until half of what is in flight is done."""
+        assigned = consumer.assignment()
+        consumer.pause(assigned)
+        self._paused = True
+        self._room.clear()
+        try:
+            async with asyncio.timeout(self._poll):
+                await self._room.wait()
+        except TimeoutError:
+            await consumer.get_many(wait=0.0)  # paused partitions give nothing; a group member must go on polling
+        finally:
+            self._paused = False
+            consumer.resume((assigned & consumer.assignment()) - self._fenced)
+
+    async def _drain(self) -> None:
+        try:
+            async with asyncio.timeout(self._drain_s):
+                await self._empty.wait()
+        except TimeoutError:
+            log.warning("%d records still in flight after %.1f s: read again later", self.in_flight, self._drain_s)
+
+    async def _commit_often(self, consumer: Consumer) -> None:
+        while True:
+            await asyncio.sleep(self._commit_every)
+            await self._commit(consumer)
+
+    async def _watch_lag(self, consumer: Consumer) -> None:
+        while True:
+            await asyncio.sleep(_LAG_EVERY)
+            try:
+                ends = await consumer.end_offsets(assigned) if (assigned := consumer.assignment()) else {}
+                self.lag = sum([max(0, end - await consumer.position(of)) for of, end in ends.items()])
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:  # partitions that were just given up, a broker that is away: look again later
+                log.debug("lag cannot be looked up (%s)", error)
+
+    async def _commit(self, consumer: Consumer) -> None:
+        due = self._tracker.due() if self._exactly_once is None else {}
+        due = {partition: offset for partition, offset in due.items() if partition in consumer.assignment()}
+        if not due:
+            return
+        try:
+            await consumer.commit(due)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # a lost commit only means reading again; the next one repairs it
+            log.warning("commit failed (%s); trying again", error)
+        else:
+            self._tracker.committed(due)
+
+
+def raise_failures(tasks: Iterable["asyncio.Task[None]"]) -> None:
+    """What the first of these that failed has raised."""
+    for task in tasks:
+        if task.done() and not task.cancelled():
+            task.result()

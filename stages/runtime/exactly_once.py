@@ -1,0 +1,241 @@
+"""Exactly-once delivery: what a partition's records led to is written together with their offsets, in transactions.
+
+Rules. Each record leads to one letter, or to the one that is to be said instead where that is too large for its topic.
+Letters of the contiguous prefix of answered records are written every ``interval`` seconds with the offset behind them;
+then their records are done. A partition begins with its transactions' id, which fences whoever had it before, and only
+then with the committed offset; where the broker is not ready for that, it is tried again for ``patience`` seconds. Once
+it is fenced here, nothing more of it is written: its records are another's. Where it is not known whether a transaction
+was written (its answer was lost), the committed offset says so, once the transactions have begun anew, which ends what
+was left open.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import TypeVar
+
+from sluicegate.domain.errors import InvalidInputError, SluiceError
+from sluicegate.streams.ports import (
+    BrokerError,
+    Consumer,
+    FencedError,
+    Letter,
+    LettersTooLargeError,
+    Record,
+    TopicPartition,
+    Transactions,
+)
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_MOST = 1000
+"""Letters in one transaction."""
+
+
+def transactional_id(group: str, partition: TopicPartition) -> str:
+    """Of whoever writes for the group what the records of ``partition`` led to."""
+    return f"{group}/{partition.topic}/{partition.partition}"
+
+
+Instead = Callable[[InvalidInputError], Letter]
+"""What to write in the place of a letter that is too large; it is told why."""
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What a record led to: ``letter``, None where nothing can be written of it."""
+
+    record: Record
+    letter: Letter | None
+    instead: Instead | None
+
+
+class _Lane:
+    """One input partition."""
+
+    __slots__ = ("alone_below", "answers", "order", "transactions", "unsure")
+
+    def __init__(self, transactions: Transactions) -> None:
+        self.transactions = transactions
+        self.unsure = False
+        self.order: deque[int] = deque()
+        self.answers: dict[int, _Answer] = {}
+        self.alone_below = 0
+
+    def due(self) -> list[_Answer]:
+        """The prefix that is answered; alone, where one of several was refused for its size."""
+        found = []
+        most = 1 if self.order and self.order[0] < self.alone_below else _MOST
+        for offset in islice(self.order, most):
+            answer = self.answers.get(offset)
+            if answer is None:
+                break
+            found.append(answer)
+        return found
+
+    def refused(self, answers: Sequence[_Answer], error: BrokerError) -> None:
+        """At least one of these is too large. What was to be said instead is too large as well: nothing can be."""
+        if len(answers) > 1:
+            self.alone_below = answers[-1].record.offset + 1
+            return
+        answer = answers[0]
+        if answer.letter is not None and answer.instead is None:
+            log.error("what %s led to can never be written: %s", answer.record.place, error)
+        answer.letter = answer.instead(InvalidInputError("record", str(error))) if answer.instead is not None else None
+        answer.instead = None
+
+    def written(self, count: int) -> None:
+        """The first ``count`` are."""
+        for _ in range(count):
+            del self.answers[self.order.popleft()]
+
+    def known(self, committed: int) -> list[Record]:
+        """Everything below ``committed`` is written: the records of it that were waited for."""
+        found = [answer.record for answer in self.due() if answer.record.offset < committed]
+        self.written(len(found))
+        self.unsure = False
+        return found
+
+
+async def _committed(consumer: Consumer, partition: TopicPartition) -> int:
+    committed = await consumer.committed(partition)
+    return committed if committed is not None else (await consumer.beginning_offsets([partition]))[partition]
+
+
+class ExactlyOnce:
+    """The lanes of one intake. ``make``: transactions of an id. ``group``: whose offsets are committed."""
+
+    def __init__(
+        self,
+        make: Callable[[str], Transactions],
+        group: str,
+        *,
+        interval: float = 0.02,
+        retry: float = 0.2,
+        patience: float = 30.0,
+    ) -> None:
+        self._make = make
+        self._group = group
+        self._interval = interval
+        self._retry = retry
+        self._patience = patience
+        self._lanes: dict[TopicPartition, _Lane] = {}
+        self._consumer: Consumer | None = None
+        self._answered = asyncio.Event()
+
+    @property
+    def partitions(self) -> frozenset[TopicPartition]:
+        """Those that were begun."""
+        return frozenset(self._lanes)
+
+    async def begin(self, partitions: Iterable[TopicPartition], consumer: Consumer) -> None:
+        """These are ours: fence others, then read on from what they had committed."""
+        self._consumer = consumer
+        for partition in sorted(partitions):
+            await self.end([partition])
+            transactions = self._make(transactional_id(self._group, partition))
+            await self._patiently(transactions.start)
+            self._lanes[partition] = _Lane(transactions)
+            await consumer.seek(partition, await self._patiently(partial(_committed, consumer, partition)))
+
+    async def _patiently(self, step: Callable[[], Awaitable[T]]) -> T:
+        patient_until = asyncio.get_running_loop().time() + self._patience
+        while True:
+            try:
+                return await step()
+            except BrokerError as error:
+                if asyncio.get_running_loop().time() >= patient_until:
+                    raise
+                log.warning("%s; trying again", error)
+                await asyncio.sleep(self._retry)
+
+    async def end(self, partitions: Iterable[TopicPartition]) -> None:
+        """These are not ours any more."""
+        lanes = [lane for p in tuple(partitions) if (lane := self._lanes.pop(p, None)) is not None]
+        await asyncio.gather(*(lane.transactions.stop() for lane in lanes))
+
+    def forget(self) -> None:
+        """Write nothing more of what was read so far."""
+        for lane in self._lanes.values():
+            lane.order.clear()
+            lane.answers.clear()
+
+    def read(self, records: Sequence[Record]) -> None:
+        """These were read; ``answer`` follows for each."""
+        for record in records:
+            lane = self._lanes.get(TopicPartition(record.topic, record.partition))
+            if lane is not None:
+                lane.order.append(record.offset)
+
+    def answer(self, record: Record, letter: Letter, instead: Instead | None = None) -> None:
+        """What ``record`` led to, and what to say ``instead`` where that is too large."""
+        lane = self._lanes.get(TopicPartition(record.topic, record.partition))
+        if lane is not None:
+            lane.answers[record.offset] = _Answer(record, letter, instead)
+            self._answered.set()
+
+    async def run(self, done: Callable[[Record], None], lost: Callable[[TopicPartition], None]) -> None:
+        """Write what is answered, until cancelled. ``done`` is called for each record written, ``lost`` when fenced."""
+        while True:
+            await self._answered.wait()
+            self._answered.clear()
+            await asyncio.gather(*(self._write(p, lane, done, lost) for p, lane in tuple(self._lanes.items())))
+            await asyncio.sleep(self._interval)
+
+    async def _write(
+        self,
+        partition: TopicPartition,
+        lane: _Lane,
+        done: Callable[[Record], None],
+        lost: Callable[[TopicPartition], None],
+    ) -> None:
+        due = lane.due()
+        if not due or self._lanes.get(partition) is not lane:
+            return
+        behind = due[-1].record.offset + 1
+        written = [answer for answer in due if answer.letter is not None]
+        try:
+            if lane.unsure:
+                await self._learn(partition, lane, done)
+                return
+            letters = [answer.letter for answer in written if answer.letter is not None]
+            await lane.transactions.write(letters, {partition: behind}, self._group)
+        except LettersTooLargeError as error:
+            log.warning("%s", error)
+            lane.refused([written[i] for i in error.letters], error)
+            self._answered.set()
+        except FencedError as error:
+            log.warning("%s/%d is another's now: %s", partition.topic, partition.partition, error)
+            if self._lanes.get(partition) is lane:
+                await self.end([partition])
+                lost(partition)
+        except SluiceError as error:
+            if self._lanes.get(partition) is not lane:
+                return
+            log.warning("%s; trying again", error)
+            lane.unsure = True
+            await asyncio.sleep(self._retry)
+            self._answered.set()
+        else:
+            if lane.order and lane.order[0] == due[0].record.offset:  # else forgotten meanwhile
+                lane.written(len(due))
+            for answer in due:
+                done(answer.record)
+            if lane.answers:
+                self._answered.set()
+
+    async def _learn(self, partition: TopicPartition, lane: _Lane, done: Callable[[Record], None]) -> None:
+        """Find out how much of the lane is written, after a transaction that ended nobody knows how."""
+        assert self._consumer is not None
+        await lane.transactions.start()
+        committed = await _committed(self._consumer, partition)
+        if self._lanes.get(partition) is lane:
+            for record in lane.known(committed):
+                done(record)
+            self._answered.set()

@@ -1,0 +1,203 @@
+"""Sends that end well: each record is sent again until the broker acknowledges it, and only then is its cause told.
+
+``post`` never waits, so that policies' actions can be carried out at once; a pump hands the records to the producer in
+order. What is unacknowledged is counted, so that a stage can stop reading while the broker does not answer.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.streams.ports import Headers, Letter, Producer, Written
+
+log = logging.getLogger(__name__)
+
+_FIRST_RETRY = 0.1
+_LAST_RETRY = 2.0
+
+
+@dataclass(slots=True)
+class _Posted:
+    letter: Letter
+    done: Callable[[], None] | None
+    refused: Callable[[InvalidInputError], None] | None
+
+
+class Outbox:
+    """One a stage, over the process's shared producer. ``start`` before use, ``stop`` after ``flush``."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self._queue: deque[_Posted] = deque()
+        self._waiting = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._pump: asyncio.Task[None] | None = None
+        self._handing = False
+        self._again: set[asyncio.TimerHandle] = set()
+        self.unacknowledged = 0
+        self.posted = 0
+        self.resent = 0
+
+    def post(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp: float | None = None,
+        done: Callable[[], None] | None = None,
+        refused: Callable[[InvalidInputError], None] | None = None,
+    ) -> None:
+        """As ``put``, of a letter with these fields."""
+        self.put(Letter(topic, value, key, headers, partition, timestamp), done=done, refused=refused)
+
+    def put(
+        self,
+        letter: Letter,
+        *,
+        done: Callable[[], None] | None = None,
+        refused: Callable[[InvalidInputError], None] | None = None,
+    ) -> None:
+        """Send; ``done`` is called once the broker has acknowledged.
+
+        A record that can never be sent (over the broker's size limit) is given to ``refused``; without it, it is
+        logged and counts as done.
+        """
+        if not self.unacknowledged:
+            self._idle.clear()
+        self.unacknowledged += 1
+        self.posted += 1
+        posted = _Posted(letter, done, refused)
+        if not self._queue and self._pump is not None and not self._handing and self._sent_at_once(posted):
+            return
+        if not self._queue:
+            self._waiting.set()
+        self._queue.append(posted)
+
+    async def start(self) -> None:
+        """Start the pump."""
+        if self._pump is None:
+            self._pump = asyncio.create_task(self._run())
+
+    async def flush(self) -> None:
+        """Wait until all is acknowledged."""
+        await self._idle.wait()
+
+    async def stop(self, *, within: float = 5.0) -> None:
+        """Flush for at most ``within`` seconds, then stop. What is not acknowledged is its reader's to read again."""
+        try:
+            async with asyncio.timeout(within):
+                await self.flush()
+        except TimeoutError:
+            log.warning("%d records unacknowledged at the end", self.unacknowledged)
+        for handle in self._again:
+            handle.cancel()
+        if self._pump is not None:
+            self._pump.cancel()
+            await asyncio.gather(self._pump, return_exceptions=True)
+            self._pump = None
+
+    async def _run(self) -> None:
+        waiting = self._queue
+        while True:
+            await self._waiting.wait()
+            self._waiting.clear()
+            self._handing = True
+            while waiting:
+                await self._hand_over(waiting.popleft())
+            self._handing = False
+
+    def _sent_at_once(self, posted: _Posted) -> bool:
+        """Whether the producer took it without waiting, as the embedded log does: no task need be woken for it."""
+        letter = posted.letter
+        try:
+            sent = self._producer.try_send(
+                letter.topic,
+                letter.value,
+                key=letter.key,
+                headers=letter.headers,
+                partition=letter.partition,
+                timestamp=letter.timestamp,
+            )
+        except InvalidInputError as error:
+            self._refuse(posted, error)
+            return True
+        if sent is None:
+            return False
+        self._follow(posted, sent)
+        return True
+
+    def _follow(self, posted: _Posted, sent: "asyncio.Future[Written]") -> None:
+        if sent.done():
+            self._acknowledged(posted, sent)
+        else:
+            sent.add_done_callback(lambda future: self._acknowledged(posted, future))
+
+    async def _hand_over(self, posted: _Posted) -> None:
+        """Give one letter to the producer, trying until it takes it, so that order is kept."""
+        letter = posted.letter
+        pause = _FIRST_RETRY
+        while True:
+            try:
+                sent = await self._producer.send(
+                    letter.topic,
+                    letter.value,
+                    key=letter.key,
+                    headers=letter.headers,
+                    partition=letter.partition,
+                    timestamp=letter.timestamp,
+                )
+                break
+            except InvalidInputError as error:
+                self._refuse(posted, error)
+                return
+            except Exception as error:  # a client's own errors are many; each means: not sent, try again
+                log.warning("send to %s failed (%s); again in %.1f s", letter.topic, error, pause)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LAST_RETRY)
+        self._follow(posted, sent)
+
+    def _acknowledged(self, posted: _Posted, future: "asyncio.Future[Written]") -> None:
+        error = None if future.cancelled() else future.exception()
+        if isinstance(error, InvalidInputError):
+            self._refuse(posted, error)
+        elif future.cancelled() or error is not None:
+            log.warning(
+                "send to %s was not acknowledged (%s); sending again", posted.letter.topic, error or "cancelled"
+            )
+            self._post_again(posted)
+        else:
+            self._settle(posted.done)
+
+    def _post_again(self, posted: _Posted) -> None:
+        self.resent += 1
+        handle: asyncio.TimerHandle
+
+        def again() -> None:
+            self._again.discard(handle)
+            self._queue.append(posted)
+            self._waiting.set()
+
+        handle = asyncio.get_running_loop().call_later(_FIRST_RETRY, again)
+        self._again.add(handle)
+
+    def _refuse(self, posted: _Posted, error: InvalidInputError) -> None:
+        if posted.refused is None:
+            log.error("a record for %s can never be sent: %s", posted.letter.topic, error)
+            self._settle(posted.done)
+        else:
+            posted.refused(error)
+            self._settle(None)
+
+    def _settle(self, done: Callable[[], None] | None) -> None:
+        self.unacknowledged -= 1
+        if not self.unacknowledged:
+            self._idle.set()
+        if done is not None:
+            done()

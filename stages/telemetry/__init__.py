@@ -1,0 +1,1 @@
+"""Metrics, traces and what a process tells of itself."""

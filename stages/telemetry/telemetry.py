@@ -1,0 +1,82 @@
+"""What every stage is handed to be watched by: meters, and traces where they are asked for."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sluicegate.domain.plan import Plan
+from sluicegate.stages.runtime.consumer_loop import Intake
+from sluicegate.stages.runtime.outbox import Outbox
+from sluicegate.stages.telemetry.metrics import Labels, Meters, Reading
+from sluicegate.stages.telemetry.tracing import Tracing
+
+
+class Slice(Protocol):
+    """Where queries wait and variants are loaded."""
+
+    @property
+    def queued(self) -> int:
+        """Queries waiting or running."""
+        ...
+
+    @property
+    def loaded(self) -> tuple[str, ...]:
+        """Variants ready."""
+        ...
+
+
+def count_plan(meters: Meters, plan: Plan) -> None:
+    """A plan was published: what it says."""
+    meters.add("sluice_plans_published")
+    meters.set("sluice_plan_term", plan.epoch.term, "planner")
+    meters.set("sluice_plan_number", plan.epoch.number, "planner")
+    meters.set("sluice_plan_solve_seconds", plan.solve_s)
+    meters.set("sluice_plan_objective", plan.objective)
+    meters.set("sluice_plan_bound", plan.bound)
+    meters.set("sluice_devices_planned", len({p.device for p in plan.placements}))
+    for name in ("sluice_plan_served", "sluice_plan_demand_rows", "sluice_plan_share", "sluice_predicted_misses"):
+        meters.clear(name)
+    for app, share in plan.served.items():
+        meters.set("sluice_plan_served", share, app)
+    for app, rows in plan.demand.items():
+        meters.set("sluice_plan_demand_rows", rows, app)
+        meters.set("sluice_predicted_misses", rows * (1.0 - min(1.0, plan.served.get(app, 0.0))), app)
+    for placed in plan.placements:
+        variants = " ".join(placed.variants)
+        meters.set("sluice_plan_share", placed.share, placed.app, placed.device, placed.slice, variants)
+
+
+@dataclass(slots=True)
+class Telemetry:
+    """Of one process. Without one, a stage counts for itself alone."""
+
+    meters: Meters = field(default_factory=Meters)
+    tracing: Tracing | None = None
+
+    def of_outbox(self, stage: str, outbox: Outbox) -> None:
+        """What the outbox of ``stage`` counts is read when metrics are told."""
+        read = self.meters.read
+        read("sluice_records_sent", lambda: [((stage,), float(outbox.posted))])
+        read("sluice_records_resent", lambda: [((stage,), float(outbox.resent))])
+        read("sluice_unacknowledged_records", lambda: [((stage,), float(outbox.unacknowledged))])
+
+    def of_intake(self, stage: str, intake: Callable[[], Intake | None]) -> None:
+        """What the intake that ``stage`` has just then counts is read when metrics are told."""
+
+        def reading(value: Callable[[Intake], float | None]) -> Reading:
+            def told() -> list[tuple[Labels, float]]:
+                now = intake()
+                found = None if now is None else value(now)
+                return [] if found is None else [((stage,), float(found))]
+
+            return told
+
+        self.meters.read("sluice_records_read", reading(lambda now: now.read))
+        self.meters.read("sluice_in_flight_records", reading(lambda now: now.in_flight))
+        self.meters.read("sluice_lag_records", reading(lambda now: now.lag))
+
+    def of_slices(self, device: str, slices: Callable[[], Iterable[tuple[str, Slice]]]) -> None:
+        """What the slices that a device has just then know of themselves is read when metrics are told."""
+        read = self.meters.read
+        read("sluice_queue_queries", lambda: [((device, part), float(one.queued)) for part, one in slices()])
+        read("sluice_variant_loaded", lambda: [((device, part, v), 1.0) for part, one in slices() for v in one.loaded])

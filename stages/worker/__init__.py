@@ -1,0 +1,1 @@
+"""The worker of one device: its work topic, slices, executors and heartbeats."""

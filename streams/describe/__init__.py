@@ -1,0 +1,1 @@
+"""The topics as documents: AsyncAPI, access rules, a list for people."""

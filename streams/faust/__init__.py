@@ -1,0 +1,1 @@
+"""Demand windows and record models on Faust (extra ``faust``)."""

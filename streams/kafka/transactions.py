@@ -1,0 +1,198 @@
+"""Exactly-once writing on Apache Kafka: results of a partition's records and its offsets, in one transaction.
+
+Rules. One transactional producer an input partition, its id always the same (``<group>/<topic>/<partition>``): who
+takes the partition over starts with that id, which fences whoever had it, whatever the group's generation says. After
+any other error the transaction is undone, and the caller tries again: with a new client, unless the old one can go on.
+Nothing waits for a client whose sender has ended: what such a client was asked for would never end.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from aiokafka import TopicPartition as KafkaPartition
+from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    GroupAuthorizationFailedError,
+    InvalidProducerEpoch,
+    KafkaConnectionError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    ProducerFenced,
+    TransactionalIdAuthorizationFailed,
+)
+
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.streams.broker_settings import KafkaSettings
+from sluicegate.streams.kafka.connection import connection, unreachable
+from sluicegate.streams.kafka.topic_limits import UNLIMITED, Limits
+from sluicegate.streams.memory.partitioner import partition_of
+from sluicegate.streams.ports import BrokerError, FencedError, Letter, LettersTooLargeError, TopicPartition
+
+log = logging.getLogger(__name__)
+
+_FENCED = (ProducerFenced, InvalidProducerEpoch)
+_REFUSED = (TransactionalIdAuthorizationFailed, ClusterAuthorizationFailedError, GroupAuthorizationFailedError)
+
+
+class _RefusedError(KafkaError):  # type: ignore[misc]
+    """The broker has refused these letters for their size."""
+
+    def __init__(self, letters: tuple[int, ...]) -> None:
+        super().__init__(f"{len(letters)} letters are too large")
+        self.letters = letters
+
+
+class KafkaTransactions:
+    """Implements ``sluicegate.streams.ports.Transactions``."""
+
+    def __init__(self, servers: str, settings: KafkaSettings, limits: Limits, transactional_id: str) -> None:
+        self._servers = servers
+        self._settings = settings
+        self._limits = limits
+        self._id = transactional_id
+        self._inner: Any = None
+        self._started = False
+
+    async def start(self) -> None:
+        """Connect and fence. Raises ConfigurationError where no broker answers, BrokerError where it is not ready."""
+        self._started = True
+        if self._inner is None:
+            self._inner = await self._connect()
+
+    async def write(self, letters: Sequence[Letter], offsets: Mapping[TopicPartition, int], group: str) -> None:
+        """All of it, or nothing."""
+        if not self._started:
+            raise ConfigurationError("these transactions are not started (or stopped): await start() first")
+        self._check_sizes(letters)
+        inner = self._inner = self._inner or await self._connect_again()
+        try:
+            await _while_it_sends(inner, self._write(inner, letters, offsets, group))
+        except _FENCED as error:
+            raise FencedError(f"{self._id}: another has taken over") from error
+        except KafkaError as error:
+            if not (error.retriable and await self._undone(inner)) and self._inner is inner:
+                self._inner = None
+                await self._stop(inner)
+            if isinstance(error, _RefusedError):
+                topics = ", ".join(sorted({letters[i].topic for i in error.letters}))
+                raise LettersTooLargeError(f"{self._id}: too large for {topics}", error.letters) from error
+            raise BrokerError(f"{self._id}: not written ({error})") from error
+        except asyncio.CancelledError:
+            await self._undone(inner)
+            raise
+
+    async def stop(self) -> None:
+        """Disconnect, within a bound."""
+        self._started = False
+        inner, self._inner = self._inner, None
+        if inner is not None:
+            await self._stop(inner)
+
+    async def _write(
+        self, inner: Any, letters: Sequence[Letter], offsets: Mapping[TopicPartition, int], group: str
+    ) -> None:
+        sent: list[asyncio.Future[Any]] = []
+        await inner.begin_transaction()
+        for letter in letters:
+            sent.append(await self._send(inner, letter))
+            sent[-1].add_done_callback(_seen)
+        results = await asyncio.gather(*sent, return_exceptions=True)
+        if refused := tuple(i for i, result in enumerate(results) if isinstance(result, MessageSizeTooLargeError)):
+            raise _RefusedError(refused)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        moved = {KafkaPartition(*tp): offset for tp, offset in offsets.items()}
+        await inner.send_offsets_to_transaction(moved, group)
+        await inner.commit_transaction()
+
+    async def _undone(self, inner: Any) -> bool:
+        """Whether the transaction could be undone, within a bound, so that the client can begin another one."""
+        try:
+            async with asyncio.timeout(self._settings.stop_timeout):
+                await _while_it_sends(inner, inner.abort_transaction())
+        except (KafkaError, TimeoutError):
+            return False
+        return True
+
+    async def _send(self, inner: Any, letter: Letter) -> Any:
+        partition = letter.partition
+        if partition is None and letter.key is not None:
+            partition = partition_of(letter.key, len(await inner.partitions_for(letter.topic)))
+        milliseconds = None if letter.timestamp is None else round(1e3 * letter.timestamp)
+        return await inner.send(letter.topic, letter.value, letter.key, partition, milliseconds, list(letter.headers))
+
+    def _check_sizes(self, letters: Sequence[Letter]) -> None:
+        told = [(i, self._limits.excess(one.topic, one.key, one.value, one.headers)) for i, one in enumerate(letters)]
+        if refused := [(i, excess) for i, excess in told if excess is not None]:
+            raise LettersTooLargeError(f"{self._id}: {refused[0][1]}", tuple(i for i, _ in refused))
+
+    async def _connect(self) -> Any:
+        settings = self._settings
+        inner = AIOKafkaProducer(
+            **connection(self._servers, settings),
+            transactional_id=self._id,
+            transaction_timeout_ms=int(1e3 * settings.transaction_timeout),
+            acks="all",
+            linger_ms=0,
+            max_batch_size=self._limits.batch_bytes,
+            max_request_size=UNLIMITED,
+            compression_type=settings.compression,
+        )
+        try:
+            await inner.start()
+        except KafkaConnectionError as error:
+            await self._stop(inner)
+            raise unreachable(self._servers, error) from error
+        except _REFUSED:
+            await self._stop(inner)
+            raise
+        except KafkaError as error:
+            await self._stop(inner)
+            raise BrokerError(f"{self._id}: cannot begin ({error})") from error
+        except BaseException:
+            await self._stop(inner)
+            raise
+        return inner
+
+    async def _connect_again(self) -> Any:
+        """A new client, whose start undoes what the one before it left."""
+        try:
+            inner = await self._connect()
+        except ConfigurationError as error:
+            raise BrokerError(f"{self._id}: {error}") from error
+        if not self._started:  # stopped meanwhile
+            await self._stop(inner)
+            raise BrokerError(f"{self._id}: stopped")
+        return inner
+
+    async def _stop(self, inner: Any) -> None:
+        stopping = asyncio.create_task(inner.stop())
+        done, _ = await asyncio.wait([stopping], timeout=self._settings.stop_timeout)
+        if not done:
+            stopping.cancel()
+        await asyncio.gather(stopping, return_exceptions=True)
+
+
+def _seen(future: "asyncio.Future[Any]") -> None:
+    """What a letter failed of is told once, for the transaction."""
+    if not future.cancelled():
+        future.exception()
+
+
+async def _while_it_sends(inner: Any, work: Coroutine[Any, Any, None]) -> None:
+    """Await ``work``, which the sender of ``inner`` does. Raises what that ended of, should it end before."""
+    working: asyncio.Task[None] = asyncio.create_task(work)
+    sender: asyncio.Task[None] = inner._sender.sender_task
+    try:
+        await asyncio.wait((working, sender), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if undone := not working.done():
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+    if undone:
+        raise (None if sender.cancelled() else sender.exception()) or KafkaError("the client's sender has ended")
+    working.result()

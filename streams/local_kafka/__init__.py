@@ -1,0 +1,1 @@
+"""An Apache Kafka of this machine, started from its published jars."""

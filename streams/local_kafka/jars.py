@@ -1,0 +1,98 @@
+"""Apache Kafka's jars: copied once from the Maven repositories that this machine's Maven is set up for."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from sluicegate.domain.errors import ConfigurationError
+
+KAFKA_VERSION = "4.1.0"
+LOG4J_VERSION = "2.24.3"
+_MIN_JAVA = 17
+_MAVEN_TIMEOUT = 900.0
+
+_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>sluicegate</groupId>
+  <artifactId>local-broker</artifactId>
+  <version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId>
+      <artifactId>kafka_2.13</artifactId>
+      <version>{KAFKA_VERSION}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.apache.logging.log4j</groupId>
+      <artifactId>log4j-slf4j-impl</artifactId>
+      <version>{LOG4J_VERSION}</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+
+
+def find_java() -> str:
+    """Path of a Java that Kafka runs on. Raises ConfigurationError where there is none."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=str(Path(home) / "bin")) if home else None
+    java = java or shutil.which("java")
+    if java is None:
+        raise ConfigurationError(f"java is missing: install Java {_MIN_JAVA} or later, or set JAVA_HOME")
+    told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
+    version = _java_version(told)
+    if version is not None and version < _MIN_JAVA:
+        raise ConfigurationError(f"{java} is Java {version}: Kafka needs {_MIN_JAVA} or later; set JAVA_HOME to one")
+    return java
+
+
+def ensure_jars(home: Path, progress: Callable[[str], None] = lambda _: None) -> Path:
+    """Folder with all jars, below ``home``; fetched where absent. Raises ConfigurationError where that fails."""
+    folder = home / "kafka" / f"{KAFKA_VERSION}-log4j-{LOG4J_VERSION}"
+    if folder.is_dir():
+        return folder
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise ConfigurationError(
+            f"mvn is missing: install Maven 3.8 or later, or put the jars of kafka_2.13 {KAFKA_VERSION} into {folder}"
+        )
+    progress(f"fetching Apache Kafka {KAFKA_VERSION}")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix="fetch-") as work:
+            _copy(maven, Path(work))
+            fetched = Path(work) / "lib"
+            if not folder.is_dir():  # another process may have been faster
+                fetched.replace(folder)
+    except OSError as error:
+        raise ConfigurationError(f"{folder}: {error.strerror}; set SLUICE_HOME to a writable folder") from error
+    return folder
+
+
+def _copy(maven: str, work: Path) -> None:
+    (work / "pom.xml").write_text(_POM)
+    command = [
+        maven, "-q", "-B", "-f", str(work / "pom.xml"), "dependency:copy-dependencies",
+        f"-DoutputDirectory={work / 'lib'}", "-DincludeScope=runtime",
+    ]  # fmt: skip
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=_MAVEN_TIMEOUT, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise ConfigurationError(f"mvn did not fetch Kafka's jars within {_MAVEN_TIMEOUT:.0f} s; try again") from error
+    if ran.returncode or not any((work / "lib").glob("kafka_*.jar")):
+        lines = [line for line in (ran.stdout + ran.stderr).splitlines() if "ERROR" in line]
+        why = lines[0][:300] if lines else f"exit code {ran.returncode}"
+        raise ConfigurationError(f"mvn cannot fetch Kafka's jars: {why}")
+
+
+def _java_version(told: str) -> int | None:
+    quoted = told.split('"')
+    numbers = quoted[1].split(".") if len(quoted) > 2 else []
+    try:
+        return int(numbers[1] if numbers[0] == "1" else numbers[0].split("-")[0])
+    except (IndexError, ValueError):
+        return None

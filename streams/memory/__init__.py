@@ -1,0 +1,1 @@
+"""The embedded broker: one process, the semantics of the log."""

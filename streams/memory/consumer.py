@@ -1,0 +1,299 @@
+"""Consumer of the memory broker: explicit partitions, or a share of a group's."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.streams.memory.groups import Group
+from sluicegate.streams.memory.partition_log import PartitionLog
+from sluicegate.streams.ports import LostPartitionError, RebalanceListener, Record, TopicPartition
+
+START_AT = ("committed", "beginning", "end")
+
+
+class Store(Protocol):
+    """What a consumer asks of the broker's store."""
+
+    offsets: dict[tuple[str, TopicPartition], int]
+
+    def log(self, partition: TopicPartition) -> PartitionLog:
+        """The log of a partition."""
+        ...
+
+    def group(self, name: str) -> Group:
+        """A group by name."""
+        ...
+
+    def partition_counts(self) -> dict[str, int]:
+        """Topic -> number of partitions."""
+        ...
+
+
+class MemoryConsumer:
+    """Implements ``sluicegate.streams.ports.Consumer``. One reader at a time."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        topics: Sequence[str],
+        partitions: Sequence[TopicPartition],
+        group: str | None,
+        member: str | None,
+        start_at: str,
+        listener: RebalanceListener | None,
+        exclusive: bool = False,
+        on_stop: Callable[["MemoryConsumer"], None],
+    ) -> None:
+        check_consumer(topics, partitions, start_at)
+        self._store = store
+        self._topics = frozenset(topics)
+        self._explicit = tuple(partitions)
+        self._group = group
+        self._member = member
+        self._start_at = start_at
+        self._listener = listener
+        self._exclusive = exclusive
+        self._on_stop = on_stop
+        self._member_id: str | None = None
+        self._positions: dict[TopicPartition, int] = {}
+        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._paused: set[TopicPartition] = set()
+        self._turn = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._failure: Exception | None = None
+        self._running = False
+
+    async def start(self) -> None:
+        """Join the group, or take the explicit partitions."""
+        if self._running:
+            return
+        if self._explicit:
+            self._take(self._explicit)
+            self._running = True
+            return
+        counts = self._check_exist(self._topics)
+        if self._group is None:
+            self._take([TopicPartition(t, p) for t in sorted(self._topics) for p in range(counts[t])])
+            self._running = True
+            return
+        self._running = True
+        self._member_id = await self._store.group(self._group).join(
+            self, self._topics, self._member, exclusive=self._exclusive
+        )
+        self._raise_failure()
+
+    async def get_many(self, *, wait: float, max_records: int = 500) -> Sequence[Record]:
+        """Records in offset order within each partition."""
+        await asyncio.sleep(0)
+        self._check_running()
+        records = self._collect(max_records)
+        if records or wait <= 0:
+            return records
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait
+        while not records and (left := until - loop.time()) > 0:
+            await self._wait(loop, left)
+            self._check_running()
+            records = self._collect(max_records)
+        return records
+
+    async def subscribe(self, topics: Iterable[str]) -> None:
+        """Read these topics from now on: a rebalance, where they are others."""
+        wanted = frozenset(topics)
+        if self._group is None or self._explicit or self._member_id is None:
+            raise ConfigurationError("only a started member of a group changes its topics; name a group and topics")
+        self._check_exist(wanted)
+        if wanted != self._topics:
+            self._topics = wanted
+            await self._store.group(self._group).change(self._member_id, wanted)
+            self._raise_failure()
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """Partitions read at present."""
+        return frozenset(self._positions)
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Stop reading these."""
+        for tp in partitions:
+            self._check_ours(tp)
+            self._paused.add(tp)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read these again."""
+        for tp in partitions:
+            self._check_ours(tp)
+            self._paused.discard(tp)
+        self._wake()
+
+    async def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Read on from ``offset``."""
+        self._check_ours(partition)
+        if offset < 0:
+            raise ConfigurationError(f"cannot seek {partition} to {offset}: offsets start at 0")
+        self._positions[partition] = offset
+        self._wake()
+
+    async def position(self, partition: TopicPartition) -> int:
+        """Offset of the next record to be read."""
+        self._check_ours(partition)
+        return self._positions[partition]
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Record that everything below these offsets is done."""
+        if self._group is None:
+            raise ConfigurationError("this consumer has no group to commit for; name one")
+        for tp in offsets:
+            self._check_ours(tp)
+        for tp, offset in offsets.items():
+            self._store.offsets[self._group, tp] = offset
+
+    async def committed(self, partition: TopicPartition) -> int | None:
+        """The group's committed offset."""
+        return None if self._group is None else self._store.offsets.get((self._group, partition))
+
+    async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """First offset still kept."""
+        return {tp: self._store.log(tp).start for tp in partitions}
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Offset that the next record will get."""
+        return {tp: self._store.log(tp).end for tp in partitions}
+
+    async def offsets_for_times(self, times: Mapping[TopicPartition, float]) -> Mapping[TopicPartition, int | None]:
+        """First offset at or after each time."""
+        return {tp: self._store.log(tp).offset_at(at) for tp, at in times.items()}
+
+    async def stop(self) -> None:
+        """Leave the group."""
+        if not self._running:
+            self._on_stop(self)
+            return
+        self._running = False
+        self._drop_all()
+        if self._group is not None and self._member_id is not None:
+            self._store.group(self._group).leave(self._member_id, self)
+        self._on_stop(self)
+        self._wake()
+
+    async def revoke(self) -> None:
+        """A rebalance begins: nothing is read while the listener finishes."""
+        held = self.assignment()
+        self._paused.update(held)
+        self._wake()
+        try:
+            if self._listener is not None and held:
+                await self._listener.on_revoked(held)
+        except Exception as error:
+            self.fail(error)
+        self._drop_all()
+
+    async def grant(self, partitions: frozenset[TopicPartition]) -> None:
+        """A rebalance ends: read on from what the group committed."""
+        if not self._running:
+            return
+        self._drop_all()
+        try:
+            self._take(sorted(partitions))
+            if self._listener is not None:
+                await self._listener.on_assigned(partitions)
+        except Exception as error:
+            self.fail(error)
+        self._wake()
+
+    def fail(self, error: Exception) -> None:
+        """Raise ``error`` at the next read."""
+        self._failure = error
+        self._wake()
+
+    def _check_exist(self, topics: Iterable[str]) -> Mapping[str, int]:
+        counts = self._store.partition_counts()
+        for topic in topics:
+            if topic not in counts:
+                raise ConfigurationError(f"topic {topic!r} does not exist; create it before it is read")
+        return counts
+
+    def _take(self, partitions: Iterable[TopicPartition]) -> None:
+        for given in partitions:
+            tp = TopicPartition(*given)
+            log = self._store.log(tp)
+            self._logs[tp] = log
+            self._positions[tp] = self._first_position(tp, log)
+
+    def _first_position(self, tp: TopicPartition, log: PartitionLog) -> int:
+        if not self._explicit or self._start_at == "committed":
+            known = None if self._group is None else self._store.offsets.get((self._group, tp))
+            if known is not None:
+                return known
+        return log.end if self._start_at == "end" else log.start
+
+    def _drop_all(self) -> None:
+        self._positions.clear()
+        self._logs.clear()
+        self._paused.clear()
+
+    def _collect(self, limit: int) -> list[Record]:
+        positions = self._positions
+        records: list[Record] = []
+        order = list(positions)
+        if len(order) > 1:
+            # Each call starts one partition further, so that a busy one starves no other.
+            self._turn = (self._turn + 1) % len(order)
+            order = order[self._turn :] + order[: self._turn]
+        for tp in order:
+            if tp in self._paused:
+                continue
+            log = self._logs[tp]
+            position = positions[tp]
+            if not log.start <= position <= log.end:
+                position = positions[tp] = log.end if self._start_at == "end" else log.start
+            if position == log.end:
+                continue
+            read = log.read(position, limit - len(records))
+            # Past gaps that compaction left, the position is that of the end.
+            positions[tp] = read[-1].offset + 1 if read else log.end
+            records += read
+            if len(records) >= limit:
+                break
+        return records
+
+    async def _wait(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        waiter = self._waiter = loop.create_future()
+        timer = loop.call_later(seconds, self._wake)
+        watched = [log for tp, log in self._logs.items() if tp not in self._paused]
+        for log in watched:
+            log.watchers.add(self._wake)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            self._waiter = None
+            for log in watched:
+                log.watchers.discard(self._wake)
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _check_ours(self, tp: TopicPartition) -> None:
+        if tp not in self._positions:
+            raise LostPartitionError(f"partition {tp.partition} of {tp.topic} is not read by this consumer")
+
+    def _check_running(self) -> None:
+        self._raise_failure()
+        if not self._running:
+            raise ConfigurationError("this consumer is not started (or stopped): await start() before reading")
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+
+def check_consumer(topics: Sequence[str], partitions: Sequence[TopicPartition], start_at: str) -> None:
+    """Refuse combinations that no broker can serve."""
+    if bool(topics) == bool(partitions):
+        raise ConfigurationError("a consumer reads topics or explicit partitions: give one of the two")
+    if start_at not in START_AT:
+        raise ConfigurationError(f"start_at {start_at!r}: give one of {', '.join(START_AT)}")

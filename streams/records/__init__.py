@@ -1,0 +1,1 @@
+"""Records to domain values and back: one codec a kind of record."""

@@ -1,0 +1,146 @@
+"""CloudEvents 1.0 in Kafka binary mode: attributes are ``ce_`` headers, the body is the data. Pure, no clock.
+
+What is read: ``ce_id`` and ``ce_source`` (up to 256 printable characters each; a source may be absent),
+``ce_specversion`` (1.0 where present), ``ce_expirytime`` (RFC 3339 with an offset), ``content-type``, ``traceparent``
+(ignored where malformed). Where a header comes twice the last one counts. What our own records tell of a query names
+its source in ``ce_querysource``, for their ``ce_source`` is the app.
+"""
+
+import re
+from datetime import UTC, datetime
+from functools import lru_cache
+
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.streams.ports import Headers, Record
+
+JSON_LENGTH_HEADER = "Inference-Header-Content-Length"
+"""HTTP header (and, in lower case, Kafka header) with the bytes of JSON before raw tensors."""
+JSON_LENGTH = JSON_LENGTH_HEADER.lower()
+QUERY_TYPE = "sluicegate.query"
+RESULT_TYPE = "sluicegate.outcome"
+JSON_TYPE = b"application/json"
+BINARY_TYPE = b"application/octet-stream"
+
+MAX_ID = 256
+QUERY_SOURCE = "ce_querysource"
+SPEC_VERSION = ("ce_specversion", b"1.0")
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+def format_time(seconds: float) -> str:
+    """RFC 3339 in UTC, to the microsecond."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
+
+
+def parse_time(field: str, text: bytes) -> float:
+    """Seconds since the epoch. Raises InvalidInputError for anything but RFC 3339 with an offset."""
+    try:
+        moment = datetime.fromisoformat(text.decode())
+        if moment.tzinfo is None:
+            raise ValueError("no offset")
+        return moment.timestamp()
+    except (ValueError, OverflowError) as error:
+        raise InvalidInputError(
+            field, f"{text[:60]!r} is no RFC 3339 time with an offset, such as 2026-01-31T12:00:00.5Z"
+        ) from error
+
+
+def check_id(field: str, query_id: object) -> str:
+    """``query_id`` if it can name a query. Raises InvalidInputError."""
+    if (
+        not isinstance(query_id, str)
+        or not 0 < len(query_id) <= MAX_ID
+        or not query_id.isprintable()
+        or len(query_id.encode()) > MAX_ID
+    ):
+        raise InvalidInputError(field, f"{query_id!r:.80} is no query id; give 1 to {MAX_ID} printable characters")
+    return query_id
+
+
+def id_of(headers: dict[str, bytes]) -> str | None:
+    """The ``ce_id``, None where it is absent. Raises InvalidInputError where it is malformed."""
+    raw = headers.get("ce_id")
+    if raw is None:
+        return None
+    try:
+        return check_id("ce_id", raw.decode())
+    except UnicodeDecodeError as error:
+        raise InvalidInputError("ce_id", f"{raw[:60]!r} is not UTF-8; give 1 to {MAX_ID} characters") from error
+
+
+def source_of(headers: dict[str, bytes]) -> str:
+    """The ``ce_source``, "" where it is absent. Raises InvalidInputError where it is malformed."""
+    raw = headers.get("ce_source")
+    return "" if raw is None else _source(raw)
+
+
+@lru_cache(maxsize=1024)
+def _source(raw: bytes) -> str:
+    try:
+        source = raw.decode()
+    except UnicodeDecodeError:
+        source = "\0"
+    if len(raw) > MAX_ID or not source.isprintable():
+        raise InvalidInputError("ce_source", f"{raw[:60]!r} names nobody; give at most {MAX_ID} printable characters")
+    return source
+
+
+def query_source_of(record: Record) -> str:
+    """Who asked the query that an outcome, admitted or work record is about; "" where that is not told."""
+    held = next((held for name, held in record.headers if name == QUERY_SOURCE), None)
+    return "" if held is None else held.decode(errors="replace")
+
+
+def check_envelope(headers: dict[str, bytes]) -> None:
+    """Refuse other versions of CloudEvents and its structured mode."""
+    version = headers.get("ce_specversion")
+    if version is not None and version != b"1.0":
+        raise InvalidInputError("ce_specversion", f"{version[:20]!r} is not taken; use 1.0")
+    content = headers.get("content-type")
+    if content is not None and content.startswith(b"application/cloudevents"):
+        raise InvalidInputError(
+            "content-type", f"{content[:60]!r}: structured mode is not taken; put the attributes into ce_ headers"
+        )
+
+
+def traceparent_of(headers: dict[str, bytes]) -> str | None:
+    """W3C trace context, None where absent or malformed."""
+    raw = headers.get("traceparent")
+    if raw is None:
+        return None
+    text = raw.decode("ascii", errors="replace")
+    return text if _TRACEPARENT.fullmatch(text) else None
+
+
+def query_headers(
+    query_id: str,
+    *,
+    app: str,
+    source: str,
+    now: float,
+    expires: float | None = None,
+    json_length: int | str | None = None,
+    traceparent: str | None = None,
+) -> Headers:
+    """Headers of a query record. ``json_length``: bytes of JSON before raw tensors, None for a body of JSON alone.
+
+    ``expires``: absolute deadline, seconds since the epoch, in place of a latency.
+    """
+    headers = [
+        SPEC_VERSION,
+        ("ce_id", query_id.encode()),
+        ("ce_source", f"/{source}".encode()),
+        ("ce_type", QUERY_TYPE.encode()),
+        ("ce_subject", app.encode()),
+        ("ce_time", format_time(now).encode()),
+    ]
+    if expires is not None:
+        headers.append(("ce_expirytime", format_time(expires).encode()))
+    if json_length is None:
+        headers.append(("content-type", JSON_TYPE))
+    else:
+        headers.append(("content-type", BINARY_TYPE))
+        headers.append((JSON_LENGTH, str(json_length).encode()))
+    if traceparent is not None:
+        headers.append(("traceparent", traceparent.encode()))
+    return tuple(headers)

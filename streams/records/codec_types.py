@@ -1,0 +1,97 @@
+"""What the codec takes and gives: values, limits, and errors split by what can be said of the query."""
+
+from dataclasses import dataclass
+
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.models.app import App
+from sluicegate.domain.models.tensor import Tensor
+from sluicegate.domain.outcome import Outcome, OutcomeKind, Reason
+from sluicegate.domain.plan import NO_EPOCH, Epoch
+from sluicegate.domain.query import Query
+from sluicegate.streams.ports import Headers
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a query may ask. Sizes in bytes, times in seconds.
+
+    ``max_skew_s``: how far a producer's clock may be off before its timestamp is corrected to that bound.
+    """
+
+    max_body_bytes: int = 1_000_000
+    max_skew_s: float = 5.0
+    max_latency_s: float = 600.0
+
+
+DEFAULT_LIMITS = Limits()
+
+
+@dataclass(slots=True)
+class Message:
+    """A record to be sent."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers = ()
+
+
+@dataclass(slots=True)
+class QueryMessage:
+    """A query and its tensors. Treat as frozen."""
+
+    query: Query
+    tensors: tuple[Tensor, ...]
+    traceparent: str | None = None
+
+
+@dataclass(slots=True)
+class WorkMessage:
+    """A routed query: by which epoch, to which slice, as which of the router's turns (-1: not counted).
+
+    Treat as frozen.
+    """
+
+    query: Query
+    tensors: tuple[Tensor, ...]
+    epoch: Epoch = NO_EPOCH
+    slice: str = ""
+    traceparent: str | None = None
+    turn: int = -1
+
+
+class UnattributableError(InvalidInputError):
+    """Wrong, and without a readable id: only a dead letter can tell of it."""
+
+
+class RejectedQueryError(InvalidInputError):
+    """Wrong, but of a known query: it gets a rejected outcome."""
+
+    def __init__(
+        self, error: InvalidInputError, *, query_id: str, source: str, app: App, arrival: float, reason: Reason
+    ) -> None:
+        super().__init__(error.field, error.problem)
+        self.query_id = query_id
+        self.source = source
+        self.reason = reason
+        self._app = app
+        self._arrival = arrival
+
+    def outcome(self, now: float) -> Outcome:
+        """The rejected outcome, decided at ``now``. Class and SLO are the app's: the query's are not trusted."""
+        return Outcome(
+            query_id=self.query_id,
+            app=self._app.name,
+            kind=OutcomeKind.REJECTED,
+            arrival=self._arrival,
+            deadline=self._arrival + self._app.slo,
+            at=now,
+            query_class=self._app.query_class,
+            reason=self.reason,
+            detail=str(self)[:500],
+            stream=self._app.name,
+            source=self.source,
+        )
+
+
+class TooLargeError(InvalidInputError):
+    """Over a limit on size: understood so far as to know its reason."""

@@ -1,0 +1,189 @@
+"""Between stages: admitted and routed queries. What admission has validated is not parsed again.
+
+A hop record has the tensors' raw bytes as its value, one after the other, and one header, ``sluice``: a JSON array of
+[1, id, app, arrival, deadline, rows, class, stream, sequence, priority, goal, tensors, epoch, slice, turn], with goal
+null or [accuracy, cost, model], tensors [[name, datatype, shape], …], epoch null or [term, number], turn only where
+the router counts turns, [rows, length] in the place of rows where the app's inputs vary in length, and [id, source] in
+the place of id where it is told who asks. CloudEvents attributes come with it for those who look from outside. A query
+with one tensor passes its value on without a copy.
+"""
+
+from functools import lru_cache
+from math import prod
+
+import orjson
+
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.models.app import QueryClass
+from sluicegate.domain.models.tensor import DATATYPE_BYTES, Tensor
+from sluicegate.domain.plan import NO_EPOCH, Epoch
+from sluicegate.domain.query import Goal, Query
+from sluicegate.streams.ports import Headers, Record
+from sluicegate.streams.records.bounds import INT64
+from sluicegate.streams.records.cloudevents import BINARY_TYPE, SPEC_VERSION
+from sluicegate.streams.records.codec_types import Message, QueryMessage, WorkMessage
+
+_VERSION = 1
+_NAME = "sluice"
+_ADMITTED = b"sluicegate.admitted"
+_WORK = b"sluicegate.work"
+_FARTHEST = 1e12
+_CLASSES = {c.value: c for c in QueryClass}
+
+
+def encode_admitted(message: QueryMessage) -> Message:
+    """A record for the admitted topic, keyed by query id."""
+    headers = _headers(message.query, message.tensors, _ADMITTED, None, None, message.traceparent)
+    return Message(_value(message.tensors), message.query.id.encode(), headers)
+
+
+def decode_admitted(record: Record) -> QueryMessage:
+    """Raises InvalidInputError for what admission did not write."""
+    query, tensors, _, _, _ = _decode(record)
+    return QueryMessage(query, tensors, traceparent_of_hop(record))
+
+
+def encode_work(message: QueryMessage, *, epoch: Epoch, slice: str, turn: int = -1) -> Message:  # noqa: A002
+    """A record for a work topic, keyed by app: routed by ``epoch`` to ``slice``, as number ``turn`` where counted."""
+    headers = _headers(message.query, message.tensors, _WORK, epoch, slice, message.traceparent, turn)
+    return Message(_value(message.tensors), message.query.app.encode(), headers)
+
+
+def decode_work(record: Record) -> WorkMessage:
+    """Raises InvalidInputError for what a router did not write."""
+    query, tensors, epoch, part, turn = _decode(record)
+    return WorkMessage(query, tensors, epoch, part, traceparent_of_hop(record), turn)
+
+
+@lru_cache(maxsize=1024)
+def _source(app: str) -> bytes:
+    return f"/app/{app}".encode()
+
+
+def _headers(
+    query: Query,
+    tensors: tuple[Tensor, ...],
+    kind: bytes,
+    epoch: Epoch | None,
+    part: str | None,
+    traceparent: str | None,
+    turn: int = -1,
+) -> Headers:
+    goal = query.goal
+    packed = orjson.dumps(
+        (
+            _VERSION, (query.id, query.source) if query.source else query.id, query.app, query.arrival, query.deadline,
+            (query.rows, query.length) if query.length else query.rows, query.query_class.value,
+            query.stream, query.sequence, query.priority,
+            None if goal is None else (goal.accuracy, goal.cost, goal.model),
+            [(t.name, t.datatype, t.shape) for t in tensors],
+            None if epoch is None else tuple(epoch), part, *(() if turn < 0 else (turn,)),
+        )
+    )  # fmt: skip
+    headers = (
+        SPEC_VERSION,
+        ("ce_id", query.id.encode()),
+        ("ce_source", _source(query.app)),
+        ("ce_type", kind),
+        ("content-type", BINARY_TYPE),
+        (_NAME, packed),
+    )
+    return headers if traceparent is None else (*headers, ("traceparent", traceparent.encode()))
+
+
+def _value(tensors: tuple[Tensor, ...]) -> bytes:
+    if len(tensors) == 1:
+        data = tensors[0].data
+        return data if type(data) is bytes else bytes(data)
+    return b"".join(t.data for t in tensors)
+
+
+def traceparent_of_hop(record: Record) -> str | None:
+    """The trace context of an admitted or work record, None where it has none."""
+    name, held = record.headers[-1]
+    return held.decode("ascii", errors="replace") if name == "traceparent" else None
+
+
+def _decode(record: Record) -> tuple[Query, tuple[Tensor, ...], Epoch, str, int]:
+    packed = next((held for name, held in record.headers if name == _NAME), None)
+    if packed is None:
+        raise InvalidInputError(_NAME, "this header is missing; only stages write here, producers write query topics")
+    try:
+        (
+            version, query_id, app, arrival, deadline, rows, query_class, stream, sequence, priority, goal, tensors,
+            epoch, part, *counted,
+        ) = orjson.loads(packed)  # fmt: skip
+        if version != _VERSION:
+            raise ValueError(f"version {version!r}")
+        source = ""
+        if type(query_id) is list:
+            query_id, source = query_id
+            source = _text(source)
+        length = 0
+        if type(rows) is list:
+            rows, length = rows
+            length = _count(length)
+        query = Query(
+            _text(query_id), _text(app), _time(arrival), _time(deadline), _count(rows), _CLASSES[query_class],
+            _text(stream), _integer(sequence), _integer(priority), None if goal is None else _goal(*goal),
+            length, source,
+        )  # fmt: skip
+        return (
+            query,
+            _tensors(tensors, record.value or b""),
+            NO_EPOCH if epoch is None else Epoch(_integer(epoch[0]), _integer(epoch[1])),
+            "" if part is None else _text(part),
+            _count(*counted) if counted else -1,
+        )
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        raise InvalidInputError(_NAME, f"{packed[:80]!r} is no header of ours ({error!s:.80})") from error
+
+
+def _tensors(listed: object, value: bytes) -> tuple[Tensor, ...]:
+    if type(listed) is not list or not listed:
+        raise ValueError("no tensors")
+    tensors = []
+    at = 0
+    whole: bytes | memoryview = value if len(listed) == 1 else memoryview(value)
+    for name, datatype, extents in listed:
+        shape = tuple(_count(extent) for extent in extents)
+        size = prod(shape) * DATATYPE_BYTES[datatype]
+        if not shape or at + size > len(value):
+            raise ValueError("tensors longer than the value")
+        tensors.append(Tensor(_text(name), datatype, shape, whole if size == len(value) else whole[at : at + size]))
+        at += size
+    if at != len(value):
+        raise ValueError("tensors shorter than the value")
+    return tuple(tensors)
+
+
+def _goal(accuracy: object, cost: object, model: object) -> Goal:
+    return Goal(
+        None if accuracy is None else _time(accuracy),
+        None if cost is None else _time(cost),
+        None if model is None else _text(model),
+    )
+
+
+def _text(value: object) -> str:
+    if type(value) is not str:
+        raise TypeError("not a text")
+    return value
+
+
+def _integer(value: object) -> int:
+    if type(value) is not int or not -INT64 <= value <= INT64:
+        raise TypeError("not an integer of 64 bits")
+    return value
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or not 1 <= value <= INT64:
+        raise TypeError("not a positive integer")
+    return value
+
+
+def _time(value: object) -> float:
+    if (type(value) is not float and type(value) is not int) or not -_FARTHEST <= value <= _FARTHEST:
+        raise TypeError("not a number, or beyond all times")
+    return float(value)

@@ -1,0 +1,1 @@
+"""The embedded broker of another process, over HTTP on loopback."""

@@ -1,0 +1,178 @@
+"""Queries through topics to answers, on the embedded broker and on Apache Kafka."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import orjson
+import pytest
+
+from sluicegate.domain.errors import ExecutionError
+from sluicegate.domain.executor import Executed
+from sluicegate.domain.models.tensor import Tensor
+from sluicegate.domain.outcome import OutcomeKind
+from sluicegate.domain.query import QueryKey
+from sluicegate.executors.emulated import EmulatedExecutor
+from sluicegate.policies.batching.registry import batching
+from sluicegate.policies.serving.router import RouterEvent
+from sluicegate.policies.serving.slice_scheduler import Station
+from sluicegate.sluice.system.system import System
+from sluicegate.stages.runtime.decision_log import read_steps, replay
+from sluicegate.stages.sink import OutcomeStore
+from sluicegate.streams import connect
+from tests.harness import ROLES, Running, running, settings_for, toy_catalogue
+
+BROKERS = ["memory", pytest.param("kafka", marks=pytest.mark.kafka)]
+POISON = 666.0
+
+
+@pytest.fixture(params=BROKERS)
+def broker_url(request: pytest.FixtureRequest) -> str:
+    if request.param == "memory":
+        return "memory://"
+    return str(request.getfixturevalue("kafka_url"))
+
+
+@pytest.fixture
+async def system(broker_url: str, tmp_path: Path) -> AsyncIterator[Running]:
+    async with running(settings_for(broker_url, tmp_path, record=True), connect(broker_url)) as run:
+        await run.planned()
+        yield run
+
+
+class Brittle(EmulatedExecutor):
+    """Raises for any batch that holds a poisoned query, as a model would."""
+
+    async def run(
+        self, variant: str, inputs: Sequence[Sequence[Tensor]], rows: int, *, within: float | None = None
+    ) -> Executed:
+        for tensors in inputs:
+            if memoryview(bytes(tensors[0].data)).cast("f")[0] == POISON:
+                raise ExecutionError("Gather: index 666 is out of bounds")
+        return await super().run(variant, inputs, rows, within=within)
+
+
+async def test_every_query_is_answered_on_time_and_says_why(system: Running) -> None:
+    for _ in range(60):
+        await system.ask()
+        await asyncio.sleep(0.005)
+    report = await system.settled()
+    assert report.balanced
+    outcomes = await system.outcomes()
+    assert len(outcomes) == 60
+    assert sum(o.on_time for o in outcomes.values()) >= 57
+    answered = [o for o in outcomes.values() if o.kind is OutcomeKind.ANSWERED]
+    for outcome in answered:
+        assert outcome.variant is not None
+        assert outcome.accuracy == system.system.catalogue.variants[outcome.variant].accuracy
+        assert outcome.device in {"d0", "d1"}
+        assert outcome.epoch is not None
+        assert outcome.batch_size >= 1
+        assert 0.0 < outcome.execution_s <= outcome.batch_s + 1e-3
+        assert outcome.queue_s >= 0.0
+
+
+async def test_queries_before_the_first_plan_are_answered_or_expire_on_time(broker_url: str, tmp_path: Path) -> None:
+    roles = ("admission", "router", "sink")
+    async with running(settings_for(broker_url, tmp_path), connect(broker_url), roles=roles) as run:
+        query_id = await run.ask(parameters={"latency_ms": 300})
+        report = await run.settled()
+        assert report.lost == 0
+        outcome = (await run.outcomes())[query_id]
+        assert outcome.kind is OutcomeKind.EXPIRED
+        assert outcome.deadline <= outcome.at < outcome.deadline + 1.0
+
+
+async def test_a_query_that_breaks_the_model_fails_alone(broker_url: str, tmp_path: Path) -> None:
+    def brittle(system: System) -> None:
+        system.make_executor = lambda device, part: Brittle(system.catalogue, device.type)
+
+    settings = settings_for(broker_url, tmp_path, devices=1)
+    async with running(settings, connect(broker_url), change=brittle) as run:
+        await run.planned()
+        good = [await run.ask(parameters={"latency_ms": 5000}) for _ in range(6)]
+        poisoned = await run.ask(values=(POISON, 0.0, 0.0, 0.0), parameters={"latency_ms": 5000})
+        good += [await run.ask(parameters={"latency_ms": 5000}) for _ in range(6)]
+        report = await run.settled()
+        assert report.balanced
+        outcomes = await run.outcomes()
+        assert outcomes[poisoned].kind is OutcomeKind.FAILED
+        assert outcomes[poisoned].reason == "model_error"
+        assert "666" in (outcomes[poisoned].detail or "")
+        assert {outcomes[query_id].kind for query_id in good} == {OutcomeKind.ANSWERED}
+
+
+async def test_stopping_finishes_what_was_begun(broker_url: str, tmp_path: Path) -> None:
+    settings = settings_for(broker_url, tmp_path)
+    broker = connect(broker_url)
+    async with running(settings, broker) as run:
+        await run.planned()
+        for _ in range(40):
+            await run.ask(parameters={"latency_ms": 4000})
+        await asyncio.sleep(0.3)
+        run.stop.set()
+        await run.task
+        report = await run.audit()
+        assert report.lost == 0
+        assert report.duplicates == 0
+
+
+async def test_a_recorded_run_replays_to_identical_actions(system: Running) -> None:
+    for i in range(80):
+        await system.ask(parameters={"latency_ms": 60 if i % 3 else 250})
+        await asyncio.sleep(0.01)
+    await system.settled()
+    system.stop.set()
+    await system.task
+    system.system.close()
+    folder = system.system.run_folder / "decisions"
+    router = folder / "router-toy.jsonl"
+    assert len(list(read_steps(router, RouterEvent))) > 80
+    assert replay(router, system.fresh_router("toy").handle, RouterEvent) == []
+    stations = sorted(folder.glob("worker-*.jsonl"))
+    assert len(stations) == 2
+    name = system.system.settings.worker.batching
+    for log in stations:
+        assert len(list(read_steps(log))) > 10
+        assert replay(log, Station(batching(name)).handle) == []
+
+
+async def test_a_changed_log_does_not_replay(system: Running) -> None:
+    for _ in range(20):
+        await system.ask()
+    await system.settled()
+    system.stop.set()
+    await system.task
+    system.system.close()
+    log = system.system.run_folder / "decisions" / "router-toy.jsonl"
+    lines = log.read_text().splitlines()
+    changed = [i for i, line in enumerate(lines) if '"Send"' in line]
+    lines[changed[3]] = (
+        lines[changed[3]].replace('"device":"d0"', '"device":"dx"').replace('"device":"d1"', '"device":"dx"')
+    )
+    log.write_text("\n".join(lines))
+    assert len(replay(log, system.fresh_router("toy").handle, RouterEvent)) == 1
+
+
+async def test_the_sink_keeps_outcomes_that_can_be_found(system: Running) -> None:
+    query_id = await system.ask()
+    await system.settled()
+    system.stop.set()
+    await system.task
+    store = OutcomeStore(system.system.run_folder)
+    found = store.find(QueryKey("toy", "/client", query_id))
+    store.close()
+    assert found is not None
+    assert orjson.loads(found)["id"] == query_id
+
+
+async def test_demand_moves_the_plan_to_faster_variants(broker_url: str, tmp_path: Path) -> None:
+    settings = settings_for(broker_url, tmp_path, devices=1, planner={"period_s": 2.0})
+    async with running(settings, connect(broker_url), catalogue=toy_catalogue(slo=0.4), roles=ROLES) as run:
+        await run.planned()
+        for _ in range(300):
+            await asyncio.gather(*(run.ask() for _ in range(6)), asyncio.sleep(6 / 350))
+        report = await run.settled(within=30.0)
+        assert report.balanced
+        assert report.summary is not None
+        assert len(report.summary.variants_used["toy"]) >= 2

@@ -1,0 +1,288 @@
+"""The ONNX executor's child process: right answers, models that misbehave, and a process that dies."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sluicegate.domain.errors import ConfigurationError, ExecutionError, LoadError
+from sluicegate.domain.models.app import App
+from sluicegate.domain.models.tensor import Tensor, TensorSpec
+from sluicegate.executors.onnx.executor import OnnxExecutor
+from sluicegate.executors.onnx.runtime_options import Runtime
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from tests.executor_models import numbers, query, write_catalogue
+
+Started = Callable[..., AbstractAsyncContextManager[OnnxExecutor]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("catalogue")
+
+
+@pytest.fixture(scope="module")
+def catalogue(folder: Path) -> Catalogue:
+    return write_catalogue(folder)
+
+
+@pytest.fixture
+def started(folder: Path, catalogue: Catalogue) -> Started:
+    """A started executor with variants loaded for batches of 4."""
+
+    @asynccontextmanager
+    async def make(*variants: str, **options: float) -> AsyncIterator[OnnxExecutor]:
+        executor = OnnxExecutor(folder, catalogue.apps, **options)  # type: ignore[arg-type]
+        await executor.start()
+        try:
+            for variant in variants:
+                await executor.load(catalogue.variants[variant], max_batch=4)
+            yield executor
+        finally:
+            await executor.close()
+
+    return make
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and waits to be reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def test_each_query_gets_its_own_answer(started: Started) -> None:
+    async with started("double", "triple") as executor:
+        batch = [query((1, 2)), query((4, 3), (5, 6)), query((8, 7))]
+        done = await executor.run("double", batch, 4)
+        assert numbers(done.outputs[0]) == [[2, 4], [8, 6], [10, 12], [16, 14]]
+        assert numbers(done.outputs[1]) == [1, 0, 1, 0]
+        assert done.cpu_s > 0
+        done = await executor.run("triple", batch[:1], 1)
+        assert numbers(done.outputs[0]) == [[3, 6]]
+
+
+async def test_a_batch_far_larger_than_the_sockets_buffer_passes_both_ways(folder: Path, catalogue: Catalogue) -> None:
+    executor = OnnxExecutor(folder, catalogue.apps)
+    await executor.start()
+    await executor.load(catalogue.variants["double"], max_batch=1)
+    rows = np.arange(2 * 1_000_000, dtype=np.float32).reshape(-1, 2)
+    queries = [(Tensor("x", "FP32", (len(part), 2), part.tobytes()),) for part in np.array_split(rows, 700)]
+    done = await executor.run("double", queries, len(rows))
+    await executor.close()
+    assert np.array_equal(np.frombuffer(done.outputs[0].data, np.float32).reshape(-1, 2), rows * 2)
+
+
+async def test_a_model_that_raises_fails_its_batch_alone(started: Started) -> None:
+    async with started("raising", "double") as executor:
+        pid = executor.pid
+        with pytest.raises(ExecutionError, match="raising: ") as caught:
+            await executor.run("raising", [query((99, 0))], 1)
+        assert not caught.value.fatal
+        assert "\n" not in str(caught.value)
+        assert numbers((await executor.run("raising", [query((1, 0))], 1)).outputs[0]) == [[0, 0]]
+        assert numbers((await executor.run("double", [query((1, 0))], 1)).outputs[0]) == [[2, 0]]
+        assert executor.pid == pid
+
+
+async def test_a_model_that_loses_rows_fails_its_batch(started: Started, catalogue: Catalogue) -> None:
+    async with started("double") as executor:
+        await executor.load(catalogue.variants["loses-rows"], max_batch=1)
+        with pytest.raises(ExecutionError, match=r"output y has shape \(1, 2\) for 3 rows"):
+            await executor.run("loses-rows", [query((1, 0))] * 3, 3)
+
+
+async def test_a_model_that_hangs_is_killed_and_the_executor_starts_again(
+    started: Started, catalogue: Catalogue
+) -> None:
+    async with started("hanging", "double", run_timeout=0.5) as executor:
+        pid = executor.pid
+        assert pid is not None
+        with pytest.raises(ExecutionError, match=r"took more than 0\.5 s") as caught:
+            await executor.run("hanging", [query((1e12, 0))], 1)
+        assert caught.value.fatal
+        assert not alive(pid)
+        with pytest.raises(ExecutionError, match="SIGKILL") as caught:
+            await executor.run("double", [query((1, 0))], 1)
+        assert caught.value.fatal
+        await executor.start()
+        with pytest.raises(ExecutionError, match="double is not loaded"):
+            await executor.run("double", [query((1, 0))], 1)
+        await executor.load(catalogue.variants["double"], max_batch=1)
+        assert numbers((await executor.run("double", [query((1, 0))], 1)).outputs[0]) == [[2, 0]]
+
+
+async def test_a_child_killed_in_mid_batch_fails_that_batch_and_says_how_it_died(started: Started) -> None:
+    async with started("hanging") as executor:
+        running = asyncio.ensure_future(executor.run("hanging", [query((1e12, 0))], 1))
+        await asyncio.sleep(0.05)
+        assert executor.pid is not None
+        os.kill(executor.pid, signal.SIGKILL)
+        with pytest.raises(ExecutionError, match="SIGKILL") as caught:
+            await asyncio.wait_for(running, 2.0)
+        assert caught.value.fatal
+        assert executor.pid is None
+        await executor.start()
+        assert executor.pid is not None
+
+
+async def test_closing_is_bounded_even_while_a_model_hangs(started: Started) -> None:
+    async with started("hanging", close_timeout=0.2) as executor:
+        running = asyncio.ensure_future(executor.run("hanging", [query((1e12, 0))], 1))
+        await asyncio.sleep(0.05)
+        pid = executor.pid
+        begun = time.monotonic()
+        await executor.close()
+        assert time.monotonic() - begun < 1.5
+        assert pid is not None
+        assert not alive(pid)
+        with pytest.raises(ExecutionError):
+            await running
+
+
+async def test_terminal_signals_do_not_end_the_child(started: Started) -> None:
+    async with started("double") as executor:
+        assert executor.pid is not None
+        os.kill(executor.pid, signal.SIGINT)
+        os.kill(executor.pid, signal.SIGTERM)
+        await asyncio.sleep(0.1)
+        assert numbers((await executor.run("double", [query((1, 0))], 1)).outputs[0]) == [[2, 0]]
+
+
+def test_the_child_dies_with_its_parent_even_while_a_model_hangs(folder: Path, catalogue: Catalogue) -> None:
+    script = """
+import asyncio, os, sys
+from pathlib import Path
+from sluicegate.executors.onnx.executor import OnnxExecutor
+from tests.executor_models import APP, query
+from sluicegate.profiles.catalogue.catalogue_folder import load_catalogue
+async def main():
+    catalogue = load_catalogue(Path(sys.argv[1]))
+    executor = OnnxExecutor(Path(sys.argv[1]), catalogue.apps)
+    await executor.start()
+    await executor.load(catalogue.variants["hanging"], max_batch=1)
+    running = asyncio.ensure_future(executor.run("hanging", [query((1e12, 0))], 1))
+    await asyncio.sleep(0.1)
+    print(executor.pid, flush=True)
+    await running
+asyncio.run(main())
+"""
+    root = Path(__file__).resolve().parents[3]
+    with subprocess.Popen([sys.executable, "-c", script, str(folder)], stdout=subprocess.PIPE, cwd=root) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert alive(pid)
+        parent.kill()
+    end = time.monotonic() + 3.0
+    while alive(pid) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not alive(pid)
+
+
+async def test_a_variant_loads_while_batches_run(started: Started, catalogue: Catalogue) -> None:
+    async with started("hanging") as executor:
+        running = asyncio.ensure_future(executor.run("hanging", [query((3e5, 0))], 1))
+        await asyncio.sleep(0.01)
+        await executor.load(catalogue.variants["double"], max_batch=2)
+        assert not running.done()
+        await running
+
+
+@pytest.mark.parametrize(
+    ("variant", "problem"),
+    [
+        ("garbage", "garbage: .*"),
+        ("other-input", r"input z is tensor\(double\), the app declares nothing of that name"),
+    ],
+)
+async def test_a_model_that_cannot_serve_the_app_is_refused(
+    started: Started, catalogue: Catalogue, variant: str, problem: str
+) -> None:
+    async with started("double") as executor:
+        with pytest.raises(LoadError, match=problem) as caught:
+            await executor.load(catalogue.variants[variant], max_batch=4)
+        assert "\n" not in str(caught.value)
+        assert numbers((await executor.run("double", [query((1, 0))], 1)).outputs[0]) == [[2, 0]]
+
+
+async def test_a_broken_new_model_under_an_old_name_keeps_the_old_one(started: Started, catalogue: Catalogue) -> None:
+    async with started("double") as executor:
+        for other in (replace(catalogue.variants["garbage"], name="double"), catalogue.variants["double"]):
+            changed = replace(other, digest="0" * 64)
+            with pytest.raises(LoadError):
+                await executor.load(changed, max_batch=4)
+        assert numbers((await executor.run("double", [query((1, 0))], 1)).outputs[0]) == [[2, 0]]
+        await executor.load(replace(catalogue.variants["triple"], name="double"), max_batch=4)
+        assert numbers((await executor.run("double", [query((1, 0))], 1)).outputs[0]) == [[3, 0]]
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        (),
+        (Tensor("y", "FP32", (1, 2), bytes(8)),),
+        (Tensor("x", "FP64", (1, 2), bytes(16)),),
+        (Tensor("x", "FP32", (1, 3), bytes(12)),),
+        (Tensor("x", "FP32", (1, 2), bytes(7)),),
+        (Tensor("x", "FP32", (), bytes(4)),),
+    ],
+    ids=["missing", "other name", "other type", "other shape", "too short", "scalar"],
+)
+async def test_tensors_that_do_not_fit_are_refused_before_they_are_sent(
+    started: Started, tensors: tuple[Tensor, ...]
+) -> None:
+    async with started("double") as executor:
+        with pytest.raises(ExecutionError) as caught:
+            await executor.run("double", [query((1, 0)), tensors], 2)
+        assert not caught.value.fatal
+        assert numbers((await executor.run("double", [query((1, 0))], 1)).outputs[0]) == [[2, 0]]
+
+
+async def test_a_missing_gpu_is_an_error_unless_the_cpu_may_stand_in(folder: Path, catalogue: Catalogue) -> None:
+    executor = OnnxExecutor(folder, catalogue.apps, Runtime(provider="cuda"))
+    with pytest.raises(ConfigurationError, match="CUDAExecutionProvider"):
+        await executor.start()
+    allowed = OnnxExecutor(folder, catalogue.apps, Runtime(provider="cuda", cpu_fallback=True))
+    await allowed.start()
+    try:
+        await allowed.load(catalogue.variants["double"], max_batch=1)
+        assert numbers((await allowed.run("double", [query((1, 0))], 1)).outputs[0]) == [[2, 0]]
+    finally:
+        await allowed.close()
+
+
+def test_the_gpus_options_budget_memory_and_do_not_search_while_serving() -> None:
+    runtime = Runtime(provider="cuda", visible={"CUDA_VISIBLE_DEVICES": "MIG-1"}, memory_limit_bytes=1 << 30)
+    [(name, options)] = runtime.providers()
+    assert name == "CUDAExecutionProvider"
+    assert options["gpu_mem_limit"] == 1 << 30
+    assert options["cudnn_conv_algo_search"] == "HEURISTIC"
+    assert replace(runtime, cpu_fallback=True).providers()[1] == "CPUExecutionProvider"
+    assert runtime.environment()["CUDA_VISIBLE_DEVICES"] == "MIG-1"
+    assert replace(runtime, provider="cpu").environment()["CUDA_VISIBLE_DEVICES"] == ""
+
+
+async def test_an_app_unknown_to_the_executor_takes_its_shapes_from_the_model(
+    folder: Path, catalogue: Catalogue
+) -> None:
+    apps: dict[str, App] = {}
+    executor = OnnxExecutor(folder, apps)
+    await executor.start()
+    try:
+        await executor.load(catalogue.variants["double"], max_batch=2)
+        assert numbers((await executor.run("double", [query((1, 0))], 1)).outputs[0]) == [[2, 0]]
+        apps["affine"] = App(name="affine", slo=1.0, inputs=(TensorSpec("x", "FP32", (3,)),))
+        with pytest.raises(LoadError, match=r"takes rows of \[2\], the app declares \[3\]"):
+            await executor.load(catalogue.variants["triple"], max_batch=2)
+    finally:
+        await executor.close()

@@ -1,0 +1,78 @@
+"""A clock that is set while batches run: a device goes on serving, and what fails beside a worker is seen."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from sluicegate.sluice.system.system import System
+from sluicegate.stages.runtime.system_clock import SystemClock
+from sluicegate.stages.worker.batch_runner import Batches
+from sluicegate.stages.worker.stage import WorkerStage
+from sluicegate.streams.memory.broker import MemoryBroker
+from tests.harness import Running, running, settings_for
+
+
+class SetClock(SystemClock):
+    """Wrong by ``by`` seconds."""
+
+    by = 0.0
+
+    def wall(self) -> float:
+        return super().wall() + self.by
+
+
+def workers(run: Running) -> list[WorkerStage]:
+    return [stage for stage in run.stages if isinstance(stage, WorkerStage)]
+
+
+@pytest.mark.parametrize("by", [-0.8, 0.8])
+async def test_a_clock_set_while_batches_run_costs_no_device(tmp_path: Path, by: float) -> None:
+    clock = SetClock()
+
+    def set_clock(system: System) -> None:
+        system.clock = clock
+
+    async with running(settings_for("memory://", tmp_path), MemoryBroker(), change=set_clock) as run:
+        await run.planned()
+        named = [worker._incarnation for worker in workers(run)]
+        for step in range(300):
+            await run.ask(parameters={"latency_ms": 500})
+            await asyncio.sleep(0.01)
+            if step % 60 == 30:
+                clock.by = by if clock.by == 0.0 else 0.0
+        clock.by = 0.0
+        report = await run.settled()
+        assert report.lost == 0
+        assert [worker._incarnation for worker in workers(run)] == named
+
+
+async def test_a_worker_whose_heartbeats_fail_ends_with_what_they_failed_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with running(settings_for("memory://", tmp_path), MemoryBroker()) as run:
+            await run.planned()
+
+            def failing(**_: object) -> None:
+                raise ZeroDivisionError
+
+            monkeypatch.setattr(workers(run)[0], "_beat", failing)
+            async with asyncio.timeout(10.0):
+                await run.task
+
+
+async def test_a_worker_whose_slice_fails_ends_with_what_it_failed_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with running(settings_for("memory://", tmp_path), MemoryBroker()) as run:
+            await run.planned()
+
+            async def failing(*_: object) -> None:
+                raise ZeroDivisionError
+
+            monkeypatch.setattr(Batches, "run", failing)
+            await run.ask()
+            async with asyncio.timeout(10.0):
+                await run.task

@@ -1,0 +1,164 @@
+"""A full disk: the sink pauses and says so, nobody else notices, and nothing is missing once there is room."""
+
+import asyncio
+import errno
+import logging
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.query import QueryKey
+from sluicegate.sluice.audit.result_log import read_results
+from sluicegate.sluice.system import process
+from sluicegate.stages.runtime import append_file
+from sluicegate.stages.runtime.decision_log import read_steps
+from sluicegate.stages.sink import OutcomeStore
+from sluicegate.streams import connect
+from sluicegate.streams.ports import TopicPartition
+from sluicegate.streams.records import control
+from tests.harness import Running, running, settings_for, toy_catalogue
+
+BROKERS = ["memory", pytest.param("kafka", marks=pytest.mark.kafka)]
+
+
+class Disk:
+    """``folder``: on a disk of its own, or on one that only seems full."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *, real: bool) -> None:
+        self.folder = folder
+        self._real = real
+        self._full = False
+        if not real:
+            plain = append_file.FileIO
+
+            def write(file: append_file.FileIO, data: memoryview) -> int:
+                if self._full:
+                    plain.write(file, data[:7])
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                return plain.write(file, data)
+
+            monkeypatch.setattr(append_file, "FileIO", type("Limited", (plain,), {"write": write}))
+
+    def fill(self) -> None:
+        self._full = True
+        if self._real:
+            with (self.folder / "filler").open("wb") as file:
+                free = os.statvfs(self.folder)
+                os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_bsize)
+
+    def empty(self) -> None:
+        self._full = False
+        (self.folder / "filler").unlink(missing_ok=True)
+
+
+@pytest.fixture(params=["real", "injected"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    real = request.param == "real"
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    if real and subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a disk cannot be mounted here")
+    yield Disk(folder, monkeypatch, real=real)
+    if real:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def key_of(query_id: str) -> QueryKey:
+    return QueryKey("toy", "/client", query_id)
+
+
+async def said(run: Running, subject: str) -> list[str]:
+    partition = TopicPartition(run.topics.status, 0)
+    records = [r.value async for r in read_results(run.broker, [partition], follow=False) if r.value]
+    return [told.state for told in map(control.decode_announce, records) if told.subject == subject]
+
+
+async def until_said(run: Running, subject: str, state: str) -> None:
+    async with asyncio.timeout(20.0):
+        while state not in await said(run, subject):
+            await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("broker", BROKERS)
+async def test_the_sink_waits_for_room_and_then_has_everything(
+    request: pytest.FixtureRequest, disk: Disk, broker: str
+) -> None:
+    url = "memory://" if broker == "memory" else str(request.getfixturevalue("kafka_url"))
+    settings = settings_for(url, disk.folder, partitions=1, devices=1, record=True)
+    async with running(settings, connect(url)) as run:
+        await run.planned()
+        await run.ask()
+        await run.settled()
+        disk.fill()
+        for _ in range(30):
+            await run.ask(parameters={"latency_ms": 5_000})
+        await until_said(run, "stage:sink", "paused")
+        report = await run.settled()
+        assert report.balanced and report.kinds["answered"] == 31
+        assert not run.task.done()
+        results = TopicPartition(run.topics.results("toy"), 0)
+        assert (await run.broker.admin().committed(run.topics.sink_group, results) or 0) < 31
+        disk.empty()
+        await until_said(run, "stage:sink", "resumed")
+        await run.ask(parameters={"latency_ms": 5_000})
+        await run.settled()
+    folder = run.system.run_folder
+    lines = [orjson.loads(line) for line in (folder / "outcomes.jsonl").read_bytes().splitlines()]
+    assert sorted(line["id"] for line in lines) == sorted(run.ids)
+    store = OutcomeStore(folder)
+    found = [store.find(key_of(query_id)) for query_id in run.ids]
+    store.close()
+    assert [orjson.loads(line or b"{}").get("id") for line in found] == run.ids
+    arrived = [event for event, _, _ in read_steps(folder / "decisions" / "router-toy.jsonl")]
+    assert sum(type(event).__name__ == "Arrived" for event in arrived) == len(run.ids)
+
+
+async def test_a_line_that_was_cut_short_is_cut_off_before_the_next(tmp_path: Path) -> None:
+    store = OutcomeStore(tmp_path)
+    store.add([(key_of("a"), b'{"id":"a"}')])
+    store.close()
+    with (tmp_path / "outcomes.jsonl").open("ab") as file:
+        file.write(b'{"id":"torn')
+    store = OutcomeStore(tmp_path)
+    store.add([(key_of("b"), b'{"id":"b"}')])
+    assert store.find(key_of("b")) == b'{"id":"b"}'
+    store.close()
+    assert (tmp_path / "outcomes.jsonl").read_bytes() == b'{"id":"a"}\n{"id":"b"}\n'
+
+
+async def test_topics_of_the_embedded_log_are_kept_once_there_is_room(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    if not disk._real:
+        pytest.skip("its own files are written otherwise")
+    monkeypatch.setattr(process, "_RETRY", 0.05)
+    settings = settings_for("memory://", tmp_path)
+    folder = disk.folder / "run"
+
+    async def make_room() -> None:
+        async with asyncio.timeout(10.0):
+            while "make room" not in caplog.text:
+                await asyncio.sleep(0.01)
+        disk.empty()
+
+    with caplog.at_level(logging.ERROR):
+        async with process.system(settings, toy_catalogue(), Path(), folder) as built:
+            await (await built.producer.send(built.topics.queries("toy"), bytes(200_000)))
+            disk.fill()
+            emptying = asyncio.create_task(make_room())
+        await emptying
+    kept = connect(folder.as_uri())
+    assert built.topics.queries("toy") in await kept.admin().topics()
+    await kept.close()
+
+    monkeypatch.setattr(process, "_PATIENCE", 0.1)
+    with pytest.raises(ConfigurationError, match="cannot keep topics"):
+        async with process.system(settings, toy_catalogue(), Path(), disk.folder / "other") as built:
+            await (await built.producer.send(built.topics.queries("toy"), b"asked"))
+            disk.fill()

@@ -1,0 +1,81 @@
+"""A planner that raises or hangs: the running system gets a plan all the same and answers queries."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sluicegate.planner.registry
+from sluicegate.planner.greedy_fill import GreedyFill
+from sluicegate.planner.problems.problem import Allocation, Planner, Problem
+from sluicegate.sluice.audit.result_log import read_results
+from sluicegate.streams import connect
+from sluicegate.streams.ports import TopicPartition
+from sluicegate.streams.records import control
+from tests.harness import Running, running, settings_for
+
+
+class Raising:
+    """Falls over whenever it is asked."""
+
+    name = "raising"
+
+    def allocate(self, problem: Problem) -> Allocation:
+        raise RuntimeError("the library fell over")
+
+
+class Hanging:
+    """Answers once it is let go."""
+
+    name = "hanging"
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+
+    def allocate(self, problem: Problem) -> Allocation:
+        self.released.wait(30.0)
+        return GreedyFill().allocate(problem)
+
+
+def use(monkeypatch: pytest.MonkeyPatch, chosen: Planner) -> None:
+    def named(_: str) -> Planner:
+        return chosen
+
+    monkeypatch.setattr(sluicegate.planner.registry, "planner", named)
+
+
+async def reasons(run: Running) -> list[str]:
+    """Of every plan published so far."""
+    partition = TopicPartition(run.topics.plan, 0)
+    records: list[Any] = [r async for r in read_results(run.broker, [partition], follow=False)]
+    return [control.decode_plan(r.value).reason for r in records if r.value]
+
+
+async def serves(run: Running) -> bool:
+    for _ in range(10):
+        await run.ask()
+    report = await run.settled()
+    outcomes = await run.outcomes()
+    return report.balanced and sum(o.on_time for o in outcomes.values()) >= 9
+
+
+async def test_a_planner_that_always_raises_leaves_nobody_without_a_plan(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    use(monkeypatch, Raising())
+    async with running(settings_for("memory://", tmp_path), connect("memory://")) as run:
+        await run.planned(within=5.0)
+        assert await serves(run)
+
+
+async def test_while_the_planner_is_late_a_heuristic_stands_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    hanging = Hanging()
+    use(monkeypatch, hanging)
+    async with running(settings_for("memory://", tmp_path), connect("memory://")) as run:
+        try:
+            await run.planned(within=5.0)
+            assert any("stands in" in reason for reason in await reasons(run))
+            assert await serves(run)
+        finally:
+            hanging.released.set()

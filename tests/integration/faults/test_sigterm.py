@@ -1,0 +1,143 @@
+"""A process that is told to end does end, and says what it left behind: solver, event loop, executor, broker hang."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sluicegate.sluice.registration.register import register
+from sluicegate.streams.local_kafka.broker import LocalBroker
+from tests.harness import free_port
+from tests.processes import Process, processes, settings_file
+from tests.registration_models import labelled_rows, looping, request_of, write_model, write_rows
+
+pytestmark = pytest.mark.timeout(180)
+BOUND = 20.0
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Process]]:
+    with processes(tmp_path) as make:
+        yield make
+
+
+@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.kafka)])
+def broker_url(request: pytest.FixtureRequest) -> str:
+    if request.param == "memory":
+        return "memory://"
+    return str(request.getfixturevalue("kafka_url"))
+
+
+def abandoned(log: str) -> str:
+    """The one line that says what was."""
+    (line,) = re.findall(r"ended [\d.]+ s after.*?; abandoned: .*", re.sub(r"\s*\n\s+", " ", log))
+    return str(line)
+
+
+def test_a_solver_that_hangs_does_not_keep_the_process(
+    broker_url: str, tmp_path: Path, start: Callable[..., Process]
+) -> None:
+    process = start("hang-solver", *settings_file(broker_url, tmp_path), SLUICE_LOG__FORMAT="json")
+    process.until(lambda: "the solver hangs" in process.log)
+    code, took = process.terminated(2 * BOUND)
+    assert code == 1
+    assert took < BOUND
+    told = abandoned(process.log)
+    assert re.search(r"thread \w+ in stages\.planner\._solved", told)
+    assert "after all else had ended" in told  # what could be done in order was
+
+
+def test_an_event_loop_that_hangs_does_not_keep_the_process(tmp_path: Path, start: Callable[..., Process]) -> None:
+    process = start("hang-loop", *settings_file("memory://", tmp_path), SLUICE_LOG__FORMAT="json")
+    process.until(lambda: "the loop hangs" in process.log)
+    code, took = process.terminated(2 * BOUND)
+    assert code == 1
+    assert took < BOUND
+    told = abandoned(process.log)
+    assert "thread MainThread in " in told
+    assert "stage worker d1" in told
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_an_executor_that_stands_still_with_a_batch_does_not_keep_the_process(
+    tmp_path: Path, start: Callable[..., Process]
+) -> None:
+    home = tmp_path / "home"
+    register(request_of(write_model(tmp_path, looping()), write_rows(tmp_path), slo=5.0), home)
+    port = free_port()
+    process = start(
+        "", "--app", "mine", SLUICE_HOME=str(home), SLUICE_HTTP__PORT=str(port), SLUICE_WEB__PORT="0",
+        SLUICE_RUNS=str(tmp_path / "runs"), SLUICE_WORKER__RUN_TIMEOUT_FLOOR_S="600",
+        SLUICE_DEVICES='[{"name": "only"}]',
+    )  # fmt: skip
+    body = json.dumps(
+        {
+            "inputs": [
+                {"name": "x", "shape": [1, 8], "datatype": "FP32", "data": labelled_rows(1)[0].reshape(-1).tolist()}
+            ],
+            "parameters": {"latency_ms": 60000},
+        }
+    ).encode()
+    ask = urllib.request.Request(f"http://127.0.0.1:{port}/v2/models/mine/infer", data=body)
+
+    def answered() -> bool:
+        try:
+            with urllib.request.urlopen(ask, timeout=30) as response:
+                return bool(response.status == 200)
+        except OSError:
+            return False
+
+    process.until(answered)
+    (child,) = children(process.process.pid)
+    os.kill(child, signal.SIGSTOP)
+    with subprocess.Popen([sys.executable, "-c", _ASK, ask.full_url], stdin=subprocess.PIPE) as asking:
+        assert asking.stdin is not None
+        asking.stdin.write(body)
+        asking.stdin.close()
+        time.sleep(1.0)  # it is on its way to a batch that never ends
+        code, took = process.terminated(2 * BOUND)
+        asking.kill()
+    assert (code, took < BOUND) == (0, True), process.log
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+
+
+_ASK = """
+import sys, urllib.request
+try:
+    urllib.request.urlopen(sys.argv[1], data=sys.stdin.buffer.read())
+except OSError:
+    pass
+"""
+
+
+@pytest.mark.kafka
+def test_a_broker_that_stands_still_does_not_keep_the_process(
+    kafka_url: str, tmp_path: Path, sluice_home: Path, start: Callable[..., Process]
+) -> None:
+    del kafka_url  # where the session's cannot be had, this one cannot either
+    server = LocalBroker(tmp_path / "kafka", home=sluice_home)
+    status = server.start(within=120.0)
+    assert status.pid is not None and status.url is not None
+    try:
+        process = start("", *settings_file(status.url, tmp_path), SLUICE_LOG__FORMAT="json")
+        process.until(lambda: "Ctrl-C stops" in process.log)
+        time.sleep(2.0)
+        os.kill(status.pid, signal.SIGSTOP)
+        time.sleep(1.0)
+        _, took = process.terminated(2 * BOUND)
+        assert took < BOUND, process.log
+    finally:
+        os.kill(status.pid, signal.SIGCONT)
+        server.stop(within=1.0)

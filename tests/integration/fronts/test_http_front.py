@@ -1,0 +1,124 @@
+"""The Open Inference Protocol front, over a real socket."""
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from sluicegate.domain.outcome import Outcome, OutcomeKind
+from sluicegate.domain.query import QueryKey
+from sluicegate.stages.fronts.http_front import HttpStage
+from sluicegate.streams import connect
+from sluicegate.streams.ports import Record
+from sluicegate.streams.records import codec
+from tests.harness import PIXELS, ROLES, Running, running, settings_for
+
+
+@pytest.fixture
+async def front(tmp_path: Path) -> AsyncIterator[tuple[Running, aiohttp.ClientSession]]:
+    settings = settings_for("memory://", tmp_path, http={"port": 0})
+    async with running(settings, connect("memory://"), roles=(*ROLES, "http")) as run:
+        await run.planned()
+        http = next(stage for stage in run.stages if isinstance(stage, HttpStage))
+        await http.bound.wait()
+        async with aiohttp.ClientSession(http.address) as session:
+            yield run, session
+
+
+def body(**changes: Any) -> dict[str, Any]:
+    return {
+        "inputs": [{"name": "image", "shape": [1, PIXELS], "datatype": "FP32", "data": [0.0] * PIXELS}],
+        **changes,
+    }
+
+
+async def test_a_query_is_answered_as_the_protocol_says(front: tuple[Running, aiohttp.ClientSession]) -> None:
+    _, session = front
+    async with session.post("/v2/models/toy/infer", json=body(id="mine")) as response:
+        assert response.status == 200
+        answer = await response.json()
+    assert answer["model_name"] == "toy"
+    assert answer["model_version"].startswith("toy-v")
+    assert {o["name"] for o in answer["outputs"]} == {"scores", "label"}
+    assert answer["parameters"]["late"] is False
+
+
+async def test_health_and_metadata(front: tuple[Running, aiohttp.ClientSession]) -> None:
+    _, session = front
+    for path in ("/v2", "/v2/health/live", "/v2/health/ready", "/v2/models/toy", "/v2/models/toy/ready"):
+        async with session.get(path) as response:
+            assert response.status == 200, path
+    async with session.get("/v2/models/toy") as response:
+        metadata = await response.json()
+    assert metadata["inputs"] == [{"name": "image", "datatype": "FP32", "shape": [-1, PIXELS]}]
+
+
+@pytest.mark.parametrize(
+    ("path", "sent", "status", "told"),
+    [
+        ("/v2/models/nobody/infer", body(), 404, "nobody"),
+        ("/v2/models/toy/infer", {"inputs": []}, 400, "inputs"),
+        ("/v2/models/toy/infer", body(parameters={"latency_ms": -1}), 400, "latency_ms"),
+        ("/v2/models/toy/infer", body(padding="x" * 1_100_000), 413, "body"),
+    ],
+)
+async def test_what_is_wrong_is_told_with_its_status(
+    front: tuple[Running, aiohttp.ClientSession], path: str, sent: Any, status: int, told: str
+) -> None:
+    _, session = front
+    async with session.post(path, data=io.BytesIO(json.dumps(sent).encode())) as response:
+        assert response.status == status
+        assert told in (await response.json())["error"]
+
+
+async def test_every_request_is_accounted_for(front: tuple[Running, aiohttp.ClientSession]) -> None:
+    run, session = front
+    for i in range(20):
+        async with session.post("/v2/models/toy/infer", json=body() if i % 4 else {"inputs": 7}) as response:
+            await response.read()
+    report = await run.audit()
+    assert report.queries == 20
+    assert report.balanced
+
+
+async def test_health_is_told_to_everybody_and_nothing_else_without_the_token(tmp_path: Path) -> None:
+    settings = settings_for("memory://", tmp_path, http={"port": 0, "token": "open sesame"})
+    async with running(settings, connect("memory://"), roles=(*ROLES, "http")) as run:
+        http = next(stage for stage in run.stages if isinstance(stage, HttpStage))
+        await http.bound.wait()
+        async with aiohttp.ClientSession(http.address) as session:
+
+            async def status(method: str, path: str) -> int:
+                async with session.request(method, path, json=body() if method == "POST" else None) as response:
+                    return response.status
+
+            assert [await status("GET", f"/v2/health/{what}") for what in ("live", "ready")] == [200, 200]
+            for path in ("/v2", "/v2/models/toy", "/v2/models/toy/ready", "/v2/health/ready/", "/v2/health"):
+                assert await status("GET", path) == 401, path
+            assert await status("POST", "/v2/models/toy/infer") == 401
+
+
+async def test_an_outcome_of_another_app_or_source_is_not_taken_for_ones_own(
+    front: tuple[Running, aiohttp.ClientSession],
+) -> None:
+    run, _ = front
+    http = next(stage for stage in run.stages if isinstance(stage, HttpStage))
+    waiting = http._waiting[QueryKey("toy", "/http", "q")] = asyncio.get_running_loop().create_future()
+
+    def told(app: str, source: str) -> Record:
+        ended = Outcome(
+            query_id="q", app=app, source=source, kind=OutcomeKind.EXPIRED, arrival=1.0, deadline=2.0, at=3.0
+        )
+        message = codec.encode_outcome(ended, ())
+        return Record(run.topics.results(app), 0, 0, message.key, message.value, message.headers, 3.0)
+
+    for app, source in (("other", "/http"), ("toy", "/client"), ("toy", "")):
+        http._on_result(told(app, source))
+        assert not waiting.done()
+    http._on_result(told("toy", "/http"))
+    assert (await waiting).outcome.source == "/http"

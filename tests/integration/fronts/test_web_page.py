@@ -1,0 +1,144 @@
+"""The live page in a real browser: what it shows is what happened, and it asks for nothing from elsewhere."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from sluicegate.sluice.settings.endpoint_settings import WebSettings
+from sluicegate.stages.fronts.live_page import WebStage
+from sluicegate.streams import connect
+from tests.browser import browser
+from tests.harness import ROLES, Running, running, settings_for, toy_catalogue
+
+pytestmark = pytest.mark.timeout(120)
+
+NASTY = "<img src=x onerror=\"document.title='owned'\">"
+
+
+@asynccontextmanager
+async def watched(folder: Path, **web: Any) -> AsyncIterator[tuple[Running, str]]:
+    """A system of two apps with its page; the page's address."""
+    settings = settings_for("memory://", folder, web=WebSettings(port=0, **web))
+    catalogue = toy_catalogue(apps=("sight", "sound"), slo=1.0)
+    async with running(settings, connect("memory://"), catalogue=catalogue, roles=(*ROLES, "web")) as run:
+        page = next(s for s in run.stages if isinstance(s, WebStage))
+        await page.bound.wait()
+        await run.planned()
+        yield run, page.address
+
+
+async def asked(run: Running, seconds: float) -> None:
+    for i in range(int(seconds * 20)):
+        await run.ask(app="sight" if i % 2 else "sound")
+        await asyncio.sleep(0.05)
+
+
+async def until(true: Callable[[], Awaitable[bool]], within: float = 15.0) -> None:
+    async with asyncio.timeout(within):
+        while not await true():
+            await asyncio.sleep(0.2)
+
+
+async def state(address: str, token: str | None = None) -> tuple[int, Any]:
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    async with aiohttp.ClientSession(headers=headers) as session, session.get(f"{address}/state") as answer:
+        return answer.status, await answer.json()
+
+
+async def test_the_page_shows_what_happens(tmp_path: Path) -> None:
+    async with watched(tmp_path) as (run, address), browser() as chrome:
+        page = await chrome.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
+        wrong: list[str] = []
+        asked_for: list[str] = []
+        page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", lambda request: asked_for.append(request.url))
+        await page.goto(address)
+        await asked(run, 4.0)
+        await run.ask(NASTY, app="sight", parameters={"latency_ms": 0.001})
+
+        tiles = page.locator("#tiles .tile")
+        shown = [await tiles.nth(i).inner_text() for i in range(await tiles.count())]
+        assert [text.split("\n")[0] for text in shown] == [
+            "Demand", "Goodput", "Violations", "Accuracy", "p99 latency", "Devices",
+        ]  # fmt: skip
+        assert float(shown[1].split("\n")[1].split("/")[0]) > 0
+        assert "2" in shown[5] and "of 2" in shown[5]
+        assert await page.locator("#devices article").count() == 2
+        assert "sight: sight-v2" in await page.inner_text("#devices")
+        assert "plan 1." in await page.inner_text("#decisions")
+        assert await page.locator("#flow path.f-good").count() == 1
+
+        await until(lambda: contains(page, "#misses", NASTY))
+        assert await page.title() == "Sluicegate"
+        assert not await page.locator("#misses img").count()
+        assert not wrong
+        assert {url.startswith((address, "data:")) for url in asked_for} == {True}
+
+
+async def contains(page: Any, place: str, text: str) -> bool:
+    return text in await page.inner_text(place)
+
+
+async def test_one_app_is_chosen_and_a_point_in_time_is_told(tmp_path: Path) -> None:
+    async with watched(tmp_path) as (run, address), browser() as chrome:
+        page = await chrome.new_page(viewport={"width": 1280, "height": 900})
+        await page.goto(address)
+        await asked(run, 2.0)
+        await page.wait_for_selector("#accuracy-legend li:nth-child(2)")
+        await page.select_option("#app", "sound")
+        assert await page.inner_text("#accuracy-legend") == "sound"
+        await page.hover("#flow")
+        assert "demand" in await page.inner_text("#flow .tip")
+
+
+async def test_it_is_dark_where_the_reader_is_and_changes_on_demand(tmp_path: Path) -> None:
+    async with watched(tmp_path) as (_, address), browser() as chrome:
+        page = await chrome.new_page(color_scheme="dark")
+        await page.goto(address)
+        dark = await page.evaluate("getComputedStyle(document.body).backgroundColor")
+        await page.click("#theme")
+        light = await page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert sum(map(int, dark[4:-1].split(", "))) < 120 < 600 < sum(map(int, light[4:-1].split(", ")))
+        await page.reload()
+        assert await page.evaluate("document.documentElement.dataset.theme") == "light"
+
+
+async def test_a_phone_needs_no_sideways_scrolling(tmp_path: Path) -> None:
+    async with watched(tmp_path) as (run, address), browser() as chrome:
+        page = await chrome.new_page(viewport={"width": 390, "height": 800})
+        await page.goto(address)
+        await asked(run, 1.0)
+        await page.wait_for_selector("#devices article")
+        assert await page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+async def test_a_token_is_asked_for_and_kept_for_the_session(tmp_path: Path) -> None:
+    async with watched(tmp_path, token="open sesame") as (_, address), browser() as chrome:
+        assert (await state(address))[0] == 401
+        assert (await state(address, "close sesame"))[0] == 401
+        assert (await state(address, "open sesame"))[0] == 200
+        page = await chrome.new_page()
+        await page.goto(address)
+        await page.fill("#token", "wrong")
+        await page.click("#login button")
+        await page.wait_for_function("document.getElementById('refused').textContent !== ''")
+        await page.fill("#token", "open sesame")
+        await page.click("#login button")
+        await page.wait_for_selector("#devices article")
+        assert not await page.is_visible("#login")
+
+
+async def test_when_the_server_goes_the_page_says_so(tmp_path: Path) -> None:
+    async with browser() as chrome:
+        page = await chrome.new_page()
+        async with watched(tmp_path) as (_, address):
+            await page.goto(address)
+            await page.wait_for_selector("#tiles b")
+        await page.wait_for_selector("body.stale", timeout=15_000)
+        assert "no answer" in await page.inner_text("#health")

@@ -1,0 +1,192 @@
+"""Apps that are registered, changed and retired while a system runs, by the registry topic alone."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+
+from sluicegate.domain.models.app import Promise, WeaklyHard
+from sluicegate.domain.outcome import Outcome, OutcomeKind, Reason
+from sluicegate.policies.serving.router import RouterEvent
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.sluice.registration.registry_topic import publish_catalogue
+from sluicegate.stages.following.registry_follower import RegistryStage
+from sluicegate.stages.runtime.decision_log import replay
+from sluicegate.streams import connect
+from tests.harness import ROLES, Running, running, settings_for, toy_catalogue
+
+pytestmark = pytest.mark.timeout(120)
+
+NONE = Catalogue.of((), (), ())
+
+
+async def tell(run: Running, catalogue: Catalogue, app: str) -> None:
+    """What `sluice register` does once an app is ready."""
+    topics, producer = run.topics, run.producer
+    await publish_catalogue(run.broker, producer, topics, catalogue, only=app)
+
+
+async def caught_up(run: Running) -> None:
+    (registry,) = [stage for stage in run.stages if isinstance(stage, RegistryStage)]
+    async with asyncio.timeout(20.0):
+        await registry.catch_up()
+
+
+async def ended(run: Running, query_id: str) -> tuple[OutcomeKind, str | None, str | None]:
+    async with asyncio.timeout(20.0):
+        while True:
+            outcome = (await run.outcomes()).get(query_id)
+            if outcome is not None:
+                return outcome.kind, outcome.variant, outcome.reason
+            await asyncio.sleep(0.05)
+
+
+def version_two(app: str) -> Catalogue:
+    """Other variants of the same app, as another version has."""
+    first = toy_catalogue((app,))
+    names = {name: f"{name}-v2" for name in first.variants}
+    return Catalogue.of(
+        first.apps.values(),
+        [replace(v, name=names[v.name]) for v in first.variants.values()],
+        [replace(p, variant=names[p.variant]) for p in first.profiles.values()],
+    )
+
+
+@pytest.mark.parametrize("url", ["memory://", pytest.param("kafka", marks=pytest.mark.kafka)])
+async def test_an_app_is_served_changed_and_retired_while_everything_runs(
+    url: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url = str(request.getfixturevalue("kafka_url")) if url == "kafka" else url
+    settings = settings_for(url, tmp_path, http={"port": 0}, planner={"period_s": 60.0})
+    async with running(settings, connect(url), roles=(*ROLES, "http")) as run, ClientSession() as http:
+        (front,) = [stage for stage in run.stages if stage.name == "http"]
+        await front.bound.wait()  # type: ignore[attr-defined]
+        address = f"{front.address}/v2/models/late"  # type: ignore[attr-defined]
+        body = {"inputs": [{"name": "image", "datatype": "FP32", "shape": [1, 4], "data": [0, 0, 0, 0]}]}
+        body["parameters"] = {"latency_ms": 20_000}  # type: ignore[assignment]
+        async with http.post(f"{address}/infer", json=body) as answer:
+            assert answer.status == 404
+        await run.planned()
+        stop = asyncio.Event()
+        others = asyncio.create_task(keep_asking(run, stop))
+
+        await tell(run, toy_catalogue(("late",)), "late")
+        async with http.post(f"{address}/infer", json=body) as answer:  # its own write, without a pause
+            assert answer.status == 200, await answer.text()
+        kind, variant, _ = await ended(run, await run.ask(app="late", parameters={"latency_ms": 20_000}))
+        assert (kind, (variant or "")[:6]) == (OutcomeKind.ANSWERED, "late-v")
+
+        await tell(run, version_two("late"), "late")
+        await caught_up(run)
+        async with http.get(address) as answer:
+            assert set((await answer.json())["versions"]) == set(version_two("late").variants)
+        async with asyncio.timeout(20.0):
+            while True:
+                kind, variant, _ = await ended(run, await run.ask(app="late", parameters={"latency_ms": 20_000}))
+                assert kind is OutcomeKind.ANSWERED  # by either version: none is lost in between
+                if (variant or "").endswith("-v2"):
+                    break
+
+        await tell(run, NONE, "late")
+        await caught_up(run)
+        async with http.post(f"{address}/infer", json=body) as answer:
+            assert answer.status == 404
+        kind, _, reason = await ended(run, await run.ask(app="late"))
+        assert (kind, reason) == (OutcomeKind.REJECTED, Reason.UNKNOWN_APP)
+
+        await tell(run, toy_catalogue(("late",)), "late")
+        await caught_up(run)
+        kind, variant, _ = await ended(run, await run.ask(app="late", parameters={"latency_ms": 20_000}))
+        assert (kind, (variant or "")[:6]) == (OutcomeKind.ANSWERED, "late-v")
+
+        stop.set()
+        asked = await others
+        report = await run.audit()
+        assert not report.lost and not report.duplicates, report.examples
+        outcomes = await run.outcomes()
+        assert all(outcomes[i].kind is OutcomeKind.ANSWERED for i in asked)  # the app that was there felt nothing
+
+
+def promised(app: str, catalogue: Catalogue, m: int = 1, k: int = 5) -> Catalogue:
+    """The same with a promise to ``app``."""
+    told = replace(catalogue.apps[app], promise=Promise(weakly_hard=(WeaklyHard(m, k),)))
+    return replace(catalogue, apps={app: told})
+
+
+async def test_promises_of_an_app_registered_while_everything_runs_are_kept_and_counted(tmp_path: Path) -> None:
+    worker = {"executor": "emulated", "batching": "adaptive"}
+    settings = settings_for("memory://", tmp_path, partitions=1, worker=worker, planner={"period_s": 60.0}, record=True)
+    async with running(settings, connect("memory://")) as run:
+        await run.planned()
+        await tell(run, promised("late", toy_catalogue(("late",))), "late")
+        await caught_up(run)
+        outcome = await until_promised(run, Promise(weakly_hard=(WeaklyHard(1, 5),)))
+        assert outcome.kind is OutcomeKind.ANSWERED
+        late = await run.ask(app="late", parameters={"latency_ms": 0.001})
+        await run.settled()
+        outcome = (await run.outcomes())[late]
+        assert outcome.miss
+        assert outcome.promise is not None  # its stream's misses are counted by the worker
+        assert outcome.promise.misses == 1
+
+        await tell(run, promised("late", version_two("late"), 2, 7), "late")
+        await caught_up(run)
+        await until_promised(run, Promise(weakly_hard=(WeaklyHard(2, 7),)))
+
+        await tell(run, toy_catalogue(("late",)), "late")
+        await caught_up(run)
+        await until_promised(run, None)
+        report = await run.audit()
+        assert not report.lost and not report.promises_broken, report.examples
+        folder = run.system.run_folder / "decisions"
+    router = run.fresh_router("late", promised("late", toy_catalogue(("late",))))
+    assert replay(folder / "router-late.jsonl", router.handle, RouterEvent) == []
+    assert router.policy.name == "weighted"
+    other = run.fresh_router("late", toy_catalogue(("late",)))
+    assert replay(folder / "router-late.jsonl", other.handle, RouterEvent)
+
+
+async def until_promised(run: Running, promise: Promise | None) -> Outcome:
+    """The outcome of a query of "late" once outcomes carry how ``promise`` stands."""
+    async with asyncio.timeout(20.0):
+        while True:
+            asked = await run.ask(app="late", parameters={"latency_ms": 20_000})
+            await ended(run, asked)
+            outcome = (await run.outcomes())[asked]
+            told = outcome.promise
+            if told is None if promise is None else told is not None and told.weakly_hard == pairs(promise):
+                return outcome
+
+
+def pairs(promise: Promise) -> tuple[tuple[int, int], ...]:
+    return tuple((w.m, w.k) for w in promise.weakly_hard)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [({"partitions": 2}, "has 2 partitions"), ({"worker": {"executor": "emulated", "batching": "eager"}}, "keeps no")],
+)
+async def test_a_promise_that_cannot_be_kept_is_not_taken_up_and_what_was_served_goes_on(
+    change: dict[str, Any], why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(settings_for("memory://", tmp_path, **change), connect("memory://")) as run:
+        await run.planned()
+        await tell(run, promised("toy", version_two("toy")), "toy")
+        await caught_up(run)
+        assert why in caplog.text
+        kind, variant, _ = await ended(run, await run.ask(parameters={"latency_ms": 20_000}))
+        assert kind is OutcomeKind.ANSWERED
+        assert variant in toy_catalogue().variants
+
+
+async def keep_asking(run: Running, stop: asyncio.Event) -> list[str]:
+    asked = []
+    while not stop.is_set():
+        asked.append(await run.ask(parameters={"latency_ms": 20_000}))
+        await asyncio.sleep(0.02)
+    for query_id in asked[-1:]:
+        await ended(run, query_id)
+    return asked

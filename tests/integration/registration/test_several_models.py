@@ -1,0 +1,139 @@
+"""Several models of one app: registered together, measured side by side, served where each is worth it."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto as T
+from onnx import helper as h
+
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.profiles.catalogue.registered_apps import Registered
+from sluicegate.sluice.registration.register import register, register_model
+from tests.registration_models import CLASSES, FEATURES, linear, model_of, request_of, weights, write_model, write_rows
+
+WIDTH, DEPTH = 512, 6
+
+
+def short_sighted() -> onnx.ModelProto:
+    """A linear model that sees three of the features: fast, and wrong more often."""
+    seen = weights()
+    seen[3:] = 0.0
+    return model_of([h.make_node("MatMul", ["x", "w"], ["scores"])], {"w": seen})
+
+
+def laborious() -> onnx.ModelProto:
+    """As right as the linear one, after products that take many times as long."""
+    rng = np.random.default_rng(5)
+    lift = np.linalg.qr(rng.standard_normal((WIDTH, WIDTH)))[0].astype(np.float32)
+    constants = {"lift": lift[:FEATURES], "turn": lift, "head": lift[:FEATURES].T @ weights()}
+    nodes = [h.make_node("MatMul", ["x", "lift"], ["h0"])]
+    for i in range(DEPTH):  # there and back again
+        nodes.append(h.make_node("Gemm", [f"h{2 * i}", "turn"], [f"h{2 * i + 1}"]))
+        nodes.append(h.make_node("Gemm", [f"h{2 * i + 1}", "turn"], [f"h{2 * i + 2}"], transB=1))
+    return model_of([*nodes, h.make_node("MatMul", [f"h{2 * DEPTH}", "head"], ["scores"])], constants)
+
+
+def test_a_small_model_and_a_large_one_of_an_app_are_both_served_and_variants_of_each_are_tried(tmp_path: Path) -> None:
+    small, large = (
+        write_model(tmp_path, short_sighted(), "small.onnx"),
+        write_model(tmp_path, laborious(), "large.onnx"),
+    )
+    home = tmp_path / "home"
+    made = register(request_of(small, write_rows(tmp_path), others=(large,)), home)
+    of = defaultdict(list)
+    for candidate in made.record.candidates:
+        of[candidate.recipe.split(".")[0]].append(candidate)
+    assert {label: len(found) >= 3 for label, found in of.items()} == {"small": True, "large": True}
+    assert of["small"][0].variant.accuracy < of["large"][0].variant.accuracy - 0.05
+    catalogue = Registered(home).catalogue()
+    assert catalogue is not None
+    served = {name.split(".")[2] for name in catalogue.variants}
+    assert served == {"small", "large"}
+    best = catalogue.of_app("mine")[0]
+    fastest = min(catalogue.of_app("mine"), key=lambda v: catalogue.profiles[v.name, "cpu"].points[-1].median)
+    assert (best.name.split(".")[2], fastest.name.split(".")[2]) == ("large", "small")
+    assert made.record.source == "small.onnx, large.onnx"
+    assert Registered(home).served_version("mine") == 1
+    again = register(request_of(large, tmp_path / "rows.npz"), home)
+    assert again.record.version == 2
+    assert again.replaced == "version 1 (small.onnx, large.onnx)"
+
+
+async def test_cancelled_between_the_models_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    small, large = write_model(tmp_path, short_sighted(), "small.onnx"), write_model(tmp_path, linear(), "large.onnx")
+    request = request_of(small, write_rows(tmp_path), others=(large,))
+    job = asyncio.current_task()
+    assert job is not None
+
+    def stopped(what: str, done: float) -> None:
+        if what == "make large.fp16":
+            job.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await register_model(request, tmp_path / "home", stopped)
+    asyncio.current_task().uncancel()  # type: ignore[union-attr]
+    seen: list[str] = []
+    made = await register_model(request, tmp_path / "home", lambda what, done: seen.append(what))
+    assert made.resumed
+    assert not any("answer with" in what for what in seen), "answers of both registered models were kept"
+    assert {c.recipe.split(".")[0] for c in made.record.candidates} == {"small", "large"}
+
+
+def test_models_that_are_not_of_one_task_are_refused_by_name(tmp_path: Path) -> None:
+    rows = write_rows(tmp_path)
+    first = request_of(write_model(tmp_path, linear(), "first.onnx"), rows)
+    twice = write_model(tmp_path, linear(), "twice.onnx")
+    with pytest.raises(InvalidInputError, match=r"'twice.onnx' is the same model as another"):
+        register(replace(first, others=(twice,)), tmp_path / "home")
+    renamed = model_of(
+        [h.make_node("MatMul", ["z", "w"], ["scores"])],
+        {"w": weights()},
+        inputs=[h.make_tensor_value_info("z", T.FLOAT, ["n", FEATURES])],
+    )
+    with pytest.raises(InvalidInputError, match=r"model 'z.onnx': takes z \(FP32\), and first.onnx x \(FP32\)"):
+        register(replace(first, others=(write_model(tmp_path, renamed, "z.onnx"),)), tmp_path / "home")
+    wider = model_of(
+        [h.make_node("MatMul", ["x", "w"], ["scores"])],
+        {"w": np.pad(weights(), ((0, 0), (0, 1)), constant_values=-1.0)},
+        outputs=[h.make_tensor_value_info("scores", T.FLOAT, ["n", CLASSES + 1])],
+    )
+    with pytest.raises(InvalidInputError, match=r"'wider.onnx': gives scores \(FP32 \[5\]\), and first.onnx scores"):
+        register(replace(first, others=(write_model(tmp_path, wider, "wider.onnx"),)), tmp_path / "home")
+    guessing = model_of([h.make_node("MatMul", ["x", "w"], ["scores"])], {"w": np.zeros_like(weights())})
+    with pytest.raises(InvalidInputError, match=r"'guessing.onnx'"):
+        register(replace(first, others=(write_model(tmp_path, guessing, "guessing.onnx"),)), tmp_path / "home")
+    assert Registered(tmp_path / "home").apps() == ()
+
+
+@pytest.mark.parametrize("served", [1, 2])
+def test_one_variant_is_said_to_leave_nothing_to_scale_with_and_two_are_not(tmp_path: Path, served: int) -> None:
+    model, rows, home = write_model(tmp_path, linear()), write_rows(tmp_path), tmp_path / "home"
+    environment = {**os.environ, "SLUICE_HOME": str(home)}
+
+    def said(*arguments: str) -> str:
+        command = [sys.executable, "-P", "-m", "sluicegate.sluice.main", *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    asked = ("register", str(model), "--app", "mine", "--validation", str(rows), "--repeats", "7")
+    said(*asked)
+    registered = Registered(home)
+    record = registered.record("mine", 1)
+    # What is served of such small models is left to the noise of the machine: say it for the test.
+    chosen = [c.model_copy(update={"served": i < served}) for i, c in enumerate(record.candidates)]
+    record = record.model_copy(update={"candidates": tuple(chosen)})
+    with np.load(home / "registered" / "records" / "mine.v1.npz") as samples:
+        registered.keep(record, dict(samples))
+    registered.publish(record)
+    for text in (said(*asked), said("variants", "--app", "mine")):
+        assert ("mine: nothing to scale with: one variant." in text) is (served == 1)
+        assert ("sluice register --app mine small.onnx large.onnx" in text) is (served == 1)

@@ -1,0 +1,189 @@
+"""Plans for small fleets against the best of all plans there are."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sluicegate.domain.fleet.device import Device
+from sluicegate.domain.models.app import App
+from sluicegate.domain.models.profile import BatchLatency, Profile
+from sluicegate.domain.models.variant import Variant
+from sluicegate.planner.problems.problem import AppDemand, Problem
+from sluicegate.planner.registry import planner
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from tests.allocation_oracle import Best, exhaust
+
+KINDS = ("p", "q")
+
+
+def drawn(seed: int) -> Problem:
+    """Up to four apps of up to three variants on up to eight devices of two types, from idle to far beyond them."""
+    rng = np.random.default_rng(seed)
+    apps = [f"a{i}" for i in range(int(rng.integers(1, 5)))]
+    kinds = KINDS[: int(rng.integers(1, 3))]
+    variants, profiles = [], []
+    for app in apps:
+        for v in range(int(rng.integers(1, 4))):
+            variants.append(Variant(name=f"{app}v{v}", app=app, accuracy=float(rng.uniform(0.5, 1.0))))
+            for kind in kinds:
+                if rng.random() < 0.15:
+                    continue
+                first, growth = 0.004 * 2.0 ** rng.uniform(0, 5), rng.uniform(0.1, 1.1)
+                points = tuple(BatchLatency(b, s := float(first * (1 + growth * (b - 1))), s) for b in (1, 2, 4, 8))
+                profiles.append(Profile(variant=f"{app}v{v}", device_type=kind, points=points))
+    devices = tuple(Device(name=f"{kind}{i}", type=kind) for kind in kinds for i in range(int(rng.integers(1, 5))))
+    level = 2.0 ** rng.uniform(3, 8.5) * len(devices) / len(apps)
+    demands = tuple(
+        AppDemand(
+            app=app,
+            qps=float(level * rng.lognormal(0, 0.6)),
+            slo=0.3,
+            headroom=float(rng.choice([1.0, 1.05, 1.3])),
+        )
+        for app in apps
+    )
+    catalogue = Catalogue.of([App(name=app, slo=0.3, max_rows=1) for app in apps], variants, profiles)
+    return Problem(demands=demands, devices=devices, catalogue=catalogue)
+
+
+@pytest.fixture(scope="module")
+def known() -> list[tuple[Problem, Best]]:
+    return [(problem, exhaust(problem)) for problem in map(drawn, range(250))]
+
+
+def test_every_plan_there_is_was_looked_at(known: list[tuple[Problem, Best]]) -> None:
+    full = sum(best.full for _, best in known)
+    assert 75 < full < 165
+
+
+def test_service_and_accuracy_are_those_of_the_best_plan_there_is(known: list[tuple[Problem, Best]]) -> None:
+    for problem, best in known:
+        answer = planner("allocation").allocate(problem)
+        worst = min(answer.served.values())
+        assert worst >= best.fair - 1.1e-3
+        assert worst <= best.fair + 1e-6
+        if best.full:
+            assert worst == 1.0
+            assert best.accuracy - 5.1e-4 <= answer.objective <= best.accuracy + 1e-6
+            assert answer.bound >= best.accuracy - 1e-6
+
+
+def test_the_first_plan_serves_all_nearly_wherever_that_is_possible(known: list[tuple[Problem, Best]]) -> None:
+    full = [problem for problem, best in known if best.full]
+    missed = sum(min(planner("allocation-rounded").allocate(p).served.values()) < 1.0 for p in full)
+    assert missed <= 0.02 * len(full)
+
+
+def test_no_planner_claims_more_than_there_is(known: list[tuple[Problem, Best]]) -> None:
+    for name in ("allocation-rounded", "greedy-fill", "infaas-accuracy", "clipper-ha", "clipper-ht"):
+        for problem, best in known[:60]:
+            answer = planner(name).allocate(problem)
+            assert min(answer.served.values()) <= best.fair + 1e-6
+            if best.full and min(answer.served.values()) == 1.0:
+                assert answer.objective <= best.accuracy + 1e-6
+
+
+def mixed(seed: int) -> Problem:
+    """Apps of different metrics (a detector's best may be .3), and more demand than their best variants can answer."""
+    rng = np.random.default_rng([seed, 1])
+    apps = [f"a{i}" for i in range(int(rng.integers(2, 4)))]
+    count = len(apps) + int(rng.integers(1, 4))
+    variants, profiles, demands = [], [], []
+    for app in apps:
+        accuracy, seconds = float(rng.uniform(0.2, 1.0)), float(rng.uniform(0.04, 0.14))
+        carries = 1.0 / seconds
+        for v in range(int(rng.integers(2, 4))):
+            variants.append(Variant(name=f"{app}v{v}", app=app, accuracy=accuracy))
+            profiles.append(Profile(variant=f"{app}v{v}", device_type="p", points=(BatchLatency(1, seconds, seconds),)))
+            accuracy, seconds = accuracy * float(rng.uniform(0.6, 0.97)), seconds / float(rng.uniform(1.5, 3.0))
+        qps = carries * count / len(apps) * float(rng.uniform(0.7, 1.8))
+        demands.append(AppDemand(app=app, qps=qps, slo=0.3, headroom=1.0))
+    catalogue = Catalogue.of([App(name=app, slo=0.3, max_rows=1) for app in apps], variants, profiles)
+    devices = tuple(Device(name=f"p{i}", type="p") for i in range(count))
+    return Problem(demands=tuple(demands), devices=devices, catalogue=catalogue)
+
+
+def test_apps_of_different_metrics_weigh_alike() -> None:
+    full = differ = 0
+    for problem in map(mixed, range(250)):
+        best = exhaust(problem)
+        if not best.full:
+            continue
+        full += 1
+        # Added up as they are, accuracies would be best served by a plan that is worse for the users.
+        differ += best.native < best.accuracy - 2e-3
+        for name in ("allocation", "allocation-priced"):
+            answer = planner(name).allocate(problem)
+            assert best.accuracy - 5.1e-4 <= answer.objective <= best.accuracy + 1e-6
+            assert answer.bound >= best.accuracy - 1e-6
+    assert full > 200 and differ > 30
+
+
+def test_a_detector_beside_a_classifier_keeps_what_it_gains_most_by() -> None:
+    """Three devices: native accuracies would give the classifier the second one."""
+    points = {"det-l": (0.50, 0.1), "det-s": (0.38, 0.04), "cls-l": (0.95, 0.1), "cls-s": (0.80, 0.04)}
+    apps = {"det": 18.0, "cls": 18.0}
+    catalogue = Catalogue.of(
+        [App(name=app, slo=0.3) for app in apps],
+        [Variant(name=n, app=n[:3], accuracy=accuracy) for n, (accuracy, _) in points.items()],
+        [
+            Profile(variant=n, device_type="p", points=(BatchLatency(1, seconds, seconds),))
+            for n, (_, seconds) in points.items()
+        ],
+    )
+    demands = tuple(AppDemand(app=app, qps=qps, slo=0.3, headroom=1.0) for app, qps in apps.items())
+    problem = Problem(
+        demands=demands, devices=tuple(Device(name=f"p{i}", type="p") for i in range(3)), catalogue=catalogue
+    )
+    best = exhaust(problem)
+    answer = planner("allocation").allocate(problem)
+    assert answer.objective == pytest.approx(best.accuracy, abs=1e-6)
+    assert best.native < best.accuracy - 0.01
+    held = {p.variants[0] for p in answer.placements if p.share > 0}
+    assert held == {"det-l", "cls-s"}
+
+
+def priced(seed: int) -> Problem:
+    """Fewer devices, in part spot ones at a lower price, with a budget, a core on demand, or both."""
+    problem = drawn(seed)
+    rng = np.random.default_rng(seed)
+    price = {kind: float(rng.uniform(0.5, 2.0)) for kind in KINDS}
+    devices = tuple(
+        replace(
+            d, price=price[d.type] * (0.3 if d.name.endswith(("0", "2")) else 1.0), spot=d.name.endswith(("0", "2"))
+        )
+        for d in problem.devices[:5]
+    )
+    total = sum(d.price for d in devices)
+    return replace(
+        problem,
+        devices=devices,
+        budget=float(rng.uniform(0.2, 1.0)) * total if seed % 3 else None,
+        strict_on_demand=float(rng.choice([0.3, 0.6, 1.0])) if seed % 3 != 1 else 0.0,
+        demands=tuple(replace(d, qps=0.5 * d.qps) for d in problem.demands),
+    )
+
+
+def test_budgets_and_cores_on_demand_are_kept_at_no_loss_of_service_or_accuracy() -> None:
+    full = 0
+    for problem in map(priced, range(80)):
+        best = exhaust(problem)
+        for name in ("allocation", "allocation-rounded", "greedy-fill"):
+            answer = planner(name).allocate(problem)
+            price = {d.name: d.price for d in problem.devices}
+            assert sum(price[n] for n in {p.device for p in answer.placements}) <= (problem.budget or np.inf) + 1e-6
+            spot = {d.name for d in problem.devices if d.spot}
+            for demand in problem.demands:
+                away = sum(p.share for p in answer.placements if p.app == demand.app and p.device in spot)
+                assert away <= (1 - problem.strict_on_demand) * answer.served[demand.app] + 1e-5
+            assert min(answer.served.values()) <= best.fair + 1e-5
+            if name != "allocation":
+                continue
+            assert min(answer.served.values()) >= best.fair - 1.1e-3
+            if best.full:
+                full += 1
+                assert min(answer.served.values()) == 1.0
+                assert best.accuracy - 5.1e-4 <= answer.objective <= best.accuracy + 1e-6
+                assert answer.bound >= best.accuracy - 1e-6
+    assert 15 < full < 65

@@ -1,0 +1,49 @@
+"""The shipped Proteus scenarios hold what is promised of them, on the first part of each trace: the rise and the peak.
+
+Bounds are those of the whole traces.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluicegate.simulator.scenario import overridden, read_scenario, scenario_of
+from sluicegate.simulator.scenario.experiment import run_once
+
+SCENARIOS = Path(__file__).resolve().parents[3] / "examples" / "scenarios"
+
+
+@dataclass(frozen=True)
+class Part:
+    """``seconds`` of a shipped scenario, with bounds on accuracy and violations."""
+
+    scenario: str
+    seconds: float
+    accuracy: float
+    violations: float
+    scale: float = 1.0
+
+
+PARTS = (
+    Part("proteus-zipf-exponential.yaml", 80.0, 0.995, 0.003),
+    Part("proteus-medium-normal.yaml", 80.0, 0.995, 0.005),
+    Part("proteus-zipf-exponential.yaml", 80.0, 0.990, 0.015, scale=2.5),
+)
+
+
+def document(data: Path, part: Part, **overrides: Any) -> dict[str, Any]:
+    read = read_scenario(SCENARIOS / part.scenario, {**os.environ, "SLUICE_DATA": str(data)})
+    return overridden(read, {"duration_s": part.seconds, "scale": part.scale, **overrides})
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda p: f"{p.scenario}-x{p.scale:g}")
+def test_a_shipped_scenario_keeps_accuracy_and_deadlines(sluice_data: Path, part: Part) -> None:
+    run = run_once(scenario_of(document(sluice_data, part)), 0, lambda: 0.0)
+    assert run.summary.queries > 10_000
+    reached = (run.summary.effective_accuracy, run.summary.violation_ratio)
+    assert reached[1] <= part.violations, reached
+    assert reached[0] >= part.accuracy, reached
+    assert run.nondeterministic == 0

@@ -1,0 +1,120 @@
+"""The emulated executor keeps to the profile: on average, in its tail, in memory and in load time."""
+
+import math
+import statistics
+import time
+from pathlib import Path
+
+import pytest
+
+from sluicegate.domain.errors import ExecutionError, LoadError
+from sluicegate.domain.models.profile import BatchLatency, Profile
+from sluicegate.executors.emulated import EmulatedExecutor
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from tests.executor_models import APP, numbers, query, write_catalogue
+
+
+@pytest.fixture(scope="module")
+def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Catalogue:
+    return write_catalogue(Path(tmp_path_factory.mktemp("catalogue")))
+
+
+async def started(catalogue: Catalogue, max_batch: int = 8, **options: float) -> EmulatedExecutor:
+    executor = EmulatedExecutor(catalogue, "cpu", **options)  # type: ignore[arg-type]
+    await executor.start()
+    await executor.load(catalogue.variants["double"], max_batch=max_batch)
+    return executor
+
+
+async def test_batches_back_to_back_take_what_the_profile_says_without_drift(catalogue: Catalogue) -> None:
+    executor = await started(catalogue)
+    took = []
+    for _ in range(20):  # a machine that is busy may take longer; never less, and not each time
+        begun = time.monotonic()
+        for _ in range(30):
+            await executor.run("double", [query((1, 2))], 1)
+        took.append(time.monotonic() - begun)
+        if took[-1] <= 1.05 * 30 * 0.010:
+            break
+    assert min(took) == pytest.approx(30 * 0.010, rel=0.05)
+
+
+async def test_latency_is_interpolated_between_batch_sizes_and_scaled(catalogue: Catalogue) -> None:
+    executor = await started(catalogue, slowdown=2.0)
+    done = await executor.run("double", [query((1, 2))] * 4, 4)
+    for _ in range(20):
+        if done.execution_s < 2 * 0.016 + 0.008:
+            break
+        done = await executor.run("double", [query((1, 2))] * 4, 4)
+    assert done.execution_s == pytest.approx(2 * 0.016, abs=0.008)
+    assert numbers(done.outputs[0]) == [[0.0, 0.0]] * 4
+    assert numbers(done.outputs[1]) == [0] * 4
+
+
+async def test_loading_takes_the_profiles_time_scaled(catalogue: Catalogue) -> None:
+    executor = EmulatedExecutor(catalogue, "cpu", load_scale=5.0)
+    await executor.start()
+    loaded = await executor.load(catalogue.variants["double"], max_batch=8)
+    assert loaded.load_s >= 0.049
+    assert loaded.memory_bytes == 1000
+
+
+def test_jitter_has_the_profiles_median_and_95th_percentile_and_follows_its_seed(catalogue: Catalogue) -> None:
+    def drawn(seed: int) -> list[float]:
+        executor = EmulatedExecutor(catalogue, "cpu", jitter=True, seed=seed)
+        return [executor.draw(profile, 1) for _ in range(4000)]
+
+    profile = catalogue.profiles["double", "cpu"]
+    values = drawn(1)
+    assert values == drawn(1)
+    assert values != drawn(2)
+    assert statistics.median(values) == pytest.approx(0.010, rel=0.02)
+    assert statistics.quantiles(values, n=20)[-1] == pytest.approx(0.014, rel=0.03)
+
+
+async def test_memory_is_a_budget_that_unloading_gives_back(catalogue: Catalogue) -> None:
+    executor = await started(catalogue, memory_bytes=1500)
+    with pytest.raises(LoadError, match="needs 1000 bytes and 500 are free"):
+        await executor.load(catalogue.variants["triple"], max_batch=1)
+    await executor.unload("double")
+    await executor.load(catalogue.variants["triple"], max_batch=1)
+
+
+async def test_a_batch_beyond_what_was_loaded_or_profiled_is_refused(catalogue: Catalogue) -> None:
+    executor = await started(catalogue, max_batch=4)
+    with pytest.raises(ExecutionError, match=r"5 rows where 1\.\.4"):
+        await executor.run("double", [query((1, 2))] * 5, 5)
+    with pytest.raises(LoadError, match="profiled up to 8"):
+        await executor.load(catalogue.variants["double"], max_batch=9)
+    other = EmulatedExecutor(catalogue, "gpu")
+    await other.start()
+    with pytest.raises(LoadError, match="no profile on 'gpu'"):
+        await other.load(catalogue.variants["double"], max_batch=1)
+
+
+async def test_without_jitter_the_chosen_quantile_is_what_a_batch_takes() -> None:
+    point = BatchLatency(1, 0.004, 0.040)
+    profile = Profile(variant="double", device_type="cpu", points=(point,))
+    catalogue = Catalogue.of([APP], [], [])
+    for quantile, expected in (("median", 0.004), ("p95", 0.040)):
+        executor = EmulatedExecutor(catalogue, "cpu", quantile=quantile)  # type: ignore[arg-type]
+        assert math.isclose(executor.draw(profile, 1), expected)
+
+
+async def test_a_batch_that_would_take_longer_than_it_may_ends_then_and_takes_the_executor_with_it(
+    catalogue: Catalogue,
+) -> None:
+    executor = await started(catalogue, slowdown=50.0)  # half a second
+    ends: list[str] = []
+    executor.watch(lambda: ends.append("ended"))
+    begun = time.monotonic()
+    with pytest.raises(ExecutionError, match=r"double: run took more than 0\.05 s") as caught:
+        await executor.run("double", [query((1, 2))], 1, within=0.05)
+    assert caught.value.fatal
+    assert 0.04 < time.monotonic() - begun < 0.45
+    assert ends == ["ended"]
+    with pytest.raises(ExecutionError, match="not started"):
+        await executor.run("double", [query((1, 2))], 1)
+    await executor.start()
+    await executor.load(catalogue.variants["double"], max_batch=1)
+    await executor.run("double", [query((1, 2))], 1, within=5.0)

@@ -1,0 +1,99 @@
+"""The simulated provider's bill and boot, and notices from files and over HTTP, hostile ones included."""
+
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from sluicegate.domain.errors import ConfigurationError, InvalidInputError
+from sluicegate.executors.drivers.notice_sources import MAX_BYTES, file_notices, http_notices, notices_of
+from sluicegate.executors.drivers.provider import Notice, ProviderError
+from sluicegate.executors.drivers.simulated_provider import SimulatedProvider
+from sluicegate.planner.capacity.procurement import Kind, Prices
+from tests.harness import free_port
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def test_spot_fails_as_often_as_asked_and_is_paid_from_boot_to_release() -> None:
+    clock, draws = Clock(), iter([0.1, 0.5])
+    provider = SimulatedProvider(Prices(3600.0, 1080.0), p_rev=0.354, draw=lambda: next(draws), now=clock, boot=20.0)
+    assert not await provider.request_spot("a")
+    assert await provider.request_spot("a")
+    assert not await provider.up("a", Kind.SPOT)
+    clock.now = 30.0
+    assert await provider.up("a", Kind.SPOT)
+    clock.now = 120.0
+    await provider.release("a", Kind.SPOT)
+    assert provider.meter.total(500.0) == pytest.approx(100 * 0.3)
+    await provider.order("a")
+    assert provider.prices.of(Kind.ON_DEMAND) == 3600.0
+    with pytest.raises(InvalidInputError):
+        SimulatedProvider(Prices(1, 1), p_rev=1.5, draw=lambda: 0.0, now=clock)
+
+
+async def test_a_file_tells_each_notice_once(tmp_path: Path) -> None:
+    path = tmp_path / "notices.json"
+    source = file_notices(path)
+    assert await source.poll() == ()
+    path.write_text('[{"node": "gpu0", "deadline": "1970-01-01T00:01:00Z"}]')
+    assert await source.poll() == (Notice("gpu0", 60.0),)
+    assert await source.poll() == ()
+    path.write_text('[{"node": "gpu0", "deadline": 60}, {"node": "gpu1", "deadline": 90.5}]')
+    assert await source.poll() == (Notice("gpu1", 90.5),)
+
+
+async def test_http_answers_404_without_notices_and_errors_are_one_line(unused_tcp_port_of: int) -> None:
+    answers = {"/none": (404, ""), "/some": (200, '[{"node": "n", "deadline": 1}]'), "/broken": (500, "oops")}
+
+    async def answer(request: web.Request) -> web.Response:
+        status, text = answers[request.path]
+        return web.Response(status=status, text=text)
+
+    app = web.Application()
+    app.router.add_get("/{any}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", unused_tcp_port_of).start()
+    base = f"http://127.0.0.1:{unused_tcp_port_of}"
+    try:
+        assert await http_notices(f"{base}/none").poll() == ()
+        assert await http_notices(f"{base}/some").poll() == (Notice("n", 1.0),)
+        with pytest.raises(ProviderError, match="answered 500"):
+            await http_notices(f"{base}/broken").poll()
+    finally:
+        await runner.cleanup()
+    with pytest.raises(ProviderError, match="notices"):
+        await http_notices(f"{base}/none").poll()
+    with pytest.raises(ConfigurationError):
+        http_notices("file:///etc/passwd")
+
+
+@pytest.fixture
+def unused_tcp_port_of() -> int:
+    return free_port()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", "not JSON"),
+        (b"{}", "must be a list"),
+        (b"[1]", r"\[0\]\.node"),
+        (b'[{"node": ""}]', r"\[0\]\.node"),
+        (b'[{"node": "n"}]', r"\[0\]\.deadline"),
+        (b'[{"node": "n", "deadline": true}]', r"\[0\]\.deadline"),
+        (b'[{"node": "n", "deadline": "soon"}]', "is not a time"),
+        (b'[{"node": "n", "deadline": "2026-01-02T03:04:05"}]', "has no zone"),
+        (b'[{"node": "n", "deadline": -5}]', r"\[0\]\.deadline"),
+        (b" " * (MAX_BYTES + 1), "more than"),
+    ],
+)
+def test_what_cannot_be_understood_is_refused_by_place(content: bytes, message: str) -> None:
+    with pytest.raises(ProviderError, match=message):
+        notices_of(content, "x")

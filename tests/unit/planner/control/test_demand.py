@@ -1,0 +1,127 @@
+"""Demand estimates on steps, ramps, spikes and days."""
+
+import math
+
+import numpy as np
+import pytest
+
+from sluicegate.domain.events import DemandCounted
+from sluicegate.planner.control.demand_estimate import DemandEstimator, DemandSettings
+
+
+def feed(estimator: DemandEstimator, rate_of: object, start: float, end: float, app: str = "a") -> float:
+    """Half-second counts of ``rate_of(t)`` queries/s (a callable), exactly; returns the last time."""
+    t = start
+    while t < end - 1e-9:
+        t += 0.5
+        estimator.handle(DemandCounted(app, round(rate_of(t) * 0.5), 0.5), t)  # type: ignore[operator]
+    return t
+
+
+def test_a_steady_rate_is_estimated_as_it_is() -> None:
+    estimator = DemandEstimator()
+    now = feed(estimator, lambda t: 100, 0.0, 20.0)
+    assert estimator.estimate("a", now).qps == pytest.approx(100, rel=0.01)
+
+
+def test_a_step_is_followed_within_a_few_seconds() -> None:
+    estimator = DemandEstimator()
+    feed(estimator, lambda t: 100, 0.0, 20.0)
+    now = feed(estimator, lambda t: 300, 20.0, 28.0)
+    assert 285 < estimator.estimate("a", now).qps <= 300
+
+
+def test_a_step_beyond_what_is_covered_bursts_within_a_second_and_lifts_the_estimate() -> None:
+    estimator = DemandEstimator()
+    feed(estimator, lambda t: 100, 0.0, 20.0)
+    estimator.cover("a", 140.0)
+    assert estimator.bursting(20.0) == ()
+    now = feed(estimator, lambda t: 500, 20.0, 21.0)
+    assert estimator.bursting(now) == ("a",)
+    assert estimator.estimate("a", now).qps == pytest.approx(500, rel=0.01)
+    assert estimator.estimate("a", now).burst
+
+
+def test_the_maximum_of_a_burst_is_held_for_the_window_and_then_forgotten() -> None:
+    estimator = DemandEstimator(DemandSettings(window=10.0))
+    feed(estimator, lambda t: 100, 0.0, 20.0)
+    estimator.cover("a", 140.0)
+    now = feed(estimator, lambda t: 500, 20.0, 22.0)
+    estimator.bursting(now)
+    now = feed(estimator, lambda t: 100, 22.0, 28.0)
+    assert estimator.estimate("a", now).qps == pytest.approx(500, rel=0.01)
+    now = feed(estimator, lambda t: 100, 28.0, 50.0)
+    assert estimator.estimate("a", now).qps == pytest.approx(100, rel=0.01)
+    assert not estimator.estimate("a", now).burst
+
+
+def test_a_single_second_a_little_above_is_no_burst_but_two_are() -> None:
+    estimator = DemandEstimator()
+    feed(estimator, lambda t: 100, 0.0, 20.0)
+    estimator.cover("a", 140.0)
+    now = feed(estimator, lambda t: 170, 20.0, 21.0)
+    assert estimator.bursting(now) == ()
+    now = feed(estimator, lambda t: 170, 21.0, 22.0)
+    assert estimator.bursting(now) == ("a",)
+
+
+def test_without_a_plan_nothing_is_a_burst() -> None:
+    estimator = DemandEstimator()
+    now = feed(estimator, lambda t: 1000, 0.0, 5.0)
+    assert estimator.bursting(now) == ()
+
+
+def test_a_ramp_is_followed_with_a_lag_of_its_time_constant() -> None:
+    estimator = DemandEstimator()
+    now = feed(estimator, lambda t: 10 * t, 0.0, 60.0)
+    assert 10 * (60 - 4) < estimator.estimate("a", now).qps < 600
+
+
+def test_a_day_is_followed_within_a_few_percent() -> None:
+    estimator = DemandEstimator()
+    worst = 0.0
+    day = lambda t: 500 + 300 * math.sin(2 * math.pi * t / 200)  # noqa: E731
+    now = feed(estimator, day, 0.0, 20.0)
+    while now < 400:
+        now = feed(estimator, day, now, now + 1.0)
+        worst = max(worst, abs(estimator.estimate("a", now).qps / day(now) - 1))
+    assert worst < 0.12
+
+
+def test_counts_of_several_routers_add_up() -> None:
+    estimator = DemandEstimator()
+    for half in range(1, 40):
+        for router in range(3):
+            estimator.handle(DemandCounted("a", 10, 0.5), half * 0.5 + router * 0.01)
+    assert estimator.estimate("a", 20.0).qps == pytest.approx(60, rel=0.02)
+
+
+def test_silence_is_no_demand() -> None:
+    estimator = DemandEstimator()
+    feed(estimator, lambda t: 100, 0.0, 20.0)
+    assert estimator.estimate("a", 60.0).qps == pytest.approx(DemandSettings().min_qps)
+    estimator.handle(DemandCounted("a", 50, 0.5), 1e7)
+    assert estimator.estimate("a", 1e7 + 2).qps > 1
+
+
+def test_headroom_follows_the_rule_for_poisson_and_favours_small_apps() -> None:
+    rng = np.random.default_rng(3)
+    estimator = DemandEstimator()
+    for half in range(1, 1200):
+        estimator.handle(DemandCounted("small", int(rng.poisson(2.5)), 0.5), half * 0.5)
+        estimator.handle(DemandCounted("large", int(rng.poisson(500)), 0.5), half * 0.5)
+    small, large = estimator.estimate("small", 600.0), estimator.estimate("large", 600.0)
+    settings = DemandSettings()
+    assert large.headroom == pytest.approx(settings.headroom_floor)
+    rule = 1 + settings.z / math.sqrt(settings.queue_time * small.qps)
+    assert rule <= small.headroom <= 1.5 * rule
+
+
+def test_arrivals_burstier_than_poisson_get_more_headroom() -> None:
+    rng = np.random.default_rng(3)
+    estimator = DemandEstimator()
+    for half in range(1, 1200):
+        estimator.handle(DemandCounted("calm", int(rng.poisson(50)), 0.5), half * 0.5)
+        estimator.handle(DemandCounted("wild", int(rng.poisson(50 * rng.gamma(0.5, 2.0))), 0.5), half * 0.5)
+    calm, wild = estimator.estimate("calm", 600.0), estimator.estimate("wild", 600.0)
+    assert wild.headroom > calm.headroom + 0.3

@@ -1,0 +1,40 @@
+"""Silence of the log is not a device's."""
+
+from sluicegate.domain.events import DeviceSeen
+from sluicegate.domain.fleet.device import Device
+from sluicegate.planner.control.device_liveness import Fleet
+from sluicegate.planner.control.log_liveness import Hearing
+
+TIMEOUT = 2.0
+
+
+def fleet() -> Fleet:
+    there = Fleet([Device(name=name, type="cpu") for name in ("a", "b")], TIMEOUT)
+    for name in ("a", "b"):
+        there.seen(DeviceSeen(name, "cpu", f"{name}-1"), 0.0)
+    return there
+
+
+def test_a_log_is_silent_once_nothing_was_read_for_longer_than_the_patience() -> None:
+    hearing = Hearing(1.25)
+    assert not hearing.deaf(100.0)  # nothing has begun yet
+    assert not hearing.heard(100.0)
+    assert not hearing.deaf(101.25)
+    assert hearing.deaf(101.3)
+    assert hearing.heard(105.0)
+    assert not hearing.deaf(105.0)
+
+
+def test_devices_get_the_whole_timeout_anew_after_the_log_was_silent() -> None:
+    there = fleet()
+    there.excuse(10.0)
+    assert there.bury(10.0 + TIMEOUT) == []
+    there.seen(DeviceSeen("a", "cpu", "a-1"), 11.0)
+    assert [state.device.name for state in there.bury(10.1 + TIMEOUT)] == ["b"]
+
+
+def test_an_excuse_does_not_bring_the_dead_back() -> None:
+    there = fleet()
+    there.bury(3.0)
+    there.excuse(4.0)
+    assert there.usable() == []

@@ -1,0 +1,121 @@
+"""What loading costs a plan: its time x the demand displaced x the chance that it returns, everywhere by default."""
+
+from dataclasses import replace
+
+import pytest
+
+from sluicegate.domain.fleet.device import Device
+from sluicegate.domain.models.app import App
+from sluicegate.domain.models.profile import BatchLatency, Profile
+from sluicegate.domain.models.variant import Variant
+from sluicegate.domain.plan import Placement
+from sluicegate.planner.control.controller_settings import ControllerSettings
+from sluicegate.planner.control.problem_builder import Outlook
+from sluicegate.planner.problems.problem import AppDemand, Problem
+from sluicegate.planner.registry import planner
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.simulator.scenario.scenario_fields import PlannerSpec
+from sluicegate.sluice.offline.problem_file import ProblemFile
+from sluicegate.sluice.settings.settings import PlannerSettings
+
+BOTH = pytest.mark.parametrize("name", ["allocation", "allocation-priced"])
+POINTS = {"fast": (0.88, 0.02), "exact": (0.92, 0.1)}
+
+
+def ask(qps: float, load: float, holding: str | None) -> Problem:
+    """One app on four devices that hold ``holding`` (None: nothing); they answer 40 queries/s by the exact variant."""
+    catalogue = Catalogue.of(
+        [App(name="a", slo=0.5, max_rows=1)],
+        [Variant(name=name, app="a", accuracy=accuracy) for name, (accuracy, _) in POINTS.items()],
+        [
+            Profile(variant=name, device_type="p", points=(BatchLatency(1, seconds, seconds),), load=load)
+            for name, (_, seconds) in POINTS.items()
+        ],
+    )
+    devices = tuple(Device(name=f"p{i}", type="p") for i in range(4))
+    held = tuple(Placement(d.name, "a", (holding,), 0.25, 1) for d in devices) if holding else ()
+    demand = AppDemand(app="a", qps=qps, slo=0.5, headroom=1.05, spread=0.05)
+    return Problem(demands=(demand,), devices=devices, catalogue=catalogue, previous=held)
+
+
+def answering(name: str, problem: Problem) -> set[str]:
+    answer = planner(name).allocate(problem)
+    return {p.variants[0] for p in answer.placements if p.share > 0}
+
+
+@BOTH
+def test_a_slow_load_is_not_made_for_little_accuracy(name: str) -> None:
+    assert answering(name, ask(30.0, 5.0, "fast")) == {"fast"}
+    assert planner(name).allocate(ask(30.0, 5.0, "fast")).loads == 0
+    assert answering(name, replace(ask(30.0, 5.0, "fast"), switching_weight=0.0)) == {"exact"}
+
+
+@BOTH
+def test_a_load_that_is_over_when_a_burst_is_seen_is_free(name: str) -> None:
+    assert answering(name, ask(30.0, 1.0, "fast")) == {"exact"}
+
+
+@BOTH
+def test_and_so_is_a_slow_one_once_the_hosts_have_stood_long(name: str) -> None:
+    assert answering(name, replace(ask(30.0, 5.0, "fast"), stood={"a": 20.0})) == {"fast"}
+    assert answering(name, replace(ask(30.0, 5.0, "fast"), stood={"a": 3600.0})) == {"exact"}
+
+
+@BOTH
+def test_a_slow_load_is_made_where_units_are_to_spare(name: str) -> None:
+    assert answering(name, ask(6.0, 5.0, "fast")) == {"exact"}
+    assert answering(name, replace(ask(6.0, 5.0, "fast"), switching_weight=100.0)) == {"fast"}
+
+
+@BOTH
+def test_service_goes_first_whatever_it_takes_to_load(name: str) -> None:
+    answer = planner(name).allocate(ask(120.0, 60.0, "exact"))
+    assert answer.served == {"a": 1.0}
+    assert "fast" in {p.variants[0] for p in answer.placements}
+
+
+@BOTH
+def test_loads_of_devices_that_hold_nothing_are_free(name: str) -> None:
+    assert answering(name, ask(30.0, 60.0, None)) == {"exact"}
+
+
+@BOTH
+def test_a_device_that_joins_is_loaded_with_what_gains_most(name: str) -> None:
+    problem = ask(35.0, 60.0, "fast")
+    joined = replace(problem, devices=(*problem.devices, Device(name="new", type="p")))
+    answer = planner(name).allocate(joined)
+    assert {p.device: p.variants for p in answer.placements}["new"] == ("exact",)
+    assert answer.loads == 1
+
+
+def test_the_default_is_one_everywhere_and_not_nothing() -> None:
+    file = ProblemFile.model_validate(
+        {
+            "apps": [{"name": "a", "slo_ms": 100, "demand_qps": 1}],
+            "pools": [{"type": "p", "count": 1}],
+            "profiles": {"format": "catalogue", "path": "x"},
+        }
+    )
+    everywhere = {
+        ControllerSettings().switching_weight,
+        PlannerSettings().switching_weight,
+        PlannerSpec().switching_weight,
+        file.switching_weight,
+        ask(1.0, 1.0, None).switching_weight,
+    }
+    assert len(everywhere) == 1
+    assert everywhere.pop() > 0.0
+
+
+def test_an_app_has_stood_since_its_hosts_changed_not_its_shares() -> None:
+    catalogue = Catalogue.of(
+        [App(name=n, slo=0.1) for n in ("a", "b")], [Variant(name=n, app=n, accuracy=0.9) for n in ("a", "b")], []
+    )
+    outlook = Outlook(catalogue, ControllerSettings())
+    devices = [Device(name=n, type="p") for n in ("p0", "p1", "p2")]
+    a, b = Placement("p0", "a", ("a",), 1.0, 4), Placement("p1", "b", ("b",), 1.0, 4)
+    outlook.problem(devices, (a, b), 100.0)
+    assert outlook.problem(devices, (replace(a, share=0.5), b), 130.0).stood == {"a": 30.0, "b": 30.0}
+    more = (a, b, Placement("p2", "b", ("b",), 0.5, 4))
+    assert outlook.problem(devices, more, 140.0).stood == {"a": 40.0, "b": 0.0}
+    assert outlook.problem(devices, more, 145.0).stood == {"a": 45.0, "b": 5.0}

@@ -1,0 +1,60 @@
+"""Published rules keep to half the SLO by themselves, whatever they are given."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.events import Hosted
+from sluicegate.domain.models.profile import LatencyCurve
+from sluicegate.domain.query import Query
+from sluicegate.policies.batching.registry import batching
+from sluicegate.policies.batching.trial import Trial, try_alone
+from sluicegate.policies.serving.slice_scheduler import Station
+
+SLO = 0.04
+WHOLE = tuple(0.009 + 0.001 * b for b in range(1, 32))
+HALF = tuple(s for s in WHOLE if s <= SLO / 2 + 1e-12)
+
+
+def served(rule: str, seconds: tuple[float, ...], gaps: list[float], **options: float) -> Trial:
+    now, queries = 0.0, []
+    for gap in gaps:
+        now += gap
+        queries.append(Query("", "a", now, now + SLO))
+    hosted = (Hosted("v", 0.9, LatencyCurve(seconds)),)
+    return try_alone(Station(batching(rule, **options)), queries, hosted, SLO)
+
+
+@pytest.mark.parametrize("rule", ["deadline", "early-drop", "lazy-drop"])
+@settings(max_examples=30, deadline=None)
+@given(gaps=st.lists(st.sampled_from((0.0, 0.0, 0.0005, 0.001, 0.01)), min_size=1, max_size=80))
+def test_a_longer_curve_changes_nothing(rule: str, gaps: list[float]) -> None:
+    whole, half = served(rule, WHOLE, gaps), served(rule, HALF, gaps)
+    assert (whole.fates, whole.batches) == (half.fates, half.batches)
+
+
+@pytest.mark.parametrize("rule", ["deadline", "early-drop", "lazy-drop"])
+def test_the_share_is_an_option(rule: str) -> None:
+    burst = [0.0] * 31
+    assert max(rows for _, rows, _ in served(rule, WHOLE, burst).batches) == len(HALF)
+    assert max(rows for _, rows, _ in served(rule, WHOLE, burst, max_latency_share=1.0).batches) > len(HALF)
+
+
+def test_eager_fills_batches_as_far_as_the_head_bears() -> None:
+    burst = [0.0] * 32  # the first runs alone and takes 10 ms, which leaves the others 30 ms
+    assert [rows for _, rows, _ in served("eager", WHOLE, burst).batches] == [1, 21]
+    assert [rows for _, rows, _ in served("eager", WHOLE, burst, max_latency_share=0.5).batches] == [1, len(HALF), 1]
+
+
+def test_a_query_of_more_rows_than_the_share_allows_runs_all_the_same() -> None:
+    for rule in ("deadline", "early-drop", "lazy-drop", "eager"):
+        hosted = (Hosted("v", 0.9, LatencyCurve(WHOLE)),)
+        trial = try_alone(Station(batching(rule)), [Query("", "a", 0.0, SLO, len(HALF) + 5)], hosted, SLO)
+        assert trial.misses == 0
+
+
+@pytest.mark.parametrize("share", [0.0, -1.0, 1.5, float("nan")])
+def test_a_bad_share_is_refused(share: float) -> None:
+    with pytest.raises(ConfigurationError, match="max_latency_share"):
+        batching("early-drop", max_latency_share=share)

@@ -1,0 +1,144 @@
+"""A slice follows plans: loads, switches, forgets, acknowledges."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from sluicegate.domain.actions import Acknowledge, Host, Load, Retire, StagingAction, Unload, WakeAt
+from sluicegate.domain.errors import IllegalEventError
+from sluicegate.domain.events import LoadEnded, PlanPublished, Retired, Woke
+from sluicegate.domain.fleet.device import Device, Slice
+from sluicegate.domain.models.app import App
+from sluicegate.domain.models.profile import BatchLatency, Profile
+from sluicegate.domain.models.variant import Variant
+from sluicegate.domain.plan import Epoch, Placement, Plan
+from sluicegate.policies.placement.model_staging import Staging
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+
+DEVICE = Device(name="d0", type="cpu", memory_bytes=100)
+
+
+def catalogue() -> Catalogue:
+    variants = [Variant(name=n, app=n[0], accuracy=a) for n, a in (("a1", 0.7), ("a2", 0.9), ("b1", 0.8), ("b2", 0.6))]
+    points = (BatchLatency(1, 0.01, 0.02), BatchLatency(8, 0.05, 0.08))
+    profiles = [Profile(variant=v.name, device_type="cpu", points=points, memory_bytes=60) for v in variants]
+    return Catalogue.of([App(name="a", slo=0.2), App(name="b", slo=0.3)], variants, profiles)
+
+
+def plan(number: int, *placements: tuple[str, tuple[str, ...]]) -> PlanPublished:
+    return plan_of(number, 4, *placements)
+
+
+def plan_of(number: int, max_batch: int, *placements: tuple[str, tuple[str, ...]]) -> PlanPublished:
+    placed = tuple(Placement("d0", app, variants, 1.0, max_batch) for app, variants in placements)
+    return PlanPublished(Plan(epoch=Epoch(1, number), created=0.0, placements=placed))
+
+
+def staging(memory: int = 1000) -> Staging:
+    return Staging(DEVICE, Slice(memory_bytes=memory), catalogue(), grace=2.0)
+
+
+def of(kind: type, actions: Sequence[StagingAction]) -> list[StagingAction]:
+    return [a for a in actions if isinstance(a, kind)]
+
+
+def settle(machine: Staging, event: PlanPublished, now: float = 0.0) -> list[StagingAction]:
+    """Every action from ``event`` on, each load succeeding."""
+    seen: list[StagingAction] = []
+    waiting = list(machine.handle(event, now))
+    while waiting:
+        action = waiting.pop(0)
+        seen.append(action)
+        if isinstance(action, Load):
+            waiting += machine.handle(LoadEnded(action.variant, ok=True), now)
+    return seen
+
+
+def test_a_variant_is_hosted_only_once_it_is_loaded() -> None:
+    machine = staging()
+    actions = machine.handle(plan(1, ("a", ("a1",))), 0.0)
+    assert actions == [Load("a1", 8)]
+    then = machine.handle(LoadEnded("a1", ok=True), 1.0)
+    (host,) = of(Host, then)
+    assert isinstance(host, Host)
+    assert [h.variant for h in host.change.hosted] == ["a1"]
+    assert host.change.hosted[0].curve.max_batch == 8  # whatever is answered within the SLO, not the plan's 4
+    assert of(Acknowledge, then) == [Acknowledge(Epoch(1, 1), ("a1",), ())]
+
+
+def test_the_old_variant_is_forgotten_only_after_the_new_one_is_hosted() -> None:
+    machine = staging()
+    settle(machine, plan(1, ("a", ("a1",))))
+    actions = settle(machine, plan(2, ("a", ("a2",))))
+    kinds = [type(a) for a in actions]
+    assert kinds.index(Load) < kinds.index(Host) < kinds.index(Unload)
+    assert machine.loaded == ("a2",)
+
+
+def test_where_memory_is_short_the_old_variant_goes_first() -> None:
+    machine = staging(memory=100)
+    settle(machine, plan(1, ("a", ("a1",))))
+    actions = machine.handle(plan(2, ("a", ("a2",))), 0.0)
+    kinds = [type(a) for a in actions]
+    assert kinds.index(Unload) < kinds.index(Load)
+
+
+def test_a_failed_load_keeps_the_old_variant_and_is_reported() -> None:
+    machine = staging()
+    settle(machine, plan(1, ("a", ("a1",))))
+    machine.handle(plan(2, ("a", ("a2",))), 0.0)
+    then = machine.handle(LoadEnded("a2", ok=False), 0.0)
+    assert then == [Acknowledge(Epoch(1, 2), (), ("a2",))]
+    assert machine.loaded == ("a1",)
+    assert machine.hosted_apps == ("a",)
+
+
+def test_an_older_epoch_is_refused() -> None:
+    machine = staging()
+    settle(machine, plan(5, ("a", ("a1",))))
+    assert machine.handle(plan(4, ("b", ("b1",))), 0.0) == []
+    assert machine.handle(plan(5, ("b", ("b1",))), 0.0) == []
+    assert machine.hosted_apps == ("a",)
+
+
+def test_an_app_that_leaves_is_served_until_routers_had_time_to_switch() -> None:
+    machine = staging()
+    settle(machine, plan(1, ("a", ("a1",))))
+    actions = settle(machine, plan(2, ("b", ("b1",))), now=10.0)
+    assert WakeAt(12.0) in actions
+    assert machine.wants("a")
+    assert machine.handle(Woke(), 11.0) == [WakeAt(12.0)]
+    assert machine.handle(Woke(), 12.0) == [Retire("a")]
+    gone = machine.handle(Retired("a"), 12.5)
+    assert of(Unload, gone) == [Unload("a1")]
+    assert not machine.wants("a")
+
+
+def test_an_app_that_comes_back_in_time_is_not_retired() -> None:
+    machine = staging()
+    settle(machine, plan(1, ("a", ("a1",))))
+    settle(machine, plan(2, ("b", ("b1",))), now=10.0)
+    settle(machine, plan(3, ("a", ("a1",)), ("b", ("b1",))), now=11.0)
+    assert machine.handle(Woke(), 20.0) == []
+    assert machine.handle(Retired("a"), 20.0) == []
+    assert machine.wants("a")
+
+
+def test_a_load_that_was_not_asked_for_is_illegal() -> None:
+    with pytest.raises(IllegalEventError):
+        staging().handle(LoadEnded("a1", ok=True), 0.0)
+
+
+def test_after_a_fresh_start_of_the_executor_the_newest_plan_is_staged_again() -> None:
+    machine = staging()
+    settle(machine, plan(1, ("a", ("a1",))))
+    actions = machine.reset()
+    assert Load("a1", 8) in actions
+    assert any(isinstance(a, Host) and a.change.hosted == () for a in actions)
+
+
+def test_a_plan_that_counts_on_larger_batches_changes_nothing() -> None:
+    machine = staging()
+    settle(machine, plan_of(1, 2, ("a", ("a1",))))
+    actions = settle(machine, plan_of(2, 8, ("a", ("a1",))))
+    assert of(Load, actions) == of(Host, actions) == []

@@ -1,0 +1,126 @@
+"""Goals of single queries at the door and at the router: refused with a suggestion, or narrowed to what meets them."""
+
+import pytest
+
+from sluicegate.domain.actions import Accept, AdmissionAction, Drop, Expire, Reject, RoutingAction, Send
+from sluicegate.domain.events import Arrived, DeviceReported, Hosted, HostedOn, PlanActivated
+from sluicegate.domain.fleet.device import Device
+from sluicegate.domain.models.profile import LatencyCurve
+from sluicegate.domain.outcome import Reason
+from sluicegate.domain.plan import Epoch, Placement, Plan
+from sluicegate.domain.query import Goal, Query
+from sluicegate.policies.admission.deadline_feasibility import DeadlineAdmission
+from sluicegate.policies.admission.known_goals import GoalAdmission
+from sluicegate.policies.model_less.infaas_selection import GoalVariant
+from sluicegate.policies.routing.goal_filter import GoalRouting
+from sluicegate.policies.selection.deployment import goal_variants, highest_costs
+from tests.harness import toy_catalogue
+
+VARIANTS = (
+    GoalVariant(name="quick", app="a", accuracy=0.7, latency=0.002, cost=1.0),
+    GoalVariant(name="good", app="a", accuracy=0.9, latency=0.020, cost=5.0),
+)
+
+
+def admitted(goal: Goal | None, slo: float = 0.1, *, promised: bool = False, late: float = 0.0) -> AdmissionAction:
+    door = GoalAdmission(DeadlineAdmission(), {"a": VARIANTS}, ["a"] if promised else [])
+    (action,) = door.handle(Arrived(Query("1", "a", 0.0, slo, goal=goal)), late)
+    return action
+
+
+@pytest.mark.parametrize(
+    ("goal", "slo"),
+    [
+        (None, 0.1),
+        (Goal(), 0.1),
+        (Goal(accuracy=0.9), 0.02),
+        (Goal(accuracy=0.9, cost=5.0), 0.1),
+        (Goal(model="good"), 0.005),  # by name it is the asker's own affair
+        (Goal(model="good", accuracy=0.8), 0.1),
+    ],
+)
+def test_what_some_variant_can_do_goes_on(goal: Goal | None, slo: float) -> None:
+    assert isinstance(admitted(goal, slo), Accept)
+
+
+@pytest.mark.parametrize(
+    ("goal", "slo", "told"),
+    [
+        (Goal(accuracy=0.95), 0.1, "with accuracy 0.95; nearest: good (accuracy 0.9, 20 ms, cost 5)"),
+        (Goal(accuracy=0.85), 0.01, "nearest: quick"),
+        (Goal(accuracy=0.85, cost=4.0), 0.1, "at cost 4; nearest: quick"),
+        (Goal(cost=0.1), 0.1, "at cost 0.1; nearest: quick"),
+        (Goal(model="best"), 0.1, "'best' is no variant here; there are good, quick"),
+        (Goal(model="quick", accuracy=0.8), 0.1, "ask for one of the two"),
+        (None, 0.001, "within 1 ms; nearest: quick"),
+    ],
+)
+def test_what_none_can_do_is_refused_with_the_nearest_suggestion(goal: Goal | None, slo: float, told: str) -> None:
+    action = admitted(goal, slo)
+    assert isinstance(action, Reject)
+    assert action.reason is Reason.INFEASIBLE
+    assert told in action.detail
+
+
+def test_time_alone_is_no_reason_to_refuse_what_a_promise_counts_but_accuracy_is() -> None:
+    assert isinstance(admitted(None, 0.001, promised=True), Accept)
+    assert isinstance(admitted(Goal(accuracy=0.9), 0.001, promised=True), Accept)
+    assert isinstance(admitted(Goal(accuracy=0.95), 0.1, promised=True), Reject)
+
+
+def test_deadlines_are_still_the_deadline_policys() -> None:
+    assert isinstance(admitted(Goal(accuracy=0.9), 0.1, late=0.2), Expire)
+    past = admitted(Goal(accuracy=0.9), -1.0)
+    assert isinstance(past, Reject)
+    assert past.reason is Reason.DEADLINE_PAST
+
+
+def router() -> GoalRouting:
+    """d0 and d1 host good, d2 hosts quick, d3 both."""
+    curve = LatencyCurve((0.02, 0.03))
+    hosts = {"d0": ("good",), "d1": ("good",), "d2": ("quick",), "d3": ("good", "quick")}
+    accuracy = {v.name: v.accuracy for v in VARIANTS}
+    placements = tuple(Placement(d, "a", names, 0.25, 2) for d, names in hosts.items())
+    curves = tuple(HostedOn(d, "whole", tuple(Hosted(n, accuracy[n], curve) for n in ns)) for d, ns in hosts.items())
+    found = GoalRouting({v.name: v.cost for v in VARIANTS})
+    found.handle(PlanActivated(Plan(epoch=Epoch(1, 1), created=0.0, placements=placements), curves), 0.0)
+    return found
+
+
+def routed(found: GoalRouting, goal: Goal | None, now: float = 0.0) -> RoutingAction:
+    (action,) = found.handle(Arrived(Query("1", "a", now, now + 0.1, goal=goal)), now)
+    return action
+
+
+def devices(found: GoalRouting, goal: Goal | None, count: int) -> set[str]:
+    actions = [routed(found, goal) for _ in range(count)]
+    return {a.device for a in actions if isinstance(a, Send)}
+
+
+def test_goals_narrow_where_a_query_may_go() -> None:
+    assert devices(router(), Goal(accuracy=0.8), 8) == {"d0", "d1"}
+    assert devices(router(), Goal(model="quick"), 8) == {"d2"}
+    assert devices(router(), Goal(cost=2.0), 8) == {"d2"}
+
+
+def test_of_what_meets_them_the_slice_that_is_done_first_takes_the_query() -> None:
+    found = router()
+    found.handle(DeviceReported("d0", "whole", queued=6, busy_for=0.03), 0.0)
+    assert devices(found, Goal(accuracy=0.8), 2) == {"d1"}
+
+
+def test_where_the_plan_hosts_nothing_that_meets_them_the_query_is_dropped() -> None:
+    action = routed(router(), Goal(accuracy=0.95))
+    assert isinstance(action, Drop)
+    assert action.reason is Reason.NO_CAPACITY
+
+
+def test_costs_are_money_for_a_thousand_rows_at_the_best_rate() -> None:
+    catalogue = toy_catalogue()
+    priced = [Device(name="d0", type="cpu", price=3.6), Device(name="d1", type="cpu", price=7.2)]
+    found = {v.name: v for v in goal_variants(catalogue, priced)["toy"]}
+    per_row = 0.002 * (1 + 0.25 * 15) / 16
+    assert found["toy-v0"].cost == pytest.approx(per_row)
+    assert found["toy-v0"].latency == 0.002
+    assert highest_costs(catalogue, priced)["toy-v0"] == pytest.approx(per_row)
+    assert goal_variants(catalogue, [Device(name="g0", type="gpu")]) == {}

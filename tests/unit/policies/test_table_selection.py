@@ -1,0 +1,239 @@
+"""TableSelection: what the table says while it is true here, and what else is done."""
+
+import pytest
+
+from sluicegate.domain.actions import Announce, Drop, Run, StationAction
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.events import Arrived, Finished, Hosted, HostingChanged, Offered, TurnsTold
+from sluicegate.domain.models.profile import LatencyCurve
+from sluicegate.domain.outcome import Reason
+from sluicegate.domain.query import Query
+from sluicegate.domain.table import DROP, Expectations, SelectionTable, Spread, TablesChanged
+from sluicegate.policies.mdp_serving.load_estimator import LoadWindow
+from sluicegate.policies.mdp_serving.table_policy import TableSelection
+
+SLO = 0.1
+SMALL = Hosted("small", 0.6, LatencyCurve(tuple(0.005 + 0.005 * b for b in range(1, 9))))
+LARGE = Hosted("large", 0.9, LatencyCurve(tuple(0.03 + 0.02 * b for b in range(1, 9))))
+NONE = Spread(0.0, 0.0, 0.0)
+ANY = Expectations(
+    accuracy=0.9, violation=0.0, mean_batch=1.0, utilisation=0.5,
+    accuracy_spread=NONE, batch_spread=NONE, response_spread=NONE,
+)  # fmt: skip
+
+
+def table(qps: float, rows: list[list[int]], *, batches: bytes = b"", workers: int = 1) -> SelectionTable:
+    """Slack bins at 0, 50 and 100 ms; ``rows[n - 1]``: codes."""
+    return SelectionTable(
+        app="a", worker_class="", variants=("small", "large"), slo=SLO, qps=qps, workers=workers,
+        slacks=(0.0, 0.05, 0.1), actions=bytes(c for row in rows for c in row), batches=batches, expected=ANY,
+    )  # fmt: skip
+
+
+FRUGAL = table(100.0, [[0, 0, 0], [0, 0, 0]])
+LAVISH = table(10.0, [[0, 1, 1], [0, 0, 1]])
+
+
+def policy(
+    *tables: SelectionTable, qps: float | None = 1.0, hosted: tuple[Hosted, ...] = (LARGE, SMALL)
+) -> TableSelection:
+    made = TableSelection(tables=tables, qps=qps)
+    made.handle(HostingChanged("a", hosted, SLO), 0.0)
+    return made
+
+
+def arrive(chosen: TableSelection, name: str, at: float, rows: int = 1) -> None:
+    chosen.handle(Arrived(Query(name, "a", at, at + SLO, rows)), at)
+
+
+def ran(actions: list[StationAction]) -> list[tuple[str, int]]:
+    return [(a.variant, a.rows) for a in actions if isinstance(a, Run)]
+
+
+def test_it_runs_what_the_table_says_for_queue_and_slack() -> None:
+    chosen = policy(LAVISH)
+    arrive(chosen, "q1", 0.0)
+    assert ran(chosen.handle(Offered(), 0.0)) == [("large", 1)]
+    chosen.handle(Finished("a", "large", 1, 0.05), 0.05)
+    arrive(chosen, "q2", 0.05)
+    assert ran(chosen.handle(Offered(), 0.051)) == [("large", 1)]
+    chosen.handle(Finished("a", "large", 1, 0.05), 0.101)
+    arrive(chosen, "q3", 0.101)
+    arrive(chosen, "q4", 0.102)
+    assert ran(chosen.handle(Offered(), 0.11)) == [("small", 2)]
+
+
+def test_a_variant_that_is_not_hosted_is_replaced_by_the_fastest_there_is() -> None:
+    chosen = policy(LAVISH, hosted=(SMALL,))
+    arrive(chosen, "q", 0.0)
+    assert ran(chosen.handle(Offered(), 0.0)) == [("small", 1)]
+
+
+def test_a_slice_that_is_slower_than_the_table_assumes_still_answers_in_time() -> None:
+    slow = Hosted("large", 0.9, LARGE.curve.scaled(3.0))
+    chosen = policy(LAVISH, hosted=(slow, SMALL))
+    arrive(chosen, "q", 0.0)
+    assert ran(chosen.handle(Offered(), 0.0)) == [("small", 1)]
+
+
+def test_the_lowest_load_that_covers_the_load_is_in_force() -> None:
+    for qps, expected in ((0.0, LAVISH), (10.4, LAVISH), (11.0, FRUGAL), (104.0, FRUGAL)):
+        chosen = policy(FRUGAL, LAVISH, qps=qps)
+        arrive(chosen, "q", 0.0)
+        chosen.handle(Offered(), 0.0)
+        assert chosen.table is expected
+        assert chosen.missing is None
+
+
+def test_above_all_tables_it_falls_back_and_asks_for_the_load() -> None:
+    chosen = policy(FRUGAL, qps=500.0)
+    for i in range(4):
+        arrive(chosen, f"q{i}", 0.0)
+    actions = chosen.handle(Offered(), 0.001)
+    assert ran(actions) == [("small", 4)]
+    assert [(a.subject, a.state, a.data) for a in actions if isinstance(a, Announce)] == [
+        ("tables:a", "table_missing", {"qps": 500.0, "slo": SLO, "worker_class": ""})
+    ]
+    assert chosen.missing == 500.0
+    chosen.handle(Finished("a", "small", 4, 0.02), 0.03)
+    arrive(chosen, "q5", 0.03)
+    assert not any(isinstance(a, Announce) for a in chosen.handle(Offered(), 0.03))
+    assert chosen.table is None
+
+
+def test_without_tables_it_serves_with_the_fastest_and_drops_the_hopeless() -> None:
+    chosen = policy()
+    arrive(chosen, "late", 0.0)
+    arrive(chosen, "fresh", 0.08)
+    actions = chosen.handle(Offered(), 0.095)
+    assert [a.reason for a in actions if isinstance(a, Drop)] == [Reason.HOPELESS]
+    assert ran(actions) == [("small", 1)]
+
+
+def test_tables_are_swapped_between_batches_and_none_is_lost() -> None:
+    chosen = policy(LAVISH)
+    arrive(chosen, "q1", 0.0)
+    assert ran(chosen.handle(Offered(), 0.0)) == [("large", 1)]
+    arrive(chosen, "q2", 0.01)
+    assert chosen.handle(TablesChanged("a", (FRUGAL,)), 0.02) == []
+    assert chosen.queued == 1
+    chosen.handle(Finished("a", "large", 1, 0.05), 0.05)
+    assert ran(chosen.handle(Offered(), 0.05)) == [("small", 1)]
+
+
+def test_a_table_may_drop_the_head_and_take_part_of_the_queue() -> None:
+    drops = table(10.0, [[0, 0, 0], [DROP, 1, 1]], batches=bytes([1, 1, 1, 1, 1, 1]))
+    chosen = policy(drops)
+    arrive(chosen, "old", 0.0)
+    arrive(chosen, "new", 0.05)
+    actions = chosen.handle(Offered(), 0.06)
+    assert [a.query.id for a in actions if isinstance(a, Drop)] == ["old"]
+    assert ran(actions) == [("small", 1)]
+    chosen.handle(Finished("a", "small", 1, 0.01), 0.07)
+    arrive(chosen, "one", 0.07)
+    arrive(chosen, "two", 0.071)
+    assert ran(chosen.handle(Offered(), 0.072)) == [("large", 1)]
+    assert chosen.queued == 1
+
+
+def test_a_queue_longer_than_the_table_is_served_as_its_longest() -> None:
+    chosen = policy(LAVISH)
+    for i in range(5):
+        arrive(chosen, f"q{i}", 0.0)
+    assert ran(chosen.handle(Offered(), 0.0)) == [("large", 2)]
+    assert chosen.queued == 3
+
+
+def test_tables_for_different_numbers_of_workers_do_not_mix() -> None:
+    with pytest.raises(ConfigurationError, match="workers"):
+        TableSelection(tables=(FRUGAL, table(10.0, [[0, 0, 0]], workers=2)))
+
+
+@pytest.mark.parametrize("options", [{"window_s": 0.0}, {"tolerance": -1.0}, {"qps": float("nan")}])
+def test_bad_options_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(ConfigurationError, match="table selection"):
+        TableSelection(**options)  # type: ignore[arg-type]
+
+
+def test_the_load_window_measures_even_and_dying_streams() -> None:
+    load = LoadWindow(0.5)
+    for i in range(21):
+        load.add(i * 0.05, 1)
+    assert load.rate(1.0) == pytest.approx(20.0)
+    assert load.rate(1.3) < 20.0
+    assert load.rate(1.6) == 0.0
+    load.add(2.0, 4)
+    assert load.rate(2.0) == pytest.approx(8.0)
+
+
+def phased(phases: int, workers: int) -> SelectionTable:
+    """One slack bin, one query: in phase g the variant g % 2."""
+    return SelectionTable(
+        app="a", worker_class="", variants=("small", "large"), slo=SLO, qps=100.0, workers=workers, slacks=(0.0,),
+        actions=bytes(g % 2 for g in range(phases)), phases=phases, expected=ANY,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("phases", "turns"), [(1, 1), (2, 4), (3, 4), (4, 60), (7, 60), (16, 1000)])
+def test_phases_begin_where_the_generator_lets_them_begin(phases: int, turns: int) -> None:
+    begins = [g * turns // phases for g in range(phases)]
+    found = [phased(phases, turns).phase_of(r) for r in range(turns)]
+    assert found == [max(g for g, at in enumerate(begins) if at <= r) for r in range(turns)]
+    assert phased(phases, turns).phase_of(10 * turns) == phases - 1
+
+
+def test_the_phase_is_what_load_and_time_say_where_turns_are_not_told() -> None:
+    chosen = policy(phased(2, 4), qps=100.0)
+    arrive(chosen, "q1", 0.0)
+    assert ran(chosen.handle(Offered(), 0.0)) == [("small", 1)]
+    chosen.handle(Finished("a", "small", 1, 0.01), 0.01)
+    arrive(chosen, "q2", 0.01)
+    chosen.turned(TurnsTold("a", 0.0, 7, 0.01))  # of no use where the query's own turn is not known
+    assert ran(chosen.handle(Offered(), 0.025)) == [("small", 1)]
+    chosen.handle(Finished("a", "small", 1, 0.01), 0.035)
+    arrive(chosen, "q3", 0.035)
+    assert ran(chosen.handle(Offered(), 0.06)) == [("large", 1)]  # 2.5 of 4 turns at 100 queries/s
+
+
+@pytest.mark.parametrize(
+    ("told", "now", "expected"),
+    [
+        ((), 0.01, "small"),
+        ((TurnsTold("a", 0.0, 13, 0.001),), 0.002, "large"),
+        ((TurnsTold("a", SLO, 13, 0.001),), 0.002, "large"),
+        ((TurnsTold("a", 2 * SLO, 13, 0.001),), 0.002, "small"),  # another SLO class
+        ((TurnsTold("a", 0.0, 12, 0.015),), 0.026, "large"),  # one turn, and one more by load and time
+        ((TurnsTold("a", 0.0, 12, 0.015),), 0.022, "small"),
+        ((TurnsTold("a", 0.0, 13, 0.001), TurnsTold("a", 0.0, 12, 0.0015)), 0.002, "large"),  # came out of order
+        ((TurnsTold("a", 0.0, 9, 0.001),), 0.002, "small"),  # from before our query
+        ((TurnsTold("a", 0.0, 90, 0.001),), 0.002, "large"),  # a query for us is on its way
+    ],
+)
+def test_the_phase_is_what_the_router_has_counted_and_load_and_time_since(
+    told: tuple[TurnsTold, ...], now: float, expected: str
+) -> None:
+    chosen = policy(phased(2, 4), qps=100.0)
+    chosen.handle(Arrived(Query("q", "a", 0.0, SLO), turn=11), 0.0)
+    for word in told:
+        chosen.turned(word)
+    assert ran(chosen.handle(Offered(), now)) == [(expected, 1)]
+
+
+def test_a_router_that_starts_anew_is_believed_from_the_next_query_on() -> None:
+    chosen = policy(phased(2, 4), qps=100.0)
+    chosen.handle(Arrived(Query("old", "a", 0.0, SLO), turn=5000), 0.0)
+    chosen.turned(TurnsTold("a", 0.0, 5003, 0.001))
+    assert ran(chosen.handle(Offered(), 0.002)) == [("large", 1)]
+    chosen.handle(Finished("a", "large", 1, 0.05), 0.05)
+    chosen.handle(Arrived(Query("new", "a", 0.05, 0.05 + SLO), turn=3), 0.05)
+    assert ran(chosen.handle(Offered(), 0.051)) == [("small", 1)]
+
+
+def test_a_head_that_has_just_come_has_all_its_slack_at_any_time_of_day() -> None:
+    """``at + SLO - at`` is rarely SLO: times of day as floats are good to a quarter of a microsecond."""
+    careful = table(10.0, [[0, 0, 1], [0, 0, 0]])
+    for i in range(50):
+        at = 1.7e9 + 0.1237 * i
+        chosen = policy(careful)
+        arrive(chosen, "q", at)
+        assert ran(chosen.handle(Offered(), at)) == [("large", 1)]

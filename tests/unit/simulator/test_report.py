@@ -1,0 +1,102 @@
+"""Report pages: escaped, self-contained, and the same for the same data."""
+
+import math
+import xml.etree.ElementTree as ET
+
+from sluicegate.domain.outcome import Outcome, OutcomeKind
+from sluicegate.simulator.report import (
+    Figure,
+    Series,
+    SeriesFold,
+    Table,
+    Tile,
+    accuracy_chart,
+    bars_chart,
+    demand_chart,
+    latency_chart,
+    page,
+    variants_chart,
+)
+
+
+def _outcome(at: float, *, latency: float = 0.1, variant: str = "small", accuracy: float = 0.8) -> Outcome:
+    return Outcome(
+        query_id=str(at),
+        app="a",
+        kind=OutcomeKind.ANSWERED,
+        arrival=at,
+        deadline=at + 0.3,
+        at=at + latency,
+        variant=variant,
+        accuracy=accuracy,
+        best_accuracy=0.9,
+    )
+
+
+def test_a_series_tells_demand_goodput_accuracy_and_mix() -> None:
+    fold = SeriesFold()
+    fold.add(_outcome(0.2))
+    fold.add(_outcome(0.4, latency=0.5))
+    fold.add(_outcome(2.5, variant="large", accuracy=0.9))
+    series = fold.series()
+    assert series.demand == [2.0, 0.0, 1.0]
+    assert series.goodput == [1.0, 0.0, 1.0]
+    assert series.accuracy[0] == 0.8 / 0.9
+    assert math.isnan(series.accuracy[1])
+    assert series.variants == {"a/large": [0.0, 0.0, 1.0], "a/small": [1.0, 0.0, 0.0]}
+    assert sum(count for _, count in series.latencies) == 3
+
+
+def test_a_long_run_takes_wider_steps_and_loses_nothing() -> None:
+    fold = SeriesFold()
+    for second in range(5000):
+        fold.add(_outcome(second + 0.5))
+    series = fold.series()
+    assert len(series.demand) <= 600
+    assert sum(n * series.step for n in series.demand) == 5000
+    assert sum(n * series.step for n in series.variants["a/small"]) == 5000
+
+
+def _example() -> Series:
+    return Series(
+        step=1.0,
+        demand=[10.0, 20.0, 30.0],
+        goodput=[10.0, 19.0, 25.0],
+        accuracy=[1.0, math.nan, 0.9],
+        variants={f"a/v{i}": [1.0, 2.0, float(i)] for i in range(14)},
+        latencies=[(0.01, 5), (0.1, 20), (0.4, 3)],
+        marks=((1.5, "plan 2"),),
+    )
+
+
+def test_every_plot_is_well_formed_svg_and_repeatable() -> None:
+    def drawn() -> list[str]:
+        one = {"run": _example()}
+        return [
+            demand_chart(one),
+            accuracy_chart({"x": _example(), "y": _example()}),
+            variants_chart(_example()),
+            latency_chart({"run": _example().latencies, "none": ()}, slos=[0.3]),
+            bars_chart({"x": (1.0, 0.1), "y": (2.0, math.nan)}, "violations, %"),
+        ]
+
+    first, second = drawn(), drawn()
+    assert first == second
+    for svg in first:
+        assert ET.fromstring(svg).tag.endswith("svg")
+    assert "4 others" in first[2]
+
+
+def test_a_page_escapes_text_and_fetches_nothing() -> None:
+    html = page(
+        "Run <1>",
+        intro="a & b",
+        tiles=[Tile("99 %", "attained <here>")],
+        figures=[Figure("Demand", demand_chart({"run": _example()}), "queries/s")],
+        tables=[Table("Systems", ["name", "x"], [["<script>", "1"]])],
+        notes=["n<1"],
+    )
+    assert "<script>" not in html
+    assert "Run &lt;1&gt;" in html
+    assert "src=" not in html
+    assert html.count("<svg") == 1

@@ -1,0 +1,225 @@
+"""Scenario files: validated whole, refused in one line, overridden by name."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from sluicegate.domain.errors import ConfigurationError, SluiceError
+from sluicegate.domain.models.app import QueryClass
+from sluicegate.simulator.scenario import (
+    catalogue_of,
+    devices_of,
+    overridden,
+    read_scenario,
+    scenario_of,
+    source_of,
+    with_setting,
+)
+from sluicegate.simulator.scenario.experiment import mean_and_half_width, systems_of
+from sluicegate.simulator.slices.slices_fields import is_slices, slice_scenario
+from sluicegate.simulator.slices.systems import system_of
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "scenarios"
+
+
+def _document(**more: Any) -> dict[str, Any]:
+    base = {
+        "duration_s": 10,
+        "apps": {"a": {"slo_ms": 100}},
+        "catalogue": {
+            "variants": [
+                {"name": "v", "app": "a", "accuracy": 0.9, "latency_ms": {"cpu": {1: 10, 4: [20, 30]}}},
+            ]
+        },
+        "devices": [{"type": "cpu", "count": 2}],
+        "traces": {"qps": [5, 20]},
+    }
+    return {**base, **more}
+
+
+def _file(folder: Path, text: str) -> Path:
+    path = folder / "s.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_an_inline_scenario_says_what_it_says() -> None:
+    scenario = scenario_of(
+        _document(
+            apps={
+                "a": {
+                    "slo_ms": 100,
+                    "class": "best_effort",
+                    "min_accuracy": 0.5,
+                    "promise": {"max_consecutive": 2, "weakly_hard": [{"m": 1, "k": 5}]},
+                }
+            }
+        )
+    )
+    catalogue = catalogue_of(scenario)
+    app = catalogue.apps["a"]
+    assert (app.slo, app.query_class, app.min_accuracy) == (0.1, QueryClass.BEST_EFFORT, 0.5)
+    assert app.promise.max_consecutive == 2
+    assert (app.promise.weakly_hard[0].m, app.promise.weakly_hard[0].k) == (1, 5)
+    profile = catalogue.profiles["v", "cpu"]
+    assert profile.curve("median").seconds == pytest.approx((0.01, 0.01333, 0.01667, 0.02), rel=1e-3)
+    assert profile.curve("p95")(4) == 0.03
+    assert profile.load == 1.0
+    assert [d.name for d in devices_of(scenario)] == ["cpu0", "cpu1"]
+
+
+def test_devices_of_one_type_are_numbered_through() -> None:
+    devices = [{"type": "cpu", "count": 2}, {"type": "cpu"}, {"type": "gpu4", "count": 2}, {"type": "cpu", "name": "x"}]
+    named = [d.name for d in devices_of(scenario_of(_document(devices=devices)))]
+    assert named == ["cpu0", "cpu1", "cpu2", "gpu40", "gpu41", "x0"]
+    clash = [{"type": "cpu", "name": "c", "count": 12}, {"type": "cpu", "name": "c1"}]
+    with pytest.raises(ConfigurationError, match="c10"):
+        devices_of(scenario_of(_document(devices=clash)))
+
+
+def test_settings_reach_into_mappings_and_lists() -> None:
+    document = with_setting(_document(), "devices.0.count=5")
+    document = with_setting(document, "policies.batching=eager")
+    document = with_setting(document, "policies.batching.guard=0.1")
+    document = with_setting(document, "traces.qps=[1, 2]")
+    scenario = scenario_of(document)
+    assert scenario.devices[0].count == 5
+    assert scenario.policies.batching.name == "eager"
+    assert scenario.policies.batching.options == {"guard": 0.1}
+    assert scenario.traces.qps == (1.0, 2.0)
+    assert _document() == overridden(_document(), {})
+
+
+@pytest.mark.parametrize("wrong", ["novalue", "=3", "devices.7.count=1", "devices.x=1", "duration_s.deep=1", "a=[1"])
+def test_a_wrong_setting_is_one_line(wrong: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        scenario_of(with_setting(_document(), wrong))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"typo": 1}, "typo"),
+        ({"devices": []}, "devices"),
+        ({"devices": [{"type": "cpu", "count": 0}]}, "devices.0.count"),
+        ({"traces": {"qps": [5, 20], "process": "zipf"}}, "traces.process"),
+        ({"traces": {"format": "counts"}}, "needs a path"),
+        ({"catalogue": {"format": "inline"}}, "lists its variants"),
+        ({"catalogue": {"format": "sluice"}}, "needs a path"),
+        ({"duration_s": -1}, "duration_s"),
+        ({"duration_s": float("nan")}, "duration_s"),
+        ({"planner": {"headroom": 0.5}}, "planner.headroom"),
+        ({"simulation": {"service": "guess"}}, "simulation.service"),
+        ({"apps": {"a": {"slo_ms": 0}}}, "apps.a.slo_ms"),
+    ],
+)
+def test_a_wrong_field_is_named(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said) as caught:
+        scenario_of(_document(**changes))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"apps": {"b": {"slo_ms": 1}}}, "apps.a.slo_ms"),
+        ({"apps": {"a": None}}, "apps.a.slo_ms"),
+        ({"apps": {"a": {"slo_ms": 1}, "b": {"slo_ms": 1}}}, "apps.b: not in the catalogue"),
+        ({"devices": [{"type": "tpu"}]}, "nothing is profiled on type 'tpu'"),
+        ({"policies": {"batching": "nope"}}, "nope"),
+        ({"policies": {"routing": {"name": "weighted", "x": 1}}}, "no option 'x'"),
+        ({"planner": {"name": "nope"}}, "nope"),
+        ({"planner": {"demand": {"beta": 1}}}, "planner.demand.beta"),
+        ({"simulation": {"failures": [{"device": "gpu*", "at_s": 1}]}}, "no device is called 'gpu"),
+        ({"catalogue": {"format": "proteus-csv", "path": "/none", "options": {"x": 1}}}, "no such option"),
+    ],
+)
+def test_what_does_not_fit_together_is_named(changes: dict[str, Any], said: str) -> None:
+    from sluicegate.simulator.scenario.experiment import run_once
+
+    with pytest.raises(SluiceError, match=said) as caught:
+        run_once(scenario_of(_document(**changes)), 0, lambda: 0.0)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("- a list", "must be a mapping"),
+        ("a: [1", "not YAML"),
+        ("a: 1\na: 2\n", "'a' is given twice"),
+        ("!!python/object/apply:os.system ['true']", "not YAML"),
+        ("", "must be a mapping"),
+        ("x: ${NOT_SET_ANYWHERE}/y", r"\$\{NOT_SET_ANYWHERE\} is not set"),
+        ("x: ${SLUICE_DATA}/y", "papers' data"),
+        (
+            "a: &a [x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b]\n"
+            "d: &d [*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d]\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e]\n"
+            "g: [*f,*f,*f,*f,*f,*f,*f,*f]\n",
+            "aliases multiply",
+        ),
+        ("a: " + "[" * 3000 + "]" * 3000, "not YAML|nested"),
+    ],
+)
+def test_a_hostile_file_is_refused_in_one_line(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said) as caught:
+        read_scenario(_file(tmp_path, text), {})
+    assert "\n" not in str(caught.value)
+
+
+def test_variables_and_relative_paths_are_resolved(tmp_path: Path) -> None:
+    path = _file(tmp_path, "catalogue:\n  path: ${HERE}/c\ntraces: {path: t.csv}\n")
+    document = read_scenario(path, {"HERE": "/data"})
+    assert document["catalogue"]["path"] == "/data/c"
+    assert document["traces"]["path"] == str(tmp_path / "t.csv")
+
+
+def test_systems_are_the_scenarios_or_policies_by_name() -> None:
+    document = _document(
+        policies={"batching": {"name": "deadline", "guard_s": 0.001}},
+        systems={"quick": {"planner.period_s": 2, "policies": {"batching": "eager"}}},
+    )
+    assert list(systems_of(document, None)) == ["quick"]
+    assert list(systems_of(_document(), None)) == ["base"]
+    chosen = systems_of(document, ["quick", "eager", "base", "greedy-fill"])
+    assert scenario_of(chosen["quick"]).planner.period_s == 2
+    assert scenario_of(chosen["quick"]).policies.batching.name == "eager"
+    assert scenario_of(chosen["eager"]).policies.batching.options == {}
+    assert scenario_of(chosen["base"]).policies.batching.options == {"guard_s": 0.001}
+    assert scenario_of(chosen["greedy-fill"]).planner.name == "greedy-fill"
+    with pytest.raises(ConfigurationError, match="neither a system nor a policy"):
+        systems_of(document, ["nope"])
+    with pytest.raises(ConfigurationError, match="twice"):
+        systems_of(document, ["quick", "quick"])
+
+
+def test_confidence_intervals_are_students() -> None:
+    mean, half = mean_and_half_width([1.0, 2.0, 3.0, float("nan")])
+    assert mean == 2.0
+    assert half == pytest.approx(4.3027 / np.sqrt(3), rel=1e-4)
+    assert np.isnan(mean_and_half_width([1.0])[1])
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda p: p.stem)
+def test_every_example_is_valid_and_its_systems_too(path: Path, sluice_data: Path) -> None:
+    document = read_scenario(path, {"SLUICE_DATA": str(sluice_data)})
+    if is_slices(document):
+        slices = slice_scenario(document)
+        assert slices.description
+        assert all(system_of(slices, label) for label in slices.systems)
+        return
+    base = scenario_of(document)
+    assert base.description
+    for one in systems_of(document, None).values():
+        catalogue = catalogue_of(scenario_of(one))
+        source = source_of(scenario_of(one), catalogue, np.random.default_rng(0))
+        assert source.apps == tuple(catalogue.apps) if base.apps is None else tuple(base.apps)
+
+
+def test_an_example_needs_no_data(tmp_path: Path) -> None:
+    document = read_scenario(EXAMPLES / "small.yaml", {})
+    assert yaml.safe_load((EXAMPLES / "small.yaml").read_text())["name"] == scenario_of(document).name == "small"

@@ -1,0 +1,100 @@
+"""``sluice replay``: what the broker never acknowledged is lost, is said, and ends with 1."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
+from sluicegate.sluice.commands import replay
+from sluicegate.sluice.load import open_loop_client
+from sluicegate.streams.memory.broker import MemoryBroker
+from sluicegate.streams.ports import Written
+from tests.harness import toy_catalogue
+
+app = typer.Typer()
+replay.register(app)
+
+Fate = Callable[[int, "asyncio.Future[Written]"], None]
+
+
+class Forgetful(MemoryBroker):
+    """A broker that says nothing of what is served. ``fate`` decides what becomes of each send, by its number."""
+
+    def __init__(self, fate: Fate) -> None:
+        super().__init__()
+        self._fate = fate
+
+    def producer(self) -> "Fated":  # type: ignore[override]
+        return Fated(self._fate)
+
+
+class Fated:
+    """Its producer."""
+
+    def __init__(self, fate: Fate) -> None:
+        self._fate = fate
+        self._sends = 0
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def try_send(self, *_: Any, **__: Any) -> None:
+        return None
+
+    async def send(self, topic: str, *_: Any, **__: Any) -> "asyncio.Future[Written]":
+        self._sends += 1
+        sent: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
+        self._fate(self._sends, sent)
+        return sent
+
+
+def acknowledge(sent: "asyncio.Future[Written]") -> None:
+    sent.set_result(Written("t", 0, 0))
+
+
+def refuse(sent: "asyncio.Future[Written]") -> None:
+    raise InvalidInputError("record", "is too large")
+
+
+@pytest.fixture
+def replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Fate], Any]:
+    """A second of 60 queries/s on such a broker; (exit code, its JSON, standard error)."""
+    save_catalogue(tmp_path / "catalogue", toy_catalogue(), {})
+    monkeypatch.setenv("SLUICE_CATALOGUE", str(tmp_path / "catalogue"))
+    monkeypatch.setattr(open_loop_client, "_PATIENCE", 0.2)
+
+    def run(fate: Fate) -> Any:
+        monkeypatch.setattr(replay, "connected", lambda *_: Forgetful(fate))
+        arguments = ["generator", "--qps", "60", "--duration", "1", "--into", "kafka://nowhere:1", "--json"]
+        ended = CliRunner().invoke(app, arguments)
+        assert ended.stdout, (ended.stderr, ended.exception)
+        return ended.exit_code, json.loads(ended.stdout), " ".join(ended.stderr.split())
+
+    return run
+
+
+def test_all_acknowledged_is_success(replayed: Callable[[Fate], Any]) -> None:
+    code, counted, told = replayed(lambda _, sent: acknowledge(sent))
+    assert code == 0 and "lost" not in told
+    assert counted["queries"] == counted["acknowledged"] > 5 and counted["lost"] == 0
+
+
+def test_queries_that_are_never_acknowledged_are_told_and_end_with_1(replayed: Callable[[Fate], Any]) -> None:
+    code, counted, told = replayed(lambda number, sent: acknowledge(sent) if number % 3 else None)
+    assert code == 1
+    assert counted["lost"] == counted["queries"] - counted["acknowledged"] == counted["queries"] // 3 > 1
+    assert f"lost {counted['lost']} of {counted['queries']} queries" in told
+
+
+def test_queries_that_the_broker_refuses_are_lost_too(replayed: Callable[[Fate], Any]) -> None:
+    code, counted, told = replayed(lambda number, sent: acknowledge(sent) if number % 4 else refuse(sent))
+    assert code == 1 and counted["lost"] == counted["queries"] // 4 > 1
+    assert f"lost {counted['lost']} of {counted['queries']} queries" in told

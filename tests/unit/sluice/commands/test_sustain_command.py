@@ -1,0 +1,76 @@
+"""``sluice sustain``: the rate a promise sustains, from latencies given or profiled."""
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from sluicegate.sluice.commands import sustain
+
+app = typer.Typer()
+sustain.register(app)
+app.callback()(lambda: None)
+
+EIGHT = ("--latency-ms", "8:10", "--slo-ms", "20")
+
+
+def asked(*arguments: str) -> dict[str, float]:
+    result = CliRunner().invoke(app, ["sustain", *arguments, "--json"])
+    assert result.exit_code == 0, result.output
+    found: dict[str, float] = json.loads(result.output)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("promise", "bound"),
+    [((), 8), (("--mk", "5,10"), 16), (("--mk", "4,10"), 13), (("--mcd", "2"), 24), (("--mk", "7,10"), 26),
+     (("--mcd", "2", "--mk", "4,10", "--mk", "5,10"), 13)],
+)  # fmt: skip
+def test_eight_in_ten_milliseconds_within_twenty(promise: tuple[str, ...], bound: int) -> None:
+    found = asked(*EIGHT, *promise)
+    assert found == {"batch": 8, "window_ms": 10.0, "bound_per_window": bound, "max_rate_qps": bound / 0.01}
+
+
+def test_batches_between_the_points_are_interpolated_and_the_best_is_taken() -> None:
+    found = asked("--latency-ms", "1:10,5:14,64:200", "--slo-ms", "30")
+    assert found["batch"] == 5
+    assert found["window_ms"] == 14.0
+
+
+def test_the_rate_is_drawn_on_the_terminal_and_into_a_file(tmp_path: Path) -> None:
+    picture = tmp_path / "rate.png"
+    result = CliRunner().invoke(app, ["sustain", *EIGHT, "--plot", str(picture)])
+    assert result.exit_code == 0
+    assert "█" in result.output
+    assert "800" in result.output
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_another_model_on_the_device_takes_its_part_of_the_cycle() -> None:
+    found = asked("--latency-ms", "8:10", "--slo-ms", "30", "--others-ms", "10")
+    assert (found["window_ms"], found["bound_per_window"]) == (20.0, 8)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--latency-ms", "8:10", "--slo-ms", "19"), "20 ms"),
+        (("--latency-ms", "8;10", "--slo-ms", "20"), "b:ms"),
+        (("--latency-ms", "0:10", "--slo-ms", "20"), "b:ms"),
+        (("--latency-ms", "8:-1", "--slo-ms", "20"), "positive"),
+        (("--latency-ms", "8:10,4:5", "--slo-ms", "20"), "ascending"),
+        (("--latency-ms", "8:10", "--slo-ms", "nan"), "--slo-ms"),
+        (("--latency-ms", "8:10", "--slo-ms", "20", "--mk", "5"), "m,K"),
+        (("--latency-ms", "8:10", "--slo-ms", "20", "--mk", "10,10"), "weakly_hard"),
+        (("--latency-ms", "8:10", "--slo-ms", "20", "--mcd", "-1"), "max_consecutive"),
+        (("--latency-ms", "8:10", "--slo-ms", "20", "--others-ms", "-1"), "--others-ms"),
+        (("--slo-ms", "20"), "--latency-ms"),
+    ],
+)
+def test_bad_input_ends_with_one_line_and_code_2(arguments: tuple[str, ...], named: str) -> None:
+    result = CliRunner().invoke(app, ["sustain", *arguments])
+    assert result.exit_code == 2
+    assert named in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1

@@ -1,0 +1,104 @@
+"""Settings of scaling and procurement: what makes no sense is one clear line; notes on devices reach the controller."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from sluicegate.domain.errors import ConfigurationError, InvalidInputError
+from sluicegate.domain.events import DeviceSeen
+from sluicegate.planner.control.events import DeviceNoted
+from sluicegate.planner.control.notes import DeviceNotes
+from sluicegate.sluice.settings.settings import DeviceSettings
+from sluicegate.sluice.system.elastic_capacity import (
+    DriverSettings,
+    ProcurementSettings,
+    ScalingSettings,
+    driver,
+    scaler,
+)
+from sluicegate.sluice.system.system import System
+from sluicegate.streams import connect
+from sluicegate.streams.records import control
+from tests.harness import settings_for, toy_catalogue
+
+
+def built(folder: Path, **changes: object) -> System:
+    changes.setdefault("devices", tuple(DeviceSettings(name=n) for n in ("d0", "d1")))
+    broker = connect("memory://")
+    settings = settings_for("memory://", folder).model_copy(update=changes)
+    return System(settings, toy_catalogue(), folder, broker, broker.producer(), folder)
+
+
+def test_workers_of_spare_devices_are_the_drivers(tmp_path: Path) -> None:
+    system = built(tmp_path, scaling=ScalingSettings(spare=("d1",)))
+    assert {"worker d0", "worker d1"} & {s.name for s in system.stages(["worker"])} == {"worker d0"}
+    assert "worker d1" in {s.name for s in system.stages(["worker"], devices=["d1"])}
+    assert "scaler" in {s.name for s in system.stages(["scaler"])}
+    assert system._asked_for("scaler")  # all stages at once would open the sink's files
+    assert not built(tmp_path)._asked_for("scaler")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"scaling": ScalingSettings(spare=("d9",))}, "scaling.spare: 'd9' is not among"),
+        ({"procurement": ProcurementSettings(notices="n.json", on_demand_price=4)}, "no device is set as spot"),
+        (
+            {
+                "devices": (DeviceSettings(name="d0"), DeviceSettings(name="d1", spot=True)),
+                "procurement": ProcurementSettings(notices="n.json", on_demand_price=4),
+                "scaling": ScalingSettings(spare=("d1",)),
+            },
+            "'d1' is a spot device",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_told_at_the_start(tmp_path: Path, changes: dict[str, object], told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        built(tmp_path, **changes)
+
+
+def test_stages_and_drivers_that_cannot_be_are_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="no spare devices"):
+        built(tmp_path).stages(["scaler"])
+    with pytest.raises(ConfigurationError, match="nothing is bought"):
+        built(tmp_path).stages(["procurement"])
+    with pytest.raises(ConfigurationError, match="needs kafka://"):
+        driver(built(tmp_path, drivers=DriverSettings(name="processes")))
+    unknown = tuple(DeviceSettings(name=n, type=t) for n, t in (("d0", "cpu"), ("d1", "tpu")))
+    with pytest.raises(ConfigurationError, match="fast enough on tpu"):
+        scaler(built(tmp_path, devices=unknown, scaling=ScalingSettings(spare=("d1",))))
+
+
+@pytest.mark.parametrize(
+    "notices", ["http://169.254.169.254/latest", "https://example.org/notices", "http://127.0.0.1.example.org/", " "]
+)
+def test_notices_from_elsewhere_must_be_meant(notices: str) -> None:
+    with pytest.raises(ValidationError, match="notices"):
+        ProcurementSettings(notices=notices, on_demand_price=4.0)
+
+
+@pytest.mark.parametrize("notices", ["http://127.0.0.1:8000/n", "http://[::1]/n", "http://localhost/n", "/etc/notices"])
+def test_notices_from_this_machine_are_taken(notices: str) -> None:
+    assert ProcurementSettings(notices=notices, on_demand_price=4.0).is_address == notices.startswith("http")
+
+
+def test_a_device_is_left_out_while_any_stage_withdraws_it() -> None:
+    notes = DeviceNotes()
+    seen = DeviceSeen("d1", "cpu", "i", price=1.0)
+    assert notes.noted(seen) is seen
+    for by, withdrawn in (("scaler", True), ("procurement", True), ("procurement", False)):
+        notes.put(DeviceNoted("d1", by, withdrawn, 4.0 if by == "procurement" else None))
+    assert notes.noted(seen) == DeviceSeen("d1", "cpu", "i", price=4.0, leaving=True)
+    assert notes.noted(DeviceSeen("d2", "cpu", "i")) == DeviceSeen("d2", "cpu", "i")
+    notes.put(DeviceNoted("d1", "scaler"))
+    assert not notes.noted(seen).leaving
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"[]", b'{"device":"d"}', b'{"device":"d","by":"x","withdrawn":true,"price":-1}']
+)
+def test_a_note_that_is_none_is_refused(value: bytes) -> None:
+    with pytest.raises(InvalidInputError):
+        control.decode_note(value)

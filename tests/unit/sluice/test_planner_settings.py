@@ -1,0 +1,49 @@
+"""What the settings say of planning reaches the controller."""
+
+from pathlib import Path
+
+import pytest
+
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.sluice.settings.settings import PlannerSettings, load
+from sluicegate.sluice.system.system import System
+from sluicegate.streams import connect
+from tests.harness import settings_for, toy_catalogue
+
+
+def test_money_and_loads_are_the_controllers(tmp_path: Path) -> None:
+    planner = PlannerSettings(
+        headroom=1.5, variants_per_device=2, max_loads=3, money_weight=0.1, budget_per_hour=4.0, strict_on_demand=0.5
+    )
+    broker = connect("memory://")
+    system = System(
+        settings_for("memory://", tmp_path, planner=planner),
+        toy_catalogue(),
+        tmp_path,
+        broker,
+        broker.producer(),
+        tmp_path,
+    )
+    stage = next(s for s in system.stages(["planner"]) if s.name == "planner")
+    settings = stage._make_controller(1, None)._settings  # type: ignore[attr-defined]
+    assert (settings.headroom, settings.variants_per_device, settings.max_loads) == (1.5, 2, 3)
+    assert (settings.money_weight, settings.budget, settings.strict_on_demand) == (0.1, 4.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    "line", ["headroom: 0.5", "strict_on_demand: 2", "budget_per_hour: .nan", "demand: carrier-pigeon"]
+)
+def test_what_makes_no_sense_is_refused_with_the_field(line: str, tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(f"planner:\n  {line}\n")
+    with pytest.raises(ConfigurationError, match=f"planner.{line.split(':')[0]}"):
+        load(file)
+
+
+def test_apps_that_are_not_served_are_not_planned_for(tmp_path: Path) -> None:
+    broker = connect("memory://")
+    settings = settings_for("memory://", tmp_path, apps=("toy",))
+    system = System(settings, toy_catalogue(("toy", "other")), tmp_path, broker, broker.producer(), tmp_path)
+    assert set(system.catalogue.apps) == {"toy"}
+    assert {v.app for v in system.catalogue.variants.values()} == {"toy"}
+    assert {p.variant for p in system.catalogue.profiles.values()} == set(system.catalogue.variants)

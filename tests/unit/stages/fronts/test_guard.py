@@ -1,0 +1,217 @@
+"""The guard of what listens: tokens, rates, loopback unless there is a token; and where secrets may come from."""
+
+import json
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.sluice.settings.endpoint_settings import KafkaSection, MetricsSettings, WebSettings
+from sluicegate.sluice.settings.settings import Settings, load
+from sluicegate.sluice.system.logs import JsonFormatter
+from sluicegate.stages.fronts.http_auth import _ADDRESSES, Access, Guard, RateLimit, bind
+from sluicegate.stages.fronts.http_connections import Doors
+from tests.harness import settings_for
+
+
+class Hand:
+    """A clock set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def wall(self) -> float:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@asynccontextmanager
+async def guarded(access: Access, **options: Any) -> AsyncIterator[tuple[aiohttp.ClientSession, Hand, list[int]]]:
+    """A server that answers "in" to those who pass."""
+    clock = Hand()
+    statuses: list[int] = []
+    guard = Guard(access, clock, counted=statuses.append, **options)
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(text="in")
+
+    application = web.Application(middlewares=[guard.middleware])
+    application.add_routes([web.get("/", answer), web.get("/open", answer)])
+    runner = web.AppRunner(application)
+    await runner.setup()
+    address = await bind(runner, access, "web", guard.doors)
+    async with aiohttp.ClientSession(address) as session:
+        yield session, clock, statuses
+    await runner.cleanup()
+
+
+@pytest.mark.parametrize("given", [None, "", "Bearer", "Bearer wrong", "bearer right", "Basic right", "Bearer right "])
+async def test_without_the_right_token_nobody_gets_in(given: str | None) -> None:
+    async with guarded(Access(token="right"), open_paths={"/open"}) as (session, _, statuses):
+        headers = {} if given is None else {"Authorization": given}
+        async with session.get("/", headers=headers) as answer:
+            passed = given == "Bearer right "  # HTTP strips blanks around a value
+            assert answer.status == (200 if passed else 401)
+        async with session.get("/open", headers=headers) as answer:
+            assert answer.status == 200
+        async with session.get("/", headers={"Authorization": "Bearer right"}) as answer:
+            assert await answer.text() == "in"
+        assert statuses[1:] == [200, 200]
+
+
+async def test_who_asks_too_often_waits() -> None:
+    async with guarded(Access(rate=10.0, burst=3)) as (session, clock, statuses):
+        for expected in (200, 200, 200, 429):
+            async with session.get("/") as answer:
+                assert answer.status == expected
+                told = await answer.text()
+        assert "try again in 0.10 s" in told
+        clock.now += 0.1
+        async with session.get("/") as answer:
+            assert answer.status == 200
+        assert statuses.count(429) == 1
+
+
+async def test_what_does_not_exist_is_counted_too() -> None:
+    async with guarded(Access()) as (session, _, statuses):
+        async with session.get("/nowhere") as answer:
+            assert answer.status == 404
+        assert statuses == [404]
+
+
+def test_the_addresses_remembered_are_bounded_and_each_has_its_own_bucket() -> None:
+    limit = RateLimit(rate=1.0, burst=1)
+    assert limit.wait_for("a", 0.0) == 0.0
+    assert limit.wait_for("a", 0.5) == pytest.approx(0.5)
+    assert limit.wait_for("b", 0.5) == 0.0
+    for i in range(3 * _ADDRESSES):
+        limit.wait_for(f"{i}", 1.0)
+    assert len(limit._buckets) == _ADDRESSES
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "example.org"])
+def test_nothing_listens_beyond_loopback_without_a_token_and_all_is_limited_there(host: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"web\.token: needed to listen on"):
+        WebSettings(host=host).access("web")
+    with pytest.raises(ConfigurationError, match="needed to listen"):
+        WebSettings(host=host, token="").access("web")
+    exposed = WebSettings(host=host, token="right").access("web")
+    assert exposed.rate and "right" not in repr(exposed)
+    assert WebSettings().access("web").rate is None
+
+
+async def test_a_port_that_is_taken_is_told_with_the_setting() -> None:
+    async with guarded(Access()) as (session, _, _):
+        port = session._base_url.port if session._base_url else 0
+        runner = web.AppRunner(web.Application())
+        await runner.setup()
+        with pytest.raises(ConfigurationError, match="SLUICE_WEB__PORT"):
+            await bind(runner, Access(port=port or 0), "web", Doors(8, 1.0))
+        await runner.cleanup()
+
+
+# -- secrets
+
+
+def test_a_secret_comes_from_a_file_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "token").write_text("from a file\nsecond line\n")
+    assert MetricsSettings(token_file=tmp_path / "token").access("metrics").token == "from a file"
+    monkeypatch.setenv("SLUICE_KAFKA__PASSWORD", "from the environment")
+    monkeypatch.setenv("SLUICE_KAFKA__USERNAME", "me")
+    monkeypatch.setenv("SLUICE_KAFKA__PROTOCOL", "SASL_SSL")
+    assert load().kafka.settings().security.password == "from the environment"
+
+
+@pytest.mark.parametrize(
+    "text", ["kafka: {password: hidden}", "http: {token: hidden}", "kafka: {key_password: hidden}"]
+)
+def test_a_settings_file_may_hold_no_secret(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError, match=r"is a secret; set SLUICE_\w+__\w+ or") as told:
+        load(file)
+    assert "hidden" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"protocol": "SASL_SSL", "username": "me"}, "needs a username and a password"),
+        ({"protocol": "SASL_SSL", "password": "hidden"}, "needs a username and a password"),
+        ({"protocol": "SASL_SSL", "username": "me", "password_file": "nowhere"}, "cannot be read"),
+        ({"protocol": "SSL", "ca_file": "nowhere"}, "is no file"),
+        ({"protocol": "SSL", "cert_file": "a"}, "go together"),
+        ({"protocol": "TLS"}, "protocol"),
+        ({"sasl_mechanism": "GSSAPI"}, "sasl_mechanism"),
+    ],
+)
+def test_what_cannot_work_is_told_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in given.items():
+        monkeypatch.setenv(f"SLUICE_KAFKA__{name.upper()}", value)
+    with pytest.raises(ConfigurationError, match=told) as error:
+        load().kafka.settings()
+    assert "hidden" not in str(error.value) and "\n" not in str(error.value)
+
+
+def test_an_empty_secret_file_is_no_secret(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("\n")
+    with pytest.raises(ConfigurationError, match="is empty"):
+        WebSettings(token_file=tmp_path / "token").access("web")
+
+
+def test_secrets_are_in_nothing_that_settings_print_or_write(tmp_path: Path) -> None:
+    settings = settings_for(
+        "memory://",
+        tmp_path,
+        kafka=KafkaSection(protocol="SASL_SSL", username="me", password="hidden-1"),
+        web=WebSettings(token="hidden-2"),
+    )
+    for shown in (repr(settings), str(settings), settings.model_dump_json(), repr(settings.kafka.settings())):
+        assert "hidden" not in shown
+    assert isinstance(settings, Settings) and settings.kafka.settings().security.password == "hidden-1"
+
+
+# -- logs
+
+
+@pytest.fixture
+def line() -> Iterator[Any]:
+    """Format a record as JSON and read it back."""
+
+    def made(message: str, *arguments: Any, **extra: Any) -> dict[str, Any]:
+        record = logging.LogRecord(
+            "sluicegate.stages.worker.slice_runner", logging.WARNING, "", 0, message, arguments, None
+        )
+        record.__dict__.update(extra)
+        text = JsonFormatter().format(record)
+        assert "\n" not in text
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    yield made
+
+
+def test_a_log_line_is_one_object_with_the_queries_it_is_about(line: Any) -> None:
+    told = line("%s failed a batch of %d", "conv8", 2, query_ids=["a", "b"])
+    assert told["message"] == "conv8 failed a batch of 2" and told["query_ids"] == ["a", "b"]
+    assert (
+        told["level"] == "warning"
+        and told["logger"] == "sluicegate.stages.worker.slice_runner"
+        and told["time"].endswith("+00:00")
+    )
+
+
+def test_nobody_can_forge_a_log_line(line: Any) -> None:
+    told = line("record %s", 'x"}\n{"level": "info", "message": "all is well')
+    assert told["level"] == "warning" and "\n" in told["message"]

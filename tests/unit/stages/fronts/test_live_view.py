@@ -1,0 +1,157 @@
+"""What the page shows, from what was heard: rates, violations, mix, decisions; bounded, whatever comes."""
+
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from sluicegate.domain.actions import Announce
+from sluicegate.domain.events import DemandCounted, DeviceSeen
+from sluicegate.domain.outcome import Outcome, OutcomeKind
+from sluicegate.domain.plan import Epoch, Placement, Plan
+from sluicegate.stages.fronts.live_page import end_of
+from sluicegate.stages.fronts.live_view import SPAN, End, LiveView
+from sluicegate.streams.ports import Record
+from sluicegate.streams.records import codec
+from sluicegate.streams.records.control import Heartbeat
+from tests.harness import toy_catalogue
+
+NOW = 1000.0
+
+
+def view() -> LiveView:
+    catalogue = toy_catalogue()
+    return LiveView(catalogue.apps, {name: v.accuracy for name, v in catalogue.variants.items()})
+
+
+def end(at: float, kind: str = "answered", **why: Any) -> End:
+    given: dict[str, Any] = {
+        "query_id": "q", "app": "toy", "kind": kind, "arrival": at - 0.02, "at": at, "late": False, "reason": "",
+        "variant": "toy-v2", "device": "d0", "accuracy": 0.9, "best": 0.9, "queue_s": 0.0, "detail": "",
+    }  # fmt: skip
+    return End(**{**given, **why})
+
+
+def beat(device: str = "d0", at: float = NOW, **why: Any) -> Heartbeat:
+    seen = DeviceSeen(device, "cpu", "i1", 0, 0.0, False, why.pop("leaving", False))
+    return Heartbeat(seen=seen, at=at, **why)
+
+
+def plan(number: int, **why: Any) -> Plan:
+    placed = (Placement("d0", "toy", ("toy-v1", "toy-v2"), 1.0, 8),)
+    return Plan(epoch=Epoch(1, number), created=NOW, placements=placed, reason=f"reason {number}", **why)
+
+
+def test_goodput_violations_and_accuracy_are_those_of_the_last_ten_seconds() -> None:
+    seen = view()
+    for i in range(20):
+        seen.ended(end(NOW - 5 + i / 10, accuracy=0.7 if i % 2 else 0.9))
+    for _ in range(5):
+        seen.ended(end(NOW - 4, "dropped", reason="hopeless"))
+    seen.ended(end(NOW - 4, late=True))
+    seen.ended(end(NOW - 50))
+    app = seen.snapshot(NOW)["apps"][0]
+    assert app["goodput"] == pytest.approx(2.0) and app["missed"] == pytest.approx(0.6)
+    assert app["violations"] == pytest.approx(6 / 26)
+    assert app["accuracy"] == pytest.approx(0.8) and app["of_best"] == pytest.approx(0.8 / 0.9)
+    assert app["p50_ms"] == pytest.approx(20.0)
+
+
+def test_the_series_ends_with_the_last_whole_second() -> None:
+    seen = view()
+    seen.demanded(DemandCounted("toy", 7, 0.5), NOW - 0.5)
+    seen.ended(end(NOW - 0.5))
+    seen.ended(end(NOW + 0.1))
+    series = seen.snapshot(NOW)["series"]["toy"]
+    assert len(series["goodput"]) == SPAN
+    assert series["goodput"][-1] == 1 and sum(series["goodput"]) == 1
+    assert series["demand"][-1] == 7 and series["accuracy"][:-1] == [None] * (SPAN - 1)
+
+
+def test_a_device_shows_what_it_hosts_and_who_answered() -> None:
+    seen = view()
+    seen.planned(plan(1))
+    seen.beat(beat(queued=3, utilisation=0.5, variants=("toy-v2",)))
+    for variant, count in (("toy-v2", 3), ("toy-v1", 1)):
+        for _ in range(count):
+            seen.ended(end(NOW - 3, variant=variant))
+    device = seen.snapshot(NOW)["devices"][0]
+    assert (device["name"], device["alive"], device["queued"], device["utilisation"]) == ("d0", True, 3, 0.5)
+    assert [(m["variant"], m["share"]) for m in device["mix"]] == [("toy-v2", 0.75), ("toy-v1", 0.25)]
+    assert device["hosted"][0]["variants"] == ["toy-v1", "toy-v2"] and device["queue"] == [3]
+
+
+def test_a_silent_device_is_shown_as_such_and_one_that_left_is_gone() -> None:
+    seen = view()
+    seen.beat(beat("quiet", NOW - 30))
+    seen.beat(beat("left"))
+    seen.beat(beat("left", leaving=True))
+    devices = seen.snapshot(NOW)["devices"]
+    assert [(d["name"], d["alive"]) for d in devices] == [("quiet", False)]
+    assert not seen.snapshot(NOW + 500)["devices"]
+
+
+def test_decisions_are_told_newest_first_and_repetitions_once() -> None:
+    seen = view()
+    for number in (1, 2, 2, 1):
+        seen.planned(plan(number))
+    said = Announce("app:toy", "safe_mode", "overload")
+    for at, state in ((1.0, "safe_mode"), (2.0, "safe_mode"), (3.0, "promise_kept")):
+        seen.said(replace(said, state=state), at)
+    shown = seen.snapshot(NOW)
+    assert [p["reason"] for p in shown["plans"]] == ["reason 2", "reason 1"]
+    assert [(s["at"], s["state"]) for s in shown["said"]] == [(3.0, "promise_kept"), (1.0, "safe_mode")]
+    assert shown["apps"][0]["state"] == "promise_kept"
+
+
+def test_why_queries_missed_is_counted_by_reason() -> None:
+    seen = view()
+    seen.ended(end(NOW - 2, "rejected", reason="invalid", detail="inputs: none"))
+    seen.ended(end(NOW - 2, "rejected", reason="invalid"))
+    seen.ended(end(NOW - 1, late=True))
+    shown = seen.snapshot(NOW)
+    assert shown["why"] == [{"why": "rejected (invalid)", "count": 2}, {"why": "late", "count": 1}]
+    assert [m["kind"] for m in shown["misses"]] == ["late", "rejected", "rejected"]
+
+
+def test_memory_is_bounded_whatever_comes_and_however_seldom_it_is_looked_at() -> None:
+    seen = view()
+    for i in range(5000):
+        seen.ended(end(float(i), "dropped", query_id="x" * 500))
+        seen.planned(plan(i + 1))
+        seen.beat(beat(queued=i))
+        seen.said(Announce("app:toy", str(i), ""), float(i))
+    assert len(seen._seconds) < 2 * SPAN + 10
+    assert len(orjson.dumps(seen.snapshot(5000.0))) < 100_000
+
+
+def record(value: bytes) -> Record:
+    return Record("sluice.app.toy.results", 0, 0, b"q", value, (), 0.0)
+
+
+def test_an_outcome_is_read_as_it_was_written() -> None:
+    outcome = Outcome(
+        query_id="q", app="toy", kind=OutcomeKind.ANSWERED, arrival=1.0, deadline=2.0, at=3.0, variant="v", device="d",
+        accuracy=0.5, epoch=(1, 2), batch_size=4, queue_s=0.25,
+    )  # fmt: skip
+    read = end_of(record(codec.encode_outcome(outcome, ()).value or b""))
+    assert read is not None
+    assert (read.query_id, read.kind, read.late, read.variant, read.queue_s) == ("q", "answered", True, "v", 0.25)
+
+
+ODD = [
+    *(b"", b"{}", b"[]", b'{"parameters": 1}', b'{"id": "a", "parameters": {"at": "x"}}'),
+    *(
+        b'{"id": "a", "model_name": "toy", "parameters": {"kind": "failed", "arrival": 1, "late": false, "at": %s}}'
+        % at
+        for at in (b'"nan"', b'"inf"', b"1e300", b"null")
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"{}", b"[]", b'{"parameters": 1}', b'{"id": "a", "parameters": {"at": "x"}}', *ODD]
+)
+def test_what_is_no_outcome_is_passed_over(value: bytes) -> None:
+    assert end_of(record(value)) is None

@@ -1,0 +1,218 @@
+"""Exactly-once reading: what fails is tried again, who is fenced takes back what it is left, nothing stalls."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.stages.runtime.consumer_loop import Intake
+from sluicegate.stages.runtime.exactly_once import ExactlyOnce
+from sluicegate.stages.runtime.outbox import Outbox
+from sluicegate.streams.memory.broker import MemoryBroker
+from sluicegate.streams.ports import (
+    BrokerError,
+    Consumer,
+    FencedError,
+    Letter,
+    LettersTooLargeError,
+    Record,
+    TopicPartition,
+    TopicSpec,
+)
+
+SOURCE = TopicPartition("in", 0)
+
+
+class Log:
+    """What transactions wrote, and who holds their id.
+
+    ``troubles``: raised by the next writes; ``unanswered``: by those after them, although they were written.
+
+    ``reluctant``, ``forgetful``: how often they cannot be started, and their offset not be told.
+    """
+
+    def __init__(self) -> None:
+        self.letters: list[bytes | None] = []
+        self.committed: int | None = None
+        self.holder: object = None
+        self.troubles: list[Exception] = []
+        self.unanswered: list[Exception] = []
+        self.reluctant = self.forgetful = 0
+        self.limit = 100
+        self.tells = True
+
+    def transactions(self, transactional_id: str) -> "InMemory":
+        assert transactional_id == "group/in/0"
+        return InMemory(self)
+
+
+class InMemory:
+    """Implements ``sluicegate.streams.ports.Transactions``."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    async def start(self) -> None:
+        if self._log.reluctant:
+            self._log.reluctant -= 1
+            raise BrokerError("the coordinator is not there yet")
+        self._log.holder = self
+
+    async def write(self, letters: Sequence[Letter], offsets: Mapping[TopicPartition, int], group: str) -> None:
+        await asyncio.sleep(0)
+        if self._log.holder is not self:
+            raise FencedError("another has taken over")
+        if self._log.troubles:
+            raise self._log.troubles.pop()
+        large = tuple(i for i, letter in enumerate(letters) if len(letter.value or b"") > self._log.limit)
+        if large:
+            # Several in one batch of the broker's: it does not say which of them.
+            refused = large if self._log.tells else tuple(range(len(letters)))
+            raise LettersTooLargeError("too large", refused)
+        assert group == "group"
+        self._log.letters += [letter.value for letter in letters]
+        self._log.committed = offsets[SOURCE]
+        if self._log.unanswered:
+            raise self._log.unanswered.pop()
+
+    async def stop(self) -> None: ...
+
+
+class Reading:
+    """An intake that answers each record with its own value."""
+
+    def __init__(self, broker: MemoryBroker, log: Log) -> None:
+        self.broker = broker
+        self.log = log
+        self.stop = asyncio.Event()
+        once = ExactlyOnce(log.transactions, "group", retry=0.01, patience=0.5)
+        self.intake = Intake(self._consumer, exactly_once=once, rest=0.05, drain_s=0.2)
+        self.task = asyncio.create_task(self.intake.run(self._handle, self.stop))
+
+    def _consumer(self, intake: Intake) -> Consumer:
+        consumer = self.broker.consumer(topics=["in"], group="group", listener=intake)
+
+        async def committed(partition: TopicPartition) -> int | None:
+            if self.log.forgetful:
+                self.log.forgetful -= 1
+                raise BrokerError("no coordinator")
+            return self.log.committed
+
+        consumer.committed = committed  # type: ignore[method-assign]
+        return consumer
+
+    async def _handle(self, records: Sequence[Record]) -> None:
+        for record in records:
+            outbox = Outbox(self.broker.producer())
+            self.intake.answer(record, outbox, Letter("out", record.value), self.instead)
+
+    @staticmethod
+    def instead(error: InvalidInputError) -> Letter:
+        return Letter("out", b"too large")
+
+
+@pytest.fixture
+async def broker() -> MemoryBroker:
+    made = MemoryBroker()
+    await made.admin().create_topics([TopicSpec(name="in"), TopicSpec(name="out")])
+    return made
+
+
+async def ask(broker: MemoryBroker, values: Sequence[bytes]) -> None:
+    producer = broker.producer()
+    await producer.start()
+    for value in values:
+        await (await producer.send("in", value))
+    await producer.stop()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5.0):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_what_cannot_be_written_is_written_later_and_once(broker: MemoryBroker) -> None:
+    log = Log()
+    log.troubles, log.reluctant, log.forgetful = [BrokerError("away"), BrokerError("away")], 2, 2
+    reading = Reading(broker, log)
+    await ask(broker, [b"0", b"1", b"2"])
+    await until(lambda: log.committed == 3)
+    assert log.letters == [b"0", b"1", b"2"]
+    reading.stop.set()
+    await reading.task
+
+
+async def test_what_was_written_and_not_answered_is_not_written_again(broker: MemoryBroker) -> None:
+    log = Log()
+    log.unanswered, log.reluctant = [BrokerError("the connection is gone")], 1
+    reading = Reading(broker, log)
+    await ask(broker, [b"0", b"1", b"2"])
+    await until(lambda: log.committed is not None and not reading.intake.in_flight)
+    await ask(broker, [b"3"])
+    await until(lambda: log.committed == 4)
+    assert log.letters == [b"0", b"1", b"2", b"3"]
+    reading.stop.set()
+    await reading.task
+
+
+async def test_a_member_that_a_zombie_fenced_takes_its_partition_back(broker: MemoryBroker) -> None:
+    log = Log()
+    reading = Reading(broker, log)
+    await until(lambda: log.holder is not None)
+    await log.transactions("group/in/0").start()  # before anything was committed
+    await ask(broker, [b"0"])
+    await until(lambda: log.committed == 1)
+    zombie = log.transactions("group/in/0")
+    await zombie.start()
+    await ask(broker, [b"1", b"2"])
+    await until(lambda: log.committed == 3)
+    assert log.letters == [b"0", b"1", b"2"]
+    with pytest.raises(FencedError):
+        await zombie.write([Letter("out", b"from the grave")], {SOURCE: 1}, "group")
+    await until(lambda: reading.intake.in_flight == 0)
+    reading.stop.set()
+    await reading.task
+
+
+async def test_where_writing_ends_of_a_defect_reading_ends_too(broker: MemoryBroker) -> None:
+    log = Log()
+    log.troubles = [ZeroDivisionError("a defect")]
+    reading = Reading(broker, log)
+    await ask(broker, [b"0"])
+    async with asyncio.timeout(5.0):
+        with pytest.raises(ZeroDivisionError):
+            await reading.task
+
+
+async def test_a_broker_that_is_never_ready_is_told_of(broker: MemoryBroker) -> None:
+    log = Log()
+    log.reluctant = 10**9
+    reading = Reading(broker, log)
+    async with asyncio.timeout(10.0):
+        with pytest.raises(BrokerError, match="not there yet"):
+            await reading.task
+
+
+@pytest.mark.parametrize("tells", [True, False])
+async def test_what_is_too_large_is_said_otherwise_alone_and_in_its_place(broker: MemoryBroker, tells: bool) -> None:
+    log = Log()
+    log.tells = tells
+    reading = Reading(broker, log)
+    await ask(broker, [b"a", b"b" * 200, b"c", b"d" * 200, b"e"])
+    await until(lambda: log.committed == 5)
+    reading.stop.set()
+    await reading.task
+    assert log.letters == [b"a", b"too large", b"c", b"too large", b"e"]
+
+
+async def test_what_cannot_be_said_at_all_is_left_out_and_the_partition_goes_on(broker: MemoryBroker) -> None:
+    log = Log()
+    log.limit = 8
+    reading = Reading(broker, log)
+    await ask(broker, [b"a", b"b" * 200, b"c"])
+    await until(lambda: log.committed == 3)
+    reading.stop.set()
+    await reading.task
+    assert log.letters == [b"a", b"c"]

@@ -1,0 +1,147 @@
+"""Who follows a control topic, or results, outlasts a broker that is away, and any record."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.stages.following import control_follower, results_reader
+from sluicegate.stages.following.control_follower import Follower
+from sluicegate.stages.following.results_reader import ResultsReader
+from sluicegate.stages.following.skipped_records import Skipping
+from sluicegate.streams.memory.broker import MemoryBroker
+from sluicegate.streams.memory.consumer import MemoryConsumer
+from sluicegate.streams.ports import BrokerError, Record, TopicSpec
+from sluicegate.streams.topics import Topics
+
+
+def failing_first(method: Callable[..., Awaitable[Any]], times: int) -> Callable[..., Awaitable[Any]]:
+    left = [times]
+
+    async def called(*args: Any, **options: Any) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise BrokerError("away")
+        return await method(*args, **options)
+
+    return called
+
+
+@pytest.fixture
+async def broker(monkeypatch: pytest.MonkeyPatch) -> MemoryBroker:
+    monkeypatch.setattr(control_follower, "_RETRY", 0.01)
+    made = MemoryBroker()
+    await made.admin().create_topics([TopicSpec(name="plan")])
+    return made
+
+
+async def told(broker: MemoryBroker, *values: bytes, topic: str = "plan") -> None:
+    producer = broker.producer()
+    await producer.start()
+    for value in values:
+        await (await producer.send(topic, value))
+    await producer.stop()
+
+
+@pytest.mark.parametrize("what", ["end_offsets", "position"])
+async def test_catching_up_waits_for_a_broker_that_is_away(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    seen: list[Record] = []
+    follower = Follower(broker, "plan", seen.append)
+    following = asyncio.create_task(follower.run(asyncio.Event()))
+    await follower.ready.wait()
+    await told(broker, b"1", b"2")
+    monkeypatch.setattr(MemoryConsumer, what, failing_first(getattr(MemoryConsumer, what), 2))
+    async with asyncio.timeout(5.0):
+        await follower.catch_up()
+    assert [record.value for record in seen] == [b"1", b"2"]
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+
+
+async def test_reading_goes_on_once_the_broker_is_back(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Record] = []
+    follower = Follower(broker, "plan", seen.append)
+    following = asyncio.create_task(follower.run(asyncio.Event()))
+    await follower.ready.wait()
+    monkeypatch.setattr(MemoryConsumer, "get_many", failing_first(MemoryConsumer.get_many, 2))
+    await told(broker, b"1")
+    async with asyncio.timeout(5.0):
+        while not seen:
+            await asyncio.sleep(0.01)
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+
+
+async def test_results_are_read_on_once_the_broker_is_back(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results_reader, "_RETRY", 0.01)
+    topics = Topics("sluice")
+    await broker.admin().create_topics([TopicSpec(name=topics.results("toy"))])
+    seen: list[Record] = []
+    reader = ResultsReader(broker, topics, seen.append)
+    monkeypatch.setattr(MemoryConsumer, "get_many", failing_first(MemoryConsumer.get_many, 2))
+    await reader.add(["toy"])
+    await told(broker, b"1", topic=topics.results("toy"))
+    async with asyncio.timeout(5.0):
+        while not seen:
+            await asyncio.sleep(0.01)
+    await reader.close()
+
+
+def fragile(seen: list[bytes | None]) -> Callable[[Record], None]:
+    def take(record: Record) -> None:
+        if record.value == b"odd":
+            raise OverflowError("int too large to convert to float")
+        seen.append(record.value)
+
+    return take
+
+
+async def test_a_record_at_which_its_reader_fails_is_skipped_alone(
+    broker: MemoryBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[bytes | None] = []
+    follower = Follower(broker, "plan", fragile(seen))
+    await told(broker, b"odd", b"1")
+    following = asyncio.create_task(follower.run(asyncio.Event()))
+    await follower.ready.wait()
+    await told(broker, b"odd", b"2")
+    async with asyncio.timeout(5.0):
+        await follower.catch_up()
+    assert seen == [b"1", b"2"]
+    assert not following.done()
+    assert "plan offset 0 skipped: OverflowError: int too large" in caplog.text
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+
+
+async def test_a_result_at_which_its_reader_fails_is_skipped_alone(broker: MemoryBroker) -> None:
+    topics = Topics("sluice")
+    await broker.admin().create_topics([TopicSpec(name=topics.results("toy"))])
+    seen: list[bytes | None] = []
+    reader = ResultsReader(broker, topics, fragile(seen))
+    await reader.add(["toy"])
+    await told(broker, b"odd", b"1", topic=topics.results("toy"))
+    async with asyncio.timeout(5.0):
+        while not seen:
+            await asyncio.sleep(0.01)
+    await reader.close()
+
+
+def test_a_flood_of_records_that_are_skipped_is_a_line_a_second(caplog: pytest.LogCaptureFixture) -> None:
+    now = [100.0]
+    skipping = Skipping(logging.getLogger("flood"), lambda: now[0])
+    for offset in range(30):
+        skipping.skipped(Record("t", 0, offset, None, b"", (), 0.0), InvalidInputError("term", "is too large"))
+    now[0] += 1.0
+    skipping.skipped(Record("t", 0, 30, None, b"", (), 0.0), InvalidInputError("term", "is too large"))
+    assert [r.getMessage() for r in caplog.records] == [
+        "t offset 0 skipped: term: is too large",
+        "t offset 30 skipped: term: is too large (29 more since the last such line)",
+    ]

@@ -1,0 +1,132 @@
+"""What a dead device left is moved, however often whoever moves it is fenced."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from sluicegate.domain.models.tensor import Tensor
+from sluicegate.domain.outcome import OutcomeKind, Reason
+from sluicegate.domain.plan import Epoch
+from sluicegate.domain.query import Query
+from sluicegate.planner.control.events import End, Move, PlannerEvent, SweepFailed
+from sluicegate.planner.control.reclaiming import AGAIN, ReclaimEvent, Reclaiming
+from sluicegate.stages.connections import Connections
+from sluicegate.stages.planner.dead_device_sweep import Reclaimer
+from sluicegate.stages.runtime.outbox import Outbox
+from sluicegate.stages.runtime.system_clock import SystemClock
+from sluicegate.streams.memory.broker import MemoryBroker
+from sluicegate.streams.ports import FencedError, Letter, LettersTooLargeError, Record, TopicPartition, TopicSpec
+from sluicegate.streams.records import codec
+from sluicegate.streams.topics import Topics
+
+
+class Fenced:
+    """Transactions of one id. ``newest``: who holds it."""
+
+    newest: "Fenced | None" = None
+    written: list[Letter]
+    limit = 1 << 20
+
+    def __init__(self, written: list[Letter]) -> None:
+        self.written = written
+
+    async def start(self) -> None:
+        Fenced.newest = self
+
+    async def write(self, letters: Sequence[Letter], offsets: Mapping[TopicPartition, int], group: str) -> None:
+        if Fenced.newest is not self:
+            raise FencedError("another has taken over")
+        if any(len(letter.value or b"") > self.limit for letter in letters):
+            raise LettersTooLargeError("too large", tuple(range(len(letters))))
+        self.written += letters
+
+    async def stop(self) -> None: ...
+
+
+class Core:
+    """Decides of ``d0`` what is left, sweep after sweep."""
+
+    def __init__(self) -> None:
+        self.reclaiming = Reclaiming(())
+        self.now = 1000.0
+        self.reclaiming.dead("d0", self.now)
+        self.reclaiming.due(self.now)
+
+    def tell(self, event: PlannerEvent) -> list[Move | End]:
+        assert isinstance(event, ReclaimEvent)
+        said = self.reclaiming.handle(event, self.now, SystemClock().wall())
+        return [action for action in said if isinstance(action, Move | End)]
+
+    def again(self) -> None:
+        self.now += AGAIN
+        assert self.reclaiming.due(self.now)
+
+    @property
+    def fence(self) -> int:
+        return self.reclaiming.fences["d0"]
+
+
+async def test_a_sweep_that_was_fenced_fences_anew_when_it_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker, topics, written = MemoryBroker(), Topics("t"), list[Letter]()
+    await broker.admin().create_topics(topics.specs(["toy"], ["d0"]))
+    producer = broker.producer()
+    await producer.start()
+    for _ in range(3):
+        await (await producer.send(topics.work("d0"), b"noise", key=b"toy"))
+    monkeypatch.setattr(broker, "transactions", lambda name: Fenced(written))
+    core = Core()
+    connections = Connections(broker=broker, producer=producer, topics=topics, clock=SystemClock())
+    reclaimer = Reclaimer(connections, Outbox(producer), core.tell, apps=["toy"], exactly_once=True)
+    await reclaimer._fence("d0", TopicPartition(topics.work("d0"), 0), topics.worker_group("d0"))
+    await Fenced(written).start()  # a zombie
+    with pytest.raises(FencedError):
+        await reclaimer.sweep("d0")
+    assert not written
+    core.tell(SweepFailed("d0"))
+    core.again()
+    await reclaimer.sweep("d0")
+    assert core.fence == 3
+    assert [letter.topic for letter in written] == [topics.dead_letters] * 3
+    await reclaimer.close()
+    await producer.stop()
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+async def test_a_query_too_large_to_go_back_ends_alone(monkeypatch: pytest.MonkeyPatch, exactly_once: bool) -> None:
+    broker, topics, written, clock = MemoryBroker(), Topics("t"), list[Letter](), SystemClock()
+    await broker.admin().create_topics([TopicSpec(name=topics.admitted("toy"), max_message_bytes=5_000)])
+    await broker.admin().create_topics(topics.specs(["toy"], ["d0"]))
+    producer = broker.producer()
+    await producer.start()
+    now = clock.wall()
+    for name, columns in (("a", 10), ("b", 2_000), ("c", 20)):
+        query = Query(name, "toy", now - 1.0, now + 60.0)
+        tensor = Tensor("x", "FP32", (1, columns), bytes(4 * columns))
+        work = codec.encode_work(codec.QueryMessage(query, (tensor,)), epoch=Epoch(1, 1), slice="")
+        await (await producer.send(topics.work("d0"), work.value, key=work.key, headers=work.headers))
+    monkeypatch.setattr(broker, "transactions", lambda name: Fenced(written))
+    monkeypatch.setattr(Fenced, "limit", 5_000)
+    outbox = Outbox(producer)
+    await outbox.start()
+    core = Core()
+    connections = Connections(broker=broker, producer=producer, topics=topics, clock=clock)
+    reclaimer = Reclaimer(connections, outbox, core.tell, apps=["toy"], exactly_once=exactly_once)
+    await reclaimer.sweep("d0")
+    assert core.fence == 3
+    if not exactly_once:
+        for topic in (topics.admitted("toy"), topics.results("toy")):
+            consumer = broker.consumer(partitions=[TopicPartition(topic, 0)], start_at="beginning")
+            await consumer.start()
+            found = await consumer.get_many(wait=0.0)
+            written += [Letter(topic, r.value, r.key, r.headers) for r in found]
+    assert sorted((letter.topic, letter.key) for letter in written) == [
+        (topics.admitted("toy"), b"a"),
+        (topics.admitted("toy"), b"c"),
+        (topics.results("toy"), b"b"),
+    ]
+    (ended,) = (letter for letter in written if letter.topic == topics.results("toy"))
+    outcome = codec.decode_outcome(Record("r", 0, 0, ended.key, ended.value, ended.headers, now)).outcome
+    assert (outcome.kind, outcome.reason, outcome.device) == (OutcomeKind.FAILED, Reason.TOO_LARGE, "d0")
+    await reclaimer.close()
+    await outbox.stop()
+    await broker.close()

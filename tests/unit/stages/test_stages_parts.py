@@ -1,0 +1,178 @@
+"""The parts that every stage is made of: outbox, intake, dedupe window, running together."""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+
+import pytest
+
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.stages.runtime.consumer_loop import Intake
+from sluicegate.stages.runtime.outbox import Outbox
+from sluicegate.stages.runtime.supervisor import run_stages
+from sluicegate.streams import connect
+from sluicegate.streams.ports import Broker, Consumer, Headers, Record, TopicPartition, TopicSpec, Written
+
+
+class FlakyProducer:
+    """Fails the first ``failures`` sends, then keeps what it is given."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.kept: list[bytes | None] = []
+
+    async def start(self) -> None: ...
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp: float | None = None,
+    ) -> Awaitable[Written]:
+        if value == b"huge":
+            raise InvalidInputError("record", "too large")
+        if self.failures:
+            self.failures -= 1
+            raise OSError("no broker")
+        self.kept.append(value)
+        future: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
+        future.set_result(Written(topic, 0, len(self.kept)))
+        return future
+
+    def try_send(self, topic: str, value: bytes | None, **options: object) -> None:
+        return None
+
+    async def flush(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+async def test_a_send_that_fails_is_sent_again_in_order() -> None:
+    producer = FlakyProducer(failures=2)
+    outbox = Outbox(producer)
+    await outbox.start()
+    done: list[bytes] = []
+    for value in (b"a", b"b", b"c"):
+        outbox.post("t", value, done=lambda value=value: done.append(value))
+    assert outbox.unacknowledged == 3
+    await outbox.flush()
+    assert producer.kept == [b"a", b"b", b"c"]
+    assert done == [b"a", b"b", b"c"]
+    assert outbox.unacknowledged == 0
+    await outbox.stop()
+
+
+async def test_a_record_that_can_never_be_sent_is_refused_and_the_rest_goes_on() -> None:
+    producer = FlakyProducer(failures=0)
+    outbox = Outbox(producer)
+    await outbox.start()
+    refused: list[InvalidInputError] = []
+    outbox.post("t", b"huge", refused=refused.append)
+    outbox.post("t", b"small")
+    await outbox.flush()
+    assert [e.field for e in refused] == ["record"]
+    assert producer.kept == [b"small"]
+    await outbox.stop()
+
+
+async def test_stopping_with_a_dead_broker_is_bounded() -> None:
+    outbox = Outbox(FlakyProducer(failures=10**6))
+    await outbox.start()
+    outbox.post("t", b"a")
+    async with asyncio.timeout(2.0):
+        await outbox.stop(within=0.1)
+    assert outbox.unacknowledged == 1
+
+
+async def filled(count: int) -> Broker:
+    broker = connect("memory://")
+    await broker.admin().create_topics([TopicSpec(name="t")])
+    producer = broker.producer()
+    await producer.start()
+    for i in range(count):
+        await producer.send("t", str(i).encode())
+    await producer.flush()
+    return broker
+
+
+def consumer_of(broker: Broker) -> Consumer:
+    return broker.consumer(partitions=[TopicPartition("t", 0)], group="g")
+
+
+async def test_no_more_is_in_flight_than_the_limit_and_everything_is_read() -> None:
+    broker = await filled(100)
+    intake = Intake(lambda _: consumer_of(broker), limit=10, poll=0.01, commit_every=0.02)
+    stop = asyncio.Event()
+    seen: list[Record] = []
+    most = 0
+
+    async def handle(records: Sequence[Record]) -> None:
+        nonlocal most
+        for record in records:
+            seen.append(record)
+            asyncio.get_running_loop().call_later(0.001, intake.done, record)
+        most = max(most, intake.in_flight)
+        if len(seen) == 100:
+            stop.set()
+
+    async with asyncio.timeout(10.0):
+        await intake.run(handle, stop)
+    assert [int(r.value or b"") for r in seen] == list(range(100))
+    assert most <= 10
+    assert await broker.admin().committed("g", TopicPartition("t", 0)) == 100
+    await broker.close()
+
+
+async def test_what_is_not_done_is_not_committed() -> None:
+    broker = await filled(10)
+    intake = Intake(lambda _: consumer_of(broker), poll=0.01, commit_every=0.01, drain_s=0.1)
+    stop = asyncio.Event()
+
+    async def handle(records: Sequence[Record]) -> None:
+        for record in records:
+            if record.offset != 4:
+                intake.done(record)
+        stop.set()
+
+    await intake.run(handle, stop)
+    assert await broker.admin().committed("g", TopicPartition("t", 0)) == 4
+    await broker.close()
+
+
+async def test_after_abandoning_nothing_more_is_committed() -> None:
+    broker = await filled(10)
+    intake = Intake(lambda _: consumer_of(broker), poll=0.01, commit_every=10.0)
+    stop = asyncio.Event()
+
+    async def handle(records: Sequence[Record]) -> None:
+        for record in records:
+            intake.done(record)
+        intake.abandon()
+        stop.set()
+
+    await intake.run(handle, stop)
+    assert await broker.admin().committed("g", TopicPartition("t", 0)) is None
+    await broker.close()
+
+
+class OneStage:
+    def __init__(self, name: str, fails: bool = False) -> None:
+        self.name = name
+        self.fails = fails
+        self.stopped = False
+
+    async def run(self, stop: asyncio.Event) -> None:
+        if self.fails:
+            raise RuntimeError("broken")
+        await stop.wait()
+        self.stopped = True
+
+
+async def test_one_stage_that_fails_stops_the_others_and_is_told() -> None:
+    good = OneStage("good")
+    with pytest.raises(RuntimeError, match="broken"):
+        await run_stages([good, OneStage("bad", fails=True)], asyncio.Event())
+    assert good.stopped

@@ -1,0 +1,348 @@
+"""What admission's codec says of queries that are wrong: the field, the value, and who is told."""
+
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.models.app import App, QueryClass
+from sluicegate.domain.models.tensor import Tensor, TensorSpec
+from sluicegate.domain.outcome import Outcome, OutcomeKind, Reason
+from sluicegate.domain.query import Goal
+from sluicegate.streams.ports import Headers, Record
+from sluicegate.streams.records import codec, oip
+
+NOW = 1_800_000_000.0
+APP = App(
+    name="digits",
+    slo=0.2,
+    query_class=QueryClass.BEST_EFFORT,
+    inputs=(TensorSpec("image", "FP32", (2, 2)), TensorSpec("flag", "BOOL", ())),
+    max_rows=4,
+)
+IMAGE: dict[str, Any] = {"name": "image", "datatype": "FP32", "shape": [1, 2, 2], "data": [1, 2.5, 3, 4]}
+FLAG: dict[str, Any] = {"name": "flag", "datatype": "BOOL", "shape": [1], "data": [True]}
+
+
+def record(
+    body: Any, *, headers: Headers = (("ce_id", b"q1"),), key: bytes | None = b"q1", timestamp: float = NOW
+) -> Record:
+    """A query record."""
+    value = body if body is None or isinstance(body, bytes) else orjson.dumps(body)
+    return Record("sluice.app.digits.queries", 3, 9, key, value, headers, timestamp)
+
+
+def decode(body: Any, **more: Any) -> codec.QueryMessage:
+    """Decoded, with limits to test against."""
+    return codec.decode_query(record(body, **more), APP, codec.Limits(max_body_bytes=10_000), NOW)
+
+
+def asked(**parameters: Any) -> dict[str, Any]:
+    """A good body with these parameters."""
+    return {"parameters": parameters, "inputs": [IMAGE, FLAG]}
+
+
+def test_a_plain_query_takes_class_slo_and_stream_from_its_app() -> None:
+    message = decode({"inputs": [FLAG, IMAGE]})
+    query = message.query
+    assert (query.id, query.app, query.rows, query.sequence, query.stream) == ("q1", "digits", 1, 9, "digits")
+    assert query.query_class is QueryClass.BEST_EFFORT and query.goal is None and query.priority == 0
+    assert (query.arrival, query.deadline) == (NOW, NOW + 0.2)
+    assert [t.name for t in message.tensors] == ["image", "flag"]
+    assert np.frombuffer(message.tensors[0].data, "<f4").tolist() == [1, 2.5, 3, 4]
+
+
+def test_nested_data_is_the_same_as_flat_data() -> None:
+    nested = {**IMAGE, "data": [[[1, 2.5], [3, 4]]]}
+    assert decode({"inputs": [nested, FLAG]}).tensors == decode({"inputs": [IMAGE, FLAG]}).tensors
+
+
+def test_parameters_are_carried() -> None:
+    query = decode(asked(latency_ms=50, accuracy=0.9, cost=2, model="conv8", priority=3, **{"class": "strict"})).query
+    assert query.deadline == NOW + 0.05 and query.query_class is QueryClass.STRICT and query.priority == 3
+    assert query.goal == Goal(0.9, 2.0, "conv8")
+
+
+def test_timeout_is_latency_in_microseconds_as_triton_has_it() -> None:
+    assert decode(asked(timeout=50_000)).query.deadline == NOW + 0.05
+    assert decode(asked(timeout=50_000, latency_ms=50)).query.deadline == NOW + 0.05
+    assert decode(asked(timeout=0)).query.deadline == NOW + 0.2
+
+
+def test_a_key_that_is_not_the_id_is_the_stream() -> None:
+    assert decode(asked(), key=b"camera-7").query.stream == "camera-7"
+    assert decode(asked(), key=None).query.stream == "digits"
+
+
+def test_expiry_time_beats_latency() -> None:
+    headers = (("ce_id", b"q1"), ("ce_expirytime", b"2027-01-15T08:00:01.5Z"))
+    assert decode(asked(latency_ms=50), headers=headers).query.deadline == NOW + 1.5
+    offset = (("ce_id", b"q1"), ("ce_expirytime", b"2027-01-15T09:00:01+01:00"))
+    assert decode(asked(), headers=offset).query.deadline == NOW + 1.0
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "arrival"),
+    [(NOW - 2, NOW - 2), (NOW - 60, NOW - 5), (NOW + 60, NOW + 5), (-1.0, NOW - 5), (float("nan"), NOW + 5)],
+)
+def test_a_producers_clock_counts_within_the_skew_only(timestamp: float, arrival: float) -> None:
+    query = decode(asked(latency_ms=100), timestamp=timestamp).query
+    assert (query.arrival, query.deadline) == (arrival, arrival + 0.1)
+
+
+def test_the_id_may_stand_in_the_body_alone() -> None:
+    assert decode({"id": "from-body", "inputs": [IMAGE, FLAG]}, headers=()).query.id == "from-body"
+    both = record({"id": "from-body", "inputs": [IMAGE, FLAG]})
+    assert codec.decode_query(both, APP, codec.DEFAULT_LIMITS, NOW).query.id == "q1" == codec.query_id_of(both)
+
+
+def test_trace_context_goes_along_where_it_is_well_formed() -> None:
+    good = b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01"
+    assert decode(asked(), headers=(("ce_id", b"q1"), ("traceparent", good))).traceparent == good.decode()
+    assert decode(asked(), headers=(("ce_id", b"q1"), ("traceparent", b"junk"))).traceparent is None
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (None, ()),
+        (b"", ()),
+        (b"\x00\xff", ()),
+        ({"inputs": [IMAGE, FLAG]}, ()),
+        ({"id": 7, "inputs": [IMAGE, FLAG]}, ()),
+        ({"id": "", "inputs": [IMAGE, FLAG]}, ()),
+        (asked(), (("ce_id", b""),)),
+        (asked(), (("ce_id", b"\xff\xfe"),)),
+        (asked(), (("ce_id", b"a\nb"),)),
+        (asked(), (("ce_id", b"x" * 300),)),
+        (b"x" * 20_000, ()),
+    ],
+)
+def test_what_has_no_readable_id_can_only_be_a_dead_letter(body: Any, headers: Headers) -> None:
+    with pytest.raises(codec.UnattributableError):
+        decode(body, headers=headers)
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (None, "body"),
+        (b"", "body"),
+        (b"{", "body"),
+        (b"[1]", "body"),
+        (b'{"inputs": [{"data": [NaN]}]}', "body"),
+        ({}, "inputs"),
+        ({"inputs": {}}, "inputs"),
+        ({"inputs": [3]}, "inputs[0]"),
+        ({"inputs": [IMAGE]}, "inputs"),
+        ({"inputs": [IMAGE, FLAG, {**FLAG, "name": "more"}]}, "inputs"),
+        ({"inputs": [IMAGE, IMAGE]}, "inputs[1].name"),
+        ({"inputs": [{**IMAGE, "name": ""}, FLAG]}, "inputs[0].name"),
+        ({"inputs": [{**IMAGE, "datatype": "BYTES"}, FLAG]}, "inputs[0].datatype"),
+        ({"inputs": [{**IMAGE, "datatype": "FP64"}, FLAG]}, "inputs.image.datatype"),
+        ({"inputs": [{**IMAGE, "shape": [1, 4]}, FLAG]}, "inputs.image.shape"),
+        ({"inputs": [{**IMAGE, "shape": [2, 2, 2]}, FLAG]}, "inputs[0].data"),
+        ({"inputs": [{**IMAGE, "shape": [0, 2, 2]}, FLAG]}, "inputs[0].shape"),
+        ({"inputs": [{**IMAGE, "shape": [1, 2, True]}, FLAG]}, "inputs[0].shape"),
+        ({"inputs": [{**IMAGE, "shape": [1] * 9}, FLAG]}, "inputs[0].shape"),
+        ({"inputs": [{**IMAGE, "data": [1, 2, 3]}, FLAG]}, "inputs[0].data"),
+        ({"inputs": [{**IMAGE, "data": [[1, 2], [3]]}, FLAG]}, "inputs[0].data"),
+        ({"inputs": [{**IMAGE, "data": [[1, 2, 3, 4]]}, FLAG]}, "inputs[0].data"),
+        ({"inputs": [{**IMAGE, "data": ["1", "2", "3", "4"]}, FLAG]}, "inputs[0].data"),
+        ({"inputs": [{**IMAGE, "data": [1, 2, None, 4]}, FLAG]}, "inputs[0].data"),
+        ({"inputs": [{**IMAGE, "data": [1, 2, 1e300, 4]}, FLAG]}, "inputs[0].data[2]"),
+        ({"inputs": [{**IMAGE, "data": 7}, FLAG]}, "inputs[0].data"),
+        ({"inputs": [IMAGE, {**FLAG, "data": [1]}]}, "inputs[1].data"),
+        ({"inputs": [IMAGE, {**FLAG, "shape": [2], "data": [True, False]}]}, "inputs.flag.shape"),
+        (asked(latency_ms="soon"), "parameters.latency_ms"),
+        (asked(latency_ms=True), "parameters.latency_ms"),
+        (asked(latency_ms=0), "parameters.latency_ms"),
+        (asked(latency_ms=-5), "parameters.latency_ms"),
+        (asked(latency_ms=1e9), "parameters.latency_ms"),
+        (asked(latency_ms=10, timeout=20), "parameters.timeout"),
+        (asked(timeout=-1), "parameters.timeout"),
+        (asked(accuracy=1.5), "parameters.accuracy"),
+        (asked(cost=-1), "parameters.cost"),
+        (asked(cost=1e13), "parameters.cost"),
+        (asked(model=""), "parameters.model"),
+        (asked(priority=-1), "parameters.priority"),
+        (asked(priority=1.5), "parameters.priority"),
+        (asked(**{"class": "vip"}), "parameters.class"),
+        ({"parameters": [], "inputs": [IMAGE, FLAG]}, "parameters"),
+    ],
+)
+def test_what_is_wrong_with_a_known_query_is_named(body: Any, field: str) -> None:
+    with pytest.raises(codec.RejectedQueryError) as caught:
+        decode(body)
+    error = caught.value
+    assert (error.field, error.query_id, error.reason) == (field, "q1", Reason.INVALID)
+    outcome = error.outcome(NOW + 1)
+    assert outcome.kind is OutcomeKind.REJECTED and outcome.detail is not None and field in outcome.detail
+    assert (outcome.arrival, outcome.deadline, outcome.at) == (NOW, NOW + 0.2, NOW + 1)
+
+
+@pytest.mark.parametrize(
+    ("headers", "field"),
+    [
+        ((("ce_specversion", b"0.3"),), "ce_specversion"),
+        ((("content-type", b"application/cloudevents+json"),), "content-type"),
+        ((("ce_expirytime", b"tomorrow"),), "ce_expirytime"),
+        ((("ce_expirytime", b"2027-01-15T08:00:00"),), "ce_expirytime"),
+        ((("inference-header-content-length", b"-3"),), "inference-header-content-length"),
+        ((("inference-header-content-length", b"99999"),), "inference-header-content-length"),
+    ],
+)
+def test_headers_that_are_wrong_are_named(headers: Headers, field: str) -> None:
+    with pytest.raises(codec.RejectedQueryError) as caught:
+        decode(asked(), headers=(("ce_id", b"q1"), *headers))
+    assert caught.value.field == field
+
+
+def test_what_is_too_large_is_told_apart() -> None:
+    for body in (
+        b"x" * 10_001,
+        {"inputs": [{**IMAGE, "shape": [5, 2, 2], "data": [0] * 20}, {**FLAG, "shape": [5], "data": [True] * 5}]},
+    ):
+        with pytest.raises(codec.RejectedQueryError) as caught:
+            decode(body)
+        assert caught.value.reason is Reason.TOO_LARGE
+
+
+def binary(image: bytes, flag: bytes, **change: Any) -> tuple[bytes, Headers]:
+    """A body with raw tensors, its JSON changed, and its headers."""
+    entries = [
+        {"name": "image", "datatype": "FP32", "shape": [1, 2, 2], "parameters": {"binary_data_size": len(image)}},
+        {"name": "flag", "datatype": "BOOL", "shape": [1], "parameters": {"binary_data_size": len(flag)}},
+    ]
+    entries[0].update(change)
+    head = orjson.dumps({"inputs": entries})
+    return head + image + flag, (("ce_id", b"q1"), ("inference-header-content-length", str(len(head)).encode()))
+
+
+def test_raw_tensors_are_taken_as_they_are() -> None:
+    image = np.array([1, 2, 3, 4], "<f4").tobytes()
+    body, headers = binary(image, b"\x01")
+    message = decode(body, headers=headers)
+    assert [bytes(t.data) for t in message.tensors] == [image, b"\x01"]
+
+
+@pytest.mark.parametrize(
+    ("image", "flag", "change", "field"),
+    [
+        (b"\x00" * 12, b"\x01", {}, "inputs[0].parameters.binary_data_size"),
+        (b"\x00" * 16, b"\x02", {}, "inputs[1].data"),
+        (b"\x00" * 16, b"", {}, "inputs[1].parameters.binary_data_size"),
+        (b"\x00" * 16, b"\x01", {"parameters": {"binary_data_size": 1 << 60}}, "inputs[0].parameters.binary_data_size"),
+        (np.array([1, np.nan, 3, 4], "<f4").tobytes(), b"\x01", {}, "inputs[0].data[1]"),
+        (np.array([1, 2, -np.inf, 4], "<f4").tobytes(), b"\x01", {}, "inputs[0].data[2]"),
+    ],
+)
+def test_raw_tensors_that_are_wrong_are_named(image: bytes, flag: bytes, change: Any, field: str) -> None:
+    body, headers = binary(image, flag, **change)
+    with pytest.raises(codec.RejectedQueryError) as caught:
+        decode(body, headers=headers)
+    assert caught.value.field == field
+
+
+def test_bytes_after_the_last_tensor_and_missing_ones_are_refused() -> None:
+    body, headers = binary(b"\x00" * 16, b"\x01")
+    for changed in (body + b"x", body[:-1]):
+        with pytest.raises(codec.RejectedQueryError):
+            decode(changed, headers=headers)
+    with pytest.raises(codec.RejectedQueryError, match="content-length is missing"):
+        decode(orjson.loads(body[: int(headers[1][1])]))
+
+
+def test_integers_keep_to_their_datatype() -> None:
+    app = App(name="a", slo=1.0, inputs=(TensorSpec("x", "UINT8", (2,)),))
+    for data, good in (([0, 255], True), ([0, 256], False), ([-1, 0], False), ([1.5, 2], False), ([2**70, 0], False)):
+        body = {"inputs": [{"name": "x", "datatype": "UINT8", "shape": [1, 2], "data": data}]}
+        if good:
+            assert (
+                bytes(codec.decode_query(record(body), app, codec.DEFAULT_LIMITS, NOW).tensors[0].data) == b"\x00\xff"
+            )
+        elif 2**70 not in data:
+            with pytest.raises(codec.RejectedQueryError, match=r"inputs\[0\].data"):
+                codec.decode_query(record(body), app, codec.DEFAULT_LIMITS, NOW)
+    huge = b'{"inputs":[{"name":"x","datatype":"UINT8","shape":[1,2],"data":[1180591620717411303424,0]}]}'
+    with pytest.raises(codec.RejectedQueryError):
+        codec.decode_query(record(huge), app, codec.DEFAULT_LIMITS, NOW)
+
+
+def test_a_producer_cannot_make_a_query_with_an_unusable_id() -> None:
+    with pytest.raises(InvalidInputError, match="id"):
+        codec.encode_query("", (), app="digits", now=NOW)
+
+
+def test_a_dead_letter_holds_the_record_and_says_why() -> None:
+    headers = (("ce_id", b"q1"), ("__dlq.errors.reason", b"forged"))
+    source = record(b"{", headers=headers)
+    letter = codec.dead_letter(source, InvalidInputError("body", "is not JSON"), stage="admission", now=NOW)
+    about = dict(letter.headers)
+    assert (letter.value, letter.key, about["ce_id"]) == (b"{", b"q1", b"q1")
+    assert [name for name, _ in letter.headers].count("__dlq.errors.reason") == 1
+    assert about["__dlq.errors.reason"] == b"invalid" and about["__dlq.errors.field"] == b"body"
+    assert about["__dlq.errors.stage"] == b"admission" and about["__dlq.errors.message"] == b"body: is not JSON"
+    assert about["__dlq.errors.timestamp"] == b"1800000000.000000"
+    read_back = Record("dead", 0, 0, letter.key, letter.value, letter.headers, NOW)
+    assert codec.dead_letter_origin(read_back) == ("sluice.app.digits.queries", 3, 9)
+    assert codec.dead_letter_origin(source) is None and codec.dead_letter_reason(record(b"", headers=())) == ""
+
+
+def test_a_duplicate_id_is_told_as_such() -> None:
+    error = InvalidInputError("ce_id", f"{codec.DUPLICATE_ID} 'q1'; give each query its own")
+    letter = codec.dead_letter(record(asked()), error, stage="admission", now=NOW)
+    assert codec.dead_letter_reason(Record("d", 0, 0, None, b"", letter.headers, NOW)) == codec.DUPLICATE_ID
+
+
+def test_dead_letters_are_bounded_and_say_what_was_cut() -> None:
+    source = record(b"x" * (3 << 20), headers=tuple((f"h{i}", b"y" * 1000) for i in range(100)), key=b"k" * 5000)
+    letter = codec.dead_letter(source, InvalidInputError("body", "z" * 5000), stage="s", now=NOW)
+    about = dict(letter.headers)
+    assert len(letter.value or b"") == 1 << 20 and about["__dlq.errors.value-bytes"] == str(3 << 20).encode()
+    assert int(about["__dlq.errors.headers-dropped"]) > 0 and len(letter.key or b"") <= 1024
+    assert sum(len(name) + len(held) for name, held in letter.headers) < 80_000
+
+
+def test_an_outcome_is_an_open_inference_protocol_response_that_says_why() -> None:
+    outcome = Outcome(
+        query_id="q1", app="digits", kind=OutcomeKind.ANSWERED, arrival=NOW, deadline=NOW + 1, at=NOW + 2,
+        variant="conv8", accuracy=0.95, device="cpu0", slice="whole", epoch=(1, 4), policy="deadline", batch_size=3,
+    )  # fmt: skip
+    message = codec.encode_outcome(outcome, (Tensor("label", "INT64", (2,), np.array([7, 3], "<i8").tobytes()),))
+    body = orjson.loads(message.value or b"")
+    assert (body["model_name"], body["model_version"], body["id"]) == ("digits", "conv8", "q1")
+    assert body["outputs"] == [{"name": "label", "datatype": "INT64", "shape": [2], "data": [7, 3]}]
+    assert body["parameters"]["late"] is True and body["parameters"]["epoch"] == [1, 4] and "error" not in body
+    assert message.key == b"q1"
+    dropped = Outcome(
+        query_id="q2", app="digits", kind=OutcomeKind.DROPPED, arrival=NOW, deadline=NOW, at=NOW, reason=Reason.SHED
+    )
+    body = orjson.loads(codec.encode_outcome(dropped, ()).value or b"")
+    assert body["error"] == "dropped: shed" and "outputs" not in body
+
+
+def test_outputs_that_are_no_numbers_come_back_as_nan() -> None:
+    outcome = Outcome(query_id="q", app="a", kind=OutcomeKind.ANSWERED, arrival=1.0, deadline=2.0, at=1.5)
+    scores = Tensor("y", "FP32", (1, 3), np.array([1, np.nan, np.inf], "<f4").tobytes())
+    message = codec.encode_outcome(outcome, (scores,))
+    (decoded,) = codec.decode_outcome(Record("r", 0, 0, message.key, message.value, message.headers, NOW)).outputs()
+    assert np.frombuffer(decoded.data, "<f4").tolist()[0] == 1.0
+    assert np.isnan(np.frombuffer(decoded.data, "<f4")[1:]).all()
+
+
+def test_a_hop_passes_a_single_tensor_on_without_a_copy() -> None:
+    app = App(name="a", slo=1.0, inputs=(TensorSpec("x", "FP32", (2,)),))
+    body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
+    message = codec.decode_query(record(body), app, codec.DEFAULT_LIMITS, NOW)
+    admitted = codec.encode_admitted(message)
+    assert admitted.value is message.tensors[0].data
+
+
+def test_integers_beyond_63_bits_in_json_are_exact() -> None:
+    value = [0, 2**63 + 1, 2**64 - 1]
+    body = {"inputs": [{"name": "x", "datatype": "UINT64", "shape": [3], "data": value}]}
+    (tensor,) = oip.decode_tensors(body, "inputs")
+    assert memoryview(tensor.data).cast("Q").tolist() == value

@@ -1,0 +1,61 @@
+"""Faust's agent that counts demand: one record at which it fails is skipped alone."""
+
+from collections import defaultdict
+from typing import Any
+
+import orjson
+import pytest
+
+pytest.importorskip("faust", reason="faust-streaming is not installed: pip install 'sluicegate[faust]'")
+
+import time
+
+from sluicegate.domain.events import DemandCounted
+from sluicegate.streams.faust.demand_app import _Counting
+from sluicegate.streams.records import control
+from sluicegate.streams.records.demand_windows import decode_windows
+
+
+class Windows:
+    """A table that cannot hold the app "odd"."""
+
+    def __init__(self) -> None:
+        self.table = self
+        self.window = self
+        self._held: defaultdict[str, defaultdict[Any, dict[str, Any]]] = defaultdict(lambda: defaultdict(dict))
+
+    def current(self, at: float) -> tuple[float, float]:
+        return (at // 1.0, at // 1.0 + 1.0)
+
+    def __getitem__(self, app: str) -> Any:
+        if app == "odd":
+            raise OverflowError("int too large to convert to float")
+        return self._held[app]
+
+
+class Published:
+    def __init__(self) -> None:
+        self.values: list[bytes] = []
+
+    async def send(self, key: bytes, value: bytes) -> None:
+        del key
+        self.values.append(value)
+
+
+class Gaps:
+    topic = "demand"
+
+
+async def test_a_count_at_which_it_fails_is_skipped_alone(caplog: pytest.LogCaptureFixture) -> None:
+    published = Published()
+    counting = _Counting(Windows(), published, Gaps())  # type: ignore[arg-type]
+    now = time.time()
+    sound = control.encode_demand(DemandCounted("toy", 7, 0.5), source="a", at=now)
+    huge = sound.replace(b":7,", b":" + b"9" * 400 + b",")
+    assert huge != sound
+    for offset, value in enumerate((huge, sound.replace(b"toy", b"odd"), orjson.dumps([]), sound)):
+        await counting._count(value, offset, now)
+    (told,) = published.values
+    assert sum(half.rows for half in decode_windows(told).halves) == 7
+    for offset in range(3):
+        assert f"demand offset {offset} skipped" in caplog.text

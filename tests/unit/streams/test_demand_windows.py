@@ -1,0 +1,97 @@
+"""Windows of demand: totals by half seconds, nothing counted twice, estimates and plans as from plain counts."""
+
+import random
+
+import pytest
+
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.events import DemandCounted
+from sluicegate.planner.control.demand_estimate import DemandEstimator
+from sluicegate.streams.records.demand_windows import WindowReader, decode_windows, encode_windows, folded, half_of
+
+
+class Table:
+    """What Faust's table does: windows by app and second."""
+
+    def __init__(self) -> None:
+        self.windows: dict[tuple[str, int], dict[str, object]] = {}
+
+    def count(self, offset: int, at: float, counted: DemandCounted) -> bytes | None:
+        half = half_of(at, counted.window)
+        key = (counted.app, half // 2)
+        window = folded(self.windows.get(key, {}), offset, half, counted)
+        if window is None:
+            return None
+        self.windows[key] = window
+        seconds = {s: self.windows[a, s] for a, s in self.windows if a == counted.app and s > half // 2 - 5}
+        return encode_windows(counted.app, seconds, at)
+
+
+def counts(seed: int, seconds: float = 20.0, start: float = 1_000.0) -> list[tuple[float, DemandCounted]]:
+    """What two admission stages tell of two apps, twice a second each, at times of their own."""
+    rng = random.Random(seed)
+    told = []
+    for offset in (0.03, 0.21):
+        at = start + offset
+        while at < start + seconds:
+            at += 0.5 + rng.uniform(0.0, 0.02)
+            for app, mean in (("a", 40), ("b", 7)):
+                rows = rng.randrange(2 * mean)
+                told.append((at, DemandCounted(app, rows, 0.5, ((0.1, rows // 2), (0.4, rows - rows // 2)))))
+    return sorted(told, key=lambda t: t[0])
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("delay", [0.0, 0.05, 0.3])
+def test_windows_and_plain_counts_give_equal_estimates(seed: int, delay: float) -> None:
+    plain, windowed = DemandEstimator(), DemandEstimator()
+    table, reader = Table(), WindowReader()
+    for offset, (at, counted) in enumerate(counts(seed)):
+        plain.handle(counted, at)
+        value = table.count(offset, at, counted)
+        assert value is not None
+        for told in reader.read(decode_windows(value), at + delay):
+            windowed.handle(told, at + delay)
+        if offset % 8 == 7:
+            assert windowed.estimates(at + delay) == plain.estimates(at + delay)
+    assert windowed.bursting(1_021.0) == plain.bursting(1_021.0)
+
+
+def test_a_record_that_is_read_again_counts_once_in_the_table_and_at_the_reader() -> None:
+    table, reader = Table(), WindowReader()
+    first, second = DemandCounted("a", 3, 0.5, ((0.1, 3),)), DemandCounted("a", 4, 0.5, ((0.2, 4),))
+    value = table.count(7, 100.4, first)
+    assert value is not None and table.count(7, 100.4, first) is None
+    again = table.count(8, 100.45, second)
+    assert again is not None
+    given = [c for v in (value, value, again, again, value) for c in reader.read(decode_windows(v), 100.6)]
+    assert [(c.count, c.classes) for c in given] == [(3, ((0.1, 3),)), (4, ((0.2, 4),))]
+
+
+def test_a_reader_that_missed_records_gets_what_they_said_from_the_next() -> None:
+    table, reader = Table(), WindowReader()
+    values = [table.count(i, 100.0 + 0.5 * i, DemandCounted("a", 5, 0.5)) for i in range(6)]
+    assert values[-1] is not None
+    assert sum(c.count for c in reader.read(decode_windows(values[-1]), 102.6)) == 30
+
+
+def test_a_reader_takes_nothing_that_is_too_old_to_matter() -> None:
+    value = Table().count(0, 100.0, DemandCounted("a", 5, 0.5))
+    assert value is not None
+    assert WindowReader().read(decode_windows(value), 400.0) == []
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"[]",
+        b'{"app":"a","at":1}',
+        b'{"app":"a","at":1,"halves":[{"start":1,"rows":-1}]}',
+        b'{"app":"a","at":1,"halves":[{"start":1e999,"rows":1}]}',
+        b'{"app":"a","at":1,"halves":[{"start":"x","rows":1}]}',
+    ],
+)
+def test_windows_that_cannot_be_understood_are_refused(value: bytes) -> None:
+    with pytest.raises(InvalidInputError, match="windows"):
+        decode_windows(value)

@@ -1,0 +1,173 @@
+"""What is particular to the memory broker: its cap, its folder, its groups' rules, the URLs that lead to it."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.streams import connect
+from sluicegate.streams.broker_settings import MemorySettings
+from sluicegate.streams.memory.broker import MemoryBroker
+from sluicegate.streams.ports import TopicPartition, TopicSpec
+
+
+async def filled(settings: MemorySettings | None = None, *, records: int = 100, size: int = 100) -> MemoryBroker:
+    """A broker with one topic that holds records."""
+    broker = MemoryBroker(settings)
+    await broker.admin().create_topics([TopicSpec(name="t"), TopicSpec(name="state", compacted=True)])
+    producer = broker.producer()
+    await producer.start()
+    for i in range(records):
+        await producer.send("t", b"x" * size, key=str(i).encode())
+        await producer.send("state", b"x", key=b"k")
+    return broker
+
+
+async def test_memory_is_bounded_and_what_went_is_told_by_the_beginning() -> None:
+    broker = await filled(MemorySettings(max_bytes=50_000), records=2000)
+    tp, state = TopicPartition("t", 0), TopicPartition("state", 0)
+    consumer = broker.consumer(partitions=[tp], start_at="beginning")
+    await consumer.start()
+    beginning = (await consumer.beginning_offsets([tp]))[tp]
+    records = await consumer.get_many(wait=0.0, max_records=5000)
+    assert 0 < beginning == records[0].offset and records[-1].offset == 1999
+    assert sum(len(r.value or b"") for r in records) < 50_000
+    assert (await consumer.end_offsets([state]))[state] == 2000
+    await broker.close()
+
+
+async def test_a_reader_that_retention_has_overtaken_goes_on_at_the_beginning() -> None:
+    broker = await filled(MemorySettings(max_partition_bytes=20_000), records=10)
+    consumer = broker.consumer(partitions=[TopicPartition("t", 0)])
+    await consumer.start()
+    assert (await consumer.get_many(wait=0.0, max_records=1))[0].offset == 0
+    producer = broker.producer()
+    await producer.start()
+    for _ in range(500):
+        await producer.send("t", b"y" * 100)
+    offsets = [r.offset for r in await consumer.get_many(wait=0.0, max_records=5000)]
+    assert offsets[0] > 1 and offsets == list(range(offsets[0], 510))
+    await broker.close()
+
+
+async def test_compacted_topics_keep_the_newest_of_each_key_for_those_who_start_late() -> None:
+    broker = await filled(records=3000)
+    consumer = broker.consumer(partitions=[TopicPartition("state", 0)], start_at="beginning")
+    await consumer.start()
+    records = await consumer.get_many(wait=0.0, max_records=5000)
+    assert records[-1].offset == 2999 and len(records) < 600
+    assert await consumer.position(TopicPartition("state", 0)) == 3000
+    await broker.close()
+
+
+async def test_the_same_static_member_twice_ends_the_older_consumer() -> None:
+    broker = await filled()
+    first = broker.consumer(topics=["t"], group="g", member="m")
+    second = broker.consumer(topics=["t"], group="g", member="m")
+    await first.start()
+    await second.start()
+    with pytest.raises(ConfigurationError, match="taken by another consumer"):
+        await first.get_many(wait=0.0)
+    await first.stop()
+    assert len(second.assignment()) == 1
+    await broker.close()
+
+
+async def test_reading_lets_other_tasks_have_their_turn() -> None:
+    broker = await filled(records=1000)
+    consumer = broker.consumer(partitions=[TopicPartition("t", 0)])
+    await consumer.start()
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(other())
+    for _ in range(100):
+        assert await consumer.get_many(wait=1.0, max_records=1)
+    task.cancel()
+    assert turns >= 99
+    await broker.close()
+
+
+async def test_a_kept_folder_is_read_by_its_url_and_cannot_be_written(tmp_path: Path) -> None:
+    broker = await filled()
+    broker.dump(tmp_path / "run 1")
+    kept = connect((tmp_path / "run 1").as_uri())
+    assert kept.url == (tmp_path / "run 1").as_uri()
+    consumer = kept.consumer(topics=["t"], start_at="beginning")
+    await consumer.start()
+    assert len(await consumer.get_many(wait=0.0, max_records=500)) == 100
+    producer = kept.producer()
+    await producer.start()
+    with pytest.raises(ConfigurationError, match="kept copy"):
+        await producer.send("t", b"x")
+    await kept.close()
+
+
+async def test_dumping_again_replaces_what_was_there(tmp_path: Path) -> None:
+    (await filled(records=50)).dump(tmp_path)
+    (await filled(records=20)).dump(tmp_path)
+    kept = MemoryBroker.load(tmp_path)
+    consumer = kept.consumer(topics=["t"], start_at="beginning")
+    await consumer.start()
+    assert len(await consumer.get_many(wait=0.0)) == 20
+
+
+async def test_damage_to_a_kept_folder_is_noticed(tmp_path: Path) -> None:
+    (await filled()).dump(tmp_path)
+    file = tmp_path / "topics" / "t" / "0.log"
+    whole = file.read_bytes()
+    for damage in (
+        whole[:-1],
+        whole[:40],
+        b"",
+        b"SLUICELOG1" + b"\xff" * 12,
+        whole[:30] + b"?" + whole[31:],
+        whole * 2,
+    ):
+        file.write_bytes(damage)
+        with pytest.raises(ConfigurationError, match="damaged"):
+            MemoryBroker.load(tmp_path)
+    file.unlink()
+    with pytest.raises(ConfigurationError, match="no topics are kept"):
+        MemoryBroker.load(tmp_path)
+    file.write_bytes(whole)
+    assert MemoryBroker.load(tmp_path).url
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"topics":[{"name":"../../etc","partitions":1}],"offsets":[]}',
+        b'{"topics":[{"name":"t","partitions":"many"}],"offsets":[]}',
+        b'{"topics":[],"offsets":[["g"]]}',
+    ],
+)
+async def test_a_manifest_that_is_not_ours_is_refused(tmp_path: Path, manifest: bytes) -> None:
+    (await filled()).dump(tmp_path)
+    (tmp_path / "topics.json").write_bytes(manifest)
+    with pytest.raises(ConfigurationError, match="damaged"):
+        MemoryBroker.load(tmp_path)
+
+
+def test_a_folder_without_a_log_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="no topics are kept"):
+        connect(tmp_path.as_uri())
+    occupied = tmp_path / "file"
+    occupied.write_text("x")
+    with pytest.raises(ConfigurationError, match="choose another folder"):
+        MemoryBroker().dump(occupied / "run")
+
+
+@pytest.mark.parametrize("url", ["", "memory", "kafka://", "http://x", "ftp://x", "memory+http://"])
+def test_other_urls_are_refused_with_what_would_be_right(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="give memory://"):
+        connect(url)
