@@ -1,10 +1,10 @@
-"""Our folders are import packages as they stand: nobody else may own their names."""
+"""How we are packaged: folders at the top, imported under one name."""
 
+import ast
 import re
 import subprocess
 import sys
 import tomllib
-from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -15,18 +15,34 @@ from sluicegate.sluice.commands.doctor import SUPPORTED
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-PACKAGES = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+SOURCE = ROOT / "src"
+OUTSIDE = {"reproduce", "tests"}
+FOLDERS = sorted(path.parent.name for path in ROOT.glob("*/__init__.py") if path.parent.name not in OUTSIDE)
+CODE = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
 
 
-def test_no_installed_distribution_owns_one_of_our_names() -> None:
-    owners = metadata.packages_distributions()
-    taken = {name: set(owners.get(name, [])) - {"sluicegate"} for name in PACKAGES}
-    assert {name: who for name, who in taken.items() if who} == {}
+def test_everything_is_shipped_under_one_name() -> None:
+    assert PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["src/sluicegate"]
+    links = {path.name: path.readlink().as_posix() for path in (SOURCE / "sluicegate").iterdir() if path.is_symlink()}
+    assert links == {name: f"../../{name}" for name in FOLDERS}
+    assert (SOURCE / "sluicegate" / "py.typed").is_file()
 
 
-def test_every_top_level_package_is_shipped() -> None:
-    folders = {path.parent.name for path in ROOT.glob("*/__init__.py")}
-    assert folders - {"tests", "reproduce"} == set(PACKAGES)
+def test_our_folders_cannot_be_imported_by_their_bare_names() -> None:
+    code = "import importlib.util, sys; print([n for n in sys.argv[1:] if importlib.util.find_spec(n)])"
+    asked = subprocess.run([sys.executable, "-P", "-c", code, *FOLDERS], capture_output=True, text=True, check=True)
+    assert asked.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("path", CODE)
+def test_no_file_imports_them_so_where_the_root_is_on_the_path(path: str) -> None:
+    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [node.module]
+        assert not {name.split(".")[0] for name in names} & set(FOLDERS), f"{path}:{getattr(node, 'lineno', 0)}"
 
 
 PYTHONS = ("3.11", "3.12", "3.13")
