@@ -122,9 +122,9 @@ class PlannerCore:
         self._dead: dict[str, str] = {}  # device -> incarnation declared dead
 
     @property
-    def rules(self) -> ControllerSettings:
+    def settings(self) -> CoreSettings:
         """What was set of its decisions."""
-        return self._settings.rules
+        return self._settings
 
     @property
     def controller(self) -> Controller:

@@ -54,7 +54,7 @@ def what_ran(stages: Sequence[Stage], apps: Mapping[str, App]) -> dict[str, Any]
 
 
 def _planner(stage: PlannerStage) -> dict[str, Any]:
-    settings = stage.core.rules
+    settings = stage.core.settings.rules
     return {
         "name": stage.planner.name,
         "period_s": settings.plan_period,

@@ -13,10 +13,13 @@ from sluicegate.domain.models.tensor import Tensor
 from sluicegate.domain.outcome import OutcomeKind
 from sluicegate.domain.query import QueryKey
 from sluicegate.executors.emulated import EmulatedExecutor
+from sluicegate.planner.control.core import PlannerCore
+from sluicegate.planner.control.events import PlannerEvent
 from sluicegate.policies.batching.registry import batching
 from sluicegate.policies.serving.router import RouterEvent
 from sluicegate.policies.serving.slice_scheduler import Station
 from sluicegate.sluice.system.system import System
+from sluicegate.stages.planner.stage import PlannerStage
 from sluicegate.stages.runtime.decision_log import read_steps, replay
 from sluicegate.stages.sink import OutcomeStore
 from sluicegate.streams import connect
@@ -135,6 +138,28 @@ async def test_a_recorded_run_replays_to_identical_actions(system: Running) -> N
     for log in stations:
         assert len(list(read_steps(log))) > 10
         assert replay(log, Station(batching(name)).handle) == []
+
+
+async def test_what_a_planner_decided_replays_and_another_one_is_told_apart(system: Running) -> None:
+    for _ in range(20):
+        await system.ask()
+    await system.settled()
+    system.stop.set()
+    await system.task
+    system.system.close()
+    log = system.system.run_folder / "decisions" / "planner.jsonl"
+    stage = next(s for s in system.stages if isinstance(s, PlannerStage))
+    steps = list(read_steps(log, PlannerEvent))
+    said = [action for _, _, actions in steps for action in actions]
+    assert {"Write", "Lead", "Solve", "Publish", "WakeAt"} <= {action["is"] for action in said}
+    holder = next(action["value"]["lease"]["holder"] for action in said if action["is"] == "Write")
+
+    def core(holder: str) -> PlannerCore:
+        known = system.system
+        return PlannerCore(known.catalogue, holder=holder, settings=stage.core.settings, devices=known.devices)
+
+    assert replay(log, core(holder).handle, PlannerEvent) == []
+    assert replay(log, core("somebody-else").handle, PlannerEvent)
 
 
 async def test_a_changed_log_does_not_replay(system: Running) -> None:
