@@ -5,10 +5,9 @@ Each replaces one method for as long as it is entered. ``PLANTED`` says what eac
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from sluicegate.planner.control.controller import Controller
 from sluicegate.planner.control.events import SweepBegan
 from sluicegate.policies.promises.stream_book import Recall
 from sluicegate.policies.promises.tracker import StreamState
@@ -48,24 +47,41 @@ def nothing() -> Iterator[None]:
     yield
 
 
+def _stale(consumer: Consumer, positions: dict[TopicPartition, int], most: int) -> Sequence[Record]:
+    """What was on its way for positions that are gone."""
+    held, consumer._positions = consumer._positions, dict(positions)
+    try:
+        return consumer._collect(most)
+    finally:
+        consumer._positions = held
+
+
 def _fetch_outlasts_a_rebalance(get_many: Any) -> Any:
-    """What was fetched for an assignment that is gone is handed out, its positions those of before."""
+    """What was fetched for an assignment that is gone is handed out all the same."""
 
     async def careless(self: Consumer, *, wait: float, max_records: int = 500) -> Sequence[Record]:
-        before = dict(self._positions)
+        before, assigned = dict(self._positions), self._assigned
         records: Sequence[Record] = await get_many(self, wait=wait, max_records=max_records)
-        if records or not before or not self._settled.is_set():
+        if records or assigned == self._assigned:
             return records
-        held, self._positions = self._positions, before
-        try:
-            stale = self._collect(max_records)
-        finally:
-            self._positions = held
-        for record in stale:
-            place = TopicPartition(record.topic, record.partition)
-            if place in held:
-                held[place] = max(held[place], record.offset + 1)
-        return []
+        return _stale(self, before, max_records)
+
+    return careless
+
+
+def _position_past_a_revoked_fetch(get_many: Any) -> Any:
+    """What was fetched for an assignment that is gone is thrown away, and who gets the partition again reads on behind
+    it."""
+
+    async def careless(self: Consumer, *, wait: float, max_records: int = 500) -> Sequence[Record]:
+        before, assigned = dict(self._positions), self._assigned
+        records: Sequence[Record] = await get_many(self, wait=wait, max_records=max_records)
+        if not records and assigned != self._assigned:
+            for record in _stale(self, before, max_records):
+                place = TopicPartition(record.topic, record.partition)
+                if place in self._positions:
+                    self._positions[place] = max(self._positions[place], record.offset + 1)
+        return records
 
     return careless
 
@@ -243,53 +259,9 @@ def _batches_may_take_for_ever(run: Any) -> Any:
     return patient
 
 
-def _positions_outlast_a_rebalance(take: Any) -> Any:
-    """Who keeps a partition over a rebalance reads on behind what it had fetched, not from what was committed."""
-
-    async def careless(self: Consumer, partitions: Any) -> None:
-        before = self.__dict__.setdefault("_before", {})
-        await take(self, partitions)
-        for partition, position in before.items():
-            if partition in self._positions:
-                self._positions[partition] = max(position, self._positions[partition])
-
-    return careless
-
-
-def _remembering_positions(revoked: Any) -> Any:
-    async def remembering(self: Consumer) -> None:
-        self.__dict__["_before"] = dict(self._positions)
-        await revoked(self)
-
-    return remembering
-
-
-def _demand_is_passed_over(lead: Any) -> Any:
-    """A planner that takes over counts on none of the demand that it hears, from then on."""
-
-    def deaf(self: Controller, term: int, newest: Any, reason: str, now: float) -> Any:
-        if newest is not None:
-            self._outlook.counted = lambda event, at: None  # type: ignore[method-assign]
-        return lead(self, term, newest, reason, now)
-
-    return deaf
-
-
-def both(*plants: Plant) -> Plant:
-    """All of these at once."""
-
-    @contextmanager
-    def planted() -> Iterator[None]:
-        with ExitStack() as stack:
-            for plant in plants:
-                stack.enter_context(plant())
-            yield
-
-    return planted
-
-
 TEETH: Mapping[str, Plant] = {
     "fetch-outlasts-rebalance": instead(Consumer, "get_many", _fetch_outlasts_a_rebalance),
+    "position-past-a-revoked-fetch": instead(Consumer, "get_many", _position_past_a_revoked_fetch),
     "transactional-client-ends": instead(Transactions, "write", _client_ends_with_its_connection),
     "fenced-yet-serving": instead(Intake, "_lost", _fenced_yet_serving),
     "unknown-commit-repeated": instead(ExactlyOnce, "_write", _not_known_is_not_written),
@@ -305,11 +277,6 @@ TEETH: Mapping[str, Plant] = {
     "promises-forget": instead(Recall, "before", _unknown_past_is_a_good_one),
     "held-for-ever": instead(Follower, "catch_up", _holds_for_ever),
     "batch-never-ends": instead(BreakableExecutor, "run", _batches_may_take_for_ever),
-    "position-past-a-revoked-fetch": both(
-        instead(Consumer, "_take", _positions_outlast_a_rebalance),
-        instead(Consumer, "_revoked", _remembering_positions),
-    ),
-    "demand-passed-over": instead(Controller, "lead", _demand_is_passed_over),
 }
 """What exploring must find."""
 

@@ -201,7 +201,8 @@ async def _play(world: World, faults: Sequence[Fault]) -> Verdict:
     world.lay_out()
     await world.serving()
     loads = [asyncio.create_task(world.traffic.steady(app, rate, LOAD)) for app, rate in world.shape.rates]
-    struck = [asyncio.create_task(_strike(world, fault)) for fault in faults]
+    together = world.rng.uniform(0.1, LOAD - 1.0)
+    struck = [asyncio.create_task(_strike(world, fault, together)) for fault in faults]
     await asyncio.gather(*loads, *struck)
     settled = await world.settled()
     recovered = await world.recovered()
@@ -234,13 +235,17 @@ async def _play(world: World, faults: Sequence[Fault]) -> Verdict:
     )
 
 
-async def _strike(world: World, fault: Fault) -> str:
+async def _strike(world: World, fault: Fault, together: float) -> str:
+    """Half of the faults of a world fall about ``together``, within what it takes to notice one of them."""
     rng = Random(world.rng.getrandbits(64))
-    await asyncio.sleep(rng.uniform(0.1, LOAD - 1.0))
+    alone = rng.uniform(0.1, LOAD - 1.0)
+    await asyncio.sleep(alone if rng.random() < 0.5 else together + rng.uniform(0.0, 1.5))
     if rng.random() < 0.5:
         await world.traffic.burst(rng.choice(tuple(APPS)))
     said = await fault(world, rng)
     world.note(f"mended: {said}")
+    if rng.random() < 0.3:
+        await world.traffic.burst(rng.choice(tuple(APPS)))
     return said
 
 
