@@ -179,6 +179,12 @@ class Topics:
         """Whether ``topic`` carries outcomes."""
         return topic.endswith(".results") and self.app_of(topic) is not None
 
+    def device_of(self, topic: str) -> str | None:
+        """The device whose work ``topic`` carries."""
+        prefix = f"{self.prefix}.device."
+        name = topic.removeprefix(prefix).removesuffix(".work")
+        return name if topic == f"{prefix}{name}.work" and "." not in name else None
+
     def app_of(self, topic: str) -> str | None:
         """The app whose queries, admitted queries or results ``topic`` carries."""
         parts = topic.removeprefix(f"{self.prefix}.app.").split(".")

@@ -98,6 +98,11 @@ class Controller:
         """Devices that plans may use, by name."""
         return tuple(d.name for d in self._fleet.usable())
 
+    @property
+    def living(self) -> tuple[str, ...]:
+        """Devices that are heard of, also those that are leaving."""
+        return tuple(self._fleet.incarnations())
+
     def estimates(self, now: float) -> Mapping[str, Estimate]:
         """Demand of each app in the catalogue as it would be planned for now."""
         return self._outlook.estimates(now)

@@ -6,7 +6,8 @@ Rules.
   an older leader still publishes is refused everywhere; that one looks at its lease before it decides anything.
 - Plans: ``sluicegate.planner.control.controller``. Their fences are those up to which dead devices' work was moved
   (``reclaiming``).
-- A device that was declared dead is let in again under another incarnation, once the sweep under way is over.
+- A device that was declared dead is let in again under another incarnation, once the sweep under way is over. Who takes
+  over sweeps every device that is neither in the newest plan nor heard of: the one before may have been cut short.
 - While the log is silent (``sluicegate.planner.control.log_liveness``) nobody is missed, and no plan is asked for.
 - A stranger's plan in the term of this leader is put behind by leading in a higher one.
 """
@@ -172,8 +173,8 @@ class PlannerCore:
                 self._lease_tell(event, now, actions)
             case PlanRead(plan):
                 self._plan_read(plan, now, actions)
-            case PlansRead(term, ok):
-                self._plans_read(term, ok, now, actions)
+            case PlansRead():
+                self._plans_read(event, now, actions)
             case Stopping():
                 self._stopping = True
                 self._stand_by("", actions)
@@ -218,17 +219,20 @@ class PlannerCore:
         strange = self.leads(now) and own is not None and own.epoch.term == plan.epoch.term and own.epoch < plan.epoch
         self._lease_tell(TermSeen(plan.epoch.term + strange), now, actions)
 
-    def _plans_read(self, term: int, ok: bool, now: float, actions: list[PlannerAction]) -> None:
+    def _plans_read(self, read: PlansRead, now: float, actions: list[PlannerAction]) -> None:
         """Take over, once every plan that was published has been read; else it is tried again."""
         lead = self._to_lead
-        if lead is None or lead.term != term:
+        if lead is None or lead.term != read.term:
             return
         self._catching_up = False
-        if not ok or self._stopping or not self._lease.leads(now):
+        if not read.ok or self._stopping or not self._lease.leads(now):
             return
         self._to_lead = None
         self._leading = True
         self._reclaiming.begin(self._newest.fences if self._newest is not None else {})
+        if self._newest is not None:  # who declared these dead may not have come to the end of their sweeps
+            for device in sorted({*read.devices} - {*self._newest.incarnations, *self._controller.living}):
+                self._reclaiming.dead(device, now)
         if self._tables is not None:
             self._tables.begin()
         actions.append(lead)

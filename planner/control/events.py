@@ -45,10 +45,14 @@ class PlanRead:
 
 @dataclass(frozen=True, slots=True)
 class PlansRead:
-    """The answer to CatchUp: every plan published before it has been told; ``ok``: else they cannot be read now."""
+    """The answer to CatchUp: every plan published before it has been told; ``ok``: else they cannot be read now.
+
+    ``devices``: those that have a work topic, where something may lie that nobody reads.
+    """
 
     term: int
     ok: bool = True
+    devices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,10 @@ class WorkTopics:
         except InvalidInputError:
             return False
 
+    def devices(self) -> tuple[str, ...]:
+        """Those that have one, as far as is known."""
+        return tuple(sorted(d for topic in self._there if (d := self._topics.device_of(topic)) is not None))
+
     async def look(self) -> None:
         """Look them up now. A broker that is away leaves what was known."""
         self._looked = self._clock.monotonic()

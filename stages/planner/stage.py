@@ -318,11 +318,12 @@ class PlannerStage:
         try:
             async with asyncio.timeout(_CATCH_UP):
                 await self._plans.catch_up()
+                await self._works.look()
         except TimeoutError:
             log.warning("planner: the newest plan cannot be read; it cannot lead yet")
             self._tell(PlansRead(term, ok=False))
         else:
-            self._tell(PlansRead(term))
+            self._tell(PlansRead(term, devices=self._works.devices()))
             self._stirred.set()
 
     async def _solve(

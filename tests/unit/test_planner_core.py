@@ -73,8 +73,14 @@ class World:
     """One planner and the log it writes: what it writes is read back at once, plans are solved where ``solves``."""
 
     def __init__(
-        self, *, solves: bool = True, newest: Plan | None = None, settings: CoreSettings | None = None
+        self,
+        *,
+        solves: bool = True,
+        newest: Plan | None = None,
+        settings: CoreSettings | None = None,
+        work_topics: tuple[str, ...] = (),
     ) -> None:
+        self.work_topics = work_topics
         rules = ControllerSettings(device_timeout=TIMEOUT)
         self.core = PlannerCore(CATALOGUE, holder="me", settings=settings or CoreSettings(rules=rules, lease=LEASE))
         self.now = START
@@ -95,7 +101,7 @@ class World:
                 case Write(lease) if self.writes:
                     said += self.tell(LeaseRead(lease))
                 case CatchUp(term):
-                    said += self.tell(PlansRead(term))
+                    said += self.tell(PlansRead(term, devices=self.work_topics))
                 case Publish(plan) if self.writes:
                     said += self.tell(PlanRead(plan))
                 case Solve():
@@ -382,6 +388,36 @@ def test_a_device_that_is_back_is_let_in_at_the_end_of_the_sweep_and_not_before(
     assert [a for a in said if isinstance(a, Announce) and a.state == "returned"]
     assert plans(said)[-1].fences == {"d1": 41}
     assert plans(said)[-1].incarnations["d1"] == "j"
+
+
+def test_who_takes_over_sweeps_what_is_neither_in_the_newest_plan_nor_heard_of() -> None:
+    world = World(newest=old_plan(d0="i"), work_topics=("d0", "d1"))
+    assert of(Sweep, world.run(1.0, "d0")) == [Sweep("d1")]
+    world.tell(SweepBegan("d1", 17, 17))
+    assert of(Sweep, world.run(1.0, "d0")) == [Sweep("d1")]  # again, while it is absent
+
+
+def test_who_stood_by_for_a_moment_goes_on_with_the_sweep_that_was_cut_short() -> None:
+    world = World(work_topics=("d0", "d1"))
+    dead(world)
+    world.tell(SweepBegan("d1", 1, 4))
+    world.writes = False
+    assert of(StepDown, world.run(LEASE + 0.5, "d0"))
+    world.writes = True
+    assert of(Sweep, world.run(1.0, "d0")) == [Sweep("d1")]
+
+
+def test_at_the_first_plan_and_for_who_is_heard_of_there_is_nothing_to_sweep() -> None:
+    assert not of(Sweep, World(work_topics=("d0", "d1")).run(1.0, "d0"))
+    world = World(work_topics=("d0", "d1"))
+    world.run(1.0, "d0", "d1")
+    world.writes = False
+    world.run(LEASE + 0.5, "d0", "d1")
+    world.tell(PlanRead(Plan(epoch=Epoch(2, 1), created=1.0, incarnations={"d0": "i"})))
+    world.writes = True
+    said = world.run(2 * LEASE, "d0", "d1")
+    assert set(plans(said)[-1].incarnations) == {"d0", "d1"}
+    assert not of(Sweep, said)
 
 
 def test_the_dead_incarnation_is_not_heard_any_more() -> None:

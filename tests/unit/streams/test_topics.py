@@ -49,6 +49,13 @@ def test_a_topic_tells_its_app() -> None:
         assert topics.app_of(other) is None
 
 
+def test_a_work_topic_tells_its_device_and_no_other_topic_does() -> None:
+    topics = Topics("p.q")
+    assert topics.device_of(topics.work("gpu-0")) == "gpu-0"
+    others = (topics.queries("a"), topics.devices_metrics, "p.device.d.work", "p.q.device.a.b.work", "p.q.device.d")
+    assert [topics.device_of(other) for other in others] == [None] * len(others)
+
+
 def test_what_is_created_covers_every_name_and_fits_the_broker() -> None:
     topics = Topics()
     specs = {spec.name: spec for spec in topics.specs(["a", "b"], ["cpu0"], partitions={"a": 4})}
