@@ -12,11 +12,24 @@ Rules.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from sluicegate.domain.actions import Announce
 from sluicegate.domain.events import Ticked
 from sluicegate.domain.fleet.instance import Instance, InstanceState
+from sluicegate.planner.capacity.events import (
+    CapacityAction,
+    CapacityEvent,
+    EndInstance,
+    InstanceRead,
+    Leading,
+    Start,
+    Stop,
+    Told,
+    VariantWanted,
+    Wishes,
+    WorkerReported,
+)
 from sluicegate.planner.capacity.worker_count import (
     AddWorker,
     ReplaceWorker,
@@ -28,13 +41,6 @@ from sluicegate.planner.capacity.worker_count import (
 
 
 @dataclass(frozen=True, slots=True)
-class VariantWanted:
-    """A query that only this variant can answer found nothing that runs it."""
-
-    variant: str
-
-
-@dataclass(frozen=True, slots=True)
 class InstancesSeen:
     """All instances whose records count; ``recorded``: what stands of dead workers too, device -> variants."""
 
@@ -42,33 +48,13 @@ class InstancesSeen:
     recorded: Mapping[str, tuple[str, ...]]
 
 
+_FADE = 0.3
+"""Weight of a heartbeat in how much of a worker is used: about the last two seconds."""
+
 LiveEvent = VariantWanted | InstancesSeen | WorkerBeat | WorkerLeft | Ticked
 
 
-@dataclass(frozen=True, slots=True)
-class StartWorker:
-    """Start the worker of ``device``, a spare."""
-
-    device: str
-
-
-@dataclass(frozen=True, slots=True)
-class StopWorker:
-    """End the worker of ``device``: it holds nothing."""
-
-    device: str
-
-
-LiveAction = StartWorker | StopWorker | Announce
-
-
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """What the scaling planner is to know at its next call."""
-
-    avoided: frozenset[str]
-    wanted: frozenset[str]
-    restored: Mapping[str, tuple[str, ...]]
+LiveAction = Start | Stop | Announce
 
 
 class LiveScaling:
@@ -100,8 +86,8 @@ class LiveScaling:
     def wishes(self, now: float) -> Wishes:
         """As of ``now``."""
         return Wishes(
-            frozenset(device for device, until in self._avoided.items() if until > now),
-            frozenset(variant for variant, until in self._wanted.items() if until > now),
+            tuple(sorted(device for device, until in self._avoided.items() if until > now)),
+            tuple(sorted(variant for variant, until in self._wanted.items() if until > now)),
             dict(self._restored),
         )
 
@@ -181,7 +167,7 @@ class LiveScaling:
         self._running[device] = now
         if holds:
             self._restored[device] = holds
-        return [StartWorker(device), Announce(f"workers:{hardware}", "started", f"{why}: {device}")]
+        return [Start(device), Announce(f"workers:{hardware}", "started", f"{why}: {device}")]
 
     def _end_idle(self, now: float) -> list[LiveAction]:
         idle = [device for device, since in self._running.items() if now - since > self._idle]
@@ -190,4 +176,98 @@ class LiveScaling:
             self._restored.pop(device, None)
             self._ended[device] = now + self._settle
             self._workers.handle(WorkerLeft(device), now)
-        return [StopWorker(device) for device in idle]
+        return [Stop(device) for device in idle]
+
+
+class Instances(Protocol):
+    """What records say of instances."""
+
+    def put(self, key: str, instance: Instance | None) -> None:
+        """A record was read."""
+        ...
+
+    def at(self, now: float) -> Sequence[Instance]:
+        """Those whose records count."""
+        ...
+
+    def on(self, device: str) -> Sequence[Instance]:
+        """What was recorded of a worker, expired or not."""
+        ...
+
+    def states(self, device: str, now: float) -> Mapping[str, InstanceState]:
+        """State of each variant on a worker."""
+        ...
+
+    def expired(self, now: float, after: float) -> list[str]:
+        """Keys of records that expired more than ``after`` seconds ago."""
+        ...
+
+
+class ModelLessScaling:
+    """``scaling`` fed with what a system tells; ``instances``: empty at first. ``lease``: seconds that a record counts.
+
+    Who does not lead takes note of all, and tells the planner beside it what to avoid; it starts, ends and says
+    nothing.
+    """
+
+    def __init__(self, scaling: LiveScaling, instances: Instances, *, lease: float) -> None:
+        self._scaling = scaling
+        self._instances = instances
+        self._lease = lease
+        self._leads = False
+        self._used: dict[str, float] = {}
+
+    def handle(self, event: CapacityEvent, now: float) -> list[CapacityAction]:
+        """Decide."""
+        match event:
+            case Leading(on):
+                self._leads = on
+            case InstanceRead(key, instance):
+                self._instances.put(key, instance)
+            case WorkerReported():
+                return self._reported(event, now)
+            case VariantWanted():
+                return self._tell(event, now)
+            case Ticked():
+                return self._ticked(now)
+            case _:
+                pass
+        return []
+
+    def _reported(self, event: WorkerReported, now: float) -> list[CapacityAction]:
+        device = event.device
+        if event.leaving:
+            self._used.pop(device, None)
+            return self._tell(WorkerLeft(device), now)
+        used = self._used.get(device, event.utilisation)
+        self._used[device] = used + _FADE * (event.utilisation - used)
+        states = self._instances.states(device, now)
+        return self._tell(WorkerBeat(device, event.hardware, self._used[device], states), now)
+
+    def _ticked(self, now: float) -> list[CapacityAction]:
+        seen = self._instances.at(now)
+        devices = sorted({i.device for i in seen} | set(self._used))
+        recorded = {device: tuple(i.variant for i in self._instances.on(device)) for device in devices}
+        actions = [*self._tell(InstancesSeen(seen, recorded), now), *self._tell(Ticked(), now)]
+        actions.append(self._scaling.wishes(now))
+        if self._leads:
+            for key in self._instances.expired(now, after=self._lease):  # of the dead: nobody else will end them
+                self._instances.put(key, None)
+                actions.append(EndInstance(key))
+        return actions
+
+    def _tell(self, event: LiveEvent, now: float) -> list[CapacityAction]:
+        if not self._leads:
+            self._scaling.listen(event, now)
+            return []
+        actions: list[CapacityAction] = []
+        for action in self._scaling.handle(event, now):
+            match action:
+                case Start(device):
+                    actions.append(Told(f"starts the worker of {device}"))
+                case Stop(device):
+                    actions.append(Told(f"the worker of {device} holds nothing and ends"))
+                case Announce():
+                    actions.append(Told(f"{action.state}: {action.detail}"))
+            actions.append(action)
+        return actions

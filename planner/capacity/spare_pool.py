@@ -18,6 +18,7 @@ from enum import StrEnum
 from typing import assert_never
 
 from sluicegate.domain.errors import InvalidInputError
+from sluicegate.planner.capacity.events import Restore, Start, Stop, Withdraw
 
 
 class SpareState(StrEnum):
@@ -60,34 +61,6 @@ class TimePassed:
 
 
 ElasticEvent = Wanted | WorkerHeard | WorkerEnded | TimePassed
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Have a worker of ``device``; tell WorkerEnded(failed) where that cannot be done."""
-
-    device: str
-
-
-@dataclass(frozen=True, slots=True)
-class Withdraw:
-    """Plans leave ``device`` out from now on."""
-
-    device: str
-
-
-@dataclass(frozen=True, slots=True)
-class Restore:
-    """Plans may use ``device`` again."""
-
-    device: str
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """End the worker of ``device`` and tell WorkerEnded."""
-
-    device: str
 
 
 ElasticAction = Start | Withdraw | Restore | Stop

@@ -119,8 +119,10 @@ def scaler(system: "System") -> "Stage":
     """The stage ``scaler``. Raises ConfigurationError where nothing is to be scaled."""
     from sluicegate.planner.capacity.autoscaling import Autoscaler, units
     from sluicegate.planner.capacity.autoscaling import ScalingSettings as Rule
+    from sluicegate.planner.capacity.core import CapacityCore
+    from sluicegate.planner.capacity.load_scaling import LoadScaling
     from sluicegate.planner.capacity.spare_pool import ElasticFleet
-    from sluicegate.stages.capacity.autoscaler_stage import ScalerStage
+    from sluicegate.stages.capacity.stage import CapacityStage
 
     chosen = system.settings.scaling
     if chosen is None:
@@ -132,33 +134,26 @@ def scaler(system: "System") -> "Stage":
     found = units(system.catalogue, types[0], system.settings.planner.quantile)
     if not found:
         raise ConfigurationError(f"scaling.spare: no app has a variant that is fast enough on {types[0]}")
-    return ScalerStage(
-        broker=system.broker,
-        producer=system.producer,
-        topics=system.topics,
-        clock=system.clock,
-        units=found,
-        autoscaler=Autoscaler({u.variant: u.batch for u in found.values()}, Rule(keep_alive=chosen.keep_alive_s)),
-        fleet=ElasticFleet(
-            len(by_name) - len(chosen.spare),
-            chosen.spare,
-            settle=chosen.settle_s,
-            patience=chosen.patience_s,
-            start_timeout=chosen.start_timeout_s,
-        ),
-        driver=driver(system),
-        headroom=chosen.headroom,
-        lead=chosen.lead_s,
-        period=chosen.period_s,
-        telemetry=system.telemetry,
+    autoscaler = Autoscaler({u.variant: u.batch for u in found.values()}, Rule(keep_alive=chosen.keep_alive_s))
+    fleet = ElasticFleet(
+        len(by_name) - len(chosen.spare),
+        chosen.spare,
+        settle=chosen.settle_s,
+        patience=chosen.patience_s,
+        start_timeout=chosen.start_timeout_s,
     )
+    core = CapacityCore(LoadScaling(found, autoscaler, fleet, headroom=chosen.headroom, lead=chosen.lead_s))
+    handle = system.recording(core.handle, "scaler")
+    return CapacityStage("scaler", system.connections, handle, driver=driver(system), period=chosen.period_s)
 
 
 def procurement(system: "System") -> "Stage":
     """The stage ``procurement``. Raises ConfigurationError where nothing is bought."""
     from sluicegate.executors.drivers.simulated_provider import SimulatedProvider
+    from sluicegate.planner.capacity.core import CapacityCore
     from sluicegate.planner.capacity.procurement import CostMeter, Prices, Procurement
-    from sluicegate.stages.capacity.procurement_stage import ProcurementStage
+    from sluicegate.planner.capacity.spot_capacity import SpotCapacity
+    from sluicegate.stages.capacity.stage import CapacityStage, Market
 
     chosen = system.settings.procurement
     if chosen is None:
@@ -173,22 +168,21 @@ def procurement(system: "System") -> "Stage":
         now=system.clock.wall,
         boot=chosen.boot_s,
     )
-    return ProcurementStage(
-        broker=system.broker,
-        producer=system.producer,
-        topics=system.topics,
-        clock=system.clock,
-        procurement=Procurement(spot, chosen.mode),
+    rule = SpotCapacity(
+        Procurement(spot, chosen.mode),
+        CostMeter(shared, prices),
         spot=spot,
-        always=tuple(d.name for d in system.devices if not d.spot),
-        source=_source(chosen),
-        provider=provider,
-        meter=CostMeter(shared, prices),
-        driver=driver(system),
-        poll=chosen.poll_s,
+        always=[d.name for d in system.devices if not d.spot],
         interval=chosen.interval_s,
         settle=chosen.settle_s,
-        telemetry=system.telemetry,
+    )
+    return CapacityStage(
+        "procurement",
+        system.connections,
+        system.recording(CapacityCore(rule).handle, "procurement"),
+        driver=driver(system),
+        period=chosen.poll_s,
+        market=Market(_source(chosen), provider),
     )
 
 

@@ -3,10 +3,12 @@
 from typing import TYPE_CHECKING
 
 from sluicegate.domain.errors import ConfigurationError
-from sluicegate.planner.capacity.model_less_control import LiveScaling
+from sluicegate.planner.capacity.core import CapacityCore
+from sluicegate.planner.capacity.model_less_control import LiveScaling, ModelLessScaling
 from sluicegate.planner.model_less.scaling_planners import ScalingPlanner
+from sluicegate.policies.model_less.instance_states import LEASE, InstanceIndex
 from sluicegate.sluice.system.elastic_capacity import driver
-from sluicegate.stages.capacity.model_less_stage import ScalingStage
+from sluicegate.stages.capacity.stage import BesidePlanner, CapacityStage
 from sluicegate.stages.planner.stage import PlannerStage
 from sluicegate.stages.runtime.supervisor import Stage
 
@@ -20,14 +22,13 @@ def scaling(system: "System", stage: PlannerStage, planner: ScalingPlanner) -> S
     types = {device.name: device.type for device in system.devices}
     if unknown := sorted(set(settings.spare) - types.keys()):
         raise ConfigurationError(f"planner.spare: {unknown[0]!r} is not among the settings' devices")
-    return ScalingStage(
-        broker=system.broker,
-        producer=system.producer,
-        topics=system.topics,
-        clock=system.clock,
-        planner=planner,
-        scaling=LiveScaling({name: types[name] for name in settings.spare}, timeout=settings.device_timeout_s),
+    spare = {name: types[name] for name in settings.spare}
+    rule = LiveScaling(spare, timeout=settings.device_timeout_s)
+    core = CapacityCore(ModelLessScaling(rule, InstanceIndex(), lease=LEASE))
+    return CapacityStage(
+        "scaling",
+        system.connections,
+        system.recording(core.handle, "scaling"),
         driver=driver(system),
-        leads=stage.leads,
-        telemetry=system.telemetry,
+        planner=BesidePlanner(planner, stage.leads),
     )

@@ -5,21 +5,23 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
 from sluicegate.domain.outcome import OutcomeKind
 from sluicegate.domain.plan import Plan
-from sluicegate.planner.capacity.spare_pool import SpareState
+from sluicegate.planner.capacity.procurement import Procurement
+from sluicegate.planner.capacity.spare_pool import ElasticFleet, SpareState
 from sluicegate.sluice.audit.result_log import read_results
 from sluicegate.sluice.settings.settings import DeviceSettings, Settings
 from sluicegate.sluice.system.elastic_capacity import ProcurementSettings
-from sluicegate.stages.capacity.autoscaler_stage import ScalerStage
-from sluicegate.stages.capacity.procurement_stage import ProcurementStage
 from sluicegate.streams import connect
 from sluicegate.streams.ports import TopicPartition
 from sluicegate.streams.records import control
 from tests.harness import ROLES, Running, running, settings_for
+
+Made = TypeVar("Made")
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -75,6 +77,19 @@ async def until_planned(run: Running, wanted: set[str], *, within: float = 40.0)
             await asyncio.sleep(0.1)
 
 
+def kept(monkeypatch: pytest.MonkeyPatch, kind: type[Made]) -> list[Made]:
+    """Those of ``kind`` that are made from now on."""
+    made: list[Made] = []
+    plain = kind.__init__
+
+    def noted(self: Made, *arguments: Any, **options: Any) -> None:
+        plain(self, *arguments, **options)
+        made.append(self)
+
+    monkeypatch.setattr(kind, "__init__", noted)
+    return made
+
+
 def scaled(folder: Path) -> Settings:
     return settings_for(
         "memory://",
@@ -86,10 +101,12 @@ def scaled(folder: Path) -> Settings:
     )  # fmt: skip
 
 
-async def test_a_worker_joins_as_load_grows_and_ends_after_the_delay_with_nothing_lost(tmp_path: Path) -> None:
+async def test_a_worker_joins_as_load_grows_and_ends_after_the_delay_with_nothing_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = kept(monkeypatch, ElasticFleet)
     async with running(scaled(tmp_path), connect("memory://"), roles=(*ROLES, "scaler")) as run:
-        scaler = next(s for s in run.stages if isinstance(s, ScalerStage))
-        fleet = scaler._fleet
+        (fleet,) = made
         await run.ask(parameters={"latency_ms": 20_000})
         await until_planned(run, {"d0"})
         # A device does 16 of the most accurate variant in 52 ms (p95): some 300 a second.
@@ -131,11 +148,12 @@ def bought(folder: Path, *, p_rev: float) -> Settings:
 
 @pytest.mark.parametrize(("p_rev", "after"), [(0.0, "spot"), (1.0, "on_demand")])
 async def test_a_noticed_device_is_drained_replaced_and_comes_back_with_nothing_lost(
-    tmp_path: Path, p_rev: float, after: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, p_rev: float, after: str
 ) -> None:
     settings = bought(tmp_path, p_rev=p_rev)
+    made = kept(monkeypatch, Procurement)
     async with running(settings, connect("memory://"), roles=(*ROLES, "procurement")) as run:
-        stage = next(s for s in run.stages if isinstance(s, ProcurementStage))
+        (procurement,) = made
         await run.planned()
         await until_planned(run, {"d0", "d1"})
         first = await incarnation(run, "d1")
@@ -144,7 +162,7 @@ async def test_a_noticed_device_is_drained_replaced_and_comes_back_with_nothing_
             await asyncio.sleep(0.5)
             (tmp_path / "notices.json").write_text(json.dumps([{"node": "d1", "deadline": time.time() + 40.0}]))
             await until_planned(run, {"d0"})
-            await until(lambda: stage._procurement.state("d1").value == after)
+            await until(lambda: procurement.state("d1").value == after)
             await until_planned(run, {"d0", "d1"})
         finally:
             await load.stop()

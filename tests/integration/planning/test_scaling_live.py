@@ -16,7 +16,7 @@ from sluicegate.domain.plan import Plan
 from sluicegate.executors.drivers.worker_drivers import WorkerProcesses
 from sluicegate.executors.emulated import EmulatedExecutor
 from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
-from sluicegate.stages.capacity.model_less_stage import ScalingStage
+from sluicegate.stages.capacity.stage import CapacityStage
 from sluicegate.stages.runtime.supervisor import Stage
 from sluicegate.stages.worker.stage import WorkerStage
 from sluicegate.streams import connect
@@ -170,7 +170,7 @@ async def test_workers_are_processes_started_when_one_dies_and_again_when_they_a
     save_catalogue(tmp_path / "catalogue", toy_catalogue(), {})
     places = {"catalogue": tmp_path / "catalogue", "drivers": {"name": "processes"}}
     async with scaled(tmp_path, devices=2, spare=("d1",), scaling="ilp", url=kafka_url, **places) as run:
-        (stage,) = [s for s in run.stages if isinstance(s, ScalingStage)]
+        (stage,) = [s for s in run.stages if isinstance(s, CapacityStage)]
         driver = stage._driver
         assert isinstance(driver, WorkerProcesses)
         assert driver.running() == frozenset()

@@ -1,0 +1,104 @@
+"""As many workers as the load needs.
+
+Rules. At each look the demand of every app, measured and by its trend for when a worker that is started now would
+serve, and what waits, become queries on hand; ``autoscaling`` says how many workers that is, kept for a while;
+``spare_pool`` which spare devices start, are withdrawn and end.
+"""
+
+from collections.abc import Mapping
+
+from sluicegate.domain.events import DemandCounted, Ticked
+from sluicegate.planner.capacity.autoscaling import Autoscaler, Observed, Trend, Unit
+from sluicegate.planner.capacity.events import (
+    CapacityAction,
+    CapacityEvent,
+    Serving,
+    Start,
+    Told,
+    Wants,
+    Withdraw,
+    WorkerReported,
+    WorkerStarted,
+    WorkerStopped,
+)
+from sluicegate.planner.capacity.spare_pool import (
+    ElasticEvent,
+    ElasticFleet,
+    TimePassed,
+    Wanted,
+    WorkerEnded,
+    WorkerHeard,
+)
+from sluicegate.planner.control.demand_estimate import DemandEstimator
+
+
+class LoadScaling:
+    """``units``: what a worker does for each app at a time. ``headroom``: capacity over load. ``lead``: seconds that a
+    worker takes to serve once it is started.
+    """
+
+    def __init__(
+        self,
+        units: Mapping[str, Unit],
+        autoscaler: Autoscaler,
+        fleet: ElasticFleet,
+        *,
+        headroom: float = 1.2,
+        lead: float = 10.0,
+    ) -> None:
+        self._units = dict(units)
+        self._autoscaler = autoscaler
+        self._fleet = fleet
+        self._headroom = headroom
+        self._lead = lead
+        self._demand = DemandEstimator()
+        self._trends = {app: Trend() for app in units}
+        self._queued: dict[str, int] = {}
+
+    def handle(self, event: CapacityEvent, now: float) -> list[CapacityAction]:
+        """Decide."""
+        match event:
+            case DemandCounted():
+                self._demand.handle(event, now)
+            case WorkerReported(device):
+                self._queued[device] = 0 if event.leaving else event.queued
+                return self._tell(WorkerHeard(device, event.idle, event.leaving), now)
+            case WorkerStarted(device, ok) if not ok:
+                return self._tell(WorkerEnded(device, failed=True), now)
+            case WorkerStopped(device):
+                self._queued.pop(device, None)
+                return self._tell(WorkerEnded(device), now)
+            case Ticked():
+                return self._look(now)
+            case _:
+                pass
+        return []
+
+    def _look(self, now: float) -> list[CapacityAction]:
+        rates = {app: self._demand.estimate(app, now).qps for app in self._units}
+        everything = sum(rates.values())
+        waiting = sum(self._queued.values())
+        actions: list[CapacityAction] = []
+        for app, unit in self._units.items():
+            trend = self._trends[app]
+            trend.update(rates[app], now)
+            backlog = waiting * rates[app] / everything if everything else 0.0
+            event = Observed(
+                app,
+                {unit.variant: unit.on_hand(self._headroom * rates[app], backlog)},
+                {unit.variant: unit.on_hand(self._headroom * trend.ahead(self._lead))},
+            )
+            self._autoscaler.handle(event, now)
+            actions.append(Wants(app, self._autoscaler.target(app)))
+        wanted = sum(self._autoscaler.target(app) for app in self._units)
+        return [*actions, *self._tell(Wanted(wanted), now), *self._tell(TimePassed(), now)]
+
+    def _tell(self, event: ElasticEvent, now: float) -> list[CapacityAction]:
+        actions: list[CapacityAction] = []
+        for action in self._fleet.handle(event, now):
+            if isinstance(action, Start):
+                actions.append(Told(f"starts the worker of {action.device}"))
+            elif isinstance(action, Withdraw):
+                actions.append(Told(f"{action.device} is not needed and will end"))
+            actions.append(action)
+        return [*actions, Serving(self._fleet.serving)]

@@ -1,0 +1,204 @@
+"""The core of elastic capacity: one thing at a time of each worker; spot devices are drained before they go."""
+
+import pytest
+
+from sluicegate.domain.actions import Announce
+from sluicegate.domain.errors import IllegalEventError
+from sluicegate.domain.events import DemandCounted, Ticked
+from sluicegate.planner.capacity.autoscaling import Autoscaler, ScalingSettings, Unit
+from sluicegate.planner.capacity.core import CapacityCore
+from sluicegate.planner.capacity.events import (
+    Bill,
+    CallFailed,
+    CapacityAction,
+    CapacityEvent,
+    LookUp,
+    Ordered,
+    Release,
+    Released,
+    Restore,
+    Serving,
+    Start,
+    Stop,
+    Told,
+    Wants,
+    Withdraw,
+    WorkerReported,
+    WorkerStarted,
+    WorkerStopped,
+)
+from sluicegate.planner.capacity.load_scaling import LoadScaling
+from sluicegate.planner.capacity.procurement import (
+    AskSpot,
+    CostMeter,
+    InstanceUp,
+    Kind,
+    Mode,
+    Noticed,
+    OrderOnDemand,
+    Prices,
+    Procurement,
+    SpotAnswered,
+)
+from sluicegate.planner.capacity.spare_pool import ElasticFleet
+from sluicegate.planner.capacity.spot_capacity import GRACE, LONGEST, SpotCapacity
+
+START = 10_000.0
+SETTLE = 3.0
+ON_DEMAND, SPOT = 4.0, 1.5
+
+
+def worth(actions: list[CapacityAction]) -> list[CapacityAction]:
+    """Without what is told and counted at every look."""
+    return [a for a in actions if not isinstance(a, Bill | Told | Announce | LookUp | Wants | Serving)]
+
+
+class Scripted:
+    """Says what it was given, whatever it hears."""
+
+    def __init__(self) -> None:
+        self.says: list[CapacityAction] = []
+
+    def handle(self, event: CapacityEvent, now: float) -> list[CapacityAction]:
+        del event, now
+        said, self.says = self.says, []
+        return said
+
+
+def test_a_worker_is_stopped_only_once_its_start_is_answered_and_the_last_wish_counts() -> None:
+    policy = Scripted()
+    core = CapacityCore(policy)
+
+    def says(*actions: CapacityAction) -> list[CapacityAction]:
+        policy.says = list(actions)
+        return core.handle(Ticked(), START)
+
+    assert says(Start("a"), Start("b")) == [Start("a"), Start("b")]
+    assert says(Stop("a"), Start("b")) == []
+    assert core.handle(WorkerStarted("b"), START) == []
+    assert core.handle(WorkerStarted("a"), START) == [Stop("a")]
+    assert says(Start("a")) == []
+    assert says(Stop("a")) == []  # it is under way, and the start is off
+    assert core.handle(WorkerStopped("a"), START) == []
+
+
+@pytest.mark.parametrize("wrong", [WorkerStopped("a"), WorkerStarted("b"), WorkerStopped("b")])
+def test_an_answer_that_nobody_waits_for_raises(wrong: CapacityEvent) -> None:
+    policy = Scripted()
+    core = CapacityCore(policy)
+    policy.says = [Start("a")]
+    core.handle(Ticked(), START)
+    with pytest.raises(IllegalEventError, match="under way"):
+        core.handle(wrong, START)
+    assert core.handle(WorkerStarted("a"), START) == []
+
+
+class Market:
+    """One spot device ``s`` beside ``d``, which is always there."""
+
+    def __init__(self, mode: Mode = "hybrid") -> None:
+        meter = CostMeter(Prices(ON_DEMAND, 0.0), {"s": Prices(ON_DEMAND, SPOT), "d": Prices(2.0, 2.0)})
+        rule = SpotCapacity(Procurement(("s",), mode), meter, spot=("s",), always=("d",), interval=500.0, settle=SETTLE)
+        self.core = CapacityCore(rule)
+        self.now = START
+        assert worth(self.tell(Ticked())) == [Restore("s"), Start("s")]
+        self.tell(WorkerStarted("s"))
+
+    def tell(self, event: CapacityEvent, after: float = 0.0) -> list[CapacityAction]:
+        self.now += after
+        return self.core.handle(event, self.now)
+
+    def beat(self, after: float, queued: int) -> list[CapacityAction]:
+        return worth(self.tell(WorkerReported("s", "gpu", 0.5, queued), after))
+
+
+def test_a_noticed_device_is_drained_replaced_and_comes_back_at_the_price_of_what_replaced_it() -> None:
+    market = Market()
+    said = worth(market.tell(Noticed("s", market.now + 120.0)))
+    assert said == [Withdraw("s"), AskSpot("s")]
+    assert worth(market.tell(SpotAnswered("s", False))) == [OrderOnDemand("s")]
+    market.tell(Ordered("s"))
+    assert LookUp("s", Kind.ON_DEMAND) in market.tell(Ticked(), 1.0)
+    assert market.beat(1.0, 0) == []  # routers may not have switched yet
+    assert market.beat(SETTLE, 7) == []
+    assert market.beat(0.5, 0) == [Stop("s")]
+    assert worth(market.tell(InstanceUp("s", Kind.ON_DEMAND), 1.0)) == []  # the old worker has not ended
+    assert worth(market.tell(WorkerStopped("s"))) == [Release("s", Kind.SPOT), Start("s")]
+    assert worth(market.tell(WorkerStarted("s"))) == [Restore("s", ON_DEMAND)]
+    market.tell(Released("s", Kind.SPOT))
+
+
+def test_a_worker_with_work_in_hand_is_ended_before_the_deadline() -> None:
+    market = Market()
+    deadline = market.now + 30.0
+    market.tell(Noticed("s", deadline))
+    market.now = deadline - GRACE - 0.5
+    assert market.beat(0.0, 3) == []
+    assert worth(market.tell(Ticked(), 0.5)) == [Stop("s")]
+
+
+def test_where_nothing_presses_a_worker_has_a_minute_to_end() -> None:
+    market = Market()
+    market.tell(Noticed("s", market.now + 1.0))
+    market.tell(SpotAnswered("s", False))
+    market.tell(Ordered("s"))
+    assert Stop("s") in market.tell(Ticked(), 2.0)
+    market.tell(WorkerStopped("s"))
+    market.tell(InstanceUp("s", Kind.ON_DEMAND), 1.0)
+    market.tell(WorkerStarted("s"))
+    assert AskSpot("s") in market.tell(Ticked(), 500.0)
+    market.tell(SpotAnswered("s", True))
+    assert worth(market.tell(InstanceUp("s", Kind.SPOT), 5.0)) == [Withdraw("s")]
+    assert worth(market.tell(Ticked(), LONGEST - GRACE - 0.1)) == []
+    assert worth(market.tell(Ticked(), 0.2)) == [Stop("s")]
+
+
+def test_a_notice_for_what_has_no_spot_instance_is_told_and_changes_nothing() -> None:
+    market = Market()
+    for node in ("d", "nobody"):
+        (said,) = market.tell(Noticed(node, market.now + 60.0))
+        assert isinstance(said, Told)
+
+
+def test_a_provider_that_cannot_be_reached_is_asked_again_at_the_next_look() -> None:
+    market = Market()
+    market.tell(Noticed("s", market.now + 60.0))
+    assert market.tell(CallFailed(AskSpot("s"))) == []
+    assert AskSpot("s") in market.tell(Ticked(), 1.0)
+    assert AskSpot("s") not in market.tell(Ticked(), 1.0)
+
+
+def test_an_instance_that_was_not_ordered_is_not_paid() -> None:
+    market = Market()
+    assert market.tell(InstanceUp("s", Kind.ON_DEMAND)) == []
+    (bill,) = [a for a in market.tell(Ticked(), 3600.0) if isinstance(a, Bill)]
+    assert bill.paid == {Kind.SPOT: pytest.approx(SPOT), Kind.ON_DEMAND: pytest.approx(2.0)}
+
+
+def test_workers_come_with_the_load_and_go_once_it_has_fallen_for_the_time_they_are_kept() -> None:
+    unit = Unit("a0", batch=4, seconds=0.1, slo=0.5)
+    rule = LoadScaling(
+        {"a": unit},
+        Autoscaler({"a0": 4}, ScalingSettings(keep_alive=20.0)),
+        ElasticFleet(1, ("s0", "s1"), settle=SETTLE, patience=60.0, start_timeout=30.0),
+        headroom=1.0,
+        lead=0.0,
+    )
+    core, now = CapacityCore(rule), START
+
+    def run(seconds: float, qps: int) -> list[CapacityAction]:
+        nonlocal now
+        said: list[CapacityAction] = []
+        for _ in range(round(2 * seconds)):
+            now += 0.5
+            said += core.handle(DemandCounted("a", qps // 2, 0.5), now)
+            said += core.handle(Ticked(), now)
+        return said
+
+    assert worth(run(10.0, 20)) == []
+    grown = run(10.0, 70)  # 7 queries on hand are two workers' batches
+    assert worth(grown) == [Restore("s0"), Start("s0")]
+    core.handle(WorkerStarted("s0"), now)
+    core.handle(WorkerReported("s0", "cpu", 0.9, 5, ("a0",)), now)
+    assert Withdraw("s0") not in run(10.0, 20)
+    assert Withdraw("s0") in run(20.0, 20)
