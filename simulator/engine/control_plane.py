@@ -21,6 +21,11 @@ class Plant(Protocol):
         """The virtual clock."""
         ...
 
+    @property
+    def work_topics(self) -> Sequence[str]:
+        """Devices that have one."""
+        ...
+
     def publish(self, plan: Plan, now: float) -> None:
         """Put ``plan`` on the control topic."""
         ...

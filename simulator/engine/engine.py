@@ -263,6 +263,11 @@ class Engine:
         """A plan goes out to routers and devices."""
         self.timeline.at(now + self._timing.control, self._plan_arrives, plan)
 
+    @property
+    def work_topics(self) -> Sequence[str]:
+        """Devices that have one."""
+        return tuple(self._devices)
+
     def left(self, device: str) -> tuple[int, Sequence[Query]]:
         """What a dead device has left on its work topic is taken from it."""
         return self._devices[device].left()

@@ -157,7 +157,8 @@ class Controlled:
                 self._plant.publish(plan, now)
                 at(now + hop, self._written, PlanRead(plan))
             case CatchUp(term):
-                at(now + hop, self._arrives, _ToOne(one, PlansRead(term)))
+                devices = tuple(self._plant.work_topics)
+                at(now + hop, self._arrives, _ToOne(one, PlansRead(term, devices=devices)))
             case Solve():
                 self._solve(one, action, now)
             case StandIn(problem, reason, number):

@@ -21,6 +21,7 @@ from sluicegate.sluice.settings.endpoint_settings import Seconds, Section
 if TYPE_CHECKING:
     from sluicegate.executors.drivers.provider import NoticeSource
     from sluicegate.executors.drivers.worker_drivers import WorkerDriver
+    from sluicegate.planner.capacity.core import CapacityCore
     from sluicegate.sluice.system.system import System
     from sluicegate.stages.runtime.supervisor import Stage
 
@@ -117,16 +118,23 @@ def driven(
 
 def scaler(system: "System") -> "Stage":
     """The stage ``scaler``. Raises ConfigurationError where nothing is to be scaled."""
-    from sluicegate.planner.capacity.autoscaling import Autoscaler, units
-    from sluicegate.planner.capacity.autoscaling import ScalingSettings as Rule
-    from sluicegate.planner.capacity.core import CapacityCore
-    from sluicegate.planner.capacity.load_scaling import LoadScaling
-    from sluicegate.planner.capacity.spare_pool import ElasticFleet
     from sluicegate.stages.capacity.stage import CapacityStage
 
     chosen = system.settings.scaling
     if chosen is None:
         raise ConfigurationError("stage 'scaler': no spare devices are set; give scaling.spare")
+    handle = system.recording(load_core(system, chosen).handle, "scaler")
+    return CapacityStage("scaler", system.connections, handle, driver=driver(system), period=chosen.period_s)
+
+
+def load_core(system: "System", chosen: ScalingSettings) -> "CapacityCore":
+    """As many workers as the load needs. Raises ConfigurationError for devices that cannot serve."""
+    from sluicegate.planner.capacity.autoscaling import Autoscaler, units
+    from sluicegate.planner.capacity.autoscaling import ScalingSettings as Rule
+    from sluicegate.planner.capacity.core import CapacityCore
+    from sluicegate.planner.capacity.load_scaling import LoadScaling
+    from sluicegate.planner.capacity.spare_pool import ElasticFleet
+
     by_name = {d.name: d for d in system.devices}
     types = sorted({by_name[name].type for name in chosen.spare})
     if len(types) > 1:
@@ -142,48 +150,52 @@ def scaler(system: "System") -> "Stage":
         patience=chosen.patience_s,
         start_timeout=chosen.start_timeout_s,
     )
-    core = CapacityCore(LoadScaling(found, autoscaler, fleet, headroom=chosen.headroom, lead=chosen.lead_s))
-    handle = system.recording(core.handle, "scaler")
-    return CapacityStage("scaler", system.connections, handle, driver=driver(system), period=chosen.period_s)
+    return CapacityCore(LoadScaling(found, autoscaler, fleet, headroom=chosen.headroom, lead=chosen.lead_s))
 
 
 def procurement(system: "System") -> "Stage":
     """The stage ``procurement``. Raises ConfigurationError where nothing is bought."""
     from sluicegate.executors.drivers.simulated_provider import SimulatedProvider
-    from sluicegate.planner.capacity.core import CapacityCore
-    from sluicegate.planner.capacity.procurement import CostMeter, Prices, Procurement
-    from sluicegate.planner.capacity.spot_capacity import SpotCapacity
+    from sluicegate.planner.capacity.procurement import Prices
     from sluicegate.stages.capacity.stage import CapacityStage, Market
 
     chosen = system.settings.procurement
     if chosen is None:
         raise ConfigurationError("stage 'procurement': nothing is bought; set procurement.notices")
-    spot = tuple(d.name for d in system.devices if d.spot)
-    prices = {d.name: Prices(chosen.on_demand_price if d.spot else d.price, d.price) for d in system.devices}
-    shared = Prices(chosen.on_demand_price, 0.0)
     provider = SimulatedProvider(
-        shared,
+        Prices(chosen.on_demand_price, 0.0),
         p_rev=chosen.p_rev,
         draw=random.Random(chosen.seed).random,  # noqa: S311 (a pretended market)
         now=system.clock.wall,
         boot=chosen.boot_s,
     )
+    return CapacityStage(
+        "procurement",
+        system.connections,
+        system.recording(spot_core(system, chosen).handle, "procurement"),
+        driver=driver(system),
+        period=chosen.poll_s,
+        market=Market(_source(chosen), provider),
+    )
+
+
+def spot_core(system: "System", chosen: ProcurementSettings) -> "CapacityCore":
+    """Spot devices come and go by notice."""
+    from sluicegate.planner.capacity.core import CapacityCore
+    from sluicegate.planner.capacity.procurement import CostMeter, Prices, Procurement
+    from sluicegate.planner.capacity.spot_capacity import SpotCapacity
+
+    spot = tuple(d.name for d in system.devices if d.spot)
+    prices = {d.name: Prices(chosen.on_demand_price if d.spot else d.price, d.price) for d in system.devices}
     rule = SpotCapacity(
         Procurement(spot, chosen.mode),
-        CostMeter(shared, prices),
+        CostMeter(Prices(chosen.on_demand_price, 0.0), prices),
         spot=spot,
         always=[d.name for d in system.devices if not d.spot],
         interval=chosen.interval_s,
         settle=chosen.settle_s,
     )
-    return CapacityStage(
-        "procurement",
-        system.connections,
-        system.recording(CapacityCore(rule).handle, "procurement"),
-        driver=driver(system),
-        period=chosen.poll_s,
-        market=Market(_source(chosen), provider),
-    )
+    return CapacityCore(rule)
 
 
 def driver(system: "System") -> "WorkerDriver":

@@ -11,11 +11,14 @@ import pytest
 
 from sluicegate.domain.outcome import OutcomeKind
 from sluicegate.domain.plan import Plan
+from sluicegate.planner.capacity.core import CapacityCore
+from sluicegate.planner.capacity.events import CapacityEvent, MarketEvent
 from sluicegate.planner.capacity.procurement import Procurement
 from sluicegate.planner.capacity.spare_pool import ElasticFleet, SpareState
 from sluicegate.sluice.audit.result_log import read_results
 from sluicegate.sluice.settings.settings import DeviceSettings, Settings
-from sluicegate.sluice.system.elastic_capacity import ProcurementSettings
+from sluicegate.sluice.system.elastic_capacity import ProcurementSettings, load_core, spot_core
+from sluicegate.stages.runtime.decision_log import read_steps, replay
 from sluicegate.streams import connect
 from sluicegate.streams.ports import TopicPartition
 from sluicegate.streams.records import control
@@ -90,11 +93,22 @@ def kept(monkeypatch: pytest.MonkeyPatch, kind: type[Made]) -> list[Made]:
     return made
 
 
+async def replayed(run: Running, core: str, *fresh: CapacityCore) -> list[int]:
+    """How much each fresh core decides otherwise than the one that ran."""
+    run.stop.set()
+    await run.task
+    run.system.close()
+    log = run.system.run_folder / "decisions" / f"{core}.jsonl"
+    assert len(list(read_steps(log, CapacityEvent, MarketEvent))) > 20
+    return [len(replay(log, one.handle, CapacityEvent, MarketEvent)) for one in fresh]
+
+
 def scaled(folder: Path) -> Settings:
     return settings_for(
         "memory://",
         folder,
         slo_s={"toy": 1.0},
+        record=True,
         scaling={
             "spare": ["d1"], "keep_alive_s": 3.0, "headroom": 1.0, "lead_s": 0.0, "period_s": 0.2, "settle_s": 1.0
         },
@@ -129,6 +143,11 @@ async def test_a_worker_joins_as_load_grows_and_ends_after_the_delay_with_nothin
         assert {o.device for o in outcomes.values() if o.kind is OutcomeKind.ANSWERED} == {"d0", "d1"}
         answered = sum(o.on_time for o in outcomes.values())
         assert answered >= 0.98 * len(outcomes), f"{answered} of {len(outcomes)} on time"
+        chosen = run.system.settings.scaling
+        assert chosen is not None
+        other = chosen.model_copy(update={"keep_alive_s": 0.0})
+        same, differ = await replayed(run, "scaler", *(load_core(run.system, one) for one in (chosen, other)))
+        assert same == 0 < differ
 
 
 def bought(folder: Path, *, p_rev: float) -> Settings:
@@ -142,7 +161,7 @@ def bought(folder: Path, *, p_rev: float) -> Settings:
         interval_s=300.0,
         settle_s=1.0,
     )
-    settings = settings_for("memory://", folder, slo_s={"toy": 1.0}, procurement=procurement)
+    settings = settings_for("memory://", folder, slo_s={"toy": 1.0}, record=True, procurement=procurement)
     return settings.model_copy(update={"devices": devices})
 
 
@@ -172,3 +191,8 @@ async def test_a_noticed_device_is_drained_replaced_and_comes_back_with_nothing_
         outcomes = await run.outcomes()
         assert sum(o.on_time for o in outcomes.values()) >= 0.98 * len(outcomes)
         assert report.cost["on_demand"] > 0.0 and report.cost["spot"] > 0.0
+        chosen = run.system.settings.procurement
+        assert chosen is not None
+        other = chosen.model_copy(update={"settle_s": 30.0})
+        same, differ = await replayed(run, "procurement", *(spot_core(run.system, one) for one in (chosen, other)))
+        assert same == 0 < differ
