@@ -36,6 +36,7 @@ from sluicegate.profiles.catalogue.catalogue_folder import load_catalogue
 from sluicegate.sluice.audit.result_log import read_results, result_topics
 from sluicegate.sluice.audit.topic_audit import read_topics
 from sluicegate.sluice.settings.settings import Settings, load
+from sluicegate.sluice.system.process_stages import stages_of
 from sluicegate.sluice.system.system import System
 from sluicegate.stages.runtime.supervisor import run_stages
 from sluicegate.streams import connect
@@ -81,7 +82,7 @@ async def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]
     system = System(settings, load_catalogue(CATALOGUE), CATALOGUE, broker, producer, folder)
     await system.create_topics()
     stop = asyncio.Event()
-    serving = asyncio.create_task(run_stages(system.stages(ROLES), stop))
+    serving = asyncio.create_task(run_stages(stages_of(system, ROLES), stop))
     try:
         await asyncio.sleep(WARM)
         began = system.clock.wall()

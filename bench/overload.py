@@ -41,6 +41,7 @@ from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.sluice.audit.result_log import read_results, result_topics
 from sluicegate.sluice.audit.topic_audit import AuditReport, read_topics
 from sluicegate.sluice.settings.settings import DeviceSettings, Settings
+from sluicegate.sluice.system.process_stages import stages_of
 from sluicegate.sluice.system.system import System
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.stages.runtime.supervisor import run_stages
@@ -140,7 +141,7 @@ async def measure(url: str, folder: Path, devices: int, seconds: float) -> dict[
     system = System(chosen, served, folder, broker, producer, folder)
     await system.create_topics()
     stop = asyncio.Event()
-    running = asyncio.create_task(run_stages(system.stages(ROLES), stop))
+    running = asyncio.create_task(run_stages(stages_of(system, ROLES), stop))
     try:
         await planned(system, devices)
         calm = max(10.0, seconds / 4)

@@ -38,6 +38,7 @@ from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
 from sluicegate.sluice.audit.result_log import read_results, result_topics
 from sluicegate.sluice.audit.topic_audit import read_topics
 from sluicegate.sluice.settings.settings import DeviceSettings, Settings, load
+from sluicegate.sluice.system.process_stages import stages_of
 from sluicegate.sluice.system.system import System
 from sluicegate.stages.runtime.supervisor import run_stages
 from sluicegate.streams import connect
@@ -158,7 +159,7 @@ async def system(url: str, folder: Path, apart: bool) -> Any:
             process.terminate()
         await asyncio.gather(*(p.wait() for p in processes))
     else:
-        task = asyncio.create_task(run_stages(built.stages(ROLES), stop))
+        task = asyncio.create_task(run_stages(stages_of(built, ROLES), stop))
         await settled(broker, built.topics)
         yield broker, producer, built.topics, []
         stop.set()

@@ -35,6 +35,7 @@ from sluicegate.sluice.audit.result_log import read_results
 from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
 from sluicegate.sluice.offline.table_check import counted, published
 from sluicegate.sluice.settings.settings import load
+from sluicegate.sluice.system.process_stages import stages_of
 from sluicegate.sluice.system.system import System
 from sluicegate.stages.runtime.supervisor import run_stages
 from sluicegate.streams import connect
@@ -91,7 +92,7 @@ async def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str,
     system = System(settings, catalogue, models, broker, producer, folder)
     await system.create_topics()
     stop = asyncio.Event()
-    serving = asyncio.create_task(run_stages(system.stages(ROLES), stop))
+    serving = asyncio.create_task(run_stages(stages_of(system, ROLES), stop))
     try:
         print(await library_there(system), file=sys.stderr)
         first = arguments.loads[0] * peak(catalogue, arguments.app, arguments.workers)

@@ -30,6 +30,7 @@ from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
 from sluicegate.sluice.audit.result_log import read_results, result_topics
 from sluicegate.sluice.audit.topic_audit import read_topics
 from sluicegate.sluice.settings.settings import DeviceSettings, PlannerSettings, Settings, WorkerSettings, load
+from sluicegate.sluice.system.process_stages import stages_of
 from sluicegate.sluice.system.system import System
 from sluicegate.stages.runtime.supervisor import run_stages
 from sluicegate.streams import connect
@@ -141,7 +142,7 @@ async def measured(url: str, rounds: int, lease: float, folder: Path) -> dict[st
     system = System(settings, catalogue(), Path(), broker, producer, folder / "run")
     await system.create_topics()
     stop = asyncio.Event()
-    serving = asyncio.create_task(run_stages(system.stages(["admission", "router", "worker"]), stop))
+    serving = asyncio.create_task(run_stages(stages_of(system, ["admission", "router", "worker"]), stop))
     asked: list[str] = []
     asking = asyncio.create_task(ask_on(system, asked))
     try:

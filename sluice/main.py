@@ -15,31 +15,28 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-COMMANDS: tuple[str, ...] = (
-    "demo",
-    "up",
-    "broker",
-    "replay",
-    "infer",
-    "results",
-    "audit",
-    "explain",
-    "doctor",
-    "metrics",
-    "topics",
-    "asyncapi",
-    "acls",
-    "register",
-    "variants",
-    "profile",
-    "plan",
-    "policy",
-    "sustain",
-    "simulate",
-    "compare",
-    "devices",
-)
-"""Modules of ``sluicegate.sluice.commands``, in the order of the help page."""
+COMMANDS = {
+    "demo": "running.demo",
+    "up": "running.up",
+    "broker": "running.broker",
+    "replay": "running.replay",
+    "infer": "running.infer",
+    "results": "reading.results",
+    "audit": "reading.audit",
+    "explain": "reading.explain",
+    "register": "models.register",
+    "variants": "models.variants",
+    "profile": "models.profile",
+    "plan": "offline.plan",
+    "policy": "offline.policy",
+    "sustain": "offline.sustain",
+    "simulate": "offline.simulate",
+    "compare": "offline.compare",
+    "devices": "devices",
+    "doctor": "doctor",
+    "describe": "describing.describe",
+}
+"""Where in ``sluicegate.sluice.commands`` each command is, in the order of the help page."""
 
 
 def _say_version(asked: bool) -> None:
@@ -61,9 +58,9 @@ def register_all(asked: str | None = None) -> None:
     """Register the command that was asked for, or all of them: a stage starts faster without what it never runs."""
     if asked == "--version":
         return
-    names = (asked,) if asked is not None and asked in COMMANDS else COMMANDS
+    names = (asked,) if asked in COMMANDS else tuple(COMMANDS)
     for name in names:
-        import_module(f"sluicegate.sluice.commands.{name}").register(app)
+        import_module(f"sluicegate.sluice.commands.{COMMANDS[name]}").register(app)
 
 
 def run() -> None:

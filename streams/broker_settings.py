@@ -8,7 +8,8 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySettings:
-    """``max_bytes``: cap on all that is kept; above it the largest partition loses its oldest eighth.
+    """Settings of the embedded broker. ``max_bytes``: cap on all that is kept; above it the largest partition loses its
+    oldest eighth.
 
     ``max_message_bytes``: limit of topics that set none. ``max_partition_bytes``: cap a partition, None for none.
     ``session_timeout``: seconds that the partitions of a static member wait for its return.

@@ -23,7 +23,8 @@ MAX_PLANS = 400_000
 
 @dataclass(frozen=True)
 class Best:
-    """``full``: whether some plan serves everything. ``fair``: the largest fraction that every app can have.
+    """The best that exhaustive search finds. ``full``: whether some plan serves everything. ``fair``: the largest
+    fraction that every app can have.
 
     ``accuracy``: the best mean over all queries of accuracy over that of the app's best variant, where they can all be
     served, else 0. ``native``: the same mean of the plan that is best where accuracies are added up as they are.

@@ -23,6 +23,7 @@ from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.sluice.audit.result_log import read_results, result_topics
 from sluicegate.sluice.audit.topic_audit import AuditReport, read_topics
 from sluicegate.sluice.settings.settings import DeviceSettings, Settings
+from sluicegate.sluice.system.process_stages import stages_of
 from sluicegate.sluice.system.roles.router import router_rules
 from sluicegate.sluice.system.system import System
 from sluicegate.stages.runtime.supervisor import Stage, run_stages
@@ -211,7 +212,7 @@ async def running(
         change(system)
     await system.create_topics()
     stop = asyncio.Event()
-    stages = system.stages(roles)
+    stages = stages_of(system, roles)
     task = asyncio.create_task(run_stages(stages, stop))
     run = Running(system, stop, task, stages=tuple(stages))
     try:

@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class Process:
-    """``python -m tests.chaos.faulty POINT up …`` or ``sluice up …``; ``log`` is its standard error."""
+    """A stage in a process of its own. ``python -m tests.chaos.faulty POINT up …`` or ``sluice up …``; ``log`` is its
+    standard error."""
 
     def __init__(self, module: list[str], arguments: list[str], folder: Path, environment: dict[str, str]) -> None:
         self.file = folder / "process.log"

@@ -87,7 +87,8 @@ class Gpu:
 
 
 class RecutWorld:
-    """``start``: geometry of each GPU. ``cut_s``: seconds that a cut takes; None: never ends.
+    """GPUs and a controller that has them cut. ``start``: geometry of each GPU. ``cut_s``: seconds that a cut takes;
+    None: never ends.
 
     Checks what must hold of every plan: placements on slices that are there, GPUs being cut within the limit, none
     asked for a second cut before the first ended.

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from sluicegate.sluice.settings.endpoint_settings import WebSettings
 from sluicegate.sluice.settings.settings import DeviceSettings, PromiseSettings, Settings
+from sluicegate.sluice.system.process_stages import stages_of
 from sluicegate.sluice.system.system import System
 from sluicegate.stages.fronts.live_page import WebStage
 from sluicegate.stages.runtime.supervisor import run_stages
@@ -61,7 +62,7 @@ async def main(seconds: float) -> None:
         system = System(settings, catalogue, Path(folder), broker, producer, Path(folder))
         await system.create_topics()
         stop = asyncio.Event()
-        stages = system.stages((*ROLES, "web"))
+        stages = stages_of(system, (*ROLES, "web"))
         task = asyncio.create_task(run_stages(stages, stop))
         run = Running(system, stop, task)
         page_stage = next(s for s in stages if isinstance(s, WebStage))

@@ -28,7 +28,7 @@ _REMEDY = 'give a list such as [{"name": "kill d1", "began": 1750000000.0, "ende
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultWindow:
-    """``began`` and ``ended``: wall clock, seconds since 1970."""
+    """A stretch of time in which something was broken. ``began`` and ``ended``: wall clock, seconds since 1970."""
 
     name: str
     began: float

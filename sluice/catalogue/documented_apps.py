@@ -6,6 +6,8 @@ from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.models.app import App
 from sluicegate.sluice.catalogue.open_catalogue import known_catalogue
 from sluicegate.sluice.settings.settings import Settings
+from sluicegate.streams.ports import TopicSpec
+from sluicegate.streams.topics import Topics
 
 
 def published_apps(settings: Settings, asked: Sequence[str]) -> tuple[App, ...]:
@@ -26,3 +28,14 @@ def published_apps(settings: Settings, asked: Sequence[str]) -> tuple[App, ...]:
 def app_names(settings: Settings, asked: Sequence[str]) -> tuple[str, ...]:
     """Names alone: those asked for need not be served yet."""
     return tuple(dict.fromkeys(asked)) or tuple(app.name for app in published_apps(settings, ()))
+
+
+def topic_specs(settings: Settings, apps: Sequence[str], devices: Sequence[str]) -> tuple[TopicSpec, ...]:
+    """The topics of ``apps`` and ``devices`` (the settings' where none are named), as the settings have them made."""
+    return Topics(settings.prefix).specs(
+        apps,
+        devices or [d.name for d in settings.all_devices()],
+        partitions=settings.partitions_of(apps),
+        demand_partitions=settings.planner.demand_partitions,
+        retention=settings.retention.retention(),
+    )

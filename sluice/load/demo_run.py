@@ -30,6 +30,7 @@ from sluicegate.sluice.load.run_observer import Observer
 from sluicegate.sluice.load.sample_inputs import demo_samples
 from sluicegate.sluice.settings.settings import Settings
 from sluicegate.sluice.system.process import system
+from sluicegate.sluice.system.process_stages import stages_of
 from sluicegate.sluice.system.system import System
 from sluicegate.stages.runtime.supervisor import run_stages
 from sluicegate.stages.runtime.system_clock import SystemClock
@@ -233,7 +234,7 @@ async def _running(
         async with system(settings, catalogue, models, folder) as built:
             stop = asyncio.Event()
             running = asyncio.create_task(
-                run_stages(built.stages(("admission", "router", "worker", "planner", "sink")), stop)
+                run_stages(stages_of(built, ("admission", "router", "worker", "planner", "sink")), stop)
             )
             try:
                 yield built.broker, built.topics

@@ -46,7 +46,8 @@ LabelsOf = Callable[[str, str], NDArray[np.int64] | None]
 
 
 class Observer:
-    """``labels_of`` lets answers be checked; ``seconds`` is keyed by whole seconds since the epoch."""
+    """Folds a system's topics into a time series. ``labels_of`` lets answers be checked; ``seconds`` is keyed by whole
+    seconds since the epoch."""
 
     def __init__(self, broker: Broker, topics: Topics, labels_of: LabelsOf | None = None) -> None:
         self._broker = broker

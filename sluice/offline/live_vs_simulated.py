@@ -44,6 +44,7 @@ from sluicegate.sluice.console import err, out, print_json
 from sluicegate.sluice.load.open_loop_client import Sender, samples_of
 from sluicegate.sluice.load.run_observer import Observer
 from sluicegate.sluice.settings.settings import Settings, settings_of
+from sluicegate.sluice.system.process_stages import stages_of
 from sluicegate.sluice.system.system import System
 from sluicegate.sluice.system.what_ran import what_ran
 from sluicegate.stages.following.control_follower import Follower
@@ -60,7 +61,8 @@ _BY_TABLES = frozenset({TableSelection.name, ModelSwitching.name, PublishedModel
 
 @dataclass(frozen=True, slots=True)
 class LiveRun:
-    """``figures``: as of a simulated run; ``ran``: what ran, as ``what_ran`` reads it, and what became of plans."""
+    """A scenario's live run. ``figures``: as of a simulated run; ``ran``: what ran, as ``what_ran`` reads it, and what
+    became of plans."""
 
     figures: dict[str, Any]
     ran: dict[str, Any]
@@ -181,7 +183,7 @@ async def _running(scenario: Scenario, catalogue: Catalogue) -> AsyncIterator[tu
         built.make_executor = partial(_executor, scenario, built.catalogue)
         await producer.start()
         await built.create_topics()
-        stages = built.stages(ROLES)
+        stages = stages_of(built, ROLES)
         stop = asyncio.Event()
         running = asyncio.create_task(run_stages(stages, stop))
         try:

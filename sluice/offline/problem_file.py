@@ -60,7 +60,8 @@ class ProfilesEntry(_Part):
 
 
 class HeldEntry(_Part):
-    """``count`` devices of a pool, or slices of one ``slice`` profile of it, that hold ``variant`` now."""
+    """What a pool's devices hold now. ``count`` devices of a pool, or slices of one ``slice`` profile of it, that hold
+    ``variant`` now."""
 
     pool: str
     variant: str

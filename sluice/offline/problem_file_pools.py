@@ -24,7 +24,8 @@ FREE = "free"
 
 
 class PoolEntry(BaseModel):
-    """``count`` identical devices. ``price``: money an hour for each; ``spot``: they may be taken away.
+    """A pool of identical devices. ``count`` identical devices. ``price``: money an hour for each; ``spot``: they may
+    be taken away.
 
     ``geometry``: how each of these GPUs is cut (4g+2g+1g), or "free" where that is still to be chosen.
     ``change_limit``: how many may be cut otherwise; by default what a running system changes at a time.

@@ -32,7 +32,8 @@ WAIT = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """``place``: topic and offset from which on a reader has seen it. ``plan``: that serves it, None where none did.
+    """A registration that was published. ``place``: topic and offset from which on a reader has seen it. ``plan``: that
+    serves it, None where none did.
 
     ``why``: what went wrong, where nothing was told.
     """

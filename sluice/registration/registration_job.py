@@ -138,8 +138,6 @@ class Job:
             await self._profile(target, runtime, candidates, app)
         return self._record(candidates, output, self._with_slo(app, originals))
 
-    # -- steps
-
     async def _candidates(self, given: Given, before: Sequence[Made]) -> tuple[list[Made], AnswerOutput, App]:
         """One registered model and all that could be made of it, each with its answers on the scored rows."""
         original, output, app = await self._original(given)
@@ -334,8 +332,6 @@ class Job:
         return verdicts(
             measured, chance, lambda one, other: task_metrics.difference(metric, answers[one], answers[other], truth).se
         )
-
-    # -- what they are made of
 
     def _keep_model(self, recipe: str, model: bytes) -> Variant:
         digest = digest_of(model)

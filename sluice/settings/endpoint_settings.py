@@ -93,7 +93,7 @@ class TracingSettings(Section):
 
 
 class LogSettings(Section):
-    """``json``: one object a line, with query ids where a line is about queries."""
+    """How logs are written. ``json``: one object a line, with query ids where a line is about queries."""
 
     format: Literal["text", "json"] = "text"
     level: Literal["debug", "info", "warning", "error"] = "warning"

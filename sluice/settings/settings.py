@@ -16,6 +16,7 @@ from sluicegate.domain.models.app import Promise, WeaklyHard
 from sluicegate.executors.devices.fake_gpus import fake_gpus
 from sluicegate.planner.geometry.mig_tables import TABLES
 from sluicegate.planner.problems.problem import SWITCHING_WEIGHT
+from sluicegate.sluice.settings.elastic_settings import DriverSettings, ProcurementSettings, ScalingSettings
 from sluicegate.sluice.settings.endpoint_settings import (
     HttpSettings,
     KafkaSection,
@@ -27,7 +28,6 @@ from sluicegate.sluice.settings.endpoint_settings import (
 )
 from sluicegate.sluice.settings.gpu_settings import CudaSettings, SliceSettings, readable_fake
 from sluicegate.sluice.settings.unknown_names import unknown_field, unknown_variables
-from sluicegate.sluice.system.elastic_capacity import DriverSettings, ProcurementSettings, ScalingSettings
 from sluicegate.streams.topics import DEFAULT_RETENTION, Retention
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class PromiseSettings(_Section):
 
 
 class WorkerSettings(_Section):
-    """``batching``: a policy by name, with its options. ``executor``: what runs the variants.
+    """Settings of workers. ``batching``: a policy by name, with its options. ``executor``: what runs the variants.
 
     ``turns``: on a slice that hosts several apps the executor goes to the most urgent query, or round in a duty cycle
     with batches sized so that one cycle and one batch fit every SLO.
@@ -127,7 +127,7 @@ class WorkerSettings(_Section):
 
 
 class PlannerSettings(_Section):
-    """``name``: a planner by name. Periods in seconds.
+    """Settings of the planner. ``name``: a planner by name. Periods in seconds.
 
     ``lease_s``: silence of the leader after which another planner takes over, the same for all planners of a system.
     ``headroom``: factor on demand, the same for all apps (by default each app's own, from its variance).

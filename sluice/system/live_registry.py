@@ -13,16 +13,14 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.sluice.system.partition_check import spread_over
+from sluicegate.sluice.system.roles.router import router_stage
+from sluicegate.sluice.system.system import System
 from sluicegate.stages.following.registry_follower import Changes, FollowsRegistry, RegistryStage
 from sluicegate.stages.runtime.supervisor import Stage
-
-if TYPE_CHECKING:
-    from sluicegate.sluice.system.system import System
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +28,7 @@ log = logging.getLogger(__name__)
 class LiveRegistry:
     """For one process, its ``roles``, and of ``only`` these apps where named."""
 
-    def __init__(self, system: "System", *, roles: Sequence[str], only: Sequence[str]) -> None:
+    def __init__(self, system: System, *, roles: Sequence[str], only: Sequence[str]) -> None:
         self._system = system
         self._roles = frozenset(roles)
         self._only = frozenset(only or system.settings.apps)
@@ -108,7 +106,7 @@ class LiveRegistry:
             return []
         new = sorted(asked.apps.keys() - self._routed)
         self._routed.update(new)
-        routers: list[Stage] = [self._system.router(app) for app in new]
+        routers: list[Stage] = [router_stage(self._system, app) for app in new]
         self._stages += routers
         return routers
 

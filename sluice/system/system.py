@@ -1,10 +1,9 @@
-"""The composition root: settings in, stages out. What the stages of a process share; ``sluicegate.sluice.system.roles``
-makes them of it.
+"""What the stages of one process share: its settings and catalogue, the broker, the devices, the logs of decisions.
 
-Each role imports what it needs when it is built: a stage in a process of its own starts without solvers or servers.
+``sluicegate.sluice.system.process_stages`` makes stages of it.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, count
@@ -24,34 +23,23 @@ from sluicegate.policies.routing.weighted import WeightedRouting
 from sluicegate.policies.selection.deployment import goal_variants
 from sluicegate.profiles.catalogue.catalogue import Catalogue, KnownCatalogue
 from sluicegate.profiles.catalogue.registered_apps import Registered
+from sluicegate.sluice.settings.elastic_settings import driven
 from sluicegate.sluice.settings.settings import Settings
 from sluicegate.sluice.system.deployed_gpus import Gpus
-from sluicegate.sluice.system.elastic_capacity import driven, procurement, scaler
-from sluicegate.sluice.system.live_registry import LiveRegistry
 from sluicegate.sluice.system.partition_check import spread_over
-from sluicegate.sluice.system.roles.admission import admission_stage
-from sluicegate.sluice.system.roles.fronts import http_stage, metrics_stage, sink_stage, web_stage
-from sluicegate.sluice.system.roles.planner import demand_stage, planner_stages
-from sluicegate.sluice.system.roles.router import router_stage
-from sluicegate.sluice.system.roles.worker import executor_of, worker_stage
+from sluicegate.sluice.system.slice_executor import executor_of
 from sluicegate.stages.connections import Connections
 from sluicegate.stages.following.registry_follower import RegistryStage
-from sluicegate.stages.router import RouterStage
 from sluicegate.stages.runtime.decision_log import Action, DecisionLog, Event, Handle, Recorded, recording
 from sluicegate.stages.runtime.exactly_once import ExactlyOnce
-from sluicegate.stages.runtime.supervisor import Stage
 from sluicegate.stages.runtime.system_clock import SystemClock
 from sluicegate.stages.telemetry.process_notices import Notices
 from sluicegate.stages.telemetry.telemetry import Telemetry
-from sluicegate.stages.worker.stage import WorkerStage
 from sluicegate.streams.ports import Broker, Producer
 from sluicegate.streams.topics import Topics
 
 if TYPE_CHECKING:
     from sluicegate.planner.control.controller_settings import ControllerSettings
-
-ROLES = ("admission", "router", "worker", "demand", "planner", "scaler", "procurement", "sink", "http", "web")
-"""Process roles, upstream first. Those that the settings do not ask for are not part of "all"."""
 
 
 @final
@@ -80,10 +68,10 @@ class System:
         self.notices = Notices(self.producer, self.topics, self.clock)
         self.devices = self.settings.all_devices() if self.hardware is None else self.hardware
         self.gpus = Gpus(self.settings)
-        self._driven = frozenset(driven(self.settings.scaling, self.settings.procurement, self.devices))
-        if both := sorted(self._driven & set(self.settings.planner.spare)):
+        self.driven = frozenset(driven(self.settings.scaling, self.settings.procurement, self.devices))
+        if both := sorted(self.driven & set(self.settings.planner.spare)):
             raise ConfigurationError(f"planner.spare: {both[0]!r} is driven by scaling or procurement already")
-        self._driven |= set(self.settings.planner.spare)
+        self.driven |= set(self.settings.planner.spare)
         named = {*self.settings.apps, *self.settings.slo_s, *self.settings.slo_classes_s, *self.settings.promises}
         unknown = named - set(self.catalogue.apps)
         if unknown:
@@ -110,7 +98,9 @@ class System:
             self.broker.transactions("check")  # a broker without transactions is an error now
             self.exactly_once = partial(ExactlyOnce, self.broker.transactions)
         self._logs: list[DecisionLog] = []
-        self.make_executor: Callable[[Device, Slice], Executor] = partial(executor_of, self)
+        self.make_executor: Callable[[Device, Slice], Executor] = partial(
+            executor_of, self.settings, self.known, self.model_folders
+        )
 
     @property
     def connections(self) -> Connections:
@@ -132,6 +122,14 @@ class System:
         await admin.limits(spec.name for spec in specs)
         if why := await spread_over(admin, self.topics, [n for n, app in apps.items() if app.promise.active]):
             raise ConfigurationError(why)
+
+    def device(self, name: str) -> Device:
+        """By name. Raises ConfigurationError."""
+        for device in self.devices:
+            if device.name == name:
+                return device
+        known = ", ".join(d.name for d in self.devices)
+        raise ConfigurationError(f"device {name!r} is not among the settings' devices: {known}")
 
     def check_keeps(self, promised: Collection[str]) -> None:
         """Raises ConfigurationError where the batching rule keeps no promises."""
@@ -157,67 +155,6 @@ class System:
         self.goal_variants.update(goal_variants(catalogue, self.devices))
         for policy in self._goals:
             policy.registered(self.goal_variants)
-
-    def stages(self, roles: Sequence[str], *, apps: Sequence[str] = (), devices: Sequence[str] = ()) -> list[Stage]:
-        """Stages of ``roles`` (all where empty), of some apps and devices only where named."""
-        unknown = set(roles) - set(ROLES)
-        if unknown:
-            raise ConfigurationError(f"stage {sorted(unknown)[0]!r} is unknown; choose of {', '.join(ROLES)}")
-        chosen = [role for role in ROLES if role in roles or (not roles and self._asked_for(role))]
-        live = LiveRegistry(self, roles=chosen, only=apps)
-        stages: list[Stage] = []
-        for role in ROLES:
-            if role in chosen:
-                stages += self._built(role, apps or tuple(self.apps), devices)
-            if role == "router" and live.needed:  # stopped with the routers that it started: before the workers
-                self.registry = live.stage()
-                stages.append(self.registry)
-        live.tell(stages)
-        if self.settings.metrics.port is not None:
-            stages.append(metrics_stage(self, ",".join(roles) or "all"))
-        return stages
-
-    def router(self, app: str) -> RouterStage:
-        """The router of one app."""
-        return router_stage(self, app)
-
-    def worker(self, name: str) -> WorkerStage:
-        """The worker of a device."""
-        return worker_stage(self, next(d for d in self.devices if d.name == name))
-
-    def _asked_for(self, role: str) -> bool:
-        asked = {
-            "demand": self.settings.planner.demand == "faust",
-            "scaler": self.settings.scaling is not None,
-            "procurement": self.settings.procurement is not None,
-        }
-        return asked.get(role, True)
-
-    def _built(self, role: str, apps: Sequence[str], devices: Sequence[str]) -> list[Stage]:
-        """The stages of ``role``."""
-        builders: dict[str, Callable[[], Sequence[Stage]]] = {
-            "admission": lambda: [admission_stage(self, apps)],
-            "router": lambda: [self.router(app) for app in apps],
-            "worker": lambda: [self.worker(name) for name in self._served(devices)],
-            "demand": lambda: [demand_stage(self)],
-            "planner": lambda: planner_stages(self, apps),
-            "scaler": lambda: [scaler(self)],
-            "procurement": lambda: [procurement(self)],
-            "sink": lambda: [sink_stage(self, apps)],
-            "http": lambda: [http_stage(self, apps)],
-            "web": lambda: [web_stage(self, apps)],
-        }
-        return list(builders[role]())
-
-    def _served(self, devices: Sequence[str]) -> list[str]:
-        """Names of the devices that get a worker here: those asked for, or all that nothing else starts workers of."""
-        known = [d.name for d in self.devices]
-        for name in devices:
-            if name not in known:
-                raise ConfigurationError(f"device {name!r} is not among the settings' devices: {', '.join(known)}")
-        return list(devices) or [name for name in known if name not in self._driven]
-
-    # -- for those who build stages
 
     def following_goals(self, policy: GoalAdmission) -> GoalAdmission:
         """``policy``, told from now on when other variants can be served."""

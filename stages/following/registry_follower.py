@@ -53,7 +53,7 @@ class FollowsRegistry(Protocol):
 
 
 class RegistryStage:
-    """``follows``: whether an app is to be served here. ``apply``: makes it so."""
+    """Follows the registry topic. ``follows``: whether an app is to be served here. ``apply``: makes it so."""
 
     name = "registry"
 

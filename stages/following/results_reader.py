@@ -14,7 +14,7 @@ _RETRY = 0.5
 
 
 class ResultsReader:
-    """``handle`` gets each outcome record that is written after its app was added.
+    """Reads results topics. ``handle`` gets each outcome record that is written after its app was added.
 
     A record at which it raises is logged and skipped; a broker that is away is waited for.
     ``gather``: seconds between reads; what comes close together is cheaper read together. ``ready``: whether the first

@@ -149,8 +149,6 @@ class HttpStage:
         )
         return application
 
-    # -- health and metadata
-
     async def _server(self, request: web.Request) -> web.Response:
         del request
         return _json({"name": "sluicegate", "version": "0.1.0", "extensions": ["binary_tensor_data"]})
@@ -214,8 +212,6 @@ class HttpStage:
             return _error(404, f"version: {version!r:.80} is no variant of {app}; known: {there}")
         known = ", ".join(sorted(self._apps)) or "none"
         return _error(404, f"model: {request.match_info['app']!r:.80} is not served here; known: {known}")
-
-    # -- inference
 
     async def _infer(self, request: web.Request) -> web.Response:
         app = await self._app_of(request)

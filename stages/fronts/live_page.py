@@ -128,8 +128,6 @@ class WebStage:
             self._picture = orjson.dumps(shown)
         return web.Response(body=self._picture, content_type="application/json", headers=_HEADERS)
 
-    # -- what is heard
-
     def _on_plan(self, record: Record) -> None:
         if record.value is not None:
             self.view.planned(control.decode_plan(record.value))

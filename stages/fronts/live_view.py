@@ -59,7 +59,8 @@ class _Second:
 
 
 class LiveView:
-    """``apps`` and ``accuracies`` (variant -> profiled accuracy) come from the catalogue."""
+    """The live page's figures, folded from topics. ``apps`` and ``accuracies`` (variant -> profiled accuracy) come from
+    the catalogue."""
 
     def __init__(self, apps: Mapping[str, App], accuracies: Mapping[str, float]) -> None:
         self._apps = apps
@@ -73,8 +74,6 @@ class LiveView:
         self._misses: deque[End] = deque(maxlen=_KEPT)
         self._totals: Counter[str] = Counter()
         self.dead_letters = 0
-
-    # -- what is heard
 
     def registered(self, apps: Mapping[str, App], accuracies: Mapping[str, float]) -> None:
         """These are served from now on; what was answered before by others stays in the picture."""
@@ -124,8 +123,6 @@ class LiveView:
             return
         self._states[announce.subject] = announce.state
         self._said.append({"at": at, "subject": announce.subject, "state": announce.state, "detail": announce.detail})
-
-    # -- what is shown
 
     def snapshot(self, now: float) -> dict[str, Any]:
         """Everything that the page shows, as JSON can hold it."""

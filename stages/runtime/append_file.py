@@ -9,7 +9,8 @@ _CHUNK = 64 << 10
 
 
 class Appending:
-    """``path``, made where it is absent; ``new``: it must be absent. A line cut short at its end is cut off."""
+    """A file of lines, appended whole or not at all. ``path``, made where it is absent; ``new``: it must be absent. A
+    line cut short at its end is cut off."""
 
     def __init__(self, path: Path, *, new: bool = False) -> None:
         self.path = path

@@ -69,7 +69,6 @@ def _histogram(
 
 
 CATALOGUE: tuple[Metric, ...] = (
-    # -- demand and outcomes
     _counter(
         "sluice_demand_rows", "rows", ("app",), "admission",
         "Rows of queries that came in, whatever became of them: the demand that plans are made for.",
@@ -114,7 +113,6 @@ CATALOGUE: tuple[Metric, ...] = (
         "Records that could not be understood, or be read (unreadable), or whose id was seen before (duplicate_id).",
         "Read <prefix>.dead-letters: headers __dlq.errors.* name field, reason and the record's place.",
     ),
-    # -- batches
     _histogram(
         "sluice_batch_rows", "rows", ("device", "variant"), "worker",
         "Rows in each batch that was run.",
@@ -137,7 +135,6 @@ CATALOGUE: tuple[Metric, ...] = (
         "Times a device's executor process died, or was killed because a batch hung, and was started again.",
         "Out of memory: host fewer variants, set memory_bytes. With batch failures: a model hangs on some input.",
     ),
-    # -- devices
     _gauge(
         "sluice_queue_queries", "queries", ("device", "slice"), "worker",
         "Queries that wait or run on a slice.",
@@ -168,7 +165,6 @@ CATALOGUE: tuple[Metric, ...] = (
         "Queries of apps that are not served here any more, given back to the routers.",
         "A few at each plan change are right. Steady: router and worker follow different plans.",
     ),
-    # -- GPUs
     _gauge(
         "sluice_gpu_utilisation", "ratio", ("device",), "worker",
         "Share of time that kernels ran on the GPU, as it measures it (0..1); a GPU in MIG mode does not say.",
@@ -199,7 +195,6 @@ CATALOGUE: tuple[Metric, ...] = (
         "Measured over profiled time of batches on a slice, averaged, while it stays above 1.25; 0 otherwise.",
         "One slice: something else runs there. All slices that host a variant: its profile is wrong; profile it again.",
     ),
-    # -- plans
     _gauge(
         "sluice_plan_term", "term", ("stage",), "router, worker, planner",
         "Term of the newest plan known here; a new planner begins a new one.",
@@ -250,7 +245,6 @@ CATALOGUE: tuple[Metric, ...] = (
         "Rows a second that the newest plan cannot serve in time, whatever the variants: to scale workers by.",
         "Above 0: too few devices for the demand, even with the fastest variants; the lag shows it only later.",
     ),
-    # -- capacity
     _gauge(
         "sluice_workers_wanted", "workers", ("app",), "scaler",
         "Workers that an app should have, by its load, by the forecast, and by what was wanted within the keep-alive.",
@@ -291,7 +285,6 @@ CATALOGUE: tuple[Metric, ...] = (
         "Times a device was declared dead and its queries were moved to others.",
         "See the runbook: process gone, machine stalled, or broker unreachable from there.",
     ),
-    # -- promises
     _gauge(
         "sluice_safe_mode", "boolean", ("subject", "stage"), "router, worker, planner",
         "1 while a promise on misses may break, announced before it does.",
@@ -302,7 +295,6 @@ CATALOGUE: tuple[Metric, ...] = (
         "What was said on the status topic, by state.",
         "Read <prefix>.control.status for subject and reason.",
     ),
-    # -- records
     _counter(
         "sluice_records_read", "records", ("stage",), "admission, router, worker, sink",
         "Records read from the stage's topics.",
@@ -343,7 +335,6 @@ CATALOGUE: tuple[Metric, ...] = (
         "Outcomes written to outcomes.jsonl and its index.",
         "Behind the rate of sluice_outcomes_total: the disk.",
     ),
-    # -- fronts and processes
     _counter(
         "sluice_http_requests", "requests", ("stage", "status"), "http, web, metrics",
         "HTTP requests answered, by status.",
@@ -374,7 +365,7 @@ def as_markdown() -> str:
     lines = [
         "# Metrics",
         "",
-        "Written by `sluice metrics --markdown` from the catalogue in the code; a test keeps them the same. Once",
+        "Written by `sluice describe metrics --markdown` from the catalogue in the code; a test keeps them alike. Once",
         "`metrics.port` (`SLUICE_METRICS__PORT`) is set, each process tells its metrics at `/metrics`,",
         "besides `process_*` and `python_info` of the client library. Outcomes are `answered` (on time), `late`,",
         "`expired`, `dropped`, `rejected`, `failed`.",

@@ -3,7 +3,7 @@
 Rules.
 - One principal a role (``User:<user>-<role>``); applications and auditors have roles of their own.
 - Everybody may describe the topics, to see that they are there. Only planner and operator may create them: start
-  the planner first, or run ``sluice topics --create`` as the operator.
+  the planner first, or run ``sluice broker create-topics`` as the operator.
 - Nobody but applications and the HTTP front writes queries; nobody but stages writes results; nobody but the planner
   writes plans.
 - Every process has a producer, idempotent as all are, for dead letters at least: who reads may find what it cannot.
@@ -26,7 +26,8 @@ _READERS = ("scaler", "procurement", "sink", "http", "web", "demand")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """``role`` may do ``operations`` on the ``resource`` (topic, group, …) ``name``, or on all that begin so."""
+    """One access rule. ``role`` may do ``operations`` on the ``resource`` (topic, group, …) ``name``, or on all that
+    begin so."""
 
     role: str
     resource: str
@@ -114,13 +115,13 @@ def as_markdown(rules: Iterable[Rule]) -> str:
     lines = [
         "# Access control on Apache Kafka",
         "",
-        "Written by `sluice acls --markdown` from the rules in the code, for apps `digits` and `signals`. One test",
+        "Written by `sluice describe acls --markdown` from the rules in the code, for `digits` and `signals`. A test",
         "keeps page and rules the same, another runs all stages under these rules, a user each, on a broker with",
-        "TLS and SCRAM. `sluice acls --app NAME --shell` prints the commands of `kafka-acls.sh` for your apps.",
+        "TLS and SCRAM. `sluice describe acls --app NAME --shell` prints commands of `kafka-acls.sh` for your apps.",
         "",
         "One user a role, `<user>-<role>`. Roles `client` (applications), `operator` (registers apps) and `audit`",
         "(readers) are no stages. A `*` at the end means all names that begin so. The planner creates topics, so",
-        "start it first, or run `sluice topics --create` as the operator.",
+        "start it first, or run `sluice broker create-topics` as the operator.",
         "",
         "| role | may | on | name |",
         "|---|---|---|---|",

@@ -17,8 +17,8 @@ from sluicegate.streams.ports import TopicPartition
 
 
 class StickyAssignor:
-    """``sluicegate.streams.memory.sticky_assignor`` as a client-side assignor; one a consumer. Members tell what they
-    hold as user data."""
+    """Our sticky assignment as aiokafka wants it. ``sluicegate.streams.memory.sticky_assignor`` as a client-side
+    assignor; one a consumer. Members tell what they hold as user data."""
 
     name = "sluice-sticky"
 

@@ -146,8 +146,6 @@ class LocalBroker:
             self._write_state(state)
         return ran
 
-    # -- the process
-
     def _launch(self, java: str, jars: Path) -> int:
         command = [
             java, f"-Xmx{self._heap_mb}m", f"-Xms{min(128, self._heap_mb)}m", "-XX:+UseSerialGC",
@@ -201,8 +199,6 @@ class LocalBroker:
             return str(self._folder / "server.properties").encode() in told.read_bytes()
         except OSError:
             return False
-
-    # -- the folder
 
     def _prepare_folder(self) -> None:
         try:

@@ -2,7 +2,7 @@
 
 Rules.
 - Everything lies in ``secrets`` below the broker's folder, readable by its owner alone; passwords are random.
-- The first user may do anything; others what access rules say (``sluice acls``).
+- The first user may do anything; others what access rules say (``sluice describe acls``).
 - The authority signs one certificate, for 127.0.0.1 and localhost, and is trusted by nobody who is not told of it.
 """
 

@@ -32,7 +32,8 @@ Window = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class HalfSecond:
-    """``rows`` came in the half second from ``start`` (wall seconds); ``classes``: the same by SLO class."""
+    """A count of half a second. ``rows`` came in the half second from ``start`` (wall seconds); ``classes``: the same
+    by SLO class."""
 
     start: float
     rows: int

@@ -14,6 +14,7 @@ from sluicegate.domain.models.tensor import Tensor
 from sluicegate.domain.models.variant import Variant
 from sluicegate.executors.emulated import EmulatedExecutor
 from sluicegate.sluice.settings.settings import Settings
+from sluicegate.sluice.system.process_stages import stages_of
 from sluicegate.sluice.system.system import System
 from sluicegate.stages.runtime.supervisor import run_stages
 from tests.explore.clients import Connection
@@ -146,7 +147,7 @@ class Process(Host):
         system.clock = self.clock  # type: ignore[assignment]
         system.make_executor = self._executor
         await system.create_topics()
-        await run_stages(system.stages(self.roles, devices=self.devices), self.stop)
+        await run_stages(stages_of(system, self.roles, devices=self.devices), self.stop)
         system.close()
         await producer.stop()
 

@@ -145,9 +145,6 @@ def old_plan(**devices: str) -> Plan:
     return Plan(epoch=Epoch(4, 9), created=1.0, incarnations=devices, fences={"d1": 17})
 
 
-# -- who leads
-
-
 def test_it_claims_the_lease_and_leads_once_every_plan_was_read() -> None:
     core = PlannerCore(CATALOGUE, holder="me", settings=CoreSettings(lease=LEASE))
     (claim,) = core.handle(LogReached(), START)
@@ -221,9 +218,6 @@ def test_a_strangers_plan_in_its_term_is_put_behind_by_a_higher_term() -> None:
     assert plans(world.said)[-1].epoch.term > own.epoch.term
 
 
-# -- whom it misses
-
-
 def test_a_silent_device_is_left_out_within_the_timeout_and_one_look() -> None:
     world = World()
     world.run(3.0, "d0", "d1")
@@ -278,9 +272,6 @@ def test_a_note_withdraws_a_device_until_it_is_taken_back() -> None:
     assert "d1" in {p.device for p in plans(world.said)[-1].placements}
 
 
-# -- what it asks
-
-
 def test_a_late_answer_is_stood_in_for_once_and_still_awaited() -> None:
     world = World(solves=False)
     world.beat("d0")
@@ -329,9 +320,6 @@ def test_time_that_goes_back_raises() -> None:
     world.now -= 0.5
     with pytest.raises(IllegalEventError, match="after an event at"):
         world.tell(ClockRead(WALL))
-
-
-# -- what it reclaims
 
 
 def dead(world: World) -> None:

@@ -12,6 +12,7 @@ from sluicegate.policies.admission.sustainable import SustainableAdmission
 from sluicegate.policies.admission.sustained_rates import Turn, sustained
 from sluicegate.policies.protocols import AdmissionPolicy
 from sluicegate.policies.serving.duty_cycle import turn_of
+from sluicegate.sluice.system.system import System
 from sluicegate.stages.admission import AdmissionStage
 from sluicegate.stages.following.routed_apps import RoutedApps
 from sluicegate.stages.runtime.dedupe import DedupeWindow
@@ -20,10 +21,8 @@ from sluicegate.streams.records import codec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sluicegate.sluice.system.system import System
 
-
-def admission_stage(system: "System", apps: "Sequence[str]") -> AdmissionStage:
+def admission_stage(system: System, apps: "Sequence[str]") -> AdmissionStage:
     """The stage ``admission`` of ``apps``."""
     limits = system.settings.admission
     horizon = limits.max_latency_s + limits.max_skew_s
@@ -56,7 +55,7 @@ def admission_stage(system: "System", apps: "Sequence[str]") -> AdmissionStage:
     )
 
 
-def _resized(system: "System", policy: SustainableAdmission, app: str, plan: Plan) -> None:
+def _resized(system: System, policy: SustainableAdmission, app: str, plan: Plan) -> None:
     """Admission keeps to what ``plan`` sustains from now on."""
     known = system.known.apps[app]
     cycles = _cycles(system, app, plan) if system.settings.worker.turns == "duty-cycle" else {}
@@ -65,7 +64,7 @@ def _resized(system: "System", policy: SustainableAdmission, app: str, plan: Pla
         policy.resize(app, bounds.bound, bounds.window_s, bounds.degraded)
 
 
-def _cycles(system: "System", app: str, plan: Plan) -> dict[tuple[str, str], Turn]:
+def _cycles(system: System, app: str, plan: Plan) -> dict[tuple[str, str], Turn]:
     """The turns of ``app`` on slices that serve others as well."""
     curves: dict[tuple[str, str], dict[str, LatencyCurve]] = {}
     for served in sorted({p.app for p in plan.placements}):

@@ -2,19 +2,19 @@
 
 from typing import TYPE_CHECKING
 
+from sluicegate.sluice.system.system import System
 from sluicegate.stages.sink import OutcomeStore, SinkStage
 from sluicegate.streams.memory.broker import MemoryBroker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sluicegate.sluice.system.system import System
     from sluicegate.stages.fronts.http_front import HttpStage
     from sluicegate.stages.fronts.live_page import WebStage
     from sluicegate.stages.telemetry.metrics_http import MetricsStage
 
 
-def sink_stage(system: "System", apps: "Sequence[str]") -> SinkStage:
+def sink_stage(system: System, apps: "Sequence[str]") -> SinkStage:
     """The stage ``sink``: outcomes of ``apps`` into the run's folder."""
     return SinkStage(
         apps,
@@ -28,7 +28,7 @@ def sink_stage(system: "System", apps: "Sequence[str]") -> SinkStage:
     )
 
 
-def http_stage(system: "System", apps: "Sequence[str]") -> "HttpStage":
+def http_stage(system: System, apps: "Sequence[str]") -> "HttpStage":
     """The front of Open Inference Protocol."""
     from sluicegate.stages.fronts.http_front import HttpStage
     from sluicegate.streams.remote.server import routes
@@ -48,7 +48,7 @@ def http_stage(system: "System", apps: "Sequence[str]") -> "HttpStage":
     )
 
 
-def web_stage(system: "System", apps: "Sequence[str]") -> "WebStage":
+def web_stage(system: System, apps: "Sequence[str]") -> "WebStage":
     """The live page."""
     from sluicegate.stages.fronts.live_page import WebStage
 
@@ -63,7 +63,7 @@ def web_stage(system: "System", apps: "Sequence[str]") -> "WebStage":
     )
 
 
-def metrics_stage(system: "System", roles: str) -> "MetricsStage":
+def metrics_stage(system: System, roles: str) -> "MetricsStage":
     """``/metrics`` and ``/healthz`` of a process that runs ``roles``."""
     from sluicegate.stages.telemetry.metrics_http import MetricsStage
 

@@ -5,18 +5,18 @@ from uuid import uuid4
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.policies.batching.registry import takes
+from sluicegate.sluice.system.system import System
 from sluicegate.stages.runtime.supervisor import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sluicegate.planner.policy_tables.table_requests import TableRules
-    from sluicegate.sluice.system.system import System
 
 _UNHURRIED = 20.0
 
 
-def planner_stages(system: "System", apps: "Sequence[str]") -> list[Stage]:
+def planner_stages(system: System, apps: "Sequence[str]") -> list[Stage]:
     """The stage ``planner``, and ``scaling`` beside it where planners scale."""
     from sluicegate.planner.control.controller_settings import ControllerSettings
     from sluicegate.planner.control.core import CoreSettings, PlannerCore
@@ -74,7 +74,7 @@ def planner_stages(system: "System", apps: "Sequence[str]") -> list[Stage]:
     return [stage, scaling(system, stage, chosen)] if isinstance(chosen, ScalingPlanner) else [stage]
 
 
-def demand_stage(system: "System") -> Stage:
+def demand_stage(system: System) -> Stage:
     """The stage ``demand``, on Faust. Raises ConfigurationError on a broker that is not Apache Kafka."""
     from sluicegate.stages.planner.faust_demand import DemandStage
 
@@ -88,7 +88,7 @@ def demand_stage(system: "System") -> Stage:
     )
 
 
-def _kafka_for(system: "System", what: str) -> str:
+def _kafka_for(system: System, what: str) -> str:
     """Servers of Apache Kafka. Raises ConfigurationError on any other broker."""
     url = system.broker.url
     if not url.startswith("kafka://"):
@@ -99,7 +99,7 @@ def _kafka_for(system: "System", what: str) -> str:
     return url.removeprefix("kafka://")
 
 
-def _tables(system: "System") -> "TableRules":
+def _tables(system: System) -> "TableRules":
     """How selection tables are made for every plan."""
     from sluicegate.planner.policy_tables.table_library import LibraryRules
     from sluicegate.planner.policy_tables.table_requests import TableRules

@@ -1,19 +1,15 @@
 """The role ``router``: one an app, which puts its queries on devices as the plan in force says."""
 
-from typing import TYPE_CHECKING
-
 from sluicegate.policies.batching.registry import takes
 from sluicegate.policies.routing.packing import Packing
 from sluicegate.policies.routing.registry import routing
 from sluicegate.policies.serving.router import RouterCore, RouterRules
+from sluicegate.sluice.system.system import System
 from sluicegate.stages.router import RouterStage
 from sluicegate.stages.runtime.consumer_loop import Reading
 
-if TYPE_CHECKING:
-    from sluicegate.sluice.system.system import System
 
-
-def router_stage(system: "System", app: str) -> RouterStage:
+def router_stage(system: System, app: str) -> RouterStage:
     """The stage ``router`` of ``app``."""
     core = RouterCore(system.apps[app], catalogue=system.catalogue, devices=system.devices, rules=router_rules(system))
     return RouterStage(
@@ -32,7 +28,7 @@ def router_stage(system: "System", app: str) -> RouterStage:
     )
 
 
-def router_rules(system: "System") -> RouterRules:
+def router_rules(system: System) -> RouterRules:
     """How the settings have apps routed."""
     settings = system.settings
     counted = {"turns_s": settings.tables.turns_s} if system.turns_told else {}

@@ -1,13 +1,12 @@
 """The role ``worker``: one a device, with a runner, a batching rule and an executor for each of its slices."""
 
 import uuid
-from typing import TYPE_CHECKING
 
 from sluicegate.domain.executor import Executor
 from sluicegate.domain.fleet.device import Device, Slice, profile_type
 from sluicegate.policies.batching.registry import STATIONS, batching, takes
-from sluicegate.policies.placement.hosted_variants import profiled_as
 from sluicegate.policies.placement.model_staging import Staging
+from sluicegate.sluice.system.system import System
 from sluicegate.stages.following.control_follower import Follower
 from sluicegate.stages.worker.batch_runner import RunLimits
 from sluicegate.stages.worker.device_runtime import HoldingOptions
@@ -15,11 +14,8 @@ from sluicegate.stages.worker.slice_runner import SliceRunner
 from sluicegate.stages.worker.stage import WorkerOptions, WorkerStage
 from sluicegate.stages.worker.table_follower import TableLibrary
 
-if TYPE_CHECKING:
-    from sluicegate.sluice.system.system import System
 
-
-def worker_stage(system: "System", device: Device) -> WorkerStage:
+def worker_stage(system: System, device: Device) -> WorkerStage:
     """The stage ``worker`` of ``device``."""
     worker = system.settings.worker
     gpu = system.gpus.gpu(device)
@@ -67,19 +63,7 @@ def worker_stage(system: "System", device: Device) -> WorkerStage:
     return stage
 
 
-def executor_of(system: "System", device: Device, part: Slice) -> Executor:
-    """What runs models on a slice of a device that is no GPU of this machine."""
-    from sluicegate.executors.emulated import EmulatedExecutor
-    from sluicegate.executors.onnx.executor import OnnxExecutor
-    from sluicegate.executors.onnx.runtime_options import Runtime
-
-    if system.settings.worker.executor == "emulated":
-        return EmulatedExecutor(system.known, profiled_as(system.known, device, part))
-    threads = {d.name: d.threads for d in system.settings.devices}
-    return OnnxExecutor(system.model_folders, system.known.apps, Runtime(threads=threads.get(device.name, 1)))
-
-
-def _runner(system: "System", stage: WorkerStage, device: Device, part: Slice, executor: Executor) -> SliceRunner:
+def _runner(system: System, stage: WorkerStage, device: Device, part: Slice, executor: Executor) -> SliceRunner:
     worker = system.settings.worker
     name = worker.batching
     options = {"guard_s": worker.guard_s} if takes(name, "guard_s") else {}

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from sluicegate.domain.actions import Announce
 from sluicegate.domain.outcome import Outcome, OutcomeKind, PromiseState
-from sluicegate.sluice.commands import audit as command
+from sluicegate.sluice.commands.reading import audit as command
 from sluicegate.streams import connect
 from sluicegate.streams.memory.broker import MemoryBroker
 from sluicegate.streams.ports import TopicSpec

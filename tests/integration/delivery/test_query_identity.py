@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from sluicegate.domain.outcome import Outcome, OutcomeKind
 from sluicegate.domain.query import Query, QueryKey
 from sluicegate.sluice.client import Client
-from sluicegate.sluice.commands import audit, explain, results
+from sluicegate.sluice.commands.reading import audit, explain, results
 from sluicegate.stages.sink import OutcomeStore
 from sluicegate.streams import connect
 from sluicegate.streams.memory.broker import MemoryBroker

@@ -12,9 +12,10 @@ from sluicegate.domain.actions import Announce
 from sluicegate.domain.outcome import OutcomeKind, Reason
 from sluicegate.sluice.audit.result_log import read_results
 from sluicegate.sluice.client import Client
-from sluicegate.sluice.commands import up
+from sluicegate.sluice.commands.running import up
 from sluicegate.sluice.console import EXIT_USAGE, one_line_errors
 from sluicegate.sluice.registration.registry_topic import publish_catalogue
+from sluicegate.sluice.system.roles.router import router_stage
 from sluicegate.stages.runtime.supervisor import run_stages
 from sluicegate.streams import connect
 from sluicegate.streams.ports import TopicPartition
@@ -49,7 +50,7 @@ async def test_what_nothing_routes_is_rejected_with_the_remedy_and_answered_once
     with caplog.at_level(logging.WARNING, logger="sluicegate.stages.admission"):
         async with running(settings, connect(broker_url), catalogue=catalogue, roles=(*WITHOUT,)) as run:
             stop = asyncio.Event()
-            other = asyncio.create_task(run_stages([run.system.router("other")], stop))
+            other = asyncio.create_task(run_stages([router_stage(run.system, "other")], stop))
             announced = await said(run, "routing:toy", "nothing_routes")
             assert "sluice up router" in announced.detail
             await run.planned()
@@ -65,7 +66,7 @@ async def test_what_nothing_routes_is_rejected_with_the_remedy_and_answered_once
             assert ended[hasty].at <= ended[patient].at < ended[patient].arrival + 15.0, "long before its deadline"
             assert ended[routed].kind is OutcomeKind.ANSWERED
 
-            late = asyncio.create_task(run_stages([run.system.router("toy")], stop))
+            late = asyncio.create_task(run_stages([router_stage(run.system, "toy")], stop))
             await said(run, "routing:toy", "routed")
             answered = await run.ask(parameters={"latency_ms": 30_000})
             assert (await run.settled()).balanced

@@ -20,6 +20,7 @@ from sluicegate.domain.errors import ConfigurationError
 from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
 from sluicegate.sluice.client import Client
 from sluicegate.sluice.settings.endpoint_settings import KafkaSection
+from sluicegate.sluice.system.process_stages import stages_of
 from sluicegate.sluice.system.system import System
 from sluicegate.stages.runtime.supervisor import run_stages
 from sluicegate.streams import connect
@@ -119,7 +120,7 @@ async def stage(broker: LocalBroker, role: str, folder: Path) -> AsyncIterator[S
     system = System(settings, toy_catalogue(slo=2.0), folder, log, producer, folder / role)
     await system.create_topics()
     stop = asyncio.Event()
-    task = asyncio.create_task(run_stages(system.stages([role]), stop))
+    task = asyncio.create_task(run_stages(stages_of(system, [role]), stop))
     try:
         yield system
     finally:

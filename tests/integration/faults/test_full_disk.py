@@ -27,7 +27,7 @@ BROKERS = ["memory", pytest.param("kafka", marks=pytest.mark.kafka)]
 
 
 class Disk:
-    """``folder``: on a disk of its own, or on one that only seems full."""
+    """A small disk. ``folder``: on a disk of its own, or on one that only seems full."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *, real: bool) -> None:
         self.folder = folder

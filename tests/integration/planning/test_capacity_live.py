@@ -16,8 +16,9 @@ from sluicegate.planner.capacity.events import CapacityEvent, MarketEvent
 from sluicegate.planner.capacity.procurement import Procurement
 from sluicegate.planner.capacity.spare_pool import ElasticFleet, SpareState
 from sluicegate.sluice.audit.result_log import read_results
+from sluicegate.sluice.settings.elastic_settings import ProcurementSettings
 from sluicegate.sluice.settings.settings import DeviceSettings, Settings
-from sluicegate.sluice.system.elastic_capacity import ProcurementSettings, load_core, spot_core
+from sluicegate.sluice.system.elastic_capacity import load_core, spot_core
 from sluicegate.stages.runtime.decision_log import read_steps, replay
 from sluicegate.streams import connect
 from sluicegate.streams.ports import TopicPartition

@@ -26,8 +26,9 @@ from sluicegate.policies.batching.registry import batching
 from sluicegate.policies.serving.slice_scheduler import Station
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.sluice.audit.result_log import read_results
-from sluicegate.sluice.commands import policy
+from sluicegate.sluice.commands.describing import describe
 from sluicegate.sluice.offline.table_check import counted, published
+from sluicegate.sluice.system.process_stages import stages_of
 from sluicegate.sluice.system.system import System
 from sluicegate.stages.runtime.decision_log import read_steps, replay
 from sluicegate.stages.runtime.supervisor import run_stages
@@ -176,13 +177,13 @@ async def test_what_tables_promise_is_held_by_running_workers(tmp_path: Path) ->
                 break
         assert isinstance(run.broker, MemoryBroker)
         run.broker.dump(run.system.run_folder)
-        command = ["policy", "check", str(run.system.run_folder), "--prefix", run.topics.prefix, "--json"]
+        command = ["describe", "tables", str(run.system.run_folder), "--prefix", run.topics.prefix, "--json"]
     assert found.queries > 250
     assert found.accuracy_held, found
     assert found.violation_held, found
     assert found.expected_accuracy > 0.75  # tables do use what is better than the fastest
     typed = typer.Typer()
-    policy.register(typed)
+    describe.register(typed)
     typed.callback()(lambda: None)
     checked = await asyncio.to_thread(CliRunner().invoke, typed, command)
     (shelf,) = json.loads(checked.output)["shelves"]
@@ -240,7 +241,7 @@ async def test_a_worker_that_leaves_changes_the_tables_and_loses_nothing(tmp_pat
     ) as run:
         stops = {name: asyncio.Event() for name in ("d0", "d1", "d2")}
         workers = {
-            name: asyncio.create_task(run_stages(run.system.stages(("worker",), devices=(name,)), stop))
+            name: asyncio.create_task(run_stages(stages_of(run.system, ("worker",), devices=(name,)), stop))
             for name, stop in stops.items()
         }
         await all_serve(run)
@@ -327,7 +328,7 @@ async def test_of_several_routers_one_is_active_and_gives_workers_strict_turns(t
     partitioned = settings(tmp_path, devices=3, partitions=4)
     async with running(partitioned, MemoryBroker(), catalogue=catalogue()) as run:
         stop = asyncio.Event()
-        second = asyncio.create_task(run_stages(run.system.stages(("router",)), stop))
+        second = asyncio.create_task(run_stages(stages_of(run.system, ("router",)), stop))
         await all_serve(run)
         await offer(run, 100.0, 2.0)
         await run.settled()

@@ -201,9 +201,6 @@ async def test_a_recipe_that_takes_too_long_or_its_process_with_it_yields_none_a
         assert (await maker.make("fp16")).model
 
 
-# -- interrupted, repeated, versions
-
-
 def stopper(at: str) -> Callable[[str, float], None]:
     """Cancels the task that runs at the first step whose name begins with ``at``."""
     job = asyncio.current_task()

@@ -18,7 +18,7 @@ SCENARIOS = Path(__file__).resolve().parents[3] / "examples" / "scenarios"
 
 @dataclass(frozen=True)
 class Part:
-    """``seconds`` of a shipped scenario, with bounds on accuracy and violations."""
+    """A stretch of a shipped scenario. ``seconds`` of a shipped scenario, with bounds on accuracy and violations."""
 
     scenario: str
     seconds: float

@@ -151,8 +151,6 @@ class Module:
     def nvmlDeviceGetGpuInstanceId(self, device: Any) -> int:  # noqa: N802
         return int(device.id)
 
-    # -- opaque handles: numbers cast to the pointers that the arrays hold
-
     def by_id(self, number: int) -> Any:
         return self.table.profile(next(name for name, known in IDS.items() if known == number))
 

@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -35,7 +36,7 @@ def commands() -> Iterator[tuple[str, str]]:
 def root() -> click.Command:
     app = typer.Typer()
     for name in main.COMMANDS:
-        __import__(f"sluicegate.sluice.commands.{name}", fromlist=["register"]).register(app)
+        import_module(f"sluicegate.sluice.commands.{main.COMMANDS[name]}").register(app)
     return typer.main.get_command(app)
 
 

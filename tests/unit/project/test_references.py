@@ -8,17 +8,22 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from sluicegate.sluice.commands import acls, asyncapi, metrics, topics
+from sluicegate.sluice.commands.describing import describe
+from sluicegate.sluice.commands.running import broker
 
 ROOT = Path(__file__).resolve().parents[3] / "docs" / "reference"
 APPS = ("--app", "digits", "--app", "signals")
 app = typer.Typer()
-for module in (acls, asyncapi, metrics, topics):
+for module in (describe, broker):
     module.register(app)
 
 
 def said(*arguments: str, code: int = 0) -> str:
-    result = CliRunner().invoke(app, list(arguments), env={"SLUICE_BROKER": "memory://"})
+    result = CliRunner().invoke(
+        app,
+        ["describe", *arguments] if arguments[0] != "broker" else list(arguments),
+        env={"SLUICE_BROKER": "memory://"},
+    )
     assert result.exit_code == code, result.output
     return result.stdout if code == 0 else result.stderr
 
@@ -33,7 +38,9 @@ def said(*arguments: str, code: int = 0) -> str:
     ],
 )
 def test_a_reference_page_is_what_its_command_prints(page: str, command: tuple[str, ...]) -> None:
-    assert (ROOT / page).read_text() == said(*command), f"write it again: sluice {' '.join(command)} > docs/{page}"
+    assert (ROOT / page).read_text() == said(*command), (
+        f"write it again: sluice describe {' '.join(command)} > docs/{page}"
+    )
 
 
 def test_the_document_tells_where_the_broker_is_and_how_it_is_secured(tmp_path: Path) -> None:
@@ -43,7 +50,7 @@ def test_the_document_tells_where_the_broker_is_and_how_it_is_secured(tmp_path: 
         "broker: kafka://broker.example:9093\nprefix: mine\n"
         f"kafka: {{protocol: SASL_SSL, username: u, password_file: {tmp_path / 'password'}}}\n"
     )
-    result = CliRunner().invoke(app, ["asyncapi", "--app", "digits", "--settings", str(file)])
+    result = CliRunner().invoke(app, ["describe", "asyncapi", "--app", "digits", "--settings", str(file)])
     told = yaml.safe_load(result.stdout)
     assert told["servers"]["kafka"] == {
         "host": "broker.example:9093",
@@ -76,8 +83,9 @@ def test_only_the_planner_writes_plans_and_only_applications_write_queries() -> 
     ("command", "told"),
     [
         (("asyncapi", "--app", "nobody"), "app 'nobody' is unknown"),
+        (("bandwidth", "--app", "digits", "--gpu", "MIG-../x"), "error "),
         (("acls", "--app", "a", "--role", "king"), "role 'king' is unknown"),
-        (("topics", "--app", "a", "--create"), "--create needs a broker"),
+        (("broker", "create-topics", "--app", "a"), "create-topics needs a broker"),
     ],
 )
 def test_what_cannot_be_printed_is_told_in_one_line(command: tuple[str, ...], told: str) -> None:

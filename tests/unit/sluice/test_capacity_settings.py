@@ -9,14 +9,10 @@ from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.domain.events import DeviceSeen
 from sluicegate.planner.control.events import DeviceNoted
 from sluicegate.planner.control.notes import DeviceNotes
+from sluicegate.sluice.settings.elastic_settings import DriverSettings, ProcurementSettings, ScalingSettings
 from sluicegate.sluice.settings.settings import DeviceSettings
-from sluicegate.sluice.system.elastic_capacity import (
-    DriverSettings,
-    ProcurementSettings,
-    ScalingSettings,
-    driver,
-    scaler,
-)
+from sluicegate.sluice.system.elastic_capacity import driver, scaler
+from sluicegate.sluice.system.process_stages import asked_for, stages_of
 from sluicegate.sluice.system.system import System
 from sluicegate.streams import connect
 from sluicegate.streams.records import control
@@ -32,11 +28,11 @@ def built(folder: Path, **changes: object) -> System:
 
 def test_workers_of_spare_devices_are_the_drivers(tmp_path: Path) -> None:
     system = built(tmp_path, scaling=ScalingSettings(spare=("d1",)))
-    assert {"worker d0", "worker d1"} & {s.name for s in system.stages(["worker"])} == {"worker d0"}
-    assert "worker d1" in {s.name for s in system.stages(["worker"], devices=["d1"])}
-    assert "scaler" in {s.name for s in system.stages(["scaler"])}
-    assert system._asked_for("scaler")  # all stages at once would open the sink's files
-    assert not built(tmp_path)._asked_for("scaler")
+    assert {"worker d0", "worker d1"} & {s.name for s in stages_of(system, ["worker"])} == {"worker d0"}
+    assert "worker d1" in {s.name for s in stages_of(system, ["worker"], devices=["d1"])}
+    assert "scaler" in {s.name for s in stages_of(system, ["scaler"])}
+    assert asked_for(system.settings, "scaler")  # all stages at once would open the sink's files
+    assert not asked_for(built(tmp_path).settings, "scaler")
 
 
 @pytest.mark.parametrize(
@@ -61,9 +57,9 @@ def test_what_makes_no_sense_is_told_at_the_start(tmp_path: Path, changes: dict[
 
 def test_stages_and_drivers_that_cannot_be_are_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no spare devices"):
-        built(tmp_path).stages(["scaler"])
+        stages_of(built(tmp_path), ["scaler"])
     with pytest.raises(ConfigurationError, match="nothing is bought"):
-        built(tmp_path).stages(["procurement"])
+        stages_of(built(tmp_path), ["procurement"])
     with pytest.raises(ConfigurationError, match="needs kafka://"):
         driver(built(tmp_path, drivers=DriverSettings(name="processes")))
     unknown = tuple(DeviceSettings(name=n, type=t) for n, t in (("d0", "cpu"), ("d1", "tpu")))

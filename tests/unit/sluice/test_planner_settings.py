@@ -6,6 +6,7 @@ import pytest
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.sluice.settings.settings import PlannerSettings, load
+from sluicegate.sluice.system.process_stages import stages_of
 from sluicegate.sluice.system.system import System
 from sluicegate.streams import connect
 from tests.harness import settings_for, toy_catalogue
@@ -24,8 +25,8 @@ def test_money_and_loads_are_the_controllers(tmp_path: Path) -> None:
         broker.producer(),
         tmp_path,
     )
-    stage = next(s for s in system.stages(["planner"]) if s.name == "planner")
-    settings = stage._make_controller(1, None)._settings  # type: ignore[attr-defined]
+    stage = next(s for s in stages_of(system, ["planner"]) if s.name == "planner")
+    settings = stage.core.settings.rules  # type: ignore[attr-defined]
     assert (settings.headroom, settings.variants_per_device, settings.max_loads) == (1.5, 2, 3)
     assert (settings.money_weight, settings.budget, settings.strict_on_demand) == (0.1, 4.0, 0.5)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sluicegate.domain.errors import ConfigurationError
-from sluicegate.sluice.commands.replay import trace_spec
+from sluicegate.sluice.commands.running.replay import trace_spec
 from sluicegate.sluice.settings.settings import load
 
 

@@ -45,7 +45,7 @@ def test_each_metric_is_listed_once_with_everything_an_operator_needs() -> None:
 
 def test_the_reference_page_is_written_from_the_catalogue() -> None:
     page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
-    assert page == as_markdown(), "write it again: sluice metrics --markdown > docs/reference/metrics.md"
+    assert page == as_markdown(), "write it again: sluice describe metrics --markdown > docs/reference/metrics.md"
 
 
 def test_every_metric_of_the_catalogue_is_counted_somewhere_and_nothing_else() -> None:

@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from sluicegate.domain.errors import ConfigurationError
-from sluicegate.sluice.commands import broker as command
+from sluicegate.sluice.commands.running import broker as command
 from sluicegate.streams.local_kafka.broker import LocalBroker
 from sluicegate.streams.local_kafka.jars import ensure_jars, find_java
 

@@ -116,9 +116,6 @@ def test_a_variant_without_sense_is_refused() -> None:
         ScalingVariant(name="v", app="a", latency=0.1, capacity=1.0, cost=float("nan"))
 
 
-# -- the same goals as an allocation
-
-
 BATCHES = {"A": 1, "B": 2, "C": 12}
 """Rows in a batch with which the capacity and the latency of a variant go together."""
 
@@ -169,9 +166,6 @@ def test_the_allocation_program_pays_no_more_on_random_variants(seed: int) -> No
     exact = scale_exactly(fleet, slack=1.0)
     assert exact is not None
     assert allocated_cost(tuple(variants), batches, 300.0, 0.25) <= exact.cost + 1e-6
-
-
-# -- workers
 
 
 def workers(*beats: tuple[str, str, float, InstanceState | None]) -> list[AddWorker | ReplaceWorker]:

@@ -149,9 +149,6 @@ def test_a_question_that_cannot_be_answered_is_not_asked_for_ever() -> None:
     assert publishing.handle(Made(library, ())) == []
 
 
-# -- questions
-
-
 def plan(shares: tuple[float, ...], slos: tuple[float, ...] | None = None) -> Plan:
     names = ("toy-v2", "toy-v1", "toy-v0")
     placements = tuple(
@@ -216,9 +213,6 @@ def test_an_slo_that_hops_take_whole_is_no_question() -> None:
     assert questions(plan((1.0,)), toy_catalogue(slo=0.01), DEVICES, {}, TableRules()) == ()
 
 
-# -- following
-
-
 @pytest.fixture(scope="module")
 def tables() -> list[SelectionTable]:
     return list(make_tables(Make(question(), (20.0, 40.0)), RULES))
@@ -270,9 +264,6 @@ def test_assumptions_that_workers_count_with_must_be_numbers_above_0(
 def test_names_survive_the_topic() -> None:
     name = TableName(Shelf("app/|x", "1g.10gb", 0.15), 1234.5)
     assert decode_name(encode_name(name)) == name
-
-
-# -- watching
 
 
 def seen(table: SelectionTable, queries: int = 1000, **changed: float) -> TableObserved:

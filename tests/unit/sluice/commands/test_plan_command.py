@@ -13,7 +13,7 @@ from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
-from sluicegate.sluice.commands import plan
+from sluicegate.sluice.commands.offline import plan
 
 FIELDS = {"objective", "bound", "gap", "served_fraction", "placements", "solve_ms", "steps"}
 

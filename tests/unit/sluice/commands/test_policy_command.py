@@ -14,7 +14,7 @@ from sluicegate.domain.models.variant import Variant
 from sluicegate.planner.policy_tables.table_codec import decode
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
-from sluicegate.sluice.commands import policy
+from sluicegate.sluice.commands.offline import policy
 
 app = typer.Typer()
 policy.register(app)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
-from sluicegate.sluice.commands import replay
+from sluicegate.sluice.commands.running import replay
 from sluicegate.sluice.load import open_loop_client
 from sluicegate.streams.memory.broker import MemoryBroker
 from sluicegate.streams.ports import Written

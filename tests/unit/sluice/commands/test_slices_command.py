@@ -6,7 +6,7 @@ from pathlib import Path
 import typer
 from typer.testing import CliRunner
 
-from sluicegate.sluice.commands import compare, simulate
+from sluicegate.sluice.commands.offline import compare, simulate
 
 WIKI = str(Path(__file__).parents[4] / "examples" / "scenarios" / "protean-wiki.yaml")
 SHORT = ("--set", "duration_s=15", "--set", "warm_up_s=3", "--jobs", "1")

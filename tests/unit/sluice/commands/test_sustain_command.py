@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from sluicegate.sluice.commands import sustain
+from sluicegate.sluice.commands.offline import sustain
 
 app = typer.Typer()
 sustain.register(app)

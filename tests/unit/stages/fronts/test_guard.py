@@ -118,9 +118,6 @@ async def test_a_port_that_is_taken_is_told_with_the_setting() -> None:
         await runner.cleanup()
 
 
-# -- secrets
-
-
 def test_a_secret_comes_from_a_file_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "token").write_text("from a file\nsecond line\n")
     assert MetricsSettings(token_file=tmp_path / "token").access("metrics").token == "from a file"
@@ -180,9 +177,6 @@ def test_secrets_are_in_nothing_that_settings_print_or_write(tmp_path: Path) -> 
     for shown in (repr(settings), str(settings), settings.model_dump_json(), repr(settings.kafka.settings())):
         assert "hidden" not in shown
     assert isinstance(settings, Settings) and settings.kafka.settings().security.password == "hidden-1"
-
-
-# -- logs
 
 
 @pytest.fixture

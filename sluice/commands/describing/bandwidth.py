@@ -1,4 +1,4 @@
-"""``sluice devices bandwidth``: what share of a device's bandwidth each variant takes, from running them together."""
+"""``sluice describe bandwidth``: what share of a device's bandwidth each variant takes, from running them together."""
 
 import asyncio
 from pathlib import Path
@@ -9,7 +9,7 @@ from rich.table import Table
 
 from sluicegate.domain.executor import Executor
 from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
-from sluicegate.sluice.commands.profile import choose
+from sluicegate.sluice.commands.models.profile import choose
 from sluicegate.sluice.console import JsonOption, err, one_line_errors, out, print_json
 from sluicegate.sluice.settings.settings import load
 
@@ -21,7 +21,7 @@ def bandwidth(
     seconds: Annotated[float, typer.Option(min=0.05, max=60.0, help="That each co-location runs for.")] = 1.0,
     gpu: Annotated[
         str | None,
-        typer.Option("--gpu", metavar="UUID", help="GPU or MIG device, as `list --json` names it; else CPU."),
+        typer.Option("--gpu", metavar="UUID", help="GPU or MIG device, as `devices list --json` names it; else CPU."),
     ] = None,
     settings: Annotated[Path | None, typer.Option(help="Settings file (YAML).")] = None,
     as_json: JsonOption = False,

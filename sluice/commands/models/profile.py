@@ -17,7 +17,7 @@ from sluicegate.profiles.catalogue.profiler import BATCH_SIZES, Effort
 from sluicegate.profiles.catalogue.registered_apps import Registered
 from sluicegate.profiles.formats.catalogue_json import MAX_BATCH, fingerprint, profile_to_document
 from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
-from sluicegate.sluice.commands.variants import add_profile_columns, profile_cells
+from sluicegate.sluice.commands.models.variants import add_profile_columns, profile_cells
 from sluicegate.sluice.console import JsonOption, err, one_line_errors, out, print_json
 from sluicegate.sluice.settings.settings import Settings, load
 

@@ -17,8 +17,8 @@ from sluicegate.domain.models.app import Promise
 from sluicegate.profiles.catalogue.profiler import Effort
 from sluicegate.profiles.catalogue.registered_apps import Record, Registered
 from sluicegate.profiles.registration.task_metrics import METRICS
-from sluicegate.sluice.commands.sustain import promise_of
-from sluicegate.sluice.commands.variants import candidate_rows, nothing_to_scale_with
+from sluicegate.sluice.commands.models.variants import candidate_rows, nothing_to_scale_with
+from sluicegate.sluice.commands.offline.sustain import promise_of
 from sluicegate.sluice.console import JsonOption, err, one_line_errors, out, print_json
 from sluicegate.sluice.registration.model_download import fetch, is_address
 from sluicegate.sluice.registration.publish_registration import WAIT, Announced, announce

@@ -42,7 +42,7 @@ def sustain(
         float, typer.Option("--others-ms", help="Milliseconds of each cycle that go to other models of the device.")
     ] = 0.0,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw the rate against the SLO into this PNG.")] = None,
-    config: Annotated[Path | None, typer.Option("--config", help="Settings file (for --profile).")] = None,
+    config: Annotated[Path | None, typer.Option("--settings", help="Settings file (for --profile).")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """The highest rate that is sustained for ever: latency alone, runs of misses (MCD), (m, K), or all together."""

@@ -1,4 +1,4 @@
-"""``sluice policy check``: what the tables of a run promised, beside what came of it."""
+"""``sluice describe tables``: what the tables of a run promised, beside what came of it."""
 
 import asyncio
 from dataclasses import asdict
@@ -20,7 +20,7 @@ from sluicegate.streams.topics import Topics
 Tables = dict[tuple[str, float], SelectionTable]
 
 
-def check(
+def tables(
     run: Annotated[Path | None, typer.Argument(help="Folder of a finished run.")] = None,
     broker: Annotated[str | None, typer.Option(help="Broker to read.")] = None,
     prefix: Annotated[str | None, typer.Option(help="Topic prefix.")] = None,
@@ -30,11 +30,11 @@ def check(
     """Compare promises with what workers counted; exit code 1 where one was not held."""
     with one_line_errors():
         chosen = load(settings, prefix=prefix)
-        tables, seen = asyncio.run(_read(open_broker(chosen, run, broker), Topics(chosen.prefix)))
+        promised, seen = asyncio.run(_read(open_broker(chosen, run, broker), Topics(chosen.prefix)))
         shelves: dict[tuple[str, str, float], list[TableObserved]] = {}
         for o in seen:
             shelves.setdefault((o.app, o.worker_class, o.slo), []).append(o)
-        found = {shelf: kept for shelf, told in sorted(shelves.items()) if (kept := held(told, tables)) is not None}
+        found = {shelf: kept for shelf, told in sorted(shelves.items()) if (kept := held(told, promised)) is not None}
     if as_json:
         print_json({"shelves": [_document(shelf, kept) for shelf, kept in found.items()]})
     elif found:

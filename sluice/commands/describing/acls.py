@@ -1,4 +1,4 @@
-"""``sluice acls``: what each role may do on the broker, as a list, as the broker's own commands, or as a page."""
+"""``sluice describe acls``: what each role may do on the broker, as a list, as the broker's commands, or as a page."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -13,11 +13,6 @@ from sluicegate.sluice.console import JsonOption, one_line_errors, out, print_js
 from sluicegate.sluice.settings.settings import load
 from sluicegate.streams.describe.acls import ROLES, as_markdown, commands, rules
 from sluicegate.streams.topics import Topics
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("acls")(acls)
 
 
 def acls(
@@ -45,7 +40,7 @@ def acls(
     elif shell:
         typer.echo("\n".join(commands(found, user=user, server=server)))
     else:
-        shown = Table("user", "may", "on", "name", title="sluice acls")
+        shown = Table("user", "may", "on", "name", title="sluice describe acls")
         for rule in found:
             name = f"{rule.name}{'*' if rule.prefixed else ''}"
             shown.add_row(f"{user}-{rule.role}", ", ".join(rule.operations), rule.resource, name)

@@ -13,7 +13,7 @@ from sluicegate.domain.models.tensor import Tensor
 from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
 from sluicegate.sluice.catalogue.run_folders import asking, connected, live_server
 from sluicegate.sluice.client import Answer, tensors_of
-from sluicegate.sluice.commands.results import line
+from sluicegate.sluice.commands.reading.results import line
 from sluicegate.sluice.console import EXIT_FAILED, JsonOption, one_line_errors, out, print_json
 from sluicegate.sluice.load.sample_inputs import app_samples
 from sluicegate.sluice.registration.registry_topic import check_served

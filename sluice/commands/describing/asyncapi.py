@@ -1,4 +1,4 @@
-"""``sluice asyncapi``: the AsyncAPI 3 document of all topics, for code generators and people."""
+"""``sluice describe asyncapi``: the AsyncAPI 3 document of all topics, for code generators and people."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,11 +12,6 @@ from sluicegate.sluice.console import JsonOption, one_line_errors, print_json
 from sluicegate.sluice.settings.settings import load
 from sluicegate.streams.describe.asyncapi import document
 from sluicegate.streams.topics import Topics
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("asyncapi")(asyncapi)
 
 
 def asyncapi(

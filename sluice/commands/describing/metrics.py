@@ -1,4 +1,4 @@
-"""``sluice metrics``: the metric catalogue, for reading or as the reference page."""
+"""``sluice describe metrics``: the metric catalogue, for reading or as the reference page."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -8,11 +8,6 @@ from rich.table import Table
 
 from sluicegate.sluice.console import JsonOption, out, print_json
 from sluicegate.stages.telemetry.metric_catalogue import CATALOGUE, as_markdown
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("metrics")(metrics)
 
 
 def metrics(
@@ -28,7 +23,7 @@ def metrics(
     if as_json:
         print_json({"metrics": [{"exported": metric.exported, **asdict(metric)} for metric in chosen]})
         return
-    shown = Table("metric", "labels", "means", "what to do", title="sluice metrics", show_lines=True)
+    shown = Table("metric", "labels", "means", "what to do", title="sluice describe metrics", show_lines=True)
     for metric in chosen:
         name = f"{metric.exported}\n[dim]{metric.unit}[/]"
         shown.add_row(name, ", ".join(metric.labels), metric.meaning, metric.remedy)

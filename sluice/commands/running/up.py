@@ -13,14 +13,15 @@ from rich.markup import escape
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
 from sluicegate.sluice.catalogue.run_folders import new_run_folder
-from sluicegate.sluice.commands.variants import nothing_to_scale_with
+from sluicegate.sluice.commands.models.variants import nothing_to_scale_with
 from sluicegate.sluice.console import err, one_line_errors
 from sluicegate.sluice.registration.registry_topic import check_served
 from sluicegate.sluice.settings.settings import Settings, load
 from sluicegate.sluice.system.forced_exit import Ending, bounded_end
 from sluicegate.sluice.system.logs import show_logs
 from sluicegate.sluice.system.process import serve, system, use_descriptors
-from sluicegate.sluice.system.system import ROLES, System
+from sluicegate.sluice.system.process_stages import ROLES, stages_of
+from sluicegate.sluice.system.system import System
 from sluicegate.stages.runtime.background_tasks import beside
 from sluicegate.stages.runtime.supervisor import Stage
 from sluicegate.streams.memory.archive import MANIFEST
@@ -93,7 +94,7 @@ async def _up(
         async with system(
             settings, catalogue, models, folder, traced=_tracing(settings, roles), connect=False
         ) as built:
-            stages = built.stages(roles, apps=apps, devices=devices)
+            stages = stages_of(built, roles, apps=apps, devices=devices)
             started = asyncio.Event()
             telling = [_tell(built, stages, roles, started), _tell_strangers(built, roles, apps, started)]
             async with beside(telling):

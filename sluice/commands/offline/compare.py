@@ -18,7 +18,7 @@ from sluicegate.simulator.report_rows import HEADER, row_of
 from sluicegate.simulator.scenario import catalogue_of, scenario_of
 from sluicegate.simulator.scenario.experiment import Run, determinism_notes, run_once, systems_of, together
 from sluicegate.simulator.slices.slices_fields import is_slices
-from sluicegate.sluice.commands.simulate import SetOption, document_of, save
+from sluicegate.sluice.commands.offline.simulate import SetOption, document_of, save
 from sluicegate.sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, print_json, require_plots
 from sluicegate.sluice.offline.compare_slices import compare_slices
 

@@ -8,7 +8,6 @@ import typer
 from rich.table import Table
 
 from sluicegate.domain.table import SelectionTable
-from sluicegate.sluice.commands.policy_check import check
 from sluicegate.sluice.console import EXIT_FAILED, JsonOption, one_line_errors, out, print_json, require_plots
 from sluicegate.sluice.offline.policy_input import Question, model_of, read_table, write_bytes
 
@@ -45,7 +44,6 @@ def register(app: typer.Typer) -> None:
     group.command("library")(library)
     group.command("show")(show)
     group.command("size")(size)
-    group.command("check")(check)
     app.add_typer(group)
 
 

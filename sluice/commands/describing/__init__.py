@@ -1,0 +1,1 @@
+"""``sluice describe``: what the system is, for those who maintain it."""

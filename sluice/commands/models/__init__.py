@@ -1,0 +1,1 @@
+"""Commands about models: what is served, registered and measured."""

@@ -1,0 +1,1 @@
+"""Commands that plan, size and simulate without a running system."""

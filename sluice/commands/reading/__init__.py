@@ -1,0 +1,1 @@
+"""Commands that read what became of queries."""

@@ -1,0 +1,1 @@
+"""Commands that run a system, and send it queries."""

@@ -1,0 +1,76 @@
+"""The stages of one process: roles in, stages out.
+
+Each role imports what it needs when it is built: a stage in a process of its own starts without solvers or servers.
+"""
+
+from collections.abc import Callable, Sequence
+
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.sluice.settings.settings import Settings
+from sluicegate.sluice.system.elastic_capacity import procurement, scaler
+from sluicegate.sluice.system.live_registry import LiveRegistry
+from sluicegate.sluice.system.roles.admission import admission_stage
+from sluicegate.sluice.system.roles.fronts import http_stage, metrics_stage, sink_stage, web_stage
+from sluicegate.sluice.system.roles.planner import demand_stage, planner_stages
+from sluicegate.sluice.system.roles.router import router_stage
+from sluicegate.sluice.system.roles.worker import worker_stage
+from sluicegate.sluice.system.system import System
+from sluicegate.stages.runtime.supervisor import Stage
+
+ROLES = ("admission", "router", "worker", "demand", "planner", "scaler", "procurement", "sink", "http", "web")
+"""Process roles, upstream first. Those that the settings do not ask for are not part of "all"."""
+
+
+def stages_of(
+    system: System, roles: Sequence[str], *, apps: Sequence[str] = (), devices: Sequence[str] = ()
+) -> list[Stage]:
+    """Stages of ``roles`` (all that are asked for where empty), of some apps and devices only where named."""
+    unknown = set(roles) - set(ROLES)
+    if unknown:
+        raise ConfigurationError(f"stage {sorted(unknown)[0]!r} is unknown; choose of {', '.join(ROLES)}")
+    chosen = [role for role in ROLES if role in roles or (not roles and asked_for(system.settings, role))]
+    live = LiveRegistry(system, roles=chosen, only=apps)
+    stages: list[Stage] = []
+    for role in ROLES:
+        if role in chosen:
+            stages += _built(system, role, apps or tuple(system.apps), devices)
+        if role == "router" and live.needed:  # stopped with the routers that it started: before the workers
+            system.registry = live.stage()
+            stages.append(system.registry)
+    live.tell(stages)
+    if system.settings.metrics.port is not None:
+        stages.append(metrics_stage(system, ",".join(roles) or "all"))
+    return stages
+
+
+def asked_for(settings: Settings, role: str) -> bool:
+    """Whether the settings ask for ``role`` where all stages run."""
+    asked = {
+        "demand": settings.planner.demand == "faust",
+        "scaler": settings.scaling is not None,
+        "procurement": settings.procurement is not None,
+    }
+    return asked.get(role, True)
+
+
+def _built(system: System, role: str, apps: Sequence[str], devices: Sequence[str]) -> list[Stage]:
+    builders: dict[str, Callable[[], Sequence[Stage]]] = {
+        "admission": lambda: [admission_stage(system, apps)],
+        "router": lambda: [router_stage(system, app) for app in apps],
+        "worker": lambda: [worker_stage(system, system.device(name)) for name in _served(system, devices)],
+        "demand": lambda: [demand_stage(system)],
+        "planner": lambda: planner_stages(system, apps),
+        "scaler": lambda: [scaler(system)],
+        "procurement": lambda: [procurement(system)],
+        "sink": lambda: [sink_stage(system, apps)],
+        "http": lambda: [http_stage(system, apps)],
+        "web": lambda: [web_stage(system, apps)],
+    }
+    return list(builders[role]())
+
+
+def _served(system: System, devices: Sequence[str]) -> list[str]:
+    """Names of the devices that get a worker here: those asked for, or all that nothing else starts workers of."""
+    return [system.device(name).name for name in devices] or [
+        d.name for d in system.devices if d.name not in system.driven
+    ]

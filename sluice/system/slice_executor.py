@@ -1,0 +1,23 @@
+"""The executor of a slice, as the settings say."""
+
+from pathlib import Path
+
+from sluicegate.domain.executor import Executor
+from sluicegate.domain.fleet.device import Device, Slice
+from sluicegate.policies.placement.hosted_variants import profiled_as
+from sluicegate.profiles.catalogue.catalogue import KnownCatalogue
+from sluicegate.sluice.settings.settings import Settings
+
+
+def executor_of(
+    settings: Settings, known: KnownCatalogue, models: tuple[Path, Path], device: Device, part: Slice
+) -> Executor:
+    """What runs models on a slice of a device that is no GPU of this machine. ``models``: folders they lie in."""
+    from sluicegate.executors.emulated import EmulatedExecutor
+    from sluicegate.executors.onnx.executor import OnnxExecutor
+    from sluicegate.executors.onnx.runtime_options import Runtime
+
+    if settings.worker.executor == "emulated":
+        return EmulatedExecutor(known, profiled_as(known, device, part))
+    threads = {d.name: d.threads for d in settings.devices}
+    return OnnxExecutor(models, known.apps, Runtime(threads=threads.get(device.name, 1)))
