@@ -41,7 +41,7 @@ class Expire:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """``query`` ends here, unanswered: say so as its outcome."""
+    """A query's end. ``query`` ends here, unanswered: say so as its outcome."""
 
     query: Query
     kind: OutcomeKind
@@ -132,7 +132,8 @@ class Acknowledge:
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """``app`` leaves this slice: answer with Retired once none of its queries waits or runs here."""
+    """The order to retire an app from a slice. ``app`` leaves this slice: answer with Retired once none of its queries
+    waits or runs here."""
 
     app: str
 

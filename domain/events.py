@@ -29,9 +29,6 @@ class Registered:
     profiles: tuple[Profile, ...]
 
 
-# -- a station (one slice's queue and executor) and its batching policies
-
-
 @dataclass(frozen=True, slots=True)
 class Arrived:
     """A query came to the queue (or to the router). ``turn``: the router's count of turns then, -1 where not told."""
@@ -111,9 +108,6 @@ StationEvent = Arrived | Finished | Woke | HostingChanged | StreamResumed | Tabl
 BatchingEvent = Arrived | Offered | Finished | Woke | HostingChanged | StreamResumed
 
 
-# -- the router
-
-
 @dataclass(frozen=True, slots=True)
 class HostedOn:
     """What a slice hosts for the app that is routed."""
@@ -144,9 +138,6 @@ class DeviceReported:
 RoutingEvent = Arrived | PlanActivated | DeviceReported
 
 
-# -- activation of plans (two steps: staged by workers, then switched by routers)
-
-
 @dataclass(frozen=True, slots=True)
 class PlanPublished:
     """A plan is on the control topic."""
@@ -156,7 +147,8 @@ class PlanPublished:
 
 @dataclass(frozen=True, slots=True)
 class PlanAcknowledged:
-    """``device`` has staged ``variants`` for ``epoch`` (loaded and warm), or failed to stage ``failed``."""
+    """A device's word on a plan. ``device`` has staged ``variants`` for ``epoch`` (loaded and warm), or failed to stage
+    ``failed``."""
 
     device: str
     epoch: Epoch
@@ -165,9 +157,6 @@ class PlanAcknowledged:
 
 
 ActivationEvent = PlanPublished | PlanAcknowledged | Woke
-
-
-# -- staging (a slice loads what a plan wants of it)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,12 +177,10 @@ class Retired:
 StagingEvent = PlanPublished | LoadEnded | Retired | Woke
 
 
-# -- the controller (planner)
-
-
 @dataclass(frozen=True, slots=True)
 class DemandCounted:
-    """``count`` rows of ``app`` arrived (a query of r rows is r) in the ``window`` seconds that ended ``age`` ago.
+    """A count of arrivals. ``count`` rows of ``app`` arrived (a query of r rows is r) in the ``window`` seconds that
+    ended ``age`` ago.
 
     ``classes``: the same by SLO class (seconds), where the app has classes. ``age``: seconds before ``now``, below zero
     while the window is still being counted.

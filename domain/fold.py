@@ -92,7 +92,7 @@ class Summary:
 
 
 class OutcomeFold:
-    """``add`` each outcome once, then ``summary``."""
+    """The metrics of a stream of outcomes. ``add`` each outcome once, then ``summary``."""
 
     def __init__(self) -> None:
         self._kinds = dict.fromkeys(OutcomeKind, 0)

@@ -36,7 +36,8 @@ def follows(epoch: Epoch, newest: Epoch) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """``variants`` hosted on one slice for one app, taking ``share`` (0..1) of the app's demand.
+    """What one slice hosts for one app. ``variants`` hosted on one slice for one app, taking ``share`` (0..1) of the
+    app's demand.
 
     ``max_batch``: rows allowed in a batch there (latency within half the SLO, and memory). ``slo``: the SLO class, in
     seconds, whose queries go there; 0: all of the app's.

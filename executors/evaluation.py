@@ -28,7 +28,8 @@ _RELATIVE, _ABSOLUTE = 1e-2, 1e-3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluation:
-    """``outputs``: arrays [n, ...] by name. ``finite``: no value of them is NaN or infinite."""
+    """A variant's outputs on a validation set. ``outputs``: arrays [n, ...] by name. ``finite``: no value of them is
+    NaN or infinite."""
 
     outputs: Mapping[str, Array]
     finite: bool

@@ -30,7 +30,8 @@ _SERVED = 1.0 - 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedHeadroom:
-    """``price``: accuracy (0..1) that an unanswered query costs. ``ladder``: headrooms tried, in spreads, ascending."""
+    """A planner that buys headroom at its price. ``price``: accuracy (0..1) that an unanswered query costs. ``ladder``:
+    headrooms tried, in spreads, ascending."""
 
     name: str = "allocation-priced"
     base: AllocationPlanner = field(default_factory=AllocationPlanner)

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """``accuracy``: native metric on held-out data, 0..1, ``accuracy_se`` its standard error.
+    """One way to answer an app's queries. ``accuracy``: native metric on held-out data, 0..1, ``accuracy_se`` its
+    standard error.
 
     ``nominal``: the accuracy was declared, not measured. ``model``: path of the model file inside the catalogue's
     folder, ``digest`` its SHA-256; both empty for variants that exist as a profile only.

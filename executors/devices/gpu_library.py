@@ -48,7 +48,8 @@ class GpuInfo:
 
 @dataclass(frozen=True, slots=True)
 class GpuReadings:
-    """``utilisation``: 0..1, None where a MIG GPU does not say. ``ecc_errors``: uncorrected since the driver loaded."""
+    """What a GPU measures of itself. ``utilisation``: 0..1, None where a MIG GPU does not say. ``ecc_errors``:
+    uncorrected since the driver loaded."""
 
     utilisation: float | None
     memory_used_bytes: int

@@ -44,7 +44,7 @@ class StepKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """``profile`` at ``start`` on ``gpu``; ``instance`` where one is destroyed."""
+    """One change of a GPU's slices. ``profile`` at ``start`` on ``gpu``; ``instance`` where one is destroyed."""
 
     kind: StepKind
     gpu: int

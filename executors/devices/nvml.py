@@ -133,8 +133,6 @@ class PynvmlLibrary:
         with self._faults(f"destroy instance {instance} of GPU {gpu}"):
             self._n.nvmlGpuInstanceDestroy(self._instance(gpu, instance))
 
-    # -- what NVML wants
-
     def _handle(self, gpu: int) -> Any:
         with self._faults(f"find GPU {gpu}"):
             return self._n.nvmlDeviceGetHandleByIndex(gpu)

@@ -26,7 +26,8 @@ _HELD_UP = 0.25
 
 
 class OnnxExecutor:
-    """``folders``: where models lie, by their digests: the first that has one. ``apps``: by name; it may grow.
+    """Runs ONNX models in a child process. ``folders``: where models lie, by their digests: the first that has one.
+    ``apps``: by name; it may grow.
 
     ``run_timeout`` (where a batch is given no limit), ``load_timeout``, ``start_timeout``, ``close_timeout``: seconds.
     """

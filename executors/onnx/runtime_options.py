@@ -19,7 +19,7 @@ PROVIDERS: dict[Provider, str] = {"cpu": CPU, "cuda": CUDA}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """``threads``: inside an operator. ``core``: pin the process to this core.
+    """How a child process runs models. ``threads``: inside an operator. ``core``: pin the process to this core.
 
     ``visible``: variables that show the process its GPU, MIG instance or MPS daemon. ``memory_limit_bytes``: of the GPU
     arena (0: none). ``convolution_search``: how cuDNN's algorithms are chosen, at each new batch size.

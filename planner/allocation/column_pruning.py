@@ -22,7 +22,7 @@ _HOSTS = 50
 
 @dataclass(frozen=True, slots=True)
 class Restricted:
-    """``hosts`` and ``serves``: indices in the whole program."""
+    """A program with some columns of the whole. ``hosts`` and ``serves``: indices in the whole program."""
 
     program: Program
     hosts: Ints

@@ -22,7 +22,7 @@ _NEVER = -np.inf
 
 
 class _Move(NamedTuple):
-    """``giver``: None where the units are idle."""
+    """Units that change hosts. ``giver``: None where the units are idle."""
 
     gain: float
     giver: int | None

@@ -18,7 +18,7 @@ ARTIFACT_GAP = Limits(gap=0.5, nodes=1_000_000, seconds=60.0)
 
 @dataclass(frozen=True, slots=True)
 class AtItsWord:
-    """``base``: the mended planner. Its name with "-published" added."""
+    """A baseline exactly as its paper states it. ``base``: the mended planner. Its name with "-published" added."""
 
     base: Planner
 

@@ -20,7 +20,8 @@ from sluicegate.planner.problems.problem_checks import check
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipperPlanner:
-    """``accurate``: HA, else HT. ``expected``: queries/s of each app that the static placement is made for."""
+    """Clipper's static placement. ``accurate``: HA, else HT. ``expected``: queries/s of each app that the static
+    placement is made for."""
 
     accurate: bool
     expected: Mapping[str, float] = field(default_factory=dict)

@@ -26,7 +26,8 @@ _LOWERINGS = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerDevicePlanner:
-    """``limits``: gap, nodes and seconds of one solve. The published artifact uses a gap of 0.5 relative."""
+    """Proteus's program, device by device. ``limits``: gap, nodes and seconds of one solve. The published artifact uses
+    a gap of 0.5 relative."""
 
     name: str = "proteus-per-device"
     limits: Limits = field(default_factory=lambda: Limits(gap=5e-4, nodes=1_000_000, seconds=60.0))

@@ -30,7 +30,8 @@ Quality = Callable[[Program, Serve], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeometrySettings:
-    """``max_changes``: GPUs of a fleet that may change, where the problem does not say (None: max(1, floor(0.3 n))).
+    """Limits of the geometry search. ``max_changes``: GPUs of a fleet that may change, where the problem does not say
+    (None: max(1, floor(0.3 n))).
 
     ``change_weight``: what changing every GPU is worth in the unit of the step that gains by it (share of demand,
     accuracy). ``limits``: of the integer search. ``quality``: None for the variants' accuracy. ``shared``: variants
@@ -46,7 +47,8 @@ class GeometrySettings:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """``gpus`` by fleet and option; what they host; how many changes are charged for."""
+    """A whole number of GPUs for each geometry. ``gpus`` by fleet and option; what they host; how many changes are
+    charged for."""
 
     gpus: list[Ints]
     counts: Counts

@@ -29,7 +29,8 @@ from sluicegate.planner.problems.problem_checks import check
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeometryPlan:
-    """``geometries``: by name of every GPU that can be cut; ``changes``: those that differ from now.
+    """Geometries and what their slices host. ``geometries``: by name of every GPU that can be cut; ``changes``: those
+    that differ from now.
 
     ``devices``: all devices as they will be. ``before``: what they could host as they are, to compare with ``counts``;
     ``gained``: by class, the share of its demand that is served beyond that.

@@ -28,14 +28,16 @@ Shares = Mapping[QueryClass, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeRules:
-    """``takes``: seconds from draining a GPU to its new slices being loaded. ``pays_within``: seconds."""
+    """What a change of geometry costs and must earn. ``takes``: seconds from draining a GPU to its new slices being
+    loaded. ``pays_within``: seconds."""
 
     takes: float = 10.0
     pays_within: float = 120.0
 
 
 class JointGeometry:
-    """``inner`` says what is hosted. Problems without GPUs that may be cut otherwise are its alone."""
+    """A planner of geometry and hosting together. ``inner`` says what is hosted. Problems without GPUs that may be cut
+    otherwise are its alone."""
 
     def __init__(
         self,

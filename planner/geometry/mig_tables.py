@@ -24,7 +24,8 @@ Geometry = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class MigProfile:
-    """``span``: memory slots; ``starts``: where it may begin; ``limit``: instances at most on one GPU."""
+    """A kind of MIG slice. ``span``: memory slots; ``starts``: where it may begin; ``limit``: instances at most on one
+    GPU."""
 
     name: str
     compute: int

@@ -36,7 +36,8 @@ _BATCHES = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleSettings:
-    """``period``: seconds between wishes. ``multiplier``: slowdown that best effort may bear on small slices."""
+    """Settings of PROTEAN's rule. ``period``: seconds between wishes. ``multiplier``: slowdown that best effort may
+    bear on small slices."""
 
     period: float = 2.0
     patience: int = 3

@@ -58,14 +58,14 @@ class GeometryChanged:
 
 @dataclass(frozen=True, slots=True)
 class GpuLeft:
-    """``gpu`` is gone."""
+    """A GPU has left. ``gpu`` is gone."""
 
     gpu: str
 
 
 @dataclass(frozen=True, slots=True)
 class GpuJoined:
-    """``gpu`` is there, cut like this."""
+    """A GPU has joined. ``gpu`` is there, cut like this."""
 
     gpu: str
     geometry: Geometry
@@ -92,7 +92,7 @@ class Reshape:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """``gpu`` takes work again, cut like this."""
+    """The end of a cut. ``gpu`` takes work again, cut like this."""
 
     gpu: str
     geometry: Geometry

@@ -56,7 +56,8 @@ class CutNews:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """``before``: profiles that it had; ``target``: slices that it is to have; ``asked``: the plan, and when."""
+    """A cut under way. ``before``: profiles that it had; ``target``: slices that it is to have; ``asked``: the plan,
+    and when."""
 
     before: Counter[str]
     target: tuple[Slice, ...]
@@ -73,7 +74,8 @@ class _Ground:
 
 
 class GeometryChanges:
-    """``enabled``: whether a geometry is thought about here; slices are told in plans all the same."""
+    """Tracks GPUs that are being cut. ``enabled``: whether a geometry is thought about here; slices are told in plans
+    all the same."""
 
     def __init__(self, settings: ChangeSettings | None = None, *, enabled: bool = False) -> None:
         self._settings = settings or ChangeSettings()

@@ -12,7 +12,8 @@ _DEPTH = 8
 
 
 class Mixer:
-    """``next(x, image)``: where to apply the map next, having found that it takes ``x`` to ``image``."""
+    """Anderson mixing of a fixed-point iteration. ``next(x, image)``: where to apply the map next, having found that it
+    takes ``x`` to ``image``."""
 
     def __init__(self) -> None:
         self._images: list[Array] = []

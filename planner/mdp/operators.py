@@ -17,7 +17,8 @@ _NOTHING = 1e-30
 
 @dataclass(frozen=True)
 class Chain:
-    """``options``: one a queue length. ``idle``: of each level, (J, O), P(nothing comes while the option runs).
+    """The decision process as operators. ``options``: one a queue length. ``idle``: of each level, (J, O), P(nothing
+    comes while the option runs).
 
     ``whole``, ``rest``: of each length, indices of the options that empty the queue by serving it, and the others.
     """

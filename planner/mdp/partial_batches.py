@@ -17,7 +17,8 @@ from sluicegate.planner.mdp.mdp_model import Array
 
 @dataclass(frozen=True)
 class Partial:
-    """``heads``: (n, b) -> (J, J) slack bin of the new head. ``come``: tau -> (N, J, N + 1) queries that come.
+    """Transitions of batches smaller than the queue. ``heads``: (n, b) -> (J, J) slack bin of the new head. ``come``:
+    tau -> (N, J, N + 1) queries that come.
 
     ``bin_after``: tau -> (J,) slack bin of a head that waited tau more.
     """

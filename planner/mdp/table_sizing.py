@@ -18,7 +18,8 @@ _SATURATED = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """``tried``: (workers, accuracy, violation) of every table made on the way, by workers."""
+    """The fewest workers that keep a promise. ``tried``: (workers, accuracy, violation) of every table made on the way,
+    by workers."""
 
     workers: int
     table: SelectionTable

@@ -25,7 +25,8 @@ _MAX_STEPS = 20_000
 
 @dataclass(frozen=True)
 class Solution:
-    """``choice`` (Q, J) indexes options; ``stationary`` (Q, J) is where it leads; ``values`` warm the next solve."""
+    """A solved decision process. ``choice`` (Q, J) indexes options; ``stationary`` (Q, J) is where it leads; ``values``
+    warm the next solve."""
 
     choice: Index
     stationary: Array

@@ -20,7 +20,7 @@ _MOVES = 10_000
 
 
 class GreedyScaling:
-    """``rate``: lambda, 1/s, of the default aim. ``tick``: seconds between calls."""
+    """INFaaS's greedy scaling. ``rate``: lambda, 1/s, of the default aim. ``tick``: seconds between calls."""
 
     __slots__ = ("_possible", "aim", "slack", "tick")
 

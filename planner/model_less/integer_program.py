@@ -23,7 +23,8 @@ from sluicegate.planner.model_less.scaling_problem import SLACK, Fleet
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """``changes``: variant -> instances to add (negative: to remove), none that stay. ``cost``: an hour's, after."""
+    """An optimal change of instances. ``changes``: variant -> instances to add (negative: to remove), none that stay.
+    ``cost``: an hour's, after."""
 
     changes: Mapping[str, int]
     cost: float

@@ -51,7 +51,7 @@ class Aim(Protocol):
 
 
 class LeastCost:
-    """``rate``: lambda, 1/s."""
+    """The objective of least cost. ``rate``: lambda, 1/s."""
 
     at_once = False
 
@@ -122,7 +122,7 @@ class MostAccurate:
 
 @dataclass(frozen=True, slots=True)
 class _Mean:
-    """``weighted``: accuracy times capacity, summed."""
+    """A mean accuracy by capacity. ``weighted``: accuracy times capacity, summed."""
 
     capacity: float
     weighted: float

@@ -27,7 +27,8 @@ _ENOUGH = 1e-6
 
 
 class ScalingPlanner:
-    """``exact``: by the program, the greedy only where nothing answers all. ``tick``: seconds between calls.
+    """Model-less scaling as a planner. ``exact``: by the program, the greedy only where nothing answers all. ``tick``:
+    seconds between calls.
 
     ``rate``: lambda, 1/s. The attributes may be set between calls.
     """

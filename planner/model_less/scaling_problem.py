@@ -16,7 +16,8 @@ SLACK = 1.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingVariant:
-    """``latency``: of a batch of one; ``capacity``: queries/s of an instance; ``load``: to load one.
+    """A variant as scaling sees it. ``latency``: of a batch of one; ``capacity``: queries/s of an instance; ``load``:
+    to load one.
 
     ``accuracy``: 0..1, for aims that ask for it.
     """

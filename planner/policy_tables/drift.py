@@ -34,7 +34,8 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """``promise``: accuracy or violation; ``reasons``: assumptions that do not hold, or that none was found broken."""
+    """A promise that does not hold. ``promise``: accuracy or violation; ``reasons``: assumptions that do not hold, or
+    that none was found broken."""
 
     promise: str
     expected: float

@@ -26,7 +26,8 @@ class _Stretch:
 
 
 class DriftWatch:
-    """``tables``: (fingerprint, qps) -> table, kept up to date by the caller."""
+    """Compares running tables with their promises. ``tables``: (fingerprint, qps) -> table, kept up to date by the
+    caller."""
 
     def __init__(
         self,

@@ -18,7 +18,8 @@ _LOWEST = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryRules:
-    """``spacing``: accuracy (0..1) between neighbours; ``max_violation``: of the table for the highest load."""
+    """How close the tables of a library are. ``spacing``: accuracy (0..1) between neighbours; ``max_violation``: of the
+    table for the highest load."""
 
     spacing: float = 0.01
     max_violation: float = 0.05

@@ -55,7 +55,8 @@ class TableRules:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """``model``: at the load that the plan was made for. ``slowdown``: measured over profiled latency, where not 1."""
+    """A table that a plan needs. ``model``: at the load that the plan was made for. ``slowdown``: measured over
+    profiled latency, where not 1."""
 
     shelf: Shelf
     model: SelectionModel

@@ -23,7 +23,8 @@ from sluicegate.planner.problems.throughput import throughput
 
 @dataclass(frozen=True, slots=True)
 class AppAccount:
-    """``capacity_qps``: of all its hosts alone; ``spare``: capacity over demand with headroom, less 1.
+    """One app's capacity and spare. ``capacity_qps``: of all its hosts alone; ``spare``: capacity over demand with
+    headroom, less 1.
 
     ``accuracy``, ``best_accuracy``: in the app's own metric; ``of_best``: the one over the other, which is what the
     plan's objective averages over queries. ``servable``: some variant meets its SLO on some device.
@@ -55,7 +56,7 @@ class PoolAccount:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """``binding``: one line each, what keeps the plan from being better."""
+    """Why a plan is as it is. ``binding``: one line each, what keeps the plan from being better."""
 
     apps: tuple[AppAccount, ...]
     pools: tuple[PoolAccount, ...]

@@ -23,7 +23,8 @@ _ARTIFACT_BATCHES = (1, 2, 4, 8)
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """``qps`` queries/s in batches of ``batch`` rows; (0, 0.0) where no batch fits."""
+    """The largest throughput within a latency. ``qps`` queries/s in batches of ``batch`` rows; (0, 0.0) where no batch
+    fits."""
 
     batch: int
     qps: float

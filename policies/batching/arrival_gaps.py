@@ -18,7 +18,7 @@ _HEAVY = 1e12
 
 
 class ArrivalGaps:
-    """``scale``: the SLO, seconds."""
+    """Estimates gaps between arrivals. ``scale``: the SLO, seconds."""
 
     __slots__ = ("_base", "_counts", "_edges", "_ended", "_fresh", "_risk", "_weight")
 

@@ -128,8 +128,6 @@ class QueueingPolicy:
             return ()
         return queue.take(rows) if queue.fit(rows) else ()
 
-    # -- what a policy adds
-
     def decide(self, now: float, actions: list[StationAction]) -> None:
         """Call ``run`` once, or ``wake_by``, or neither to wait for the next event or the head's deadline."""
         raise NotImplementedError
@@ -156,8 +154,6 @@ class QueueingPolicy:
     def curves_changed(self) -> None:
         """Derive what depends on the curves of ``hosted``, which are of another queue now. Before each decision."""
         self.seconds = self.hosted[0].curve.seconds
-
-    # -- what a policy uses
 
     def run(self, limit: int, actions: list[StationAction], hosted: Hosted | None = None) -> None:
         """Run the longest prefix of at most ``limit`` rows, on ``hosted`` (default: the most accurate variant)."""
@@ -233,8 +229,6 @@ class QueueingPolicy:
         items = self.queue.items
         while items and items[0].rows > len(self.seconds):
             self.drop_head(Reason.TOO_LARGE, actions)
-
-    # -- the frame
 
     def _offered(self, now: float, actions: list[StationAction]) -> None:
         if self._running is not None:

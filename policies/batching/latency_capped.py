@@ -15,7 +15,8 @@ from sluicegate.policies.batching.base import QueueingPolicy
 
 
 class LimitedPolicy(QueueingPolicy):
-    """``max_latency_share``: share of the SLO that a batch may take, times ``margin`` (Nexus: 1.15).
+    """Batching with a cap on a batch's latency. ``max_latency_share``: share of the SLO that a batch may take, times
+    ``margin`` (Nexus: 1.15).
 
     ``largest``: rows of the largest such batch, at least 1. A query that has more rows runs by itself all the same.
     """

@@ -40,7 +40,8 @@ _GROWN = 1.2
 
 
 class TableSelection(EarlyDrop):
-    """``tables``: of one worker class, any loads; those of other apps and SLO classes are passed over.
+    """Runs what a selection table says. ``tables``: of one worker class, any loads; those of other apps and SLO classes
+    are passed over.
 
     ``qps``: load of the whole app, where it is known. ``window_s``: seconds over which it is estimated otherwise.
     ``tolerance``: by how much the estimate may exceed a table's load, relative. ``margin``: factor on the latencies of

@@ -32,7 +32,8 @@ class _Sums:
 
 
 class Observing:
-    """``under`` says which table is in force; ``take`` gives the sums and starts anew. ``began``: of the last batch.
+    """Statistics of a table in force. ``under`` says which table is in force; ``take`` gives the sums and starts anew.
+    ``began``: of the last batch.
 
     ``guard``: seconds allowed around an execution.
     """

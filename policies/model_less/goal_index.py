@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 
 class FirstFit:
-    """``accuracies`` and ``times`` by place, in the order of preference; all absent at first unless ``present``."""
+    """A search tree for the first variant that fits. ``accuracies`` and ``times`` by place, in the order of preference;
+    all absent at first unless ``present``."""
 
     __slots__ = ("_accuracies", "_best", "_present", "_size", "_steps", "_times")
 

@@ -63,9 +63,6 @@ class GoalVariant:
     hardware: str = "cpu"
 
 
-# -- events
-
-
 @dataclass(frozen=True, slots=True)
 class VariantsRegistered:
     """These are, from now on, all variants of ``app``; none retires it."""
@@ -106,9 +103,6 @@ class Asked:
 
 
 GoalEvent = VariantsRegistered | InstanceReported | WorkerReported | Asked
-
-
-# -- actions
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,8 +260,6 @@ class GoalSelection:
         found = self._instances.get((app, variant), {}).get(worker)
         return found.state if found else InstanceState.INACTIVE
 
-    # -- choosing a worker
-
     def _on_a_worker(self, app: str, known: AppGoals, model: str) -> Chosen | Infeasible:
         variant = known.by_name.get(model)
         if variant is None:
@@ -290,8 +282,6 @@ class GoalSelection:
         assert most is not None  # the variant is in the index of those that have one
         most.qps += 1.0  # one more in the second until it reports
         return chosen
-
-    # -- what changes
 
     def _register(self, app: str, variants: tuple[GoalVariant, ...]) -> None:
         if not variants:

@@ -33,7 +33,8 @@ class Colocation:
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """``fbr`` by variant. ``identifiable``: those whose value the measurements pin down. ``active``: rows set to 1."""
+    """Estimated shares of bandwidth. ``fbr`` by variant. ``identifiable``: those whose value the measurements pin down.
+    ``active``: rows set to 1."""
 
     fbr: dict[str, float]
     identifiable: frozenset[str]

@@ -15,7 +15,8 @@ from sluicegate.domain.errors import InvalidInputError
 
 @dataclass(frozen=True, slots=True)
 class InterferenceChanged:
-    """``slice`` runs ``ratio`` times slower than predicted (``on``), or no longer does."""
+    """A slice's interference begins or ends. ``slice`` runs ``ratio`` times slower than predicted (``on``), or no
+    longer does."""
 
     slice: str
     on: bool
@@ -31,7 +32,8 @@ class _Average:
 
 
 class InterferenceDetector:
-    """``handle`` each batch that ended; it says when a slice's state changes."""
+    """Compares measured with predicted batch times. ``handle`` each batch that ended; it says when a slice's state
+    changes."""
 
     def __init__(self, *, threshold: float = 1.25, patience: int = 3, weight: float = 0.2) -> None:
         if not (threshold > 1.0 and patience >= 1 and 0.0 < weight <= 1.0):

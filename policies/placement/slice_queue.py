@@ -61,7 +61,7 @@ class BatchEnded:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """``query`` has ended, or is served elsewhere."""
+    """A query that left the queue. ``query`` has ended, or is served elsewhere."""
 
     query: Query
 
@@ -158,8 +158,6 @@ class SliceSharing:
         self._forget_queue()
         return found
 
-    # -- one query
-
     def _arrived(self, query: Query, now: float) -> list[SharingAction]:
         self._arrivals += 1
         self._queue[self._arrivals] = query
@@ -219,8 +217,6 @@ class SliceSharing:
         if self._deadlines:
             actions.append(WakeAt(self._deadlines[0][0]))
         return actions
-
-    # -- what is hosted
 
     def _hosted(self, part: str, change: HostingChanged) -> list[SharingAction]:
         if part not in self._by_name:

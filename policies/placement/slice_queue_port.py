@@ -19,7 +19,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """``item`` goes to the slice at ``slice``, where it runs as on ``profile``."""
+    """A slice for an item of the queue. ``item`` goes to the slice at ``slice``, where it runs as on ``profile``."""
 
     item: Waiting
     slice: int

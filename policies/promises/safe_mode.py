@@ -6,7 +6,8 @@ decisions were made within the promise. Entering and leaving are reported once e
 
 
 class SafeModeSwitch:
-    """``active`` says whether safe mode is on; ``entered`` counts how often it was. ``calm``: queries, at least 1."""
+    """Decides whether safe mode is on. ``active`` says whether safe mode is on; ``entered`` counts how often it was.
+    ``calm``: queries, at least 1."""
 
     __slots__ = ("_quiet", "active", "calm", "entered")
 

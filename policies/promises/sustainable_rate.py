@@ -23,7 +23,8 @@ from sluicegate.domain.models.profile import LatencyCurve
 
 @dataclass(frozen=True, slots=True)
 class Sustainable:
-    """``bound`` arrivals in any window of ``window_s`` seconds are sustained with batches of ``batch``."""
+    """A rate that is sustained for ever. ``bound`` arrivals in any window of ``window_s`` seconds are sustained with
+    batches of ``batch``."""
 
     batch: int
     window_s: float

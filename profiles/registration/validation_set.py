@@ -41,7 +41,8 @@ _NUMPY = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ValidationSet:
-    """``inputs`` by name, each [n, *row shape] in its model's datatype; ``labels`` [n], integers or floats."""
+    """Labelled rows to validate models on. ``inputs`` by name, each [n, *row shape] in its model's datatype; ``labels``
+    [n], integers or floats."""
 
     inputs: Mapping[str, Array]
     labels: Array

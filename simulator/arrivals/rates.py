@@ -15,7 +15,8 @@ MAX_QPS = 1e9
 
 @dataclass(frozen=True, eq=False)
 class Rates:
-    """``qps[i]`` queries/s (all apps together) from ``edges[i]`` to ``edges[i + 1]`` seconds; ``edges[0]`` is 0.
+    """A piecewise constant rate of arrivals. ``qps[i]`` queries/s (all apps together) from ``edges[i]`` to ``edges[i +
+    1]`` seconds; ``edges[0]`` is 0.
 
     ``notes``: what a reader has to say of where this came from ("12 broken lines skipped").
     """

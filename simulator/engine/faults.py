@@ -10,7 +10,8 @@ from sluicegate.domain.fleet.device import Device
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """``device`` (a name or pattern) dies at ``at`` seconds and its worker returns at ``until``."""
+    """A device's death and return. ``device`` (a name or pattern) dies at ``at`` seconds and its worker returns at
+    ``until``."""
 
     device: str
     at: float

@@ -102,7 +102,7 @@ class SliceSpec(Section):
 
 
 class DeviceSpec(Section):
-    """``count`` equal devices, named ``<name><number>`` (name: the type by default)."""
+    """A group of equal devices. ``count`` equal devices, named ``<name><number>`` (name: the type by default)."""
 
     type: Name
     count: int = Field(default=1, ge=1, le=100_000)

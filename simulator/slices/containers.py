@@ -5,7 +5,7 @@ After PROTEAN, section 4.4: reactive start, delayed termination.
 
 
 class Containers:
-    """``keep_alive``: seconds that an idle container is kept; 0 ends it at once."""
+    """Warm containers by GPU and variant. ``keep_alive``: seconds that an idle container is kept; 0 ends it at once."""
 
     def __init__(self, keep_alive: float) -> None:
         self._keep_alive = keep_alive

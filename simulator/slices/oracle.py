@@ -42,7 +42,8 @@ class _Plan:
 
 
 class OracleControl:
-    """``ways``: by name, the first is the usual one. ``multiplier``: of the SLO. ``shadows``: rivals, run beside."""
+    """The best known plan of every interval, in hindsight. ``ways``: by name, the first is the usual one.
+    ``multiplier``: of the SLO. ``shadows``: rivals, run beside."""
 
     def __init__(
         self, ways: Mapping[str, Way], *, period: float, multiplier: float, shadows: Mapping[str, World] | None = None

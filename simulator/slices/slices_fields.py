@@ -65,7 +65,7 @@ class WorkloadSpec(Section):
 
 
 class GpusSpec(Section):
-    """``count`` GPUs, cut like ``geometry`` at the start where a system says nothing else."""
+    """A group of equal GPUs. ``count`` GPUs, cut like ``geometry`` at the start where a system says nothing else."""
 
     type: str = "a100"
     count: int = Field(default=8, ge=1, le=1000)
@@ -80,7 +80,7 @@ class GpusSpec(Section):
 
 
 class ReconfigurationSpec(Section):
-    """``period_s``: between ticks of a rule; ``window_s``.
+    """When geometries are thought about. ``period_s``: between ticks of a rule; ``window_s``.
 
     Best-effort arrivals that are on a GPU at a time (PROTEAN).
     """

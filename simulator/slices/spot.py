@@ -43,7 +43,7 @@ _SHORTEST_NOTICE = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotMarket:
-    """``p_rev``: of a shortage in an interval, and of a request that fails in one."""
+    """A simulated spot market. ``p_rev``: of a shortage in an interval, and of a request that fails in one."""
 
     p_rev: float
     interval_s: float = 60.0

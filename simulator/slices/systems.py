@@ -24,7 +24,8 @@ from sluicegate.simulator.slices.world import World
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """``geometry`` None: the scenario's own. ``reserve``: of strict-room."""
+    """A system by name: how it places, dispatches, cuts and buys. ``geometry`` None: the scenario's own. ``reserve``:
+    of strict-room."""
 
     placement: str
     dispatch: str = "round-robin"

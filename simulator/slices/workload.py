@@ -24,7 +24,8 @@ FIXED = 0.2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """``formed``: when it may start. ``arrivals``: of its queries, sorted. ``work``: of a full batch's time, 0..1."""
+    """Queries that run together. ``formed``: when it may start. ``arrivals``: of its queries, sorted. ``work``: of a
+    full batch's time, 0..1."""
 
     key: int
     variant: str

@@ -58,8 +58,6 @@ class Run:
         """A line with the seconds since the beginning."""
         console.print(f"{time.monotonic() - self._began:6.0f} s  {what}", highlight=False, soft_wrap=True)
 
-    # -- conditions
-
     def until(self, what: str, holds: Callable[[], bool], within: float) -> None:
         """Wait. Raises StackError past ``within`` seconds."""
         end = time.monotonic() + within
@@ -84,8 +82,6 @@ class Run:
             self.until("all healthy", lambda: not not_yet(), within)
         except StackError as error:
             raise StackError(f"{error}; {not_yet()}") from error
-
-    # -- what is asked of it
 
     def get(self, port: str, path: str, *, token: bool = False, body: Any = None) -> tuple[int, Any]:
         """Status and JSON of a published port."""
@@ -145,8 +141,6 @@ class Run:
 
         self.until("every target up", lambda: not down(), 60.0)
 
-    # -- load and audit
-
     @contextmanager
     def load(self, seconds: int) -> Iterator[None]:
         """Queries of both apps for so long, whatever happens meanwhile; all must have been acknowledged at the end."""
@@ -193,8 +187,6 @@ class Run:
     def topics(self) -> set[str]:
         """Those on the broker."""
         return set(json.loads(self.project("exec", "-T", "admission", "python", "-c", _TOPICS)))
-
-    # -- steps
 
     def start(self) -> None:
         """The models; a planner alone, which waits; its broker, and the same planner serves; then all."""

@@ -125,9 +125,6 @@ def feasible(n: int, owed: int, past: tuple[bool, ...], constraints: tuple[tuple
     return any(dropped == owed for _, dropped in states)
 
 
-# -- streams within the bound
-
-
 def serve(
     name: str, arrivals: list[int], *, batch: int, slo: int, promise: Promise, lateness: float = 0.0
 ) -> tuple[Trial, list[StationAction]]:
@@ -342,9 +339,6 @@ def test_one_query_more_a_window_breaks_the_promise_and_safe_mode_says_so(name: 
             tracker.record(fate != ON_TIME)
         assert not tracker.keeps(promise)
         assert any(isinstance(a, Announce) and a.state == "safe_mode" for a in actions)
-
-
-# -- above the bound
 
 
 @pytest.mark.parametrize("name", RULES)
