@@ -1,16 +1,17 @@
 """Who makes plans in a run: what a control plane is, and the simplest one, a plan given at the start."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from sluicegate.domain.events import DemandCounted, PlanAcknowledged
 from sluicegate.domain.outcome import Outcome
 from sluicegate.domain.plan import Plan
 from sluicegate.domain.query import Query
-from sluicegate.planner.control.events import DeviceHeard
+from sluicegate.planner.capacity.procurement import Kind
+from sluicegate.planner.control.events import DeviceHeard, DeviceNoted
 from sluicegate.simulator.engine.timeline import Timeline
 
-ControlEvent = DemandCounted | DeviceHeard | PlanAcknowledged
+ControlEvent = DemandCounted | DeviceHeard | DeviceNoted | PlanAcknowledged
 
 
 class Plant(Protocol):
@@ -38,6 +39,18 @@ class Plant(Protocol):
         """Give a query to its router again."""
         ...
 
+    def begin_worker(self, device: str, now: float) -> None:
+        """The worker of ``device`` starts."""
+        ...
+
+    def end_worker(self, device: str, now: float) -> None:
+        """It ends, whatever it holds."""
+        ...
+
+    def holds(self, device: str, now: float) -> tuple[int, tuple[str, ...]]:
+        """Queries that it has, and apps that it hosts something for."""
+        ...
+
     def ended(self, query: Query, outcome: Outcome) -> None:
         """A query ends without having been answered."""
         ...
@@ -46,12 +59,21 @@ class Plant(Protocol):
 class ControlPlane(Protocol):
     """Makes plans. ``solve_s``: wall seconds of each solve so far; ``epochs``: plans published.
 
-    ``nondeterministic``: solves that a limit in seconds cut off, so that equal seeds may give different runs.
+    ``nondeterministic``: solves that a limit in seconds cut off, so that equal seeds may give different runs. ``cost``:
+    money so far, by kind of instance, where instances are bought.
     """
 
-    solve_s: list[float]
-    epochs: int
-    nondeterministic: int
+    @property
+    def solve_s(self) -> Sequence[float]: ...
+
+    @property
+    def epochs(self) -> int: ...
+
+    @property
+    def nondeterministic(self) -> int: ...
+
+    @property
+    def cost(self) -> Mapping[Kind, float]: ...
 
     def start(self, plant: Plant, now: float) -> None:
         """The run begins."""
@@ -70,6 +92,7 @@ class FixedPlan:
         self.solve_s: list[float] = []
         self.epochs = 0
         self.nondeterministic = 0
+        self.cost: Mapping[Kind, float] = {}
 
     def start(self, plant: Plant, now: float) -> None:
         """Publish it."""

@@ -107,13 +107,14 @@ class SystemModel:
 class RunResult:
     """``summary``: the metrics. ``epochs``: plans published. ``solve_s``: wall seconds of each solve.
 
-    ``nondeterministic``: solves cut off by a limit in seconds.
+    ``nondeterministic``: solves cut off by a limit in seconds. ``cost``: money, by kind of instance.
     """
 
     summary: Summary
     epochs: int
     solve_s: tuple[float, ...]
     nondeterministic: int
+    cost: Mapping[str, float] = field(default_factory=dict)
 
 
 class Engine:
@@ -169,6 +170,7 @@ class Engine:
             epochs=self._control.epochs,
             solve_s=tuple(self._control.solve_s),
             nondeterministic=self._control.nondeterministic,
+            cost={str(kind): money for kind, money in self._control.cost.items()},
         )
 
     def _start(self) -> None:
@@ -279,6 +281,21 @@ class Engine:
     def ended(self, query: Query, outcome: Outcome) -> None:
         """A query ends without having been answered."""
         self.ledger.ended(query, outcome.kind, outcome.at, outcome.reason)
+
+    def begin_worker(self, device: str, now: float) -> None:
+        """The worker of ``device`` starts."""
+        self._devices[device].recover(now)
+
+    def end_worker(self, device: str, now: float) -> None:
+        """It ends, whatever it holds."""
+        self._devices[device].fail(now)
+
+    def holds(self, device: str, now: float) -> tuple[int, tuple[str, ...]]:
+        """Queries that a device has, and apps that it hosts something for."""
+        target = self._devices[device]
+        hosted = [app for part in target.slices for app in self._hosting.get((device, part), ())]
+        parts = target.slices.values()
+        return sum(part.station.queued + (part.busy_for(now) > 0.0) for part in parts), tuple(hosted)
 
     def _plan_arrives(self, plan: Plan, now: float) -> None:
         self._hosting = {(p.device, p.slice): () for p in plan.placements}

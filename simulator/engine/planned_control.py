@@ -5,11 +5,12 @@ as long as the scenario says; sweeping a dead device, and what a heuristic answe
 and hears nothing; its next start reads the newest lease and plan first, and has another name on the lease.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, assert_never
 
 from sluicegate.domain.actions import Announce, Publish, Reclaim, WakeAt
+from sluicegate.planner.capacity.procurement import Kind
 from sluicegate.planner.control.core import PlannerCore
 from sluicegate.planner.control.events import (
     CatchUp,
@@ -95,6 +96,7 @@ class Controlled:
         self.solve_s: list[float] = []
         self.epochs = 0
         self.nondeterministic = 0
+        self.cost: Mapping[Kind, float] = {}
 
     def start(self, plant: Plant, now: float) -> None:
         """All planners start; who claims first leads."""

@@ -8,6 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.random import Generator
 
 from sluicegate.domain.errors import ConfigurationError
@@ -15,6 +16,7 @@ from sluicegate.domain.fleet.device import Device, Slice
 from sluicegate.domain.models.app import NO_PROMISE, App, Promise, QueryClass, WeaklyHard
 from sluicegate.domain.models.profile import BatchLatency, LengthPoints, Profile
 from sluicegate.domain.models.variant import Variant
+from sluicegate.planner.capacity.cores import LoadRules, SpotRules, load_core, spot_core
 from sluicegate.planner.control.controller_settings import ControllerSettings
 from sluicegate.planner.control.core import CoreSettings, PlannerCore
 from sluicegate.planner.control.demand_estimate import DemandSettings
@@ -32,6 +34,8 @@ from sluicegate.profiles.catalogue.catalogue_folder import load_catalogue
 from sluicegate.profiles.formats.proteus_csv import DEVICE_TYPES, load_proteus
 from sluicegate.profiles.formats.ramsis_json import load_ramsis
 from sluicegate.simulator.arrivals.sampling import ArrivalSource
+from sluicegate.simulator.engine.control_plane import ControlPlane
+from sluicegate.simulator.engine.elastic_control import CapacityModel, ElasticControl, SpotNotice
 from sluicegate.simulator.engine.engine import SystemModel, Timing
 from sluicegate.simulator.engine.faults import Failure, Faults, Straggler, hits
 from sluicegate.simulator.engine.planned_control import Controlled, PlannerModel
@@ -48,6 +52,7 @@ from sluicegate.simulator.scenario.scenario_fields import (
 )
 
 MB = 1 << 20
+_MARKET = 3
 
 
 def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
@@ -70,13 +75,18 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
         catalogue=catalogue,
         apps=tuple(catalogue.apps[name] for name in _app_names(scenario, catalogue)),
         devices=devices,
-        make_control=lambda: control(
-            scenario.planner,
-            planner(scenario.planner.name),
-            timer,
-            catalogue=catalogue,
-            devices=devices,
-            hop=simulation.control_ms / 1e3,
+        make_control=lambda: elastic(
+            scenario,
+            control(
+                scenario.planner,
+                planner(scenario.planner.name),
+                timer,
+                catalogue=catalogue,
+                devices=devices,
+                hop=simulation.control_ms / 1e3,
+            ),
+            catalogue,
+            devices,
         ),
         make_station=lambda: STATIONS[policies.turns](make_batching),
         make_staging=lambda device, part: Staging(device, part, catalogue, quantile=scenario.planner.quantile),
@@ -266,6 +276,49 @@ def control(
         model,
         timer=timer,
     )
+
+
+def elastic(scenario: Scenario, inner: ControlPlane, catalogue: Catalogue, devices: tuple[Device, ...]) -> ControlPlane:
+    """``inner``, and elastic capacity beside it where the scenario has any. Raises ConfigurationError."""
+    scaling, bought = scenario.scaling, scenario.procurement
+    if scaling is not None:
+        rules = LoadRules(
+            spare=scaling.spare,
+            keep_alive=scaling.keep_alive_s,
+            headroom=scaling.headroom,
+            lead=scaling.lead_s,
+            settle=scaling.settle_s,
+            patience=scaling.patience_s,
+            start_timeout=scaling.start_timeout_s,
+        )
+        core = load_core(rules, catalogue, devices, scenario.planner.quantile)
+        inner = ElasticControl(
+            inner, core, CapacityModel(driven=scaling.spare, period=scaling.period_s, start_s=scaling.start_s)
+        )
+    if bought is not None:
+        spot = tuple(d.name for d in devices if d.spot)
+        for notice in bought.notices:
+            if notice.device not in spot:
+                raise ConfigurationError(f"procurement.notices: {notice.device!r} is no spot device")
+        if scaling is not None and (both := sorted({*scaling.spare} & {*spot})):
+            raise ConfigurationError(f"scaling.spare: {both[0]!r} is a spot device; procurement looks after those")
+        market = SpotRules(
+            on_demand_price=bought.on_demand_price,
+            mode=bought.mode,
+            interval=bought.interval_s,
+            settle=bought.settle_s,
+        )
+        rng = np.random.default_rng([scenario.seed, _MARKET])
+        model = CapacityModel(
+            driven=spot,
+            period=bought.poll_s,
+            start_s=bought.start_s,
+            notices=tuple(SpotNotice(n.device, n.at_s, n.deadline_s) for n in bought.notices),
+            boot_s=bought.boot_s,
+            granted=lambda: bool(rng.random() >= bought.p_rev),
+        )
+        inner = ElasticControl(inner, spot_core(market, devices), model)
+    return inner
 
 
 def controller_settings(spec: PlannerSpec) -> ControllerSettings:

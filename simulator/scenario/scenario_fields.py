@@ -223,6 +223,45 @@ class SimulationSpec(Section):
     stragglers: tuple[StragglerSpec, ...] = ()
 
 
+class ScalingSpec(Section):
+    """``spare``: devices by name that have a worker only while the load needs it; others as live.
+
+    ``start_s``: seconds until a worker that was started serves.
+    """
+
+    spare: tuple[Name, ...] = Field(min_length=1)
+    keep_alive_s: NotNegative = 600.0
+    headroom: float = Field(default=1.2, ge=1, le=10)
+    lead_s: NotNegative = 10.0
+    period_s: Positive = 1.0
+    settle_s: NotNegative = 3.0
+    patience_s: Positive = 60.0
+    start_timeout_s: Positive = 30.0
+    start_s: NotNegative = 5.0
+
+
+class NoticeSpec(Section):
+    """At ``at_s`` it is told that the instance of a spot device is taken back at ``deadline_s``."""
+
+    device: Name
+    at_s: NotNegative
+    deadline_s: Positive
+
+
+class ProcurementSpec(Section):
+    """Devices that are ``spot`` are taken back by ``notices``; spot is granted with 1 - ``p_rev``; others as live."""
+
+    on_demand_price: NotNegative
+    notices: tuple[NoticeSpec, ...] = ()
+    mode: Literal["hybrid", "spot-only"] = "hybrid"
+    p_rev: Share = 0.0
+    boot_s: NotNegative = 20.0
+    poll_s: Positive = 1.0
+    interval_s: Positive = 60.0
+    settle_s: NotNegative = 3.0
+    start_s: NotNegative = 5.0
+
+
 class Scenario(Section):
     """A whole scenario. ``apps``: those simulated, in the order of trace shares (default: all of the catalogue).
 
@@ -241,6 +280,8 @@ class Scenario(Section):
     policies: PoliciesSpec = Field(default_factory=PoliciesSpec)
     planner: PlannerSpec = Field(default_factory=PlannerSpec)
     simulation: SimulationSpec = Field(default_factory=SimulationSpec)
+    scaling: ScalingSpec | None = None
+    procurement: ProcurementSpec | None = None
     parameters: Mapping[Name, tuple[str, ...]] = Field(default_factory=dict)
     systems: Mapping[Name, Mapping[str, Any]] = Field(default_factory=dict)
     reference: Mapping[str, Mapping[str, float]] = Field(default_factory=dict)

@@ -3,7 +3,7 @@
 import ipaddress
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
@@ -11,6 +11,9 @@ from pydantic import Field, field_validator, model_validator
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.fleet.device import Device
 from sluicegate.sluice.settings.endpoint_settings import Seconds, Section
+
+if TYPE_CHECKING:
+    from sluicegate.planner.capacity.cores import LoadRules, SpotRules
 
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -44,6 +47,20 @@ class ScalingSettings(Section):
     settle_s: NotNegative = 3.0
     patience_s: Seconds = 60.0
     start_timeout_s: Seconds = 30.0
+
+    def rules(self) -> "LoadRules":
+        """For the core."""
+        from sluicegate.planner.capacity.cores import LoadRules
+
+        return LoadRules(
+            spare=self.spare,
+            keep_alive=self.keep_alive_s,
+            headroom=self.headroom,
+            lead=self.lead_s,
+            settle=self.settle_s,
+            patience=self.patience_s,
+            start_timeout=self.start_timeout_s,
+        )
 
 
 class ProcurementSettings(Section):
@@ -80,6 +97,14 @@ class ProcurementSettings(Section):
                 f"notices: {self.notices!r:.100} is not on this machine; set notices_remote if that is meant"
             )
         return self
+
+    def rules(self) -> "SpotRules":
+        """For the core."""
+        from sluicegate.planner.capacity.cores import SpotRules
+
+        return SpotRules(
+            on_demand_price=self.on_demand_price, mode=self.mode, interval=self.interval_s, settle=self.settle_s
+        )
 
     @property
     def is_address(self) -> bool:

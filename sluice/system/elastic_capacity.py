@@ -11,57 +11,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sluicegate.domain.errors import ConfigurationError
-from sluicegate.sluice.settings.elastic_settings import ProcurementSettings, ScalingSettings
+from sluicegate.sluice.settings.elastic_settings import ProcurementSettings
 from sluicegate.sluice.system.roles.worker import worker_stage
 from sluicegate.sluice.system.system import System
 
 if TYPE_CHECKING:
     from sluicegate.executors.drivers.provider import NoticeSource
     from sluicegate.executors.drivers.worker_drivers import WorkerDriver
-    from sluicegate.planner.capacity.core import CapacityCore
     from sluicegate.stages.runtime.supervisor import Stage
 
 
 def scaler(system: System) -> "Stage":
     """The stage ``scaler``. Raises ConfigurationError where nothing is to be scaled."""
+    from sluicegate.planner.capacity.cores import load_core
     from sluicegate.stages.capacity.stage import CapacityStage
 
     chosen = system.settings.scaling
     if chosen is None:
         raise ConfigurationError("stage 'scaler': no spare devices are set; give scaling.spare")
-    handle = system.recording(load_core(system, chosen).handle, "scaler")
+    core = load_core(chosen.rules(), system.catalogue, system.devices, system.settings.planner.quantile)
+    handle = system.recording(core.handle, "scaler")
     return CapacityStage("scaler", system.connections, handle, driver=driver(system), period=chosen.period_s)
-
-
-def load_core(system: System, chosen: ScalingSettings) -> "CapacityCore":
-    """As many workers as the load needs. Raises ConfigurationError for devices that cannot serve."""
-    from sluicegate.planner.capacity.autoscaling import Autoscaler, units
-    from sluicegate.planner.capacity.autoscaling import ScalingSettings as Rule
-    from sluicegate.planner.capacity.core import CapacityCore
-    from sluicegate.planner.capacity.load_scaling import LoadScaling
-    from sluicegate.planner.capacity.spare_pool import ElasticFleet
-
-    by_name = {d.name: d for d in system.devices}
-    types = sorted({by_name[name].type for name in chosen.spare})
-    if len(types) > 1:
-        raise ConfigurationError(f"scaling.spare: devices of one type only, not {', '.join(types)}")
-    found = units(system.catalogue, types[0], system.settings.planner.quantile)
-    if not found:
-        raise ConfigurationError(f"scaling.spare: no app has a variant that is fast enough on {types[0]}")
-    autoscaler = Autoscaler({u.variant: u.batch for u in found.values()}, Rule(keep_alive=chosen.keep_alive_s))
-    fleet = ElasticFleet(
-        len(by_name) - len(chosen.spare),
-        chosen.spare,
-        settle=chosen.settle_s,
-        patience=chosen.patience_s,
-        start_timeout=chosen.start_timeout_s,
-    )
-    return CapacityCore(LoadScaling(found, autoscaler, fleet, headroom=chosen.headroom, lead=chosen.lead_s))
 
 
 def procurement(system: System) -> "Stage":
     """The stage ``procurement``. Raises ConfigurationError where nothing is bought."""
     from sluicegate.executors.drivers.simulated_provider import SimulatedProvider
+    from sluicegate.planner.capacity.cores import spot_core
     from sluicegate.planner.capacity.procurement import Prices
     from sluicegate.stages.capacity.stage import CapacityStage, Market
 
@@ -78,30 +54,11 @@ def procurement(system: System) -> "Stage":
     return CapacityStage(
         "procurement",
         system.connections,
-        system.recording(spot_core(system, chosen).handle, "procurement"),
+        system.recording(spot_core(chosen.rules(), system.devices).handle, "procurement"),
         driver=driver(system),
         period=chosen.poll_s,
         market=Market(_source(chosen), provider),
     )
-
-
-def spot_core(system: System, chosen: ProcurementSettings) -> "CapacityCore":
-    """Spot devices come and go by notice."""
-    from sluicegate.planner.capacity.core import CapacityCore
-    from sluicegate.planner.capacity.procurement import CostMeter, Prices, Procurement
-    from sluicegate.planner.capacity.spot_capacity import SpotCapacity
-
-    spot = tuple(d.name for d in system.devices if d.spot)
-    prices = {d.name: Prices(chosen.on_demand_price if d.spot else d.price, d.price) for d in system.devices}
-    rule = SpotCapacity(
-        Procurement(spot, chosen.mode),
-        CostMeter(Prices(chosen.on_demand_price, 0.0), prices),
-        spot=spot,
-        always=[d.name for d in system.devices if not d.spot],
-        interval=chosen.interval_s,
-        settle=chosen.settle_s,
-    )
-    return CapacityCore(rule)
 
 
 def driver(system: System) -> "WorkerDriver":

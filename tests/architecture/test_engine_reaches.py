@@ -18,15 +18,13 @@ SMALL = Path(__file__).resolve().parents[2] / "examples" / "scenarios" / "small.
 LIVE_ONLY = "runs live; scenarios cannot set it yet"
 SLICES_ONLY = "runs live and in the simulation of GPU slices, not in the engine"
 NOT_REACHED = {
-    "Autoscaler": LIVE_ONLY,
     "DriftWatch": LIVE_ONLY,
-    "ElasticFleet": LIVE_ONLY,
     "GoalAdmission": LIVE_ONLY,
     "GoalSelection": "chooses a variant as queries come, in the library and its benchmark alone",
     "InterferenceDetector": SLICES_ONLY,
     "LiveScaling": LIVE_ONLY,
+    "ModelLessScaling": LIVE_ONLY,
     "PlannedTables": LIVE_ONLY,
-    "Procurement": SLICES_ONLY,
     "Reconfigurator": SLICES_ONLY,
     "Recutting": LIVE_ONLY,
     "SliceSharing": LIVE_ONLY,
@@ -50,6 +48,14 @@ SETTINGS: tuple[dict[str, Any], ...] = (
         "planner.name": "co-resident",
     },
     {"simulation.failures": [{"device": "cpu0", "at_s": 1.0, "until_s": 5.0}]},
+    {
+        "devices": [{"type": "gpu", "count": 3}, {"type": "gpu", "name": "cheap", "spot": True}],
+        "scaling": {"spare": ["gpu2"]},
+        "procurement": {
+            "on_demand_price": 2.0,
+            "notices": [{"device": "cheap0", "at_s": 2.0, "deadline_s": 5.0}],
+        },
+    },
 )
 
 

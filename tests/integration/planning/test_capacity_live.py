@@ -12,13 +12,13 @@ import pytest
 from sluicegate.domain.outcome import OutcomeKind
 from sluicegate.domain.plan import Plan
 from sluicegate.planner.capacity.core import CapacityCore
+from sluicegate.planner.capacity.cores import load_core, spot_core
 from sluicegate.planner.capacity.events import CapacityEvent, MarketEvent
 from sluicegate.planner.capacity.procurement import Procurement
 from sluicegate.planner.capacity.spare_pool import ElasticFleet, SpareState
 from sluicegate.sluice.audit.result_log import read_results
 from sluicegate.sluice.settings.elastic_settings import ProcurementSettings
 from sluicegate.sluice.settings.settings import DeviceSettings, Settings
-from sluicegate.sluice.system.elastic_capacity import load_core, spot_core
 from sluicegate.stages.runtime.decision_log import read_steps, replay
 from sluicegate.streams import connect
 from sluicegate.streams.ports import TopicPartition
@@ -147,7 +147,8 @@ async def test_a_worker_joins_as_load_grows_and_ends_after_the_delay_with_nothin
         chosen = run.system.settings.scaling
         assert chosen is not None
         other = chosen.model_copy(update={"keep_alive_s": 0.0})
-        same, differ = await replayed(run, "scaler", *(load_core(run.system, one) for one in (chosen, other)))
+        known = (run.system.catalogue, run.system.devices, run.system.settings.planner.quantile)
+        same, differ = await replayed(run, "scaler", *(load_core(one.rules(), *known) for one in (chosen, other)))
         assert same == 0 < differ
 
 
@@ -195,5 +196,6 @@ async def test_a_noticed_device_is_drained_replaced_and_comes_back_with_nothing_
         chosen = run.system.settings.procurement
         assert chosen is not None
         other = chosen.model_copy(update={"settle_s": 30.0})
-        same, differ = await replayed(run, "procurement", *(spot_core(run.system, one) for one in (chosen, other)))
+        fresh = (spot_core(one.rules(), run.system.devices) for one in (chosen, other))
+        same, differ = await replayed(run, "procurement", *fresh)
         assert same == 0 < differ

@@ -1,0 +1,81 @@
+"""Cores of elastic capacity as they are set, live and simulated."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.fleet.device import Device
+from sluicegate.domain.models.profile import Quantile
+from sluicegate.planner.capacity.autoscaling import Autoscaler, ScalingSettings, units
+from sluicegate.planner.capacity.core import CapacityCore
+from sluicegate.planner.capacity.load_scaling import LoadScaling
+from sluicegate.planner.capacity.procurement import CostMeter, Mode, Prices, Procurement
+from sluicegate.planner.capacity.spare_pool import ElasticFleet
+from sluicegate.planner.capacity.spot_capacity import SpotCapacity
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRules:
+    """``spare``: devices that have a worker only while the load needs it, in the order in which they are started.
+
+    ``keep_alive``: seconds for which the largest number wanted is kept. ``headroom``: capacity over load. ``lead``:
+    seconds that a worker takes to serve. ``start_timeout``: silence after which one is started again.
+    """
+
+    spare: tuple[str, ...]
+    keep_alive: float = 600.0
+    headroom: float = 1.2
+    lead: float = 10.0
+    settle: float = 3.0
+    patience: float = 60.0
+    start_timeout: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpotRules:
+    """``on_demand_price``: money an hour of a spot device's replacement. Times in seconds."""
+
+    on_demand_price: float
+    mode: Mode = "hybrid"
+    interval: float = 60.0
+    settle: float = 3.0
+
+
+def load_core(rules: LoadRules, catalogue: Catalogue, devices: Sequence[Device], quantile: Quantile) -> CapacityCore:
+    """As many workers as the load needs. Raises ConfigurationError for spare devices that cannot serve."""
+    by_name = {d.name: d for d in devices}
+    if unknown := sorted(set(rules.spare) - by_name.keys()):
+        raise ConfigurationError(f"scaling.spare: {unknown[0]!r} is not among the devices")
+    types = sorted({by_name[name].type for name in rules.spare})
+    if len(types) > 1:
+        raise ConfigurationError(f"scaling.spare: devices of one type only, not {', '.join(types)}")
+    found = units(catalogue, types[0], quantile)
+    if not found:
+        raise ConfigurationError(f"scaling.spare: no app has a variant that is fast enough on {types[0]}")
+    autoscaler = Autoscaler({u.variant: u.batch for u in found.values()}, ScalingSettings(keep_alive=rules.keep_alive))
+    fleet = ElasticFleet(
+        len(by_name) - len(rules.spare),
+        rules.spare,
+        settle=rules.settle,
+        patience=rules.patience,
+        start_timeout=rules.start_timeout,
+    )
+    return CapacityCore(LoadScaling(found, autoscaler, fleet, headroom=rules.headroom, lead=rules.lead))
+
+
+def spot_core(rules: SpotRules, devices: Sequence[Device]) -> CapacityCore:
+    """Spot devices come and go by notice. Raises ConfigurationError where none is."""
+    spot = tuple(d.name for d in devices if d.spot)
+    if not spot:
+        raise ConfigurationError("procurement: no device is set as spot; nothing could be taken back")
+    prices = {d.name: Prices(rules.on_demand_price if d.spot else d.price, d.price) for d in devices}
+    rule = SpotCapacity(
+        Procurement(spot, rules.mode),
+        CostMeter(Prices(rules.on_demand_price, 0.0), prices),
+        spot=spot,
+        always=[d.name for d in devices if not d.spot],
+        interval=rules.interval,
+        settle=rules.settle,
+    )
+    return CapacityCore(rule)
