@@ -23,9 +23,9 @@ async def _rest(rng: Random, least: float, most: float) -> float:
 
 async def crash(world: World, rng: Random) -> str:
     """A process is killed between two of its callbacks, and started again after a while; now and then it is killed once
-    more as it starts, or a device stays away until the end."""
+    more as it starts. A device may stay away until the end, where two are left, one for each app."""
     name = _name(world, rng)
-    for_good = rng.random() < 0.35 and name in world.shape.workers and len(world.gone) + 1 < len(world.shape.workers)
+    for_good = rng.random() < 0.35 and name in world.shape.workers and len(world.gone) + 2 < len(world.shape.workers)
     if for_good:
         world.gone.add(name)
     process = await _killed(world, rng, name)

@@ -49,7 +49,7 @@ class Shape:
 
 def drawn_shape(rng: Random) -> Shape:
     """Two or three unequal devices, one or two of each stage that scales out; two planners but for one seed in six."""
-    kinds = ("cpu", "cpu", "old") if rng.random() < 0.6 else ("cpu", "old")
+    kinds = ("cpu", "cpu", "old") if rng.random() < 0.75 else ("cpu", "old")
     counts = {
         "admission": rng.choice((1, 1, 2)),
         "router": rng.choice((1, 2)),
