@@ -9,8 +9,8 @@ made, so that sets of them are walked alike in every run. A loop on which nothin
 import asyncio
 import contextvars
 import heapq
+import os
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -211,16 +211,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 @contextmanager
 def virtual(loop: VirtualLoop, seed: int) -> Iterator[None]:
-    """Clocks and made-up ids come from the loop and the seed meanwhile. Only for code that asks for them by module."""
+    """Clocks and made-up ids come from the loop and the seed meanwhile. Only for code that asks for time by module."""
     rng = Random(seed)
-    held = (time.time, time.monotonic, time.perf_counter, uuid.uuid4)
+    held = (time.time, time.monotonic, time.perf_counter, os.urandom)
     time.time = lambda: BASE + loop.time()
     time.monotonic = time.perf_counter = loop.time
-    uuid.uuid4 = lambda: uuid.UUID(int=rng.getrandbits(128), version=4)
+    os.urandom = rng.randbytes
     try:
         yield
     finally:
-        time.time, time.monotonic, time.perf_counter, uuid.uuid4 = held
+        time.time, time.monotonic, time.perf_counter, os.urandom = held
 
 
 def run(loop: VirtualLoop, main: Callable[[], Any], seed: int) -> Any:

@@ -3,9 +3,9 @@
     python -m tests.explore.run --seeds 1000
     python -m tests.explore.run --seed 17 --delivery exactly_once      # one seed again, with its story
 
-Writes summary.json (``seeds, lost, duplicates, promises_broken_unannounced, failed``, a list; ``digests``: of all that
-was written, a seed) and the story of each seed that failed. A seed always gives the same log: the interpreter's hashes
-are fixed for that.
+Writes summary.json (``seeds, lost, duplicates, promises_broken_unannounced, failed``, a list that says how to see each
+again; ``digests``: of all that was written, a seed) and the story of each seed that failed. A seed always gives the
+same log: the interpreter's hashes are fixed for that.
 """
 
 import argparse
@@ -82,16 +82,35 @@ def played(jobs: Sequence[Job], processes: int) -> Iterator[tuple[Job, Verdict |
             yield job, verdict, story
 
 
+def _kind(said: str) -> str:
+    return next((kind for kind in KINDS if said.startswith(kind.replace("-", " "))), said)
+
+
+def again(job: Job) -> str:
+    """The command that plays one seed again."""
+    seed, delivery, kinds, planted = job
+    command = f"python -m tests.explore.run --seed {seed} --delivery {delivery}"
+    command += f" --kinds {','.join(kinds)}" if kinds != tuple(KINDS) else ""
+    return command + (f" --planted {planted}" if planted != "nothing" else "")
+
+
 def summary(verdicts: Sequence[tuple[Job, Verdict | str]], took: float) -> dict[str, Any]:
     """What ``summary.json`` says. ``failed``: seed, delivery, why and which faults."""
     whole = [v for _, v in verdicts if isinstance(v, Verdict)]
     once = [v for v in whole if v.delivery == "exactly_once"]
     failed = [
-        {"seed": seed, "delivery": delivery, "why": [v] if isinstance(v, str) else list(v.why),
-         "faults": [] if isinstance(v, str) else list(v.faults)}
-        for (seed, delivery, _, _), v in verdicts
+        {
+            "seed": job[0],
+            "delivery": job[1],
+            "why": [v] if isinstance(v, str) else list(v.why),
+            "stories": [] if isinstance(v, str) else list(v.stories),
+            "faults": [] if isinstance(v, str) else list(v.faults),
+            "digest": "" if isinstance(v, str) else v.digest,
+            "again": again(job),
+        }
+        for job, v in verdicts
         if isinstance(v, str) or v.why
-    ]  # fmt: skip
+    ]
     return {
         "seeds": len(verdicts),
         "queries": sum(v.queries for v in whole),
@@ -102,7 +121,8 @@ def summary(verdicts: Sequence[tuple[Job, Verdict | str]], took: float) -> dict[
         "promises_announced": sum(v.promises_announced for v in whole),
         "virtual_s": sum(v.virtual_s for v in whole),
         "wall_s": round(took, 1),
-        "faults": dict(Counter(f.split()[0] for v in whole for f in v.faults).most_common()),
+        "load_average": [round(load, 2) for load in os.getloadavg()],
+        "faults": dict(Counter(_kind(f) for v in whole for f in v.faults).most_common()),
         "failed": failed,
         "digests": [v.digest for v in whole],
     }
@@ -160,7 +180,7 @@ def main() -> None:
     console.print(_table(found))
     for one in found["failed"][:20]:
         console.print(
-            f"[red]seed {one['seed']}, {one['delivery']}: {', '.join(one['why'])} ({', '.join(one['faults'])})"
+            f"[red]{', '.join(one['why'])}[/red] ({', '.join(one['faults'])}): {one['again']}", soft_wrap=True
         )
     raise SystemExit(bool(found["failed"]))
 
@@ -177,7 +197,7 @@ def _explored(jobs: Sequence[Job], chosen: argparse.Namespace, console: Console)
             verdicts.append((job, verdict))
             said.advance(bar)
             if isinstance(verdict, str) or verdict.why:
-                told = "\n".join([*story, repr(verdict)])
+                told = "\n".join([again(job), *story, repr(verdict)])
                 (chosen.out / f"seed-{job[0]}-{job[1]}.txt").write_text(told, encoding="utf-8")
                 failed += 1
                 said.update(bar, description=f"seeds, {failed} failed")
