@@ -415,6 +415,15 @@ def test_the_dead_incarnation_is_not_heard_any_more() -> None:
     said = world.run(3.0, "d0", "d1")
     assert not [a for a in said if isinstance(a, Announce) and a.state == "returned"]
     assert of(Sweep, said)  # what routers with an old plan still send there
+    assert world.tell(SweepBegan("d1", 5, 5)) == []
+
+
+def test_who_stands_by_hears_a_device_that_it_was_sweeping() -> None:
+    world = World()
+    dead(world)
+    world.tell(LeaseRead(Lease(term=7, holder="other", claims=world.core._lease.newest.place)))  # type: ignore[union-attr]
+    world.beat("d1", "j")
+    assert world.core.controller.alive == ("d0", "d1")
 
 
 def test_a_sweep_that_failed_begins_again_and_one_for_no_topic_ends() -> None:
@@ -423,7 +432,8 @@ def test_a_sweep_that_failed_begins_again_and_one_for_no_topic_ends() -> None:
     world.tell(SweepBegan("d1", 1, 4))
     world.tell(WorkLeft("d1", (Left(1, None),)))
     world.tell(SweepFailed("d1"))
-    assert of(Sweep, world.run(0.6, "d0")) == [Sweep("d1")]
+    assert not of(Sweep, world.run(0.3, "d0"))
+    assert of(Sweep, world.run(0.3, "d0")) == [Sweep("d1")]
     world.tell(SweepBegan("d1", 1, 4))
     world.tell(SweepFailed("d1", gone=True))
     assert not of(Sweep, world.run(3.0, "d0"))
@@ -451,7 +461,10 @@ def test_records_outside_the_fence_or_twice_raise(offsets: tuple[int, ...]) -> N
     world.tell(SweepBegan("d1", 7, 9))
     with pytest.raises(IllegalEventError, match="is to be decided"):
         world.tell(WorkLeft("d1", tuple(Left(offset, None) for offset in offsets)))
-    world.tell(WorkLeft("d1", (Left(7, None), Left(8, None))))  # nothing was changed
+    world.tell(WorkLeft("d1", (Left(7, None),)))  # nothing was changed
+    with pytest.raises(IllegalEventError, match="is to be decided"):
+        world.tell(WorkLeft("d1", (Left(7, None), Left(8, None))))
+    world.tell(WorkLeft("d1", (Left(8, None),)))
 
 
 def test_another_leads_so_that_nothing_of_a_dead_device_is_decided_here() -> None:
