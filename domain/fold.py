@@ -109,8 +109,10 @@ class OutcomeFold:
         kind = outcome.kind
         self._kinds[kind] += 1
         arrival, at = outcome.arrival, outcome.at
-        self._first = min(self._first, arrival)
-        self._last = max(self._last, at)
+        if arrival < self._first:
+            self._first = arrival
+        if at > self._last:
+            self._last = at
         app = self._apps.get(outcome.app)
         if app is None:
             app = self._apps[outcome.app] = _AppFold()

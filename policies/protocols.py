@@ -74,7 +74,10 @@ class FollowsTables(Protocol):
 
 
 class StationPolicy(Protocol):
-    """All batching of one slice: one batching policy an app, one batch at a time."""
+    """All batching of one slice: one batching policy an app, one batch at a time.
+
+    It runs nothing between a Run and the Finished that ends it.
+    """
 
     def handle(self, event: StationEvent, now: float) -> list[StationAction]:
         """Decide."""
@@ -88,6 +91,18 @@ class StationPolicy(Protocol):
     @property
     def queued(self) -> int:
         """Queries waiting, of all apps."""
+        ...
+
+    def queued_of(self, app: str) -> int:
+        """Queries of ``app`` waiting."""
+        ...
+
+    def drain(self, app: str) -> tuple[Query, ...]:
+        """Take out what waits for ``app``: these queries are the caller's again."""
+        ...
+
+    def take_observed(self, now: float) -> tuple[TableObserved, ...]:
+        """What became of queries under selection tables since the last call."""
         ...
 
 
@@ -124,4 +139,18 @@ class StagingPolicy(Protocol):
 
     def handle(self, event: StagingEvent, now: float) -> Sequence[StagingAction]:
         """Decide."""
+        ...
+
+    def wants(self, app: str) -> bool:
+        """Whether queries of ``app`` can be answered here, now or once loading ends."""
+        ...
+
+    @property
+    def hosted_apps(self) -> tuple[str, ...]:
+        """Apps that something is hosted for."""
+        ...
+
+    @property
+    def loaded(self) -> tuple[str, ...]:
+        """Variants loaded, in the order of loading."""
         ...

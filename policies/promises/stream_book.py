@@ -10,6 +10,7 @@ Rules.
 """
 
 from collections import OrderedDict, deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sluicegate.domain.events import HostingChanged, StreamResumed
@@ -32,9 +33,11 @@ class _Live:
 
 
 @dataclass(slots=True)
-class _Past:
+class PastStream:
     """The end of a stream as the results topic tells it: (sequence, in the stream, missed, place, state)."""
 
+    app: str
+    stream: str
     ends: deque[tuple[int, bool, bool, Place, PromiseState | None]]
 
 
@@ -43,7 +46,19 @@ class Recall:
 
     def __init__(self, remember: int) -> None:
         self._remember = max(1, remember)
-        self._streams: OrderedDict[tuple[str, str], _Past] = OrderedDict()
+        self._streams: OrderedDict[tuple[str, str], PastStream] = OrderedDict()
+
+    @staticmethod
+    def of(streams: Iterable[PastStream]) -> "Recall":
+        """One that holds these."""
+        found = Recall(1)
+        found._streams.update(((past.app, past.stream), past) for past in streams)
+        return found
+
+    @property
+    def streams(self) -> tuple[PastStream, ...]:
+        """All of them."""
+        return tuple(self._streams.values())
 
     def add(self, outcome: Outcome) -> None:
         """An outcome, in the order of the topic."""
@@ -54,7 +69,7 @@ class Recall:
         if past is None:
             if len(self._streams) >= _STREAMS:
                 self._streams.popitem(last=False)
-            past = self._streams[key] = _Past(deque(maxlen=self._remember))
+            past = self._streams[key] = PastStream(outcome.app, outcome.stream, deque(maxlen=self._remember))
         counts = outcome.kind is not OutcomeKind.REJECTED
         place = (outcome.device, outcome.slice)
         past.ends.append((outcome.sequence, counts, outcome.miss, place, outcome.promise))

@@ -35,7 +35,7 @@ from sluicegate.domain.events import (
 )
 from sluicegate.domain.models.app import NO_PROMISE, QueryClass
 from sluicegate.domain.query import Query
-from sluicegate.domain.table import TablesChanged
+from sluicegate.domain.table import TableObserved, TablesChanged
 from sluicegate.policies.protocols import BatchingPolicy, FollowsTables
 
 _OFFERED = Offered()
@@ -43,13 +43,14 @@ _STORY = 24
 
 
 class Lane:
-    """An app and class on this slice. ``wake``: when its policy wants to be woken."""
+    """An app and class on this slice. ``wake``: when its policy wants to be woken; ``follows``: one that has tables."""
 
-    __slots__ = ("app", "hosted", "peers", "policy", "promise", "slo", "strict", "wake")
+    __slots__ = ("app", "follows", "hosted", "peers", "policy", "promise", "slo", "strict", "wake")
 
     def __init__(self, app: str, strict: bool, policy: BatchingPolicy) -> None:
         self.app = app
         self.policy = policy
+        self.follows = policy if isinstance(policy, FollowsTables) else None
         self.strict = strict
         self.hosted: tuple[Hosted, ...] = ()
         self.slo = inf
@@ -139,8 +140,8 @@ class Station:
                     _tell_tables(lane, event)
             case TurnsTold():
                 for lane in self._lanes:
-                    if lane.app == event.app and isinstance(lane.policy, FollowsTables):
-                        lane.policy.turned(event)
+                    if lane.app == event.app and lane.follows is not None:
+                        lane.follows.turned(event)
                 return actions  # hundreds a second, and nothing to decide
             case _:
                 assert_never(event)
@@ -152,6 +153,11 @@ class Station:
     def drain(self, app: str) -> tuple[Query, ...]:
         """Take out what waits for ``app``; the caller routes it anew or ends it. A batch that runs goes on."""
         return tuple(q for lane in self._lanes if lane.app == app for q in lane.policy.drain())
+
+    def take_observed(self, now: float) -> tuple[TableObserved, ...]:
+        """What became of strict queries under selection tables since the last call."""
+        lanes = [lane.follows for lane in self._strict.values() if lane.follows is not None and lane.hosted]
+        return tuple(seen for follows in lanes for seen in follows.take_observed(now))
 
     def order(self, lanes: list[Lane]) -> list[Lane]:
         """Who is offered the executor, in this order; ``lanes`` have queries waiting and are more than one."""
@@ -256,8 +262,8 @@ class Station:
 
 
 def _tell_tables(lane: Lane, event: TablesChanged) -> None:
-    if lane.app == event.app and isinstance(lane.policy, FollowsTables):
-        lane.policy.use(event.tables)
+    if lane.app == event.app and lane.follows is not None:
+        lane.follows.use(event.tables)
 
 
 def _brief(what: StationEvent | StationAction) -> str:

@@ -1,11 +1,12 @@
 """Who makes plans in a run: what a control plane is, and the simplest one, a plan given at the start."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from sluicegate.domain.events import DemandCounted, PlanAcknowledged
 from sluicegate.domain.outcome import Outcome
-from sluicegate.domain.plan import Plan
+from sluicegate.domain.plan import Epoch, Plan
 from sluicegate.domain.query import Query
 from sluicegate.planner.capacity.procurement import Kind
 from sluicegate.planner.control.events import DeviceHeard, DeviceNoted
@@ -85,19 +86,34 @@ class ControlPlane(Protocol):
 
 
 class FixedPlan:
-    """One plan, published at the start."""
+    """One plan, published as soon as workers are heard of, and again whenever one starts: it names those that live."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
+        self._due = False
         self.solve_s: list[float] = []
         self.epochs = 0
         self.nondeterministic = 0
         self.cost: Mapping[Kind, float] = {}
 
     def start(self, plant: Plant, now: float) -> None:
-        """Publish it."""
-        self.epochs = 1
-        plant.publish(self._plan, now)
+        """Nobody is known to live yet."""
+        del now
+        self._plant = plant
 
     def heard(self, event: ControlEvent, now: float) -> None:
-        """A plan that is fixed hears nothing."""
+        """Heeds heartbeats alone."""
+        if not isinstance(event, DeviceHeard):
+            return
+        device, incarnation = event.seen.device, event.seen.incarnation
+        if self._plan.incarnations.get(device) != incarnation:
+            self._plan = replace(self._plan, incarnations={**self._plan.incarnations, device: incarnation})
+            if not self._due:
+                self._due = True
+                self._plant.timeline.at(now, self._publish)
+
+    def _publish(self, _: object, now: float) -> None:
+        self._due = False
+        first = self._plan.epoch
+        self._plant.publish(replace(self._plan, epoch=Epoch(first.term, first.number + self.epochs)), now)
+        self.epochs += 1

@@ -1,137 +1,271 @@
-"""One device under the virtual clock: its slices, its worker's incarnation, its death and return.
+"""One device under the virtual clock: the core of its worker, its work topic, its executors, its death and return.
 
-Rules, those of the live worker.
-- Each start has an incarnation. Only while the newest plan names it (or names none at all) does it serve.
-- What reaches a dead device, or waited or ran on it, is stranded: it lies in the work topic until the planner reclaims
-  the device; then it goes back to the routers.
-- A query of an app that is not served here (any more) goes back to its router.
-- A returning worker holds nothing, and reads the newest plan first.
+What is modelled: a worker that dies takes all it held with it; what it had read and not ended lies in the work topic
+again, with what comes meanwhile, until the planner reclaims the device; then it goes back to the routers. A worker that
+starts again holds nothing, has another incarnation, and reads the newest plan first.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, assert_never
 
-from sluicegate.domain.events import DeviceSeen, TurnsTold
-from sluicegate.domain.fleet.device import Device
+from sluicegate.domain.actions import Acknowledge, Announce
+from sluicegate.domain.events import PlanPublished, TurnsTold
+from sluicegate.domain.fleet.device import Device, Slice
 from sluicegate.domain.plan import Plan
 from sluicegate.domain.query import Query
+from sluicegate.policies.placement.repartition import Cut, CutEnded
+from sluicegate.policies.serving.device import DeviceCore
+from sluicegate.policies.serving.device_actions import (
+    Abandon,
+    Answer,
+    Beat,
+    CatchUp,
+    End,
+    LoadVariant,
+    Read,
+    RunBatch,
+    Say,
+    Seek,
+    SendBack,
+    UnloadVariant,
+    WakeMe,
+)
+from sluicegate.policies.serving.device_events import (
+    BeatDue,
+    CaughtUp,
+    DeviceEvent,
+    Joined,
+    Opened,
+    QueryCame,
+    ReadingBegins,
+    Woken,
+)
+from sluicegate.simulator.engine.ledger import Ledger
 from sluicegate.simulator.engine.processor_sharing import SharedProcessor
-from sluicegate.simulator.engine.slice_model import SimulatedSlice
+from sluicegate.simulator.engine.slice_model import ModelledExecutor, SliceModel
 from sluicegate.simulator.engine.timeline import Timeline
+
+Rare = (
+    SendBack | LoadVariant | UnloadVariant | Acknowledge | Announce | Read | Seek | Abandon | CatchUp | Cut | Say | Beat
+)
 
 SEND_BACK_S = 0.005
 """Seconds until a query that a device does not serve is with its router again."""
 
-MakeSlices = Callable[["SimulatedDevice"], Mapping[str, SimulatedSlice]]
-SendBack = Callable[[Query, float], None]
+
+class Network(Protocol):
+    """What a worker's letters go to."""
+
+    def readmit(self, query: Query, now: float) -> None:
+        """To its router again."""
+        ...
+
+    def staged(self, device: str, epoch: Acknowledge, now: float) -> None:
+        """To routers and planner: the device has staged an epoch."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceModel:
+    """How the devices of a run are made. ``policy``: the batching rule's name. ``cut_s``: seconds that a cut takes.
+
+    ``slices_of``: what a device of a type has once it is cut into these profiles.
+    """
+
+    make_core: Callable[[Device], DeviceCore]
+    make_slice: Callable[["SimulatedDevice", Slice], SliceModel]
+    policy: str
+    cut_s: float = 0.0
+    slices_of: Callable[[str, tuple[str, ...]], tuple[Slice, ...]] = lambda _type, _profiles: ()
 
 
 class SimulatedDevice:
-    """``make_slices`` starts its worker afresh; ``send_back`` gives a query to its router."""
+    """``device``: as it is cut. ``processor``: compute that its slices share, if they do."""
 
     def __init__(
         self,
         device: Device,
+        model: DeviceModel,
         timeline: Timeline,
-        make_slices: MakeSlices,
-        send_back: SendBack,
+        ledger: Ledger,
+        network: Network,
         processor: SharedProcessor | None = None,
     ) -> None:
         self.device = device
-        self.alive = True
         self.processor = processor
-        self._timeline = timeline
-        self._make_slices = make_slices
-        self._send_back = send_back
-        self._starts = 1
-        self._named = False
+        self.alive = False
+        self.model = model
+        self.timeline = timeline
+        self.ledger = ledger
+        self.network = network
+        self._starts = 0
         self._plan: Plan | None = None
-        self._waiting: list[tuple[Query, str, int]] = []  # came while not named
-        self._stranded: list[Query] = []
-        self._taken = 0
-        self.slices = dict(make_slices(self))
-
-    @property
-    def incarnation(self) -> str:
-        """Of the present start."""
-        return f"{self.device.name}.{self._starts}"
-
-    def seen(self) -> DeviceSeen:
-        """Its heartbeat."""
-        d = self.device
-        return DeviceSeen(d.name, d.type, self.incarnation, d.memory_bytes, d.price, d.spot)
+        self._work: deque[QueryCame] = deque()  # of the work topic, what is not read
+        self._end = 0
+        self._worker: SimulatedWorker
+        self.recover(timeline.now)
 
     def deliver(self, query: Query, part: str, now: float, turn: int = -1) -> None:
         """A query came by the work topic, as number ``turn`` of those that its router sent (-1: not counted)."""
-        if self._named:
-            runner = self.slices[part]
-            if runner.staging.wants(query.app) or query.deadline <= now:
-                runner.arrived(query, now, turn)
-            else:
-                self._timeline.at(now + SEND_BACK_S, self._back, query)
-        elif self.alive:
-            self._waiting.append((query, part, turn))
-        else:
-            self._stranded.append(query)
+        came = QueryCame(query, part, turn, self._end)
+        self._end += 1
+        if self._worker.reads:
+            self._worker.tell(came, now)
+            return
+        self._work.append(came)
 
     def turned(self, told: TurnsTold, now: float) -> None:
         """A router has given so many turns."""
-        if self._named:
-            for runner in self.slices.values():
-                if runner.staging.wants(told.app):
-                    runner.turned(told, now)
+        self._worker.tell(told, now)
 
     def publish(self, plan: Plan, now: float) -> None:
         """A plan was published."""
-        if self._plan is not None and plan.epoch <= self._plan.epoch:
-            return
         self._plan = plan
-        if self.alive:
-            self._follow(plan, now)
+        self._worker.tell(PlanPublished(plan), now)
+
+    def beat(self, now: float) -> Beat:
+        """What its worker says of itself."""
+        self._worker.tell(BeatDue(), now)
+        assert self._worker.said is not None
+        return self._worker.said
 
     def fail(self, now: float) -> None:
         """The device dies, at once and without a word."""
-        if not self.alive:
-            return
-        self.alive = self._named = False
-        if self.processor is not None:
-            self.processor.clear(now)
-        for runner in self.slices.values():
-            for query in runner.die():
-                self._stranded.append(query)
-        for query, *_ in self._waiting:
-            self._stranded.append(query)
-        self._waiting.clear()
+        if self.alive:
+            self.alive = self._worker.reads = False
+            self._worker.dead = True
+            if self.processor is not None:
+                self.processor.clear(now)
+            self.not_ended(self._worker.core.queries)
 
     def recover(self, now: float) -> None:
-        """Its worker starts again."""
-        if self.alive:
-            return
-        self.alive = True
-        self._starts += 1
-        self.slices = dict(self._make_slices(self))
-        if self._plan is not None:
-            self._follow(self._plan, now)
+        """Its worker starts, again."""
+        if not self.alive:
+            self.alive = True
+            self._worker = SimulatedWorker(self, now)
+            if self._plan is not None:
+                self._worker.tell(PlanPublished(self._plan), now)
 
     def left(self) -> tuple[int, Sequence[Query]]:
-        """What is stranded is taken from it; how much was before, too."""
-        stranded, self._stranded = self._stranded, []
-        before = self._taken
-        self._taken += len(stranded)
-        return before, stranded
+        """What nobody has read is taken from its work topic; the offset of the first of it, too."""
+        work, self._work = self._work, deque()
+        return self._end - len(work), [came.query for came in work]
 
-    def _follow(self, plan: Plan, now: float) -> None:
-        named = plan.incarnations.get(self.device.name)
-        if named != self.incarnation and plan.incarnations:
+    # -- for its worker
+
+    def next_incarnation(self) -> str:
+        """Of a start."""
+        self._starts += 1
+        return f"{self.device.name}.{self._starts}"
+
+    def not_ended(self, queries: Iterable[Query]) -> None:
+        """A worker had read these, and will not end them: they lie before what is not read."""
+        self._work.extendleft(reversed([QueryCame(query, "") for query in queries]))
+
+    def position(self) -> tuple[int, int]:
+        """Offsets of what would be read next, and of what comes next."""
+        return self._end - len(self._work), self._end
+
+    def seek(self, offset: int) -> None:
+        """What lies before ``offset`` is not read."""
+        while self._work and self.position()[0] < offset:
+            self._work.popleft()
+
+    def read(self) -> QueryCame | None:
+        """The next of what is not read."""
+        return self._work.popleft() if self._work else None
+
+
+class SimulatedWorker:
+    """One start of the worker of ``owner``: tells its core what happens, and lets happen what that decides.
+
+    ``reads``: whether it reads its work topic; ``said``: its last heartbeat.
+    """
+
+    __slots__ = ("_executors", "_owner", "_timeline", "core", "dead", "reads", "said")
+
+    def __init__(self, owner: SimulatedDevice, now: float) -> None:
+        self.core = owner.model.make_core(owner.device)
+        self.dead = False
+        self.reads = False
+        self.said: Beat | None = None
+        self._owner = owner
+        self._timeline = owner.timeline
+        self._open()
+        self.tell(Opened(owner.device.slices), now)
+        self.tell(Joined(owner.next_incarnation()), now)
+
+    def tell(self, event: DeviceEvent, now: float) -> None:
+        """Something happened to it; nothing happens to one that is dead."""
+        if self.dead:
             return
-        self._named = True
-        for runner in self.slices.values():
-            runner.plan(plan, now)
-        waiting, self._waiting = self._waiting, []
-        for query, part, turn in waiting:
-            self.deliver(query, part, now, turn)
-        _, stranded = self.left()
-        for query in stranded:
-            self._send_back(query, now)
+        for action in self.core.handle(event, now):
+            if isinstance(action, RunBatch):
+                self._executors[action.part].run(action.run, now)
+            elif isinstance(action, Answer):
+                owner = self._owner
+                by = (owner.device.name, action.part, owner.model.policy)
+                owner.ledger.answered(action.run, action.queries, action.started, action.at, by)
+            elif isinstance(action, WakeMe):
+                self._timeline.at(action.at, self._woke, action.key)
+            elif isinstance(action, End):
+                self._owner.ledger.ended(action.query, action.kind, action.at, action.reason)
+            else:
+                self._do(action, now)
 
-    def _back(self, query: Query, now: float) -> None:
-        self._send_back(query, now)
+    def _do(self, action: Rare, now: float) -> None:
+        owner = self._owner
+        match action:
+            case SendBack():
+                self._timeline.at(now + SEND_BACK_S, owner.network.readmit, action.query)
+            case LoadVariant(part, variant, _):
+                self._executors[part].load(variant, now)
+            case Acknowledge():
+                owner.network.staged(owner.device.name, action, now)
+            case Beat():
+                self.said = action
+            case Read():
+                self._timeline.at(now, self._read)
+            case Seek(offset):
+                owner.seek(offset)
+            case Abandon(_, queries):
+                self.reads = False
+                owner.not_ended(queries)
+                self.tell(Joined(owner.next_incarnation()), now)
+            case CatchUp():
+                self.tell(CaughtUp(), now)
+            case Cut(profiles):
+                self._timeline.at(now + owner.model.cut_s, self._was_cut, profiles)
+            case UnloadVariant() | Announce() | Say():
+                pass
+            case _ as unreachable:
+                assert_never(unreachable)
+
+    def _open(self) -> None:
+        owner = self._owner
+        self._executors = {
+            part.name: ModelledExecutor(part.name, owner.model.make_slice(owner, part), owner.timeline, self.tell)
+            for part in owner.device.slices
+        }
+
+    def _woke(self, key: str, now: float) -> None:
+        self.tell(Woken(key), now)
+
+    def _was_cut(self, profiles: tuple[str, ...], now: float) -> None:
+        owner = self._owner
+        if not self.dead:
+            slices = owner.model.slices_of(owner.device.type, profiles)
+            owner.device = replace(owner.device, slices=slices)
+            self._open()
+            self.tell(CutEnded(slices), now)
+
+    def _read(self, _: object, now: float) -> None:
+        """Begin to read, where plans still count on it."""
+        if self.dead or not self.core.named:
+            return
+        self.tell(ReadingBegins(*self._owner.position()), now)
+        self.reads = True
+        while self.reads and (came := self._owner.read()) is not None:
+            self.tell(came, now)

@@ -7,7 +7,6 @@ once it has ended, so memory does not grow with the trace.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from math import inf
 from typing import assert_never
 
@@ -42,18 +41,20 @@ from sluicegate.domain.outcome import Outcome, OutcomeKind
 from sluicegate.domain.plan import Plan
 from sluicegate.domain.query import Query
 from sluicegate.planner.control.events import DeviceHeard
-from sluicegate.policies.placement.ack_barrier import Gathering
-from sluicegate.policies.protocols import AdmissionPolicy
+from sluicegate.policies.placement.hosted_variants import profile_on
+from sluicegate.policies.protocols import AdmissionPolicy, StagingPolicy, StationPolicy
+from sluicegate.policies.serving.device import DeviceCore
 from sluicegate.policies.serving.router import Ignore, LookedUp, LookUp, RouterCore, RouterEvent, RouterRules, Want
+from sluicegate.policies.serving.slices import DeviceParts
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.simulator.arrivals.sampling import ArrivalSource
 from sluicegate.simulator.engine.control_plane import ControlPlane
-from sluicegate.simulator.engine.device_model import SimulatedDevice
+from sluicegate.simulator.engine.device_model import DeviceModel, SimulatedDevice
 from sluicegate.simulator.engine.faults import Faults
 from sluicegate.simulator.engine.ledger import ConservationError, Ledger, Observer
 from sluicegate.simulator.engine.processor_sharing import SharedProcessor
 from sluicegate.simulator.engine.service_times import ServiceMode, ServiceTimes
-from sluicegate.simulator.engine.slice_model import SimulatedSlice, SimulatedStaging, SimulatedStation
+from sluicegate.simulator.engine.slice_model import SliceModel
 from sluicegate.simulator.engine.timeline import Timeline
 
 _LENGTHS = 4096
@@ -88,8 +89,8 @@ class SystemModel:
     apps: tuple[App, ...]
     devices: tuple[Device, ...]
     make_control: Callable[[], ControlPlane]
-    make_station: Callable[[], SimulatedStation]
-    make_staging: Callable[[Device, Slice], SimulatedStaging]
+    make_station: Callable[[], StationPolicy]
+    make_staging: Callable[[Device, Slice], StagingPolicy]
     routers: RouterRules
     make_admission: Callable[[], AdmissionPolicy] | None = None
     lengths: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -136,6 +137,7 @@ class Engine:
         )
         self._admission = system.make_admission() if system.make_admission is not None else None
         self._control = system.make_control()
+        self._device_model = DeviceModel(make_core=self._core, make_slice=self._slice, policy=system.batching)
         self._devices: Mapping[str, SimulatedDevice] = {d.name: self._device(d) for d in system.devices}
         self._routers = [
             RouterCore(app, catalogue=system.catalogue, devices=system.devices, rules=system.routers)
@@ -306,6 +308,11 @@ class Engine:
         for device in self._devices.values():
             device.publish(plan, now)
 
+    def staged(self, device: str, report: Acknowledge, now: float) -> None:
+        """A device acknowledges an epoch."""
+        event = PlanAcknowledged(device, report.epoch, report.variants, report.failed)
+        self.timeline.at(now + self._timing.control, self._acknowledged, event)
+
     def _acknowledged(self, event: PlanAcknowledged, now: float) -> None:
         for router in self._routers:
             self._tell(router, event, now)
@@ -322,12 +329,12 @@ class Engine:
                 self._report(device, now)
 
     def _report(self, device: SimulatedDevice, now: float) -> None:
-        measured = tuple(chain.from_iterable(runner.take_measured() for runner in device.slices.values()))
-        self._control.heard(DeviceHeard(device.seen(), measured), now)
-        for name, runner in device.slices.items():
-            apps = self._hosting.get((device.device.name, name))
+        beat = device.beat(now)
+        self._control.heard(DeviceHeard(beat.seen, tuple(m for part in beat.slices for m in part.measured)), now)
+        for part in beat.slices:
+            apps = self._hosting.get((device.device.name, part.slice))
             if apps:
-                report = DeviceReported(device.device.name, name, runner.station.queued, runner.busy_for(now))
+                report = DeviceReported(device.device.name, part.slice, part.queued, part.busy_for)
                 for app in apps:
                     self._tell(self._by_app[app], report, now)
 
@@ -341,37 +348,23 @@ class Engine:
 
     def _device(self, device: Device) -> SimulatedDevice:
         processor = SharedProcessor(self.timeline) if device.type in self._system.shared_types else None
-        return SimulatedDevice(device, self.timeline, self._slices, self._reach_router, processor)
+        return SimulatedDevice(device, self._device_model, self.timeline, self.ledger, self, processor)
 
-    def _slices(self, owner: SimulatedDevice) -> dict[str, SimulatedSlice]:
-        device = owner.device
-        gathering = Gathering(part.name for part in device.slices)
-        return {part.name: self._slice(owner, device, part, gathering) for part in device.slices}
+    def _core(self, device: Device) -> DeviceCore:
+        parts = DeviceParts(make_station=self._system.make_station, make_staging=self._system.make_staging)
+        return DeviceCore(device, parts, self._system.catalogue)
 
-    def _slice(self, owner: SimulatedDevice, device: Device, part: Slice, gathering: Gathering) -> SimulatedSlice:
-        system = self._system
-        return SimulatedSlice(
-            device=device,
-            part=part,
-            station=system.make_station(),
-            staging=system.make_staging(device, part),
-            policy=system.batching,
-            timeline=self.timeline,
-            ledger=self.ledger,
-            catalogue=system.catalogue,
-            service=self._service.of(profile_type(device.type, part.profile)),
-            by_length=self._service.by_length(profile_type(device.type, part.profile)),
-            acknowledge=lambda action, now: self._staged(device.name, gathering.staged(part.name, action), now),
+    def _slice(self, owner: SimulatedDevice, part: Slice) -> SliceModel:
+        system, device = self._system, owner.device
+        kind = profile_type(device.type, part.profile)
+        return SliceModel(
+            service=self._service.of(kind),
+            load=lambda variant: profile_on(system.catalogue, device, part.name, variant).load,
+            by_length=self._service.by_length(kind),
             slowdown=system.faults.slowdown_of(device),
             processor=owner.processor,
             exclusive_loads=system.exclusive_loads,
         )
-
-    def _staged(self, device: str, action: Acknowledge | None, now: float) -> None:
-        if action is None:
-            return
-        event = PlanAcknowledged(device, action.epoch, action.variants, action.failed)
-        self.timeline.at(now + self._timing.control, self._acknowledged, event)
 
 
 def _drawn(lengths: tuple[int, ...], rng: Generator) -> Iterator[int]:

@@ -43,19 +43,19 @@ class Ledger:
         self.opened += 1
         self.open.add(query)
 
-    def answered(self, run: Run, started: float, now: float, device: str, part: str, policy: str) -> None:
-        """Every query of a batch was answered."""
+    def answered(
+        self, run: Run, queries: Sequence[Query], started: float, now: float, by: tuple[str, str, str]
+    ) -> None:
+        """``queries`` of a batch were answered ``by`` a device, slice and policy."""
         outcome = self._scratch
         outcome.kind = OutcomeKind.ANSWERED
         outcome.reason = None
         outcome.variant = run.variant
         outcome.accuracy = self._accuracy[run.variant]
-        outcome.device, outcome.slice, outcome.policy = device, part, policy
+        outcome.device, outcome.slice, outcome.policy = by
         outcome.batch_size = run.rows
         outcome.execution_s = outcome.batch_s = now - started
-        for query in run.queries:
-            outcome.queue_s = started - query.arrival
-            self._close(query, now)
+        self._close(queries, started, now)
 
     def ended(self, query: Query, kind: OutcomeKind, now: float, reason: Reason | str | None = None) -> None:
         """``query`` ended without an answer."""
@@ -65,27 +65,27 @@ class Ledger:
         outcome.variant = outcome.device = outcome.slice = outcome.policy = None
         outcome.accuracy = outcome.execution_s = outcome.batch_s = 0.0
         outcome.batch_size = 0
-        outcome.queue_s = now - query.arrival
-        self._close(query, now)
+        self._close((query,), now, now)
 
-    def _close(self, query: Query, now: float) -> None:
-        try:
-            self.open.remove(query)
-        except KeyError:
-            raise ConservationError(f"query {query.id} of {query.app} ended a second time at {now}") from None
-        self.closed += 1
+    def _close(self, queries: Sequence[Query], waited_until: float, now: float) -> None:
         outcome = self._scratch
-        outcome.query_id = query.id
-        outcome.app = query.app
-        outcome.arrival = query.arrival
-        outcome.deadline = query.deadline
         outcome.at = now
-        outcome.query_class = query.query_class
-        outcome.best_accuracy = self._best[query.app]
-        outcome.stream = query.stream
-        outcome.sequence = query.sequence
-        for observer in self._observers:
-            observer.add(outcome)
+        for query in queries:
+            if query not in self.open:
+                raise ConservationError(f"query {query.id} of {query.app} ended a second time at {now}")
+            self.open.remove(query)
+            outcome.query_id = query.id
+            outcome.app = query.app
+            outcome.arrival = query.arrival
+            outcome.queue_s = waited_until - query.arrival
+            outcome.deadline = query.deadline
+            outcome.query_class = query.query_class
+            outcome.best_accuracy = self._best[query.app]
+            outcome.stream = query.stream
+            outcome.sequence = query.sequence
+            for observer in self._observers:
+                observer.add(outcome)
+        self.closed += len(queries)
 
     def check(self) -> None:
         """Raises ConservationError unless each query that came in has had one end."""

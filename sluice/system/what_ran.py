@@ -11,6 +11,8 @@ from typing import Any
 from sluicegate.domain.models.app import App
 from sluicegate.executors.emulated import EmulatedExecutor
 from sluicegate.policies.batching.registry import STATIONS
+from sluicegate.policies.serving.slice import SliceCore
+from sluicegate.policies.serving.slice_scheduler import Station
 from sluicegate.stages.admission import AdmissionStage
 from sluicegate.stages.planner.stage import PlannerStage
 from sluicegate.stages.router import RouterStage
@@ -33,7 +35,7 @@ def what_ran(stages: Sequence[Stage], apps: Mapping[str, App]) -> dict[str, Any]
                 found["routing"][stage.app] = stage.core.policy.name
             case WorkerStage():
                 device = stage.device
-                parts = {name: _slice(runner) for name, runner in stage.slices.items()}
+                parts = {name: _slice(core, stage.runners[name]) for name, core in stage.core.slices.items()}
                 named |= {one["name"] for part in parts.values() for one in part["batching"].values()}
                 found["devices"][device.name] = {
                     "type": device.type,
@@ -73,14 +75,16 @@ def _planner(stage: PlannerStage) -> dict[str, Any]:
     }
 
 
-def _slice(runner: SliceRunner) -> dict[str, Any]:
+def _slice(core: SliceCore, runner: SliceRunner) -> dict[str, Any]:
     turns = {kind: name for name, kind in STATIONS.items()}
+    station = core.station
+    assert isinstance(station, Station)
     found = {
-        "profile": runner.kind,
-        "turns": turns[type(runner.station)],
+        "profile": core.times.kind,
+        "turns": turns[type(station)],
         "batching": {
             app if of_class == "strict" else f"{app}/{of_class}": {"name": policy.name, **_options(policy)}
-            for (app, of_class), policy in runner.station.policies.items()
+            for (app, of_class), policy in station.policies.items()
         },
     }
     executor = runner.executor

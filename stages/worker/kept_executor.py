@@ -24,8 +24,8 @@ _LIVES = 1.0
 class KeptExecutor:
     """``name``: of the slice, for logs. ``held``: what should be loaded just now.
 
-    ``spawn`` runs work as a task of the slice; ``restarts`` is called at each restart; ``loaded`` hears (variant,
-    seconds) of each load.
+    ``spawn`` runs work as a task of the slice; ``restarts`` is called at each restart; ``reloaded`` hears
+    (variant, seconds) of what was loaded again.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class KeptExecutor:
         held: Callable[[], Sequence[Variant]],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         restarts: Callable[[], None],
-        loaded: Callable[[str, float], None],
+        reloaded: Callable[[str, float], None],
     ) -> None:
         self._executor = executor
         self._name = name
@@ -45,7 +45,7 @@ class KeptExecutor:
         self._held = held
         self._spawn = spawn
         self._restarts = restarts
-        self._loaded = loaded
+        self._reloaded = reloaded
         self._turn = asyncio.Lock()
         self._whole = asyncio.Event()
         self._largest: dict[str, int] = {}  # variant -> batch it was loaded for
@@ -69,17 +69,17 @@ class KeptExecutor:
         async with self._turn:
             await self._make_whole()
 
-    async def load(self, variant: Variant, max_batch: int) -> None:
-        """Load. Raises LoadError, ExecutionError."""
+    async def load(self, variant: Variant, max_batch: int) -> float:
+        """Load; seconds that it took. Raises LoadError, ExecutionError."""
         async with self._turn:
             deaths = self._deaths
             try:
-                await self._load(variant, max_batch)
+                return await self._load(variant, max_batch)
             except (LoadError, ExecutionError):
                 if deaths == self._deaths:
                     raise
                 await self._make_whole()
-                await self._load(variant, max_batch)
+                return await self._load(variant, max_batch)
 
     async def unload(self, variant: str) -> None:
         """Forget it, unless it should be loaded after all."""
@@ -113,13 +113,13 @@ class KeptExecutor:
         self._started = self._clock.monotonic()
         for variant in self._held():
             try:
-                await self._load(variant, self._largest[variant.name])
+                self._reloaded(variant.name, await self._load(variant, self._largest[variant.name]))
             except (LoadError, ExecutionError) as error:
                 log.error("%s cannot be loaded again on %s: %s", variant.name, self._name, error)
         if deaths == self._deaths:
             self._whole.set()
 
-    async def _load(self, variant: Variant, max_batch: int) -> None:
+    async def _load(self, variant: Variant, max_batch: int) -> float:
         loaded = await self._executor.load(variant, max_batch=max_batch)
         self._largest[variant.name] = max_batch
-        self._loaded(variant.name, loaded.load_s)
+        return loaded.load_s

@@ -1,140 +1,179 @@
-"""The worker of one device: reads its work topic, serves it with its slices, follows plans, sends heartbeats.
+"""The worker of one device, a shell: reads the work topic, does what the device's core says, writes its heartbeats.
 
-Rules.
-- Each start has an incarnation. Only while the newest plan names it does the worker read work, from the plan's fence or
-  the committed offset, whichever is later.
-- A plan that names another incarnation, or none, after ours was named says that the planner has declared us dead and
-  moved our queries to others: everything waiting is abandoned, and the worker joins again under a new incarnation.
-- A worker that finds it was stopped for longer than ``self_fence`` reads the newest plan before it answers anything.
-- A plan that names variants which the registry, as read here, does not have yet is followed once it has.
-- A query of an app that is not served here (any more) goes back to the admitted topic.
-- A GPU is cut otherwise as plans ask (``sluicegate.stages.worker.gpu_repartition``): what is here is finished first,
-  what comes while it is cut goes back to the admitted topic, and heartbeats state the slices that there are.
-- Before it reads work, the results topics of apps with a promise are read for the last outcomes of their streams.
+Decided in ``sluicegate.policies.serving``: what is read and answered, where and when it runs, what is loaded, how the
+device is cut. Rules of the shell.
+- Before work is read, the results topics of apps with a promise are read for the last outcomes of their streams.
 - What fails beside the reading, heartbeats or a slice's task, ends the worker: its device is dead to the planner, and
   not silently lame.
-- Stopping: no more fetching, what is queued is finished within ``drain_s`` and committed, and the last heartbeat says
-  ``leaving``, upon which the planner moves what is left.
+- Stopping: no more fetching, what is queued is finished within ``drain_s`` and committed, a cut that has begun is
+  waited for, and the last heartbeat says ``leaving``, upon which the planner moves what is left.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, assert_never
 
 from sluicegate.domain.actions import Acknowledge, Announce
 from sluicegate.domain.clock import Clock
-from sluicegate.domain.errors import InvalidInputError
-from sluicegate.domain.events import DeviceSeen, LatencyMeasured, PlanAcknowledged
-from sluicegate.domain.fleet.device import Device
+from sluicegate.domain.events import PlanAcknowledged, PlanPublished
+from sluicegate.domain.fleet.device import Device, Slice
 from sluicegate.domain.models.app import App
-from sluicegate.domain.outcome import Outcome, OutcomeKind, Reason
-from sluicegate.domain.plan import NO_EPOCH, Epoch, Plan, follows
+from sluicegate.domain.models.tensor import Tensor
 from sluicegate.domain.query import Query
 from sluicegate.executors.devices.gpu import Gpu
+from sluicegate.policies.placement.repartition import Cut
+from sluicegate.policies.serving.device import DeviceCore
+from sluicegate.policies.serving.device_actions import (
+    Abandon,
+    Answer,
+    Beat,
+    CatchUp,
+    DeviceAction,
+    End,
+    LoadVariant,
+    Read,
+    RunBatch,
+    Say,
+    Seek,
+    SendBack,
+    UnloadVariant,
+    WakeMe,
+)
+from sluicegate.policies.serving.device_events import (
+    BeatDue,
+    CaughtUp,
+    DeviceEvent,
+    Fenced,
+    Joined,
+    Leaving,
+    Opened,
+    QueryCame,
+    ReadingBegins,
+    Recalled,
+    Suspended,
+    Woken,
+)
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.stages.answers import Answers
 from sluicegate.stages.following.control_follower import Follower
-from sluicegate.stages.runtime.consumer_loop import Intake, raise_failures
-from sluicegate.stages.runtime.exactly_once import ExactlyOnce, Instead
+from sluicegate.stages.runtime.consumer_loop import Intake
+from sluicegate.stages.runtime.decision_log import Handle
+from sluicegate.stages.runtime.exactly_once import ExactlyOnce
 from sluicegate.stages.runtime.outbox import Outbox
+from sluicegate.stages.runtime.timers import Wakes
 from sluicegate.stages.telemetry.telemetry import Telemetry
-from sluicegate.stages.worker.device_runtime import Holding, HoldingOptions
+from sluicegate.stages.worker.device_runtime import Holding
 from sluicegate.stages.worker.instance_writer import InstanceWriter
 from sluicegate.stages.worker.promise_recovery import recall
 from sluicegate.stages.worker.slice_runner import Outputs, SliceRunner
-from sluicegate.stages.worker.slice_set import Parts
-from sluicegate.streams.ports import Broker, Consumer, Letter, Producer, Record, TopicPartition
-from sluicegate.streams.records import codec, control
+from sluicegate.stages.worker.table_follower import table_came
+from sluicegate.streams.ports import Broker, Consumer, Producer, Record, TopicPartition
+from sluicegate.streams.records import control
 from sluicegate.streams.topics import Topics
 
 log = logging.getLogger(__name__)
 
+_ENDING = 30.0
+"""Seconds that a cut under way may take when the worker is stopped."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """Seconds, and records in flight."""
+    """Seconds, and records in flight. ``policy``: the name of the batching rule.
 
+    ``promised``: apps with a promise; it may change. ``first_cut``: of a GPU without instances. ``tables``, ``turns``:
+    whether those topics are followed.
+    """
+
+    policy: str
     heartbeat: float = 0.5
     drain_s: float = 5.0
     max_in_flight: int = 4000
-    self_fence: float = 1.5
+    promised: Mapping[str, App] = field(default_factory=dict)
+    first_cut: tuple[str, ...] = ()
+    tables: bool = False
+    turns: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerPorts:
+    """What a worker speaks through. ``new_incarnation`` names a start; ``exactly_once``: of a consumer group."""
+
+    broker: Broker
+    producer: Producer
+    topics: Topics
+    clock: Clock
+    new_incarnation: Callable[[], str]
+    exactly_once: Callable[[str], ExactlyOnce] | None = None
+    telemetry: Telemetry = field(default_factory=Telemetry)
 
 
 class WorkerStage:
-    """One device. ``make_slices`` builds its slice runners, one a slice, with this stage's callbacks.
+    """One device. ``decide``: ``core.handle``, or that with a record kept of it.
 
-    ``gpu``: what cuts the device and watches it, where it is a GPU of this machine; ``holding``: how.
-    ``catalogue``: everything that is known; it may grow.
+    ``make_executor`` of a slice as the device is cut then; ``gpu``: what cuts the device and watches it, where it is a
+    GPU of this machine. ``catalogue``: everything that is known; it may grow.
     """
 
     def __init__(
         self,
         device: Device,
+        core: DeviceCore,
+        decide: Handle[DeviceEvent, DeviceAction],
         *,
-        broker: Broker,
-        producer: Producer,
-        topics: Topics,
-        clock: Clock,
-        new_incarnation: Callable[[], str],
-        make_slices: Callable[["WorkerStage", Device], Sequence[SliceRunner]],
+        make_runner: "Callable[[WorkerStage, Device, Slice], SliceRunner]",
         catalogue: Catalogue,
-        promised: Mapping[str, App] = MappingProxyType({}),
-        exactly_once: Callable[[str], ExactlyOnce] | None = None,
-        options: WorkerOptions | None = None,
-        telemetry: Telemetry | None = None,
+        ports: WorkerPorts,
+        options: WorkerOptions,
         gpu: Gpu | None = None,
-        holding: HoldingOptions | None = None,
     ) -> None:
         self.device = device
-        telemetry = telemetry or Telemetry()
-        self._meters, self._tracing = telemetry.meters, telemetry.tracing
-        self._broker = broker
-        self._topics = topics
-        self._clock = clock
-        self._new_incarnation = new_incarnation
-        self._promised = promised
-        self._exactly_once = exactly_once
-        self._options = options or WorkerOptions()
-        self._outbox = Outbox(producer)
-        telemetry.of_outbox(self.name, self._outbox)
-        telemetry.of_intake(self.name, lambda: self._intake)
-        telemetry.of_slices(device.name, lambda: self._slices.named())
+        self.core = core
+        self.options = options
+        self._decide = decide
+        self._ports = ports
+        self._broker, self._topics, self._clock = ports.broker, ports.topics, ports.clock
+        self._meters = ports.telemetry.meters
+        self._catalogue = catalogue
+        self._outbox = Outbox(ports.producer)
+        ports.telemetry.of_outbox(self.name, self._outbox)
+        ports.telemetry.of_intake(self.name, lambda: self._answers.intake)
+        ports.telemetry.of_slices(device.name, lambda: core.slices.items())
         self._holding = Holding(
             device,
-            owner=self,
-            clock=clock,
-            meters=telemetry.meters,
-            make_slices=lambda device: make_slices(self, device),
-            opened=self._opened,
-            say=self._say,
+            lambda device, part: make_runner(self, device, part),
+            meters=self._meters,
             gpu=gpu,
-            options=holding,
+            first=options.first_cut,
         )
-        self._origins: dict[Query, Record] = {}
-        self._catalogue = catalogue
         self._instances = InstanceWriter(
             device.name,
-            broker=broker,
-            topics=topics,
-            clock=clock,
+            broker=self._broker,
+            topics=self._topics,
+            clock=self._clock,
             catalogue=catalogue,
             outbox=self._outbox,
-            meters=telemetry.meters,
+            meters=self._meters,
         )
-        self._plan: Plan | None = None
-        self._unknown: Plan | None = None
-        self._plans = Follower(broker, topics.plan, self._on_plan)
-        self._incarnation = new_incarnation()
-        self._named = False
-        self._session: asyncio.Event = asyncio.Event()  # set: stop reading
+        self._answers = Answers(
+            device.name,
+            options.policy,
+            catalogue=catalogue,
+            outbox=self._outbox,
+            topics=self._topics,
+            telemetry=ports.telemetry,
+        )
+        self._wakes = Wakes(self._clock)
+        self._plans = Follower(self._broker, self._topics.plan, self._on_plan)
+        self._session = asyncio.Event()  # set: stop reading
         self._naming = asyncio.Event()
-        self._intake: Intake | None = None
-        self._last_beat = clock.monotonic()
-        self._held: list[Callable[[], None]] | None = None
-        self._recheck: asyncio.Task[None] | None = None
+        self._last_beat = self._clock.monotonic()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._cutting: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
-        self.followers: list[Follower] = []  # of further control topics, beside the plans
 
     @property
     def name(self) -> str:
@@ -142,340 +181,264 @@ class WorkerStage:
         return f"worker {self.device.name}"
 
     @property
-    def options(self) -> WorkerOptions:
-        """What was set of it."""
-        return self._options
-
-    @property
-    def slices(self) -> Mapping[str, SliceRunner]:
-        """Its slices by name, as it is cut just now."""
-        return dict(self._slices.named())
+    def runners(self) -> Mapping[str, SliceRunner]:
+        """What runs on its slices by name, as it is cut just now."""
+        return self._holding.runners
 
     async def registered(self, served: Catalogue) -> None:
-        """The registry changed: a plan that was held because of it can be followed now."""
-        for runner in self._slices:
-            runner.registered(served)
-        held, self._unknown = self._unknown, None
-        if held is not None:
-            self._follow(held)
+        """The registry changed."""
+        self._answers.registered(served)
+        self.tell(served.registered)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop``, then drain."""
         await self._outbox.start()
-        await self._holding.begin(self._on_broken)
-        helpers = [asyncio.create_task(self._plans.run(stop)), asyncio.create_task(self._beat_often())]
-        helpers += [asyncio.create_task(follower.run(stop)) for follower in self.followers]
-        helpers.append(asyncio.create_task(self._instances.read()))
-        for helper in helpers:
-            helper.add_done_callback(self._on_ended)
         waiter = asyncio.create_task(self._end_session_on(stop))
         try:
-            while not stop.is_set() and not self._holding.broken:
+            slices = await self._holding.begin()
+            self._last_beat = self._clock.monotonic()
+            self.tell(Opened(tuple(slices)))
+            self.tell(Joined(self._ports.new_incarnation()))
+            for work in (self._plans.run(stop), self._beat_often(), *self._follow_more(stop), self._instances.read()):
+                self._spawn(work)
+            while not stop.is_set():
                 await self._serve_while_named(stop)
-                raise_failures(helpers)
                 if self._failure is not None:
                     raise self._failure
-            self._named = False  # what the planner does about us from now on is for the others
             self._beat(leaving=True)
             self._instances.ended()
         finally:
-            waiter.cancel()
+            self._wakes.cancel()
+            if self._cutting is not None:
+                await asyncio.wait([self._cutting], timeout=_ENDING)
             await self._outbox.stop()
-            for task in helpers:
+            tasks = (waiter, *self._tasks)
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(waiter, *helpers, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             await self._holding.end()
 
-    def turned(self, record: Record) -> None:
-        """The topic of turns: what the router of an app has counted."""
-        if record.value is not None:
-            told = control.decode_turns(record.value)
-            for runner in self._slices:
-                runner.turned(told)
+    def _follow_more(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
+        followers = []
+        if self.options.tables:
+            followers.append(Follower(self._broker, self._topics.policies, self._on_table))
+        if self.options.turns:
+            followers.append(Follower(self._broker, self._topics.turns, self._on_turns, start_at="end"))
+        return [follower.run(stop) for follower in followers]
 
-    # -- the slices
+    # -- what its slices tell, and ask
 
-    @property
-    def _slices(self) -> Parts:
-        return self._holding.parts
+    def tell(self, event: DeviceEvent) -> None:
+        """Something happened: let the core decide, and do it."""
+        now = self._clock.wall()
+        self._notice_standstill(now)
+        self._do(self._decide(event, now), now)
 
-    async def _opened(self, parts: Parts) -> None:
-        """These slices are ready."""
-        if self._named and self._promised:
-            past = await recall(self._broker, self._topics, self._promised)
-            for runner in parts:
-                runner.recalled(past)
-        if self._named and self._plan is not None:
-            for runner in parts:
-                runner.plan(self._plan)
+    def inputs(self, query: Query) -> Sequence[Tensor] | None:
+        """A query's tensors; None for one that was abandoned meanwhile."""
+        return self._answers.inputs(query)
 
-    def _on_ended(self, helper: "asyncio.Task[None]") -> None:
-        """Let ``run`` see what went wrong beside it: a worker without heartbeats would be dead and not know it."""
-        if not helper.cancelled() and helper.exception() is not None:
-            self._on_broken()
+    def ran(self, query: Query, outputs: Outputs) -> None:
+        """What its batch has put out for a query."""
+        self._answers.ran(query, outputs)
+
+    def loaded(self, part: str) -> Sequence[str]:
+        """Variants that a slice should hold just now."""
+        found = self.core.slices.get(part)
+        return found.loaded if found is not None else ()
 
     def failed(self, error: BaseException) -> None:
-        """A slice met what should never happen, and may stand still with all that it holds: others answer that."""
+        """What should never fail did: let ``run`` see it, and others answer what is held here."""
         self._failure = error
-        self._on_broken()
-
-    def _on_broken(self) -> None:
-        """Let ``run`` see it."""
         self._naming.set()
         self._session.set()
 
-    def give_back(self, message: codec.WorkMessage) -> None:
-        """A query that waited here is for another device."""
-        record = self._origins.pop(message.query, None)
-        if record is not None:
-            self._send_back(record, replace(message, traceparent=codec.traceparent_of_hop(record)))
+    def _notice_standstill(self, now: float) -> None:
+        gap = self._clock.monotonic() - self._last_beat
+        if gap > 2 * self.options.heartbeat:
+            self._do(self._decide(Suspended(gap), now), now)
 
-    def _say(self, state: str, detail: str) -> None:
-        said = Announce(f"device:{self.device.name}", state, detail)
-        self._meters.add("sluice_announcements", self.name, state)
-        key = f"{said.subject}@worker".encode()
-        self._outbox.post(self._topics.status, control.encode_announce(said), key=key)
-        self._beat()
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._reap)
+        return task
 
-    # -- callbacks of the slices
+    def _reap(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.critical("%s: %s", self.name, error, exc_info=error)
+            self.failed(error)
 
-    def ends(self, query: Query, outcome: Outcome, outputs: Outputs) -> None:
-        """Write a query's outcome; its record is done once that is acknowledged."""
-        self._slices.left(query)
-        self._unless_fenced(lambda: self._write(query, outcome, outputs))
+    # -- what the core decides
 
-    def acknowledge(self, part: str, report: Acknowledge) -> None:
-        """A slice has staged an epoch; once all have, tell planner and routers."""
-        staged = self._slices.staged(part, report)
-        if staged is not None:
-            self._post_staged(staged.epoch, staged.variants, staged.failed)
+    def _do(self, actions: Sequence[DeviceAction], now: float) -> None:
+        for action in actions:
+            match action:
+                case RunBatch(part):
+                    self._holding.runners[part].run(action)
+                case Answer():
+                    self._answers.answered(action)
+                case End():
+                    self._answers.ended(action)
+                case WakeMe(at, key):
+                    self._wakes.wake_at(key, at, partial(self._woke, key))
+                case SendBack(query):
+                    self._answers.sent_back(query)
+                case LoadVariant(part):
+                    self._holding.runners[part].load(action)
+                case UnloadVariant(part):
+                    self._holding.runners[part].unload(action)
+                case Acknowledge(epoch, variants, failed):
+                    message = PlanAcknowledged(self.device.name, epoch, variants, failed)
+                    self._post(self._topics.acks, control.encode_acknowledged(message), self.device.name)
+                case _:
+                    self._do_rarely(action, now)
 
-    def _post_staged(self, epoch: Epoch, variants: tuple[str, ...] = (), failed: tuple[str, ...] = ()) -> None:
-        message = PlanAcknowledged(self.device.name, epoch, variants, failed)
-        key = self.device.name.encode()
-        self._outbox.post(self._topics.acks, control.encode_acknowledged(message), key=key)
+    def _do_rarely(self, action: Announce | Read | Seek | Abandon | CatchUp | Cut | Say | Beat, now: float) -> None:
+        match action:
+            case Announce():
+                self._announce(action, now)
+            case Read():
+                self._naming.set()
+            case Abandon(why):
+                log.warning("%s %s; joining again", self.device.name, why)
+                self._meters.add("sluice_declared_dead", self.device.name)
+                self._answers.abandon()
+                self._naming.clear()
+                self._session.set()
+                self.tell(Joined(self._ports.new_incarnation()))
+            case CatchUp():
+                self._spawn(self._catch_up())
+            case Cut(profiles):
+                self._cutting = self._spawn(self._cut(profiles))
+            case Say(state, detail):
+                said = Announce(f"device:{self.device.name}", state, detail)
+                self._meters.add("sluice_announcements", self.name, state)
+                self._post(self._topics.status, control.encode_announce(said), f"{said.subject}@worker")
+                self._beat()
+            case Beat():
+                self._write_beat(action)
+            case Seek():
+                raise AssertionError("asked for only where reading begins")
+            case _ as unreachable:
+                assert_never(unreachable)
 
-    def announce(self, said: Announce, at: float) -> None:
+    def _woke(self, key: str) -> None:
+        self.tell(Woken(key))
+
+    def _announce(self, said: Announce, at: float) -> None:
         """A batching policy spoke of a promise, ``at``; one line a subject and device stays on the status topic."""
         self._meters.add("sluice_announcements", self.name, said.state)
         self._meters.set("sluice_safe_mode", float(said.state == "safe_mode"), said.subject, self.name)
-        key = f"{said.subject}@{self.device.name}".encode()
-        self._outbox.post(self._topics.status, control.encode_announce(said), key=key, timestamp=at)
+        self._post(self._topics.status, control.encode_announce(said), f"{said.subject}@{self.device.name}", at)
 
-    def _write(self, query: Query, outcome: Outcome, outputs: Outputs) -> None:
-        record = self._origins.pop(query, None)
-        if record is None:
-            return  # abandoned
-        self._meters.ended(self.name, outcome)
-        traceparent = codec.traceparent_of_hop(record) if self._tracing is None else self._tracing.served(outcome)
-        message = codec.encode_outcome(outcome, outputs, traceparent=traceparent)
+    def _post(self, topic: str, value: bytes, key: str, at: float | None = None) -> None:
+        self._outbox.post(topic, value, key=key.encode(), timestamp=at)
 
-        def instead(error: InvalidInputError) -> Letter:
-            return self._failed(outcome, Reason.RESULT_TOO_LARGE, error, traceparent)
+    async def _catch_up(self) -> None:
+        await self._plans.catch_up()
+        self._last_beat = self._clock.monotonic()
+        self.tell(CaughtUp())
 
-        self._answer(record, self._topics.results(query.app), message, instead)
+    async def _cut(self, profiles: tuple[str, ...]) -> None:
+        ended = await self._holding.cut(profiles)
+        if self.core.named:
+            await self._recall()
+        self.tell(ended)
 
-    def _failed(self, outcome: Outcome, reason: Reason, error: InvalidInputError, traceparent: str | None) -> Letter:
-        """What is said in the place of a record that its topic does not take."""
-        detail = error.problem[:500]
-        failed = replace(outcome, kind=OutcomeKind.FAILED, reason=reason, detail=detail, accuracy=0.0)
-        log.warning("%s: %s", reason, error.problem, extra={"query_ids": [outcome.query_id]})
-        self._meters.ended(self.name, failed)
-        message = codec.encode_outcome(failed, (), traceparent=traceparent)
-        return Letter(self._topics.results(outcome.app), message.value, message.key, message.headers)
-
-    def _answer(self, record: Record, topic: str, message: codec.Message, instead: Instead | None = None) -> None:
-        if self._intake is not None:
-            letter = Letter(topic, message.value, message.key, message.headers)
-            self._intake.answer(record, self._outbox, letter, instead)
+    async def _recall(self) -> None:
+        if self.options.promised:
+            self.tell(Recalled((await recall(self._broker, self._topics, self.options.promised)).streams))
 
     # -- reading work
 
     async def _serve_while_named(self, stop: asyncio.Event) -> None:
         """One session of reading: from being named in a plan until that ends."""
-        if not self._named:
-            self._naming.clear()
-            naming = asyncio.create_task(self._naming.wait())
-            stopping = asyncio.create_task(stop.wait())
-            await asyncio.wait((naming, stopping), return_when=asyncio.FIRST_COMPLETED)
-            naming.cancel()
-            stopping.cancel()
-            if not self._named:
-                return
-        self._session.clear()
-        if stop.is_set():
+        naming = asyncio.create_task(self._naming.wait())
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait((naming, stopping), return_when=asyncio.FIRST_COMPLETED)
+        naming.cancel()
+        stopping.cancel()
+        if stop.is_set() or self._failure is not None:
             return
-        if self._promised:
-            past = await recall(self._broker, self._topics, self._promised)
-            for runner in self._slices:
-                runner.recalled(past)
-        self._intake = Intake(
+        self._session.clear()
+        await self._recall()
+        group = self._topics.worker_group(self.device.name)
+        intake = self._answers.intake = Intake(
             self._make_consumer,
-            limit=self._options.max_in_flight,
-            drain_s=self._options.drain_s,
-            exactly_once=self._exactly_once and self._exactly_once(self._topics.worker_group(self.device.name)),
-            on_fenced=self._on_fenced,
+            limit=self.options.max_in_flight,
+            drain_s=self.options.drain_s,
+            exactly_once=self._ports.exactly_once and self._ports.exactly_once(group),
+            on_fenced=lambda: self.tell(Fenced()),
         )
-        await self._intake.run(self._take, self._session, after_start=self._seek_to_fence)
+        await intake.run(self._take, self._session, after_start=self._seek_to_fence)
 
     def _make_consumer(self, intake: Intake) -> Consumer:
         work = TopicPartition(self._topics.work(self.device.name), 0)
-        return self._broker.consumer(
-            partitions=[work], group=self._topics.worker_group(self.device.name), start_at="committed", listener=intake
-        )
+        group = self._topics.worker_group(self.device.name)
+        return self._broker.consumer(partitions=[work], group=group, start_at="committed", listener=intake)
 
     async def _seek_to_fence(self, consumer: Consumer) -> None:
-        fence = self._plan.fences.get(self.device.name, 0) if self._plan else 0
         work = TopicPartition(self._topics.work(self.device.name), 0)
-        end = (await consumer.end_offsets([work]))[work]
-        if fence > end:
-            log.warning("%s: fence %d is beyond the end of its work, %d; not heeded", self.device.name, fence, end)
-        elif await consumer.position(work) < fence:
-            await consumer.seek(work, fence)
+        begins = ReadingBegins(await consumer.position(work), (await consumer.end_offsets([work]))[work])
+        for action in self._decide(begins, self._clock.wall()):
+            if isinstance(action, Seek):
+                await consumer.seek(work, action.offset)
 
     async def _take(self, records: Sequence[Record]) -> None:
         for record in records:
             self._take_one(record)
 
     def _take_one(self, record: Record) -> None:
-        try:
-            message = codec.decode_work(record)
-        except InvalidInputError as error:
-            self._meters.add("sluice_dead_letters", self.name, codec.letter_reason(error, record))
-            log.info("dead letter: %s", error, extra={"record": record.place})
-            letter = codec.dead_letter(record, error, stage=self.name, now=self._clock.wall())
-            self._answer(record, self._topics.dead_letters, letter)
-            return
-        runner = self._slices.runner_of(message)
-        query = message.query
-        if runner is None or (not runner.serves(query.app) and self._clock.wall() < query.deadline):
-            self._send_back(record, message)
-            return
-        self._origins[query] = record
-        if self._tracing is not None:
-            self._tracing.arrived(query.key, message.traceparent)
-        self._slices.arrived(message, runner)
-
-    def _send_back(self, record: Record, message: codec.WorkMessage) -> None:
-        self._meters.add("sluice_queries_sent_back", self.device.name)
-        back = codec.encode_admitted(codec.QueryMessage(message.query, message.tensors, message.traceparent))
-
-        def instead(error: InvalidInputError) -> Letter:
-            now = self._clock.wall()
-            waited = max(0.0, now - message.query.arrival)
-            outcome = Outcome.of(message.query, OutcomeKind.FAILED, now, device=self.device.name, queue_s=waited)
-            return self._failed(outcome, Reason.TOO_LARGE, error, message.traceparent)
-
-        self._answer(record, self._topics.admitted(message.query.app), back, instead)
-
-    # -- plans and incarnations
+        now = self._clock.wall()
+        message = self._answers.read(record, now)
+        if message is not None:
+            self.tell(QueryCame(message.query, message.slice, message.turn, record.offset))
 
     def _on_plan(self, record: Record) -> None:
-        if record.value is None:
-            return
-        self._follow(control.decode_plan(record.value))
+        if record.value is not None:
+            self.tell(PlanPublished(control.decode_plan(record.value)))
 
-    def _follow(self, plan: Plan) -> None:
-        if not follows(plan.epoch, self._plan.epoch if self._plan is not None else NO_EPOCH):
-            return
-        if not all(v in self._catalogue.variants for p in plan.of_device(self.device.name) for v in p.variants):
-            log.info("%s: plan %s is ahead of the registry; it waits", self.device.name, plan.epoch)
-            self._unknown = plan
-            return
-        self._unknown = None
-        self._plan = plan
-        self._meters.set("sluice_plan_term", plan.epoch.term, self.name)
-        self._meters.set("sluice_plan_number", plan.epoch.number, self.name)
-        named = plan.incarnations.get(self.device.name) == self._incarnation
-        if self._named and not named:
-            self._abandon("was declared dead")
-            return
-        if named:
-            if not self._named:
-                self._named = True
-                self._naming.set()
-            self._holding.plan(plan)
-            if not self._slices:  # while it is cut nothing can be staged, and routers need not wait for it
-                self._post_staged(plan.epoch)
+    def _on_table(self, record: Record) -> None:
+        self.tell(table_came(record))
 
-    def _on_fenced(self) -> None:
-        """The planner took our transactions before its plan came to us, or one was open for too long."""
-        if self._named:
-            self._abandon("was fenced")
-
-    def _abandon(self, why: str) -> None:
-        """We are taken for dead, or must be: our queries are others' now."""
-        log.warning("%s %s; joining again", self.device.name, why)
-        self._meters.add("sluice_declared_dead", self.device.name)
-        if self._tracing is not None:
-            self._tracing.abandon()
-        if self._intake is not None:
-            self._intake.abandon()
-        self._slices.abandon()
-        self._origins.clear()
-        if self._held is not None:
-            self._held.clear()
-        self._named = False
-        self._incarnation = self._new_incarnation()
-        self._session.set()
+    def _on_turns(self, record: Record) -> None:
+        if record.value is not None:
+            self.tell(control.decode_turns(record.value))
 
     async def _end_session_on(self, stop: asyncio.Event) -> None:
         await stop.wait()
         self._session.set()
-
-    def _unless_fenced(self, write: Callable[[], None]) -> None:
-        """Write now; after having been stopped for long, only once the newest plan was read."""
-        if self._held is None and self._clock.monotonic() - self._last_beat > self._options.self_fence:
-            self._held = []
-            self._recheck = asyncio.create_task(self._release_when_known())
-        if self._held is None:
-            write()
-        else:
-            self._held.append(write)
-
-    async def _release_when_known(self) -> None:
-        await self._plans.catch_up()
-        held, self._held = self._held or [], None
-        self._last_beat = self._clock.monotonic()
-        for write in held:
-            write()
 
     # -- heartbeats
 
     async def _beat_often(self) -> None:
         while True:
             self._beat()
-            await asyncio.sleep(self._options.heartbeat)
+            await asyncio.sleep(self.options.heartbeat)
 
     def _beat(self, *, leaving: bool = False) -> None:
-        device = self.device
-        if self._held is None and not leaving:
-            stopped = self._clock.monotonic() - self._last_beat > self._options.self_fence
-            if stopped:
-                self._held = []
-                self._recheck = asyncio.create_task(self._release_when_known())
-            else:
-                self._last_beat = self._clock.monotonic()
-        seen = DeviceSeen(
-            device.name, device.type, self._incarnation, device.memory_bytes, device.price, device.spot, leaving
-        )
-        beat = control.Heartbeat(
-            seen=self._holding.seen(seen),
-            at=self._clock.wall(),
-            epoch=self._plan.epoch if self._plan else NO_EPOCH,
-            queued=self._slices.queued,
-            utilisation=min(1.0, sum(r.take_busy() for r in self._slices) / self._options.heartbeat),
-            variants=tuple(v for r in self._slices for v in r.loaded),
-            measured=tuple(self._measured()),
-            observed=tuple(o for r in self._slices for o in r.take_observed()),
-            slices=tuple(control.SliceState(n, r.queued, r.busy_for) for n, r in self._slices.named()),
-        )
-        self._outbox.post(self._topics.devices_metrics, control.encode_heartbeat(beat), key=device.name.encode())
-        if not leaving:
-            self._instances.look([(name, r.kind, v) for name, r in self._slices.named() for v in r.loaded])
+        self.tell(Leaving() if leaving else BeatDue())
+        self._last_beat = self._clock.monotonic()
 
-    def _measured(self) -> Iterator[LatencyMeasured]:
-        for name, runner in self._slices.named():
-            measured = runner.take_measured()
-            self._instances.measured(name, measured)
-            yield from measured
+    def _write_beat(self, said: Beat) -> None:
+        parts = said.slices
+        self._meters.set("sluice_plan_term", said.epoch.term, self.name)
+        self._meters.set("sluice_plan_number", said.epoch.number, self.name)
+        for part in parts:
+            self._instances.measured(part.slice, part.measured)
+        beat = control.Heartbeat(
+            seen=said.seen,
+            at=self._clock.wall(),
+            epoch=said.epoch,
+            queued=said.queued,
+            utilisation=min(1.0, said.busy_s / self.options.heartbeat),
+            variants=tuple(v for part in parts for v in part.loaded),
+            measured=tuple(m for part in parts for m in part.measured),
+            observed=tuple(o for part in parts for o in part.observed),
+            slices=tuple(control.SliceState(part.slice, part.queued, part.busy_for) for part in parts),
+        )
+        self._post(self._topics.devices_metrics, control.encode_heartbeat(beat), self.device.name)
+        if not said.seen.leaving:
+            self._instances.look([(part.slice, part.kind, v) for part in parts for v in part.loaded])

@@ -19,6 +19,7 @@ from typing import Any
 from sluicegate.domain.errors import LoadError
 from sluicegate.executors.emulated import EmulatedExecutor
 from sluicegate.sluice.main import run
+from sluicegate.stages.answers import Answers
 from sluicegate.stages.runtime.consumer_loop import Intake
 from sluicegate.stages.runtime.system_clock import SystemClock
 from sluicegate.stages.worker.stage import WorkerStage
@@ -45,7 +46,7 @@ def before(owner: type, method: str, act: Callable[[], None]) -> None:
 
 def kill_before_produce() -> None:
     """The batch has run, nothing of it is written."""
-    before(WorkerStage, "_write", die)
+    before(Answers, "_write", die)
 
 
 def kill_before_commit() -> None:

@@ -145,8 +145,9 @@ async def test_a_zombie_worker_answers_nothing_after_its_heir_began(
         monkeypatch.setattr(worker, "_on_plan", lambda record: None)
         monkeypatch.setattr(worker._plans, "_handle", lambda record: None)
         monkeypatch.setattr(worker, "_beat", lambda **_: None)
-        monkeypatch.setattr(worker, "_unless_fenced", lambda write: write())
-        once = worker._intake._exactly_once if worker._intake is not None else None
+        monkeypatch.setattr(worker, "_notice_standstill", lambda now: None)
+        intake = worker._answers.intake
+        once = intake._exactly_once if intake is not None else None
         assert once is not None
         monkeypatch.setattr(once, "_interval", 4.0)  # answers wait for longer than the device timeout
         for _ in range(80):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluicegate.domain.actions import Drop, Run
-from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.errors import ConfigurationError, IllegalEventError
 from sluicegate.domain.events import Arrived, Finished
 from sluicegate.domain.outcome import Reason
 from sluicegate.simulator.engine.engine import Engine, Timing
@@ -69,6 +69,9 @@ class _Twice:
     def queued_of(self, app: str) -> int:
         return 0
 
+    def take_observed(self, now: float) -> tuple[()]:
+        return ()
+
 
 class _Forgets(_Twice):
     """Never ends a query."""
@@ -80,7 +83,7 @@ class _Forgets(_Twice):
 
 def test_a_policy_that_ends_a_query_twice_is_found_out() -> None:
     system = world(one_app(_PROFILE), make_station=_Twice)
-    with pytest.raises(ConservationError, match="second time"):
+    with pytest.raises(IllegalEventError, match="second time"):
         simulate(system, poisson(10.0, 2.0, 0), 0)
 
 

@@ -52,15 +52,15 @@ class _CentralRouting:
     def __init__(self, pool: _Pool, free: set[str]) -> None:
         self._pool = pool
         self._free = free
-        self._devices: list[str] = []
+        self._slices: list[str] = []
 
     def handle(self, event: object, now: float) -> list[Send]:
         if isinstance(event, PlanActivated):
-            self._devices = [p.device for p in event.plan.placements]
+            self._slices = [p.slice for p in event.plan.placements]
         if not isinstance(event, Arrived):
             return []
-        target = next((d for d in self._devices if d in self._free), self._devices[0])
-        return [Send(event.query, target, "whole")]
+        target = next((s for s in self._slices if s in self._free), self._slices[0])
+        return [Send(event.query, "d0", target)]
 
 
 class _PooledStation:
@@ -93,6 +93,9 @@ class _PooledStation:
     def queued_of(self, app: str) -> int:
         return 0
 
+    def take_observed(self, now: float) -> tuple[()]:
+        return ()
+
 
 @pytest.mark.parametrize(("servers", "load"), [(1, 0.7), (3, 0.8), (5, 0.85)])
 def test_servers_with_one_queue_wait_as_m_m_c(servers: int, load: float) -> None:
@@ -102,9 +105,9 @@ def test_servers_with_one_queue_wait_as_m_m_c(servers: int, load: float) -> None
     means = []
     for seed in _RUNS:
         pool, free = _Pool(), set[str]()
-        names = iter(f"d{i}" for i in range(servers))
+        names = iter(f"s{i}" for i in range(servers)) if servers > 1 else iter(["whole"])
         system = replace(
-            world(one_app([service]), servers),
+            world(one_app([service]), slices=servers),
             routers=RouterRules(make_policy=lambda app, pool=pool, free=free: _CentralRouting(pool, free)),
             make_station=lambda pool=pool, free=free, names=names: _PooledStation(pool, free, next(names)),
             service="exponential",

@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from sluicegate.domain.errors import ExecutionError
+from sluicegate.domain.events import PlanPublished
 from sluicegate.domain.executor import Executed
 from sluicegate.domain.models.tensor import Tensor
 from sluicegate.domain.outcome import OutcomeKind
@@ -15,9 +16,17 @@ from sluicegate.domain.query import QueryKey
 from sluicegate.executors.emulated import EmulatedExecutor
 from sluicegate.planner.control.core import PlannerCore
 from sluicegate.planner.control.events import PlannerEvent
-from sluicegate.policies.batching.registry import batching
+from sluicegate.policies.serving.device_events import (
+    BatchEnded,
+    BeatDue,
+    DeviceEvent,
+    Joined,
+    Leaving,
+    Loaded,
+    QueryCame,
+)
 from sluicegate.policies.serving.router import RouterEvent
-from sluicegate.policies.serving.slice_scheduler import Station
+from sluicegate.sluice.system.roles.worker import device_core
 from sluicegate.sluice.system.system import System
 from sluicegate.stages.planner.stage import PlannerStage
 from sluicegate.stages.runtime.decision_log import read_steps, replay
@@ -132,12 +141,13 @@ async def test_a_recorded_run_replays_to_identical_actions(system: Running) -> N
     router = folder / "router-toy.jsonl"
     assert len(list(read_steps(router, RouterEvent))) > 80
     assert replay(router, system.fresh_router("toy").handle, RouterEvent) == []
-    stations = sorted(folder.glob("worker-*.jsonl"))
-    assert len(stations) == 2
-    name = system.system.settings.worker.batching
-    for log in stations:
-        assert len(list(read_steps(log))) > 10
-        assert replay(log, Station(batching(name)).handle) == []
+    assert {log.stem for log in folder.glob("worker-*.jsonl")} == {"worker-d0", "worker-d1"}
+    for device in system.system.devices:
+        log = folder / f"worker-{device.name}.jsonl"
+        heard = [type(event) for event, _, _ in read_steps(log, DeviceEvent)]
+        assert {QueryCame, BatchEnded, Loaded, PlanPublished, Joined, BeatDue, Leaving} <= set(heard)
+        assert heard.count(QueryCame) > 10
+        assert replay(log, device_core(system.system, device).handle, DeviceEvent) == []
 
 
 async def test_what_a_planner_decided_replays_and_another_one_is_told_apart(system: Running) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from sluicegate.sluice.system.system import System
 from sluicegate.stages.runtime.system_clock import SystemClock
-from sluicegate.stages.worker.batch_runner import Batches
+from sluicegate.stages.worker.slice_runner import SliceRunner
 from sluicegate.stages.worker.stage import WorkerStage
 from sluicegate.streams.memory.broker import MemoryBroker
 from tests.harness import Running, running, settings_for
@@ -35,7 +35,7 @@ async def test_a_clock_set_while_batches_run_costs_no_device(tmp_path: Path, by:
 
     async with running(settings_for("memory://", tmp_path), MemoryBroker(), change=set_clock) as run:
         await run.planned()
-        named = [worker._incarnation for worker in workers(run)]
+        named = [worker.core.incarnation for worker in workers(run)]
         for step in range(300):
             await run.ask(parameters={"latency_ms": 500})
             await asyncio.sleep(0.01)
@@ -44,7 +44,7 @@ async def test_a_clock_set_while_batches_run_costs_no_device(tmp_path: Path, by:
         clock.by = 0.0
         report = await run.settled()
         assert report.lost == 0
-        assert [worker._incarnation for worker in workers(run)] == named
+        assert [worker.core.incarnation for worker in workers(run)] == named
 
 
 async def test_a_worker_whose_heartbeats_fail_ends_with_what_they_failed_of(
@@ -72,7 +72,7 @@ async def test_a_worker_whose_slice_fails_ends_with_what_it_failed_of(
             async def failing(*_: object) -> None:
                 raise ZeroDivisionError
 
-            monkeypatch.setattr(Batches, "run", failing)
+            monkeypatch.setattr(SliceRunner, "_run", failing)
             await run.ask()
             async with asyncio.timeout(10.0):
                 await run.task

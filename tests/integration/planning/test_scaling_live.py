@@ -91,8 +91,8 @@ async def load(run: Running, qps: float) -> AsyncIterator[None]:
 def executor_of(stages: tuple[Stage, ...], device: str) -> EmulatedExecutor:
     """What runs the variants of a device."""
     (worker,) = [s for s in stages if isinstance(s, WorkerStage) and s.device.name == device]
-    (runner,) = list(worker._slices)
-    executor = runner._executor
+    (runner,) = worker.runners.values()
+    executor = runner.executor
     assert isinstance(executor, EmulatedExecutor)
     return executor
 

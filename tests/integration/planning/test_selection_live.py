@@ -22,13 +22,13 @@ from sluicegate.executors.emulated import EmulatedExecutor
 from sluicegate.planner.policy_tables.keys import TableName, decode_name
 from sluicegate.planner.policy_tables.promise_monitor import Held, held
 from sluicegate.planner.policy_tables.table_codec import decode
-from sluicegate.policies.batching.registry import batching
-from sluicegate.policies.serving.slice_scheduler import Station
+from sluicegate.policies.serving.device_events import DeviceEvent
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.sluice.audit.result_log import read_results
 from sluicegate.sluice.commands.describing import describe
 from sluicegate.sluice.offline.table_check import counted, published
 from sluicegate.sluice.system.process_stages import stages_of
+from sluicegate.sluice.system.roles.worker import device_core
 from sluicegate.sluice.system.system import System
 from sluicegate.stages.runtime.decision_log import read_steps, replay
 from sluicegate.stages.runtime.supervisor import run_stages
@@ -283,9 +283,7 @@ async def test_above_capacity_workers_fall_back_ask_and_keep_their_throughput(tm
     assert on_time >= 0.8 * most * 6.0  # no worse than a first-come-first-served queue of the fastest variant would be
     assert {o.variant for o in outcomes if o.variant} >= {"fast"}
     assert missing[0]["data"]["qps"] > most
-    log = folder / "worker-d0-whole.jsonl"
-    made = batching("table", guard_s=0.005, margin=1.03)
-    assert replay(log, Station(made).handle) == []
+    assert replay(folder / "worker-d0.jsonl", device_core(run.system, run.system.devices[0]).handle, DeviceEvent) == []
 
 
 @pytest.mark.slow
@@ -398,9 +396,8 @@ async def test_workers_are_told_how_far_their_turn_is_where_tables_tell_phases_a
         assert len(mine) > 30
         assert {b - a for a, b in pairwise(mine)} == {3}
     assert [t.count for t in told] == list(range(1, count + 1))
-    made = batching("table", guard_s=0.005, margin=1.03)
-    for name in sent:
-        log = folder / f"worker-{name}-whole.jsonl"
-        heard = [event for event, _, _ in read_steps(log) if isinstance(event, TurnsTold)]
+    for device in run.system.devices:
+        log = folder / f"worker-{device.name}.jsonl"
+        heard = [event for event, _, _ in read_steps(log, DeviceEvent) if isinstance(event, TurnsTold)]
         assert len(heard) > 0.9 * len([t for t in told if t.count >= heard[0].count])
-        assert replay(log, Station(made).handle) == []
+        assert replay(log, device_core(run.system, device).handle, DeviceEvent) == []

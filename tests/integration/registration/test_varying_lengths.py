@@ -17,7 +17,7 @@ from sluicegate.profiles.catalogue.registered_apps import Registered
 from sluicegate.sluice.load.sample_inputs import app_samples
 from sluicegate.sluice.registration.register import Request, register
 from sluicegate.sluice.system.system import System
-from sluicegate.stages.worker.batch_runner import Batches
+from sluicegate.stages.worker.slice_runner import SliceRunner
 from sluicegate.streams.memory.broker import MemoryBroker
 from sluicegate.streams.records import codec
 from tests.harness import running, settings_for
@@ -135,13 +135,13 @@ async def test_a_running_system_batches_by_rows_and_length(
 ) -> None:
     """Emulated devices: what a batch takes is the profile's, and each query is answered."""
     lengths: list[set[int]] = []
-    run = Batches.run
+    run = SliceRunner.run
 
-    async def watched(self: Batches, batch: Any) -> Any:
-        lengths.append({query.length for query in batch.queries})
-        return await run(self, batch)
+    def watched(self: SliceRunner, batch: Any) -> None:
+        lengths.append({query.length for query in batch.run.queries})
+        run(self, batch)
 
-    monkeypatch.setattr(Batches, "run", watched)
+    monkeypatch.setattr(SliceRunner, "run", watched)
     settings = settings_for("memory://", tmp_path, devices=1)
     async with running(settings, MemoryBroker(), catalogue=catalogue) as live:
         await live.planned()

@@ -15,9 +15,8 @@ from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.tensor import Tensor
 from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.query import Query
+from sluicegate.policies.serving.batch_times import BatchTimes, RunLimits
 from sluicegate.profiles.catalogue.catalogue import Catalogue
-from sluicegate.stages.telemetry.metrics import Meters
-from sluicegate.stages.worker.batch_runner import Batches, RunLimits
 from sluicegate.stages.worker.kept_executor import KeptExecutor
 
 VARIANTS = [Variant(name=name, app=app, accuracy=0.5) for name, app in (("slow", "a"), ("quick", "a"), ("new", "b"))]
@@ -82,55 +81,43 @@ class Told:
         self.asked.append(("close",))
 
 
-async def limit(batches: Batches, executor: Told, variant: str, rows: int) -> float:
+def limit(times: BatchTimes, variant: str, rows: int) -> float:
+    """Of a batch, which then runs."""
     app = CATALOGUE.variants[variant].app
-    query = Query(id="q", app=app, arrival=0.0, deadline=1e9, rows=rows)
-    await batches.run(Run(variant, (query,), rows))
-    _, told, of, within = executor.asked[-1]
-    assert (told, of) == (variant, rows)
-    return float(within)
+    run = Run(variant, (Query(id="q", app=app, arrival=0.0, deadline=1e9, rows=rows),), rows)
+    found = times.limit(run)
+    times.note(run, 0.1)
+    return found
 
 
-def batches_of(executor: Told, **limits: float) -> Batches:
-    return Batches(
-        Device(name="d", type="cpu"),
-        Slice(name="s"),
-        executor=executor,
-        catalogue=CATALOGUE,
-        clock=Clock(),
-        meters=Meters(),
-        inputs=lambda _query: (),
-        restart=lambda: asyncio.sleep(0),
-        limits=RunLimits(**limits),
-    )
+def times_of(**limits: float) -> BatchTimes:
+    return BatchTimes(Device(name="d", type="cpu"), Slice(name="s"), CATALOGUE, RunLimits(**limits))
 
 
-async def test_a_batch_may_take_a_multiple_of_its_profiled_p95_but_never_less_than_the_floor() -> None:
-    executor = Told()
-    batches = batches_of(executor, factor=5.0, floor=0.9)
-    assert await limit(batches, executor, "slow", 1) == pytest.approx(5 * 0.2)
-    assert await limit(batches, executor, "slow", 4) == pytest.approx(5 * 0.8)
-    assert await limit(batches, executor, "slow", 6) == pytest.approx(5 * 0.8 * 6 / 4)  # beyond what was measured
-    assert await limit(batches, executor, "quick", 1) == pytest.approx(0.9)
+def test_a_batch_may_take_a_multiple_of_its_profiled_p95_but_never_less_than_the_floor() -> None:
+    times = times_of(factor=5.0, floor=0.9)
+    for _ in range(3):
+        assert limit(times, "slow", 1) == pytest.approx(5 * 0.2)
+        assert limit(times, "slow", 4) == pytest.approx(5 * 0.8)
+        assert limit(times, "slow", 6) == pytest.approx(5 * 0.8 * 6 / 4)  # beyond what was measured
+        assert limit(times, "quick", 1) == pytest.approx(0.9)
 
 
-async def test_a_variant_without_a_profile_there_may_take_a_multiple_of_its_apps_slo() -> None:
-    executor = Told()
-    assert await limit(batches_of(executor, factor=5.0, floor=0.9), executor, "new", 1) == pytest.approx(5 * 0.3)
+def test_a_variant_without_a_profile_there_may_take_a_multiple_of_its_apps_slo() -> None:
+    assert limit(times_of(factor=5.0, floor=0.9), "new", 1) == pytest.approx(5 * 0.3)
 
 
-async def test_the_first_batch_of_a_size_after_a_load_may_also_take_as_long_as_the_load_did() -> None:
-    executor = Told()
-    batches = batches_of(executor, factor=5.0, floor=0.9)
-    batches.loaded("slow", 3.0)
-    batches.loaded("quick", 7.0)
-    assert await limit(batches, executor, "slow", 1) == pytest.approx(1.0 + 3.0)
-    assert await limit(batches, executor, "slow", 1) == pytest.approx(1.0)
-    assert await limit(batches, executor, "slow", 4) == pytest.approx(4.0 + 3.0)
-    assert await limit(batches, executor, "quick", 1) == pytest.approx(0.9 + 7.0)
-    batches.loaded("slow", 2.0)
-    assert await limit(batches, executor, "slow", 1) == pytest.approx(1.0 + 2.0)
-    assert await limit(batches, executor, "quick", 1) == pytest.approx(0.9)
+def test_the_first_batch_of_a_size_after_a_load_may_also_take_as_long_as_the_load_did() -> None:
+    times = times_of(factor=5.0, floor=0.9)
+    times.loaded("slow", 3.0)
+    times.loaded("quick", 7.0)
+    assert limit(times, "slow", 1) == pytest.approx(1.0 + 3.0)
+    assert limit(times, "slow", 1) == pytest.approx(1.0)
+    assert limit(times, "slow", 4) == pytest.approx(4.0 + 3.0)
+    assert limit(times, "quick", 1) == pytest.approx(0.9 + 7.0)
+    times.loaded("slow", 2.0)
+    assert limit(times, "slow", 1) == pytest.approx(1.0 + 2.0)
+    assert limit(times, "quick", 1) == pytest.approx(0.9)
 
 
 class Kept:
@@ -148,7 +135,7 @@ class Kept:
             held=lambda: self.held,
             spawn=self.spawn,
             restarts=self.restarted,
-            loaded=lambda variant, seconds: executor.asked.append(("loaded", variant, seconds)),
+            reloaded=lambda variant, seconds: executor.asked.append(("loaded", variant, seconds)),
         )
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:

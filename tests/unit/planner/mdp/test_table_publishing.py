@@ -27,8 +27,9 @@ from sluicegate.planner.policy_tables.table_schedule import (
     WithdrawTable,
     make_tables,
 )
+from sluicegate.policies.serving.tables import KnownTables
 from sluicegate.sluice.settings.settings import TableSettings
-from sluicegate.stages.worker.table_follower import TableLibrary
+from sluicegate.stages.worker.table_follower import table_came
 from sluicegate.streams.ports import Record
 from tests.harness import toy_catalogue
 
@@ -225,30 +226,25 @@ def record(table: SelectionTable | None, name: TableName | None = None, key: byt
 
 
 def test_a_worker_goes_by_the_newest_fingerprint_of_its_kind(tables: list[SelectionTable]) -> None:
-    seen: list[TablesChanged] = []
-    library = TableLibrary()
-    library.follow("cpu", seen.append)
-    library.follow("gpu", lambda _: pytest.fail("not its kind"))
-    for table in tables:
-        library.handle(record(table))
-    assert [t.qps for t in seen[-1].tables] == [20.0, 40.0]
+    known = KnownTables()
+    (first, second) = (known.came(table_came(record(table))) for table in tables)
+    assert first is not None and [t.qps for t in first.tables] == [20.0]
+    assert second is not None and [t.qps for t in second.tables] == [20.0, 40.0]
+    assert known.of("gpu") == []
     (other,) = make_tables(Make(question(workers=1), (30.0,)), RULES)
-    library.handle(record(other))
-    assert [t.qps for t in seen[-1].tables] == [30.0]
-    library.handle(record(None, TableName(SHELF, 30.0)))
-    assert seen[-1].tables == ()
+    third = known.came(table_came(record(other)))
+    assert third is not None and [t.qps for t in third.tables] == [30.0]
+    assert known.of("cpu") == [third]
+    assert known.came(table_came(record(None, TableName(SHELF, 30.0)))) == TablesChanged("a", ())
+    assert known.came(table_came(record(None, TableName(SHELF, 31.0)))) is None
 
 
 @pytest.mark.parametrize("key", [b"", b"[]", b"nonsense", b'["a","cpu",-1,3]', b'["a","cpu",0.1,"x"]', b"{}"])
-def test_a_malformed_record_changes_nothing(tables: list[SelectionTable], key: bytes) -> None:
-    seen: list[TablesChanged] = []
-    library = TableLibrary()
-    library.follow("cpu", seen.append)
+def test_a_malformed_record_is_refused(tables: list[SelectionTable], key: bytes) -> None:
     with pytest.raises(InvalidInputError):
-        library.handle(record(tables[0], key=key))
+        table_came(record(tables[0], key=key))
     with pytest.raises(InvalidInputError):
-        library.handle(record(tables[0], TableName(Shelf("b", "cpu", 0.1), 20.0)))
-    assert seen == []
+        table_came(record(tables[0], TableName(Shelf("b", "cpu", 0.1), 20.0)))
 
 
 @pytest.mark.parametrize("name", ["share", "slo_class", "slowdown.small"])
@@ -258,7 +254,7 @@ def test_assumptions_that_workers_count_with_must_be_numbers_above_0(
 ) -> None:
     wrong = replace(tables[0], assumptions={**tables[0].assumptions, name: value})
     with pytest.raises(InvalidInputError, match=name):
-        TableLibrary().handle(record(wrong))
+        table_came(record(wrong))
 
 
 def test_names_survive_the_topic() -> None:

@@ -1,0 +1,255 @@
+"""The worker of one device: whether plans count on it, what it reads and answers, what it says of itself.
+
+Rules.
+- Each start has an incarnation. Only while the newest plan names it does the worker read work, from the plan's fence or
+  the committed offset, whichever is later.
+- A plan that names another incarnation, or none, after ours was named says that the planner has declared us dead and
+  moved our queries to others: everything is abandoned, and the worker joins again under a new incarnation.
+- A worker that stood still for longer than ``self_fence`` has the newest plan read before it answers anything.
+- A plan that names variants which are not known yet is followed once they are.
+- Heartbeats go on whatever happens; while the device is cut they state the slices there were.
+
+What becomes of queries is decided by ``sluicegate.policies.serving.slices``, and on each slice by
+``sluicegate.policies.serving.slice``. Illegal: a query while no plan names us; to join while one does; CaughtUp where
+nothing waits for it.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import assert_never
+
+from sluicegate.domain.errors import IllegalEventError
+from sluicegate.domain.events import DeviceSeen, PlanPublished, Registered, TurnsTold
+from sluicegate.domain.fleet.device import Device
+from sluicegate.domain.plan import NO_EPOCH, Plan, follows
+from sluicegate.domain.query import Query
+from sluicegate.policies.placement.repartition import CutEnded
+from sluicegate.policies.promises.stream_book import Recall
+from sluicegate.policies.serving.device_actions import Abandon, Answer, Beat, CatchUp, DeviceAction, End, Read, Seek
+from sluicegate.policies.serving.device_events import (
+    BatchEnded,
+    BatchFailed,
+    BeatDue,
+    CaughtUp,
+    DeviceEvent,
+    Fenced,
+    Joined,
+    Leaving,
+    Loaded,
+    Opened,
+    QueryCame,
+    ReadingBegins,
+    Recalled,
+    Reloaded,
+    Suspended,
+    TableCame,
+    Woken,
+)
+from sluicegate.policies.serving.slice import SliceCore
+from sluicegate.policies.serving.slices import DeviceParts, DeviceRules, DeviceSlices
+from sluicegate.profiles.catalogue.catalogue import Catalogue, KnownCatalogue
+
+_STORY = 24
+Ours = PlanPublished | Joined | ReadingBegins | Suspended | CaughtUp | Fenced | Leaving
+"""What bears on whether plans count on us."""
+All = TurnsTold | TableCame | Recalled | Opened | CutEnded | Registered
+"""What all slices are told, and which there are."""
+Seldom = Woken | BatchFailed | Loaded | Reloaded | BeatDue | Ours | All
+
+
+class DeviceCore:
+    """Of ``device``. ``catalogue``: everything that is known; one that can grow does. See the module's rules."""
+
+    def __init__(
+        self, device: Device, parts: DeviceParts, catalogue: Catalogue, rules: DeviceRules | None = None
+    ) -> None:
+        self._name = device.name
+        self._catalogue = catalogue
+        self._rules = rules or DeviceRules()
+        self._slices = DeviceSlices(device, parts, catalogue, self._rules)
+        self._plan: Plan | None = None
+        self._unknown: Plan | None = None
+        self._named = False
+        self._withheld: list[DeviceAction] | None = None
+        self._story: deque[tuple[float, DeviceEvent]] = deque(maxlen=_STORY)
+        self.incarnation = ""
+
+    @property
+    def slices(self) -> Mapping[str, SliceCore]:
+        """As it is cut just now, by name; none while it is cut."""
+        return MappingProxyType(self._slices.by_name)
+
+    @property
+    def queries(self) -> Iterable[Query]:
+        """Those that were read and have not ended here, in the order in which they came."""
+        return self._slices.held
+
+    @property
+    def named(self) -> bool:
+        """Whether the newest plan counts on this worker."""
+        return self._named
+
+    def handle(self, event: DeviceEvent, now: float) -> list[DeviceAction]:
+        """Decide. Raises IllegalEventError with the last events."""
+        actions: list[DeviceAction] = []
+        slices = self._slices
+        try:
+            if isinstance(event, QueryCame):  # the first two are most of what happens
+                if not self._named:
+                    raise IllegalEventError(f"{event.query.id} came at {now} while no plan counts on this worker")
+                slices.came(event, now, actions)
+            elif isinstance(event, BatchEnded):
+                slices.named(event.part).ended(event.execution_s, event.seconds, now, actions)
+            else:
+                self._hear(event, now, actions)
+        except IllegalEventError as error:
+            raise IllegalEventError(f"{self._name}: {error}", self._told()) from error
+        self._story.append((now, event))
+        if slices.settles:
+            slices.settle(now, actions)
+        return actions if self._withheld is None else self._withhold(self._withheld, actions)
+
+    def _hear(self, event: Seldom, now: float, actions: list[DeviceAction]) -> None:
+        """What happens to batches and loads; the rest is heard elsewhere."""
+        slices = self._slices
+        match event:
+            case Woken():
+                slices.woken(event.key, now, actions)
+            case BatchFailed(part, detail):
+                slices.named(part).failed(detail, now, actions)
+            case Loaded(part, variant, ok, seconds):
+                slices.named(part).loaded_variant(variant, ok, seconds, now, actions)
+            case Reloaded(part, variant, seconds):
+                slices.named(part).times.loaded(variant, seconds)
+            case BeatDue():
+                actions.append(self._beat(now))
+            case TurnsTold() | TableCame() | Recalled() | Opened() | CutEnded() | Registered():
+                self._hear_of_all(event, now, actions)
+            case _:
+                self._hear_of_us(event, now, actions)
+
+    def _hear_of_all(self, event: All, now: float, actions: list[DeviceAction]) -> None:
+        slices = self._slices
+        match event:
+            case TurnsTold():
+                slices.turned(event, now, actions)
+            case TableCame():
+                slices.table(event, now, actions)
+            case Recalled(streams):
+                slices.recalled(Recall.of(streams))
+            case Opened(opened):
+                slices.opened(opened, now, actions)
+            case CutEnded():
+                slices.was_cut(event, now, actions)
+            case Registered(apps, variants, profiles):
+                if isinstance(self._catalogue, KnownCatalogue):
+                    self._catalogue.add(Catalogue.of(apps, variants, profiles))
+                slices.registered()
+                held, self._unknown = self._unknown, None
+                if held is not None:
+                    self._follow(held, now, actions)
+            case _ as unreachable:
+                assert_never(unreachable)
+
+    def _hear_of_us(self, event: Ours, now: float, actions: list[DeviceAction]) -> None:
+        slices = self._slices
+        match event:
+            case PlanPublished(plan):
+                self._follow(plan, now, actions)
+            case Joined(incarnation):
+                if self._named:
+                    raise IllegalEventError(f"{incarnation} joins at {now} while plans count on {self.incarnation}")
+                self.incarnation = incarnation
+            case ReadingBegins(position, end):
+                fence = self._plan.fences.get(self._name, 0) if self._plan is not None else 0
+                if position < fence <= end:  # one beyond the end is of another topic than this
+                    actions.append(Seek(fence))
+            case Suspended(seconds):
+                if self._withheld is None and seconds > self._rules.self_fence:
+                    self._withheld = []
+                    actions.append(CatchUp())
+            case CaughtUp():
+                if self._withheld is None:
+                    raise IllegalEventError(f"the newest plan was read at {now}, and nothing waits for it")
+                actions += self._withheld
+                self._withheld = None
+            case Fenced():
+                self._abandon("was fenced", actions)
+            case Leaving():
+                self._named = False  # what the planner does about us from now on is for the others
+                slices.leaving = True
+                actions.append(self._beat(now, leaving=True))
+            case _ as unreachable:
+                assert_never(unreachable)
+
+    def _follow(self, plan: Plan, now: float, actions: list[DeviceAction]) -> None:
+        if not follows(plan.epoch, self._plan.epoch if self._plan is not None else NO_EPOCH):
+            return
+        if not all(v in self._catalogue.variants for p in plan.of_device(self._name) for v in p.variants):
+            self._unknown = plan
+            return
+        self._unknown = None
+        self._plan = plan
+        if plan.incarnations.get(self._name) != self.incarnation:
+            self._abandon("was declared dead", actions)
+            return
+        if not self._named:
+            self._named = True
+            actions.append(Read())
+        self._slices.plan(plan, now, actions)
+
+    def _abandon(self, why: str, actions: list[DeviceAction]) -> None:
+        """We are taken for dead, or must be: our queries are others' now, and so is what would be said of them."""
+        if not self._named:
+            return
+        queries = [*self._slices.abandon(), *self._ended_unsaid()]
+        if self._withheld is not None:
+            self._withheld.clear()
+        self._named = False
+        actions.append(Abandon(why, tuple(queries)))
+
+    def _ended_unsaid(self) -> Iterator[Query]:
+        """Of those whose end is withheld."""
+        for action in self._withheld or ():
+            if isinstance(action, Answer):
+                yield from action.queries
+            elif isinstance(action, End):
+                yield action.query
+
+    def _withhold(self, withheld: list[DeviceAction], actions: list[DeviceAction]) -> list[DeviceAction]:
+        """Ends wait until the newest plan is known; the rest goes on."""
+        withheld += [action for action in actions if isinstance(action, Answer | End)]
+        return [action for action in actions if not isinstance(action, Answer | End)]
+
+    def _beat(self, now: float, *, leaving: bool = False) -> Beat:
+        device, parts = self._slices.device, self._slices.by_name.values()
+        seen = DeviceSeen(
+            device.name, device.type, self.incarnation, device.memory_bytes, device.price, device.spot, leaving
+        )
+        cut = self._slices.recutting
+        if cut is not None:
+            seen = replace(seen, slices=cut.slices, fault=cut.fault, fault_epoch=cut.fault_epoch)
+        return Beat(
+            seen,
+            self._plan.epoch if self._plan is not None else NO_EPOCH,
+            len(self._slices.held),
+            sum(part.times.take_busy() for part in parts),
+            tuple(part.report(now) for part in parts),
+        )
+
+    def _told(self) -> tuple[str, ...]:
+        return tuple(f"{at:.6f} {_brief(event)}" for at, event in self._story)
+
+
+def _brief(event: DeviceEvent) -> str:
+    match event:
+        case QueryCame():
+            return f"QueryCame {event.query.id} ({event.query.app}, deadline {event.query.deadline:.6f})"
+        case PlanPublished(plan):
+            return f"PlanPublished {plan.epoch}"
+        case Registered() | TableCame() | Recalled():
+            return type(event).__name__
+        case _:
+            return str(event)

@@ -1,0 +1,167 @@
+"""What a device's worker is to do. ``Acknowledge`` and ``Announce`` are those of ``sluicegate.domain.actions``.
+
+Those of each query or batch are not declared frozen, because creation is on the hot path: treat them as frozen.
+"""
+
+from dataclasses import dataclass
+
+from sluicegate.domain.actions import Acknowledge, Announce, Run
+from sluicegate.domain.events import DeviceSeen, LatencyMeasured
+from sluicegate.domain.outcome import OutcomeKind, PromiseState, Reason
+from sluicegate.domain.plan import Epoch
+from sluicegate.domain.query import Query
+from sluicegate.domain.table import TableObserved
+from sluicegate.policies.placement.repartition import Cut
+
+
+@dataclass(slots=True)
+class RunBatch:
+    """Run it on ``part`` now; answer with BatchEnded or BatchFailed. It hangs after ``within`` seconds.
+
+    ``again``: one query of a batch that failed, alone.
+    """
+
+    part: str
+    run: Run
+    within: float
+    again: bool = False
+
+
+@dataclass(slots=True)
+class Answer:
+    """``queries`` were answered by ``run`` on ``part`` from ``started`` to ``at``; ``promises``: how streams stand.
+
+    ``execution_s``: seconds in the model. ``promises`` is () where none of the queries is of a stream with one.
+    """
+
+    part: str
+    run: Run
+    queries: tuple[Query, ...]
+    started: float
+    at: float
+    execution_s: float
+    promises: tuple[PromiseState | None, ...] = ()
+
+
+@dataclass(slots=True)
+class End:
+    """``query`` ended ``at`` without an answer. ``run``, which began at ``started``: of the batch that failed."""
+
+    part: str
+    query: Query
+    kind: OutcomeKind
+    at: float
+    reason: Reason | None = None
+    detail: str | None = None
+    promise: PromiseState | None = None
+    run: Run | None = None
+    started: float | None = None
+
+
+@dataclass(slots=True)
+class SendBack:
+    """``query`` is for another device: give it to its router."""
+
+    query: Query
+
+
+@dataclass(frozen=True, slots=True)
+class LoadVariant:
+    """Load and warm ``variant`` on ``part``; answer with Loaded. One after the other, in the order of asking."""
+
+    part: str
+    variant: str
+    max_batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadVariant:
+    """Forget ``variant`` on ``part``, which no batch runs with; in one order with loads."""
+
+    part: str
+    variant: str
+
+
+@dataclass(slots=True)
+class WakeMe:
+    """Send Woken(``key``) at ``at``; the earliest time asked for a key is enough."""
+
+    at: float
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Plans count on this worker: tell Recalled if anything is promised, then ReadingBegins, then read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seek:
+    """Read from ``offset`` on."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """Others answer ``queries``, all that was read: stop reading, commit and answer nothing of it; then tell Joined."""
+
+    why: str
+    queries: tuple[Query, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUp:
+    """Read the newest plan; then tell CaughtUp."""
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """``state`` of the device, and why, for the status topic."""
+
+    state: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class SliceReport:
+    """One slice in a heartbeat. ``queued``: queries that wait or run; ``busy_for``: seconds until the batch ends."""
+
+    slice: str
+    kind: str
+    queued: int
+    busy_for: float
+    loaded: tuple[str, ...]
+    measured: tuple[LatencyMeasured, ...]
+    observed: tuple[TableObserved, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A heartbeat. ``queued``: queries here; ``busy_s``: of all executors since the last."""
+
+    seen: DeviceSeen
+    epoch: Epoch
+    queued: int
+    busy_s: float
+    slices: tuple[SliceReport, ...]
+
+
+DeviceAction = (
+    RunBatch
+    | Answer
+    | End
+    | SendBack
+    | LoadVariant
+    | UnloadVariant
+    | WakeMe
+    | Acknowledge
+    | Announce
+    | Read
+    | Seek
+    | Abandon
+    | CatchUp
+    | Cut
+    | Say
+    | Beat
+)

@@ -1,0 +1,159 @@
+"""What a device's worker is told, beside ``PlanPublished``, ``Registered`` and ``TurnsTold`` of
+``sluicegate.domain.events``.
+
+Queries are named by themselves only when they come; what happens to a batch names its slice. Those that come for each
+query or batch are not declared frozen, because creation is on the hot path: treat them as frozen.
+"""
+
+from dataclasses import dataclass
+
+from sluicegate.domain.events import PlanPublished, Registered, TurnsTold
+from sluicegate.domain.fleet.device import Slice
+from sluicegate.domain.query import Query
+from sluicegate.domain.table import SelectionTable
+from sluicegate.policies.placement.repartition import CutEnded
+from sluicegate.policies.promises.stream_book import PastStream
+
+
+@dataclass(slots=True)
+class QueryCame:
+    """``query`` was read from the work topic at ``offset``, sent to ``slice`` as number ``turn`` (-1: not counted)."""
+
+    query: Query
+    slice: str
+    turn: int = -1
+    offset: int = -1
+
+
+@dataclass(slots=True)
+class BatchEnded:
+    """What ran on ``part`` has ended after ``seconds``, ``execution_s`` of them in the model."""
+
+    part: str
+    execution_s: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFailed:
+    """The model raised, or the executor died or was ended because it took too long; it is whole again."""
+
+    part: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """``variant`` was loaded on ``part`` within ``seconds``, or could not be."""
+
+    part: str
+    variant: str
+    ok: bool
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reloaded:
+    """The executor of ``part`` was started again and has loaded ``variant`` once more, within ``seconds``."""
+
+    part: str
+    variant: str
+    seconds: float
+
+
+@dataclass(slots=True)
+class Woken:
+    """A time asked for by ``WakeMe`` with this key has come."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The device has ``slices``, and an executor on each: it can serve."""
+
+    slices: tuple[Slice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The worker has started (again), as ``incarnation``."""
+
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingBegins:
+    """The work topic ends at ``end``; without a word it is read from ``position`` on."""
+
+    position: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """How streams that were promised something went on until now, by the results topics."""
+
+    streams: tuple[PastStream, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TableCame:
+    """The selection table of ``app`` on slices of ``kind``, for an SLO class and ``qps``; None: it is withdrawn."""
+
+    app: str
+    kind: str
+    slo: float
+    qps: float
+    table: SelectionTable | None
+
+
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """The process stood still, or something in it did, for ``seconds``."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """The newest plan was read, after ``CatchUp``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """The planner took the worker's transactions, or one was open for too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """The worker ends in good order; what is not answered is for others."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeatDue:
+    """Time for a heartbeat."""
+
+
+DeviceEvent = (
+    QueryCame
+    | BatchEnded
+    | BatchFailed
+    | Loaded
+    | Reloaded
+    | Woken
+    | PlanPublished
+    | Registered
+    | TurnsTold
+    | TableCame
+    | Recalled
+    | Opened
+    | CutEnded
+    | Joined
+    | ReadingBegins
+    | Suspended
+    | CaughtUp
+    | Fenced
+    | Leaving
+    | BeatDue
+)

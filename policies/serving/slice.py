@@ -1,0 +1,389 @@
+"""One slice of a device: its station, its staging, the batch that runs, the promises kept there.
+
+Rules.
+- One batch runs at a time. A batch that fails is run again query by query, so that one that breaks the model fails
+  alone; those whose deadline passes meanwhile expire. All of them end together.
+- The policy hears of misses before they are told: it may have to announce them.
+- A variant is forgotten once the batch that runs with it has ended, and what is loaded in its place waits for that.
+- An app that leaves is retired once none of its queries waits or runs here.
+- A batch of queries that were abandoned runs to its end and answers nobody.
+"""
+
+from collections import deque
+from collections.abc import Collection
+from typing import Protocol, assert_never
+
+from sluicegate.domain.actions import Acknowledge, Drop, Expire, Host, Load, Retire, Run, StationAction, Unload, WakeAt
+from sluicegate.domain.errors import IllegalEventError
+from sluicegate.domain.events import (
+    Arrived,
+    Finished,
+    HostingChanged,
+    LoadEnded,
+    PlanPublished,
+    Retired,
+    StagingEvent,
+    StationEvent,
+    TurnsTold,
+    Woke,
+)
+from sluicegate.domain.outcome import OutcomeKind, PromiseState, Reason
+from sluicegate.domain.query import Query
+from sluicegate.domain.table import TablesChanged
+from sluicegate.policies.placement.ack_barrier import Gathering
+from sluicegate.policies.promises.stream_book import StreamBook
+from sluicegate.policies.protocols import StagingPolicy, StationPolicy
+from sluicegate.policies.serving.batch_times import BatchTimes
+from sluicegate.policies.serving.device_actions import (
+    Answer,
+    DeviceAction,
+    End,
+    LoadVariant,
+    RunBatch,
+    SliceReport,
+    UnloadVariant,
+    WakeMe,
+)
+
+_WOKE = Woke()
+_ANSWERED = OutcomeKind.ANSWERED
+
+
+class Held:
+    """A query of this device: the slice it is on (None: it waits before them), and whether it runs there.
+
+    ``turn``: as it came.
+    """
+
+    __slots__ = ("part", "runs", "turn")
+
+    def __init__(self, part: "SliceCore | None", turn: int) -> None:
+        self.part = part
+        self.runs = False
+        self.turn = turn
+
+
+class Batch:
+    """What runs. ``left``: of a batch that failed for ``why``, what is still to be run alone; ``ends``: what was."""
+
+    __slots__ = ("alone", "ends", "gone", "left", "run", "started", "why")
+
+    def __init__(self, run: Run, started: float) -> None:
+        self.run = run
+        self.started = started
+        self.gone = False
+        self.alone: Query | None = None
+        self.left: deque[Query] = deque()
+        self.ends: list[tuple[Query, OutcomeKind, float, float, str | None]] = []
+        self.why: str | None = None
+
+
+class Neighbours(Protocol):
+    """Hears what becomes of a slice, to choose among several."""
+
+    def hosted(self, part: str, change: HostingChanged, now: float, actions: list[DeviceAction]) -> None:
+        """It hosts other variants of an app."""
+        ...
+
+    def started(self, part: str, queries: tuple[Query, ...], now: float, actions: list[DeviceAction]) -> None:
+        """It runs a batch."""
+        ...
+
+    def ended(self, part: str, now: float, actions: list[DeviceAction]) -> None:
+        """The batch has ended."""
+        ...
+
+    def left(self, query: Query) -> None:
+        """A query has ended."""
+        ...
+
+
+class SliceCore:
+    """Slice ``name``. ``held``: the table of all queries of the device; ``gathering``: of its slices' reports.
+
+    ``neighbours``: what shares queries among the slices, if anything does.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        station: StationPolicy,
+        staging: StagingPolicy,
+        times: BatchTimes,
+        book: StreamBook,
+        held: dict[Query, Held],
+        gathering: Gathering,
+        neighbours: Neighbours | None,
+    ) -> None:
+        self.name = name
+        self.station = station
+        self.staging = staging
+        self.times = times
+        self.book = book
+        self.batch: Batch | None = None
+        self._promises = False  # whether anything hosted here was promised something
+        self._held = held
+        self._gathering = gathering
+        self._neighbours = neighbours
+        self.staging_key = f"{name}/staging"
+        self._retiring: dict[str, None] = {}
+        self._waiting: deque[LoadVariant | UnloadVariant] = deque()  # loads and what makes room for them, in order
+
+    @property
+    def queued(self) -> int:
+        """Queries waiting or running."""
+        batch = self.batch
+        return self.station.queued + (len(batch.run.queries) if batch is not None and not batch.gone else 0)
+
+    @property
+    def loaded(self) -> tuple[str, ...]:
+        """Variants ready."""
+        return self.staging.loaded
+
+    @property
+    def hosts(self) -> bool:
+        """Whether anything is hosted."""
+        return bool(self.staging.hosted_apps)
+
+    def report(self, now: float) -> SliceReport:
+        """For a heartbeat; what was measured is told once."""
+        batch = self.batch
+        busy = 0.0 if batch is None else max(0.0, batch.started + self.times.expected(batch.run) - now)
+        observed = self.station.take_observed(now)
+        return SliceReport(
+            self.name, self.times.kind, self.queued, busy, self.loaded, self.times.take_measured(), observed
+        )
+
+    # -- queries
+
+    def arrived(self, query: Query, turn: int, now: float, actions: list[DeviceAction]) -> None:
+        """A query is put on this slice."""
+        if self._promises and (resumed := self.book.arrived(query)) is not None:
+            self._tell(resumed, now, actions)
+        decided = self.station.handle(Arrived(query, turn), now)
+        if decided:
+            self._do(decided, now, actions)
+        if self._retiring:
+            self._retire(now, actions)
+
+    def woke(self, now: float, actions: list[DeviceAction]) -> None:
+        """The station asked for it."""
+        self._tell(_WOKE, now, actions)
+
+    def turned(self, told: TurnsTold, now: float, actions: list[DeviceAction]) -> None:
+        """The router of an app has given so many turns."""
+        if self.staging.wants(told.app):
+            self._tell(told, now, actions)
+
+    def swap(self, tables: TablesChanged, now: float, actions: list[DeviceAction]) -> None:
+        """Other selection tables are in force."""
+        self._tell(tables, now, actions)
+
+    def abandon(self, apps: Collection[str]) -> None:
+        """Forget every query that waits; the batch that runs is answered by nobody here."""
+        self.book.abandon()
+        for app in apps:
+            self.station.drain(app)
+        if self.batch is not None:
+            self.batch.gone = True
+
+    def take_waiting(self, apps: Collection[str], now: float, actions: list[DeviceAction]) -> list[Query]:
+        """Take out what waits of ``apps``, and not what runs."""
+        taken = [query for app in apps for query in self.station.drain(app)]
+        for query in taken:
+            self._leave(query)
+        self._retire(now, actions)
+        return taken
+
+    # -- batches
+
+    def ended(self, execution_s: float, seconds: float, now: float, actions: list[DeviceAction]) -> None:
+        """What ran has ended."""
+        batch = self._ran("BatchEnded", now)
+        run = batch.run
+        if batch.alone is not None:
+            self.times.ran(Run(run.variant, (batch.alone,), batch.alone.rows))
+            batch.ends.append((batch.alone, _ANSWERED, now, execution_s, None))
+            self._run_next_alone(batch, now, actions)
+            return
+        if seconds > 0.0:
+            self.times.note(run, seconds)
+        self.batch = None
+        finished = Finished(run.queries[0].app, run.variant, run.rows, execution_s)
+        if batch.gone:
+            self._finish(finished, now, actions)
+            return
+        missed = False
+        held, neighbours = self._held, self._neighbours
+        for query in run.queries:
+            del held[query]
+            if query.deadline < now:
+                missed = True
+            if neighbours is not None:
+                neighbours.left(query)
+        if missed:
+            self._finish(finished, now, actions)
+        promises = () if not self._promises else tuple(self._kept(q, q.deadline < now) for q in run.queries)
+        actions.append(Answer(self.name, run, run.queries, batch.started, now, execution_s, promises))
+        if not missed:
+            self._finish(finished, now, actions)
+
+    def failed(self, detail: str, now: float, actions: list[DeviceAction]) -> None:
+        """What ran raised."""
+        batch = self._ran("BatchFailed", now)
+        queries = batch.run.queries
+        batch.why = detail
+        if batch.alone is not None or len(queries) == 1:
+            batch.ends.append((batch.alone or queries[0], OutcomeKind.FAILED, now, 0.0, detail))
+        else:
+            batch.left.extend(queries)
+        self._run_next_alone(batch, now, actions)
+
+    def _ran(self, what: str, now: float) -> Batch:
+        if self.batch is None:
+            raise IllegalEventError(f"{what} of {self.name} at {now} while nothing runs there")
+        return self.batch
+
+    def _begin(self, run: Run, now: float, actions: list[DeviceAction]) -> None:
+        if self.batch is not None:
+            raise IllegalEventError(f"{self.name} is to run {run.variant} at {now} while {self.batch.run.variant} runs")
+        held = self._held
+        try:
+            for query in run.queries:
+                held[query].runs = True
+        except KeyError:
+            raise IllegalEventError(f"{self.name} is to run query {query.id} at {now}, which is not here") from None
+        self.batch = Batch(run, now)
+        if self._neighbours is not None:
+            self._neighbours.started(self.name, run.queries, now, actions)
+        actions.append(RunBatch(self.name, run, self.times.limit(run)))
+
+    def _run_next_alone(self, batch: Batch, now: float, actions: list[DeviceAction]) -> None:
+        batch.alone = None
+        while batch.left and not batch.gone:
+            query = batch.left.popleft()
+            if now < query.deadline:
+                batch.alone = query
+                run = Run(batch.run.variant, (query,), query.rows)
+                actions.append(RunBatch(self.name, run, self.times.limit(run), again=True))
+                return
+            batch.ends.append((query, OutcomeKind.EXPIRED, now, 0.0, f"its batch failed: {batch.why}"))
+        self._conclude(batch, now, actions)
+
+    def _conclude(self, batch: Batch, now: float, actions: list[DeviceAction]) -> None:
+        """Tell how the queries of a batch that failed have ended."""
+        self.batch = None
+        run = batch.run
+        self._finish(Finished(run.queries[0].app, run.variant, run.rows, 0.0, failed=True), now, actions)
+        for query, kind, at, execution_s, detail in () if batch.gone else batch.ends:
+            self._leave(query)
+            promise = self._kept(query, kind is not _ANSWERED or query.deadline < at)
+            if kind is _ANSWERED:
+                promises = () if promise is None else (promise,)
+                actions.append(Answer(self.name, run, (query,), batch.started, at, execution_s, promises))
+            elif kind is OutcomeKind.FAILED:
+                reason = Reason.MODEL_ERROR
+                actions.append(End(self.name, query, kind, at, reason, detail, promise, run, batch.started))
+            else:
+                actions.append(End(self.name, query, kind, at, None, detail, promise))
+
+    def _finish(self, event: Finished, now: float, actions: list[DeviceAction]) -> None:
+        if self._neighbours is not None:
+            self._neighbours.ended(self.name, now, actions)
+        self._tell(event, now, actions)
+        if self._waiting:
+            self._load_on(actions)
+
+    def _end(
+        self, query: Query, kind: OutcomeKind, reason: Reason | None, now: float, actions: list[DeviceAction]
+    ) -> None:
+        self._leave(query)
+        actions.append(End(self.name, query, kind, now, reason, None, self._kept(query, True)))
+
+    def _leave(self, query: Query) -> None:
+        if self._held.pop(query, None) is None:
+            raise IllegalEventError(f"query {query.id} of {query.app} ends a second time on {self.name}")
+        if self._neighbours is not None:
+            self._neighbours.left(query)
+
+    def _kept(self, query: Query, missed: bool) -> PromiseState | None:
+        return self.book.ended(query, missed) if self._promises else None
+
+    # -- the station
+
+    def _tell(self, event: StationEvent, now: float, actions: list[DeviceAction]) -> None:
+        decided = self.station.handle(event, now)
+        if decided:
+            self._do(decided, now, actions)
+        if self._retiring:
+            self._retire(now, actions)
+
+    def _do(self, decided: list[StationAction], now: float, actions: list[DeviceAction]) -> None:
+        for action in decided:
+            if isinstance(action, Run):
+                self._begin(action, now, actions)
+            elif isinstance(action, WakeAt):
+                actions.append(WakeMe(action.at, self.name))
+            elif isinstance(action, Expire):
+                self._end(action.query, OutcomeKind.EXPIRED, None, now, actions)
+            elif isinstance(action, Drop):
+                self._end(action.query, OutcomeKind.DROPPED, action.reason, now, actions)
+            else:
+                self.book.announced(action.subject.removeprefix("app:"), action.state)
+                actions.append(action)
+
+    # -- staging
+
+    def plan(self, event: PlanPublished, now: float, actions: list[DeviceAction]) -> None:
+        """A plan counts on this device."""
+        self._stage(event, now, actions)
+
+    def staging_woke(self, now: float, actions: list[DeviceAction]) -> None:
+        """Staging asked for it."""
+        self._stage(_WOKE, now, actions)
+
+    def loaded_variant(self, variant: str, ok: bool, seconds: float, now: float, actions: list[DeviceAction]) -> None:
+        """A load has ended."""
+        if ok:
+            self.times.loaded(variant, seconds)
+        self._stage(LoadEnded(variant, ok), now, actions)
+
+    def _stage(self, event: StagingEvent, now: float, actions: list[DeviceAction]) -> None:
+        for action in self.staging.handle(event, now):
+            match action:
+                case Load(variant, max_batch):
+                    self._waiting.append(LoadVariant(self.name, variant, max_batch))
+                case Unload(variant):
+                    self._waiting.append(UnloadVariant(self.name, variant))
+                case Host(change):
+                    self.book.hosting(change)
+                    self._promises = not self.book.empty
+                    self._tell(change, now, actions)
+                    if self._neighbours is not None:
+                        self._neighbours.hosted(self.name, change, now, actions)
+                case Acknowledge():
+                    staged = self._gathering.staged(self.name, action)
+                    if staged is not None:
+                        actions.append(staged)
+                case Retire(app):
+                    self._retiring[app] = None
+                    self._retire(now, actions)
+                case WakeAt(at):
+                    actions.append(WakeMe(at, self.staging_key))
+                case _ as unreachable:
+                    assert_never(unreachable)
+        self._load_on(actions)
+
+    def _load_on(self, actions: list[DeviceAction]) -> None:
+        runs = self.batch.run.variant if self.batch is not None else None
+        waiting = self._waiting
+        while waiting and not (isinstance(waiting[0], UnloadVariant) and waiting[0].variant == runs):
+            actions.append(waiting.popleft())
+
+    def _retire(self, now: float, actions: list[DeviceAction]) -> None:
+        running = self.batch.run.queries[0].app if self.batch is not None else None
+        for app in tuple(self._retiring):
+            if app != running and app in self._retiring and not self.station.queued_of(app):
+                del self._retiring[app]
+                self._stage(Retired(app), now, actions)

@@ -1,0 +1,189 @@
+"""The queries that a worker has read, with their records and tensors, until what ends them is on its way.
+
+What a record leads to is one letter: a result, a dead letter, or the query itself on its way back to the routers.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.models.tensor import Tensor
+from sluicegate.domain.outcome import Outcome, OutcomeKind, PromiseState, Reason
+from sluicegate.domain.plan import NO_EPOCH
+from sluicegate.domain.query import Query
+from sluicegate.policies.serving.device_actions import Answer, End
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.stages.runtime.consumer_loop import Intake
+from sluicegate.stages.runtime.exactly_once import Instead
+from sluicegate.stages.runtime.outbox import Outbox
+from sluicegate.stages.telemetry.telemetry import Telemetry
+from sluicegate.stages.worker.slice_runner import Outputs
+from sluicegate.streams.ports import Letter, Record
+from sluicegate.streams.records import codec
+from sluicegate.streams.topics import Topics
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Came:
+    """A query that was read, ``since`` when, and what its batch has put out."""
+
+    record: Record
+    message: codec.WorkMessage
+    since: float
+    outputs: Outputs = ()
+
+
+class Answers:
+    """Of ``device``. ``policy``: the batching rule's name. ``intake``: what the records are read by, while they are."""
+
+    def __init__(
+        self,
+        device: str,
+        policy: str,
+        *,
+        catalogue: Catalogue,
+        outbox: Outbox,
+        topics: Topics,
+        telemetry: Telemetry,
+    ) -> None:
+        self.intake: Intake | None = None
+        self._device = device
+        self._stage = f"worker {device}"
+        self._policy = policy
+        self._catalogue = catalogue
+        self._best = {app: catalogue.best_accuracy(app) for app in catalogue.apps}
+        self._outbox = outbox
+        self._topics = topics
+        self._meters, self._tracing = telemetry.meters, telemetry.tracing
+        self._came: dict[Query, _Came] = {}
+
+    def registered(self, served: Catalogue) -> None:
+        """Other apps or variants are served from now on; the catalogue handed at the start knows them already."""
+        self._best |= {app: served.best_accuracy(app) for app in served.apps}
+
+    def read(self, record: Record, now: float) -> codec.WorkMessage | None:
+        """A record of the work topic; None where it cannot be understood, which is answered."""
+        try:
+            message = codec.decode_work(record)
+        except InvalidInputError as error:
+            self._meters.add("sluice_dead_letters", self._stage, codec.letter_reason(error, record))
+            log.info("dead letter: %s", error, extra={"record": record.place})
+            letter = codec.dead_letter(record, error, stage=self._stage, now=now)
+            self._send(record, self._topics.dead_letters, letter)
+            return None
+        self._came[message.query] = _Came(record, message, now)
+        if self._tracing is not None:
+            self._tracing.arrived(message.query.key, message.traceparent)
+        return message
+
+    def inputs(self, query: Query) -> Sequence[Tensor] | None:
+        """A query's tensors; None for one that was abandoned meanwhile."""
+        came = self._came.get(query)
+        return None if came is None else came.message.tensors
+
+    def ran(self, query: Query, outputs: Outputs) -> None:
+        """What its batch has put out for a query."""
+        came = self._came.get(query)
+        if came is not None:
+            came.outputs = outputs
+
+    def abandon(self) -> None:
+        """Others answer all that was read."""
+        self._came.clear()
+        if self._tracing is not None:
+            self._tracing.abandon()
+        if self.intake is not None:
+            self.intake.abandon()
+
+    def answered(self, answer: Answer) -> None:
+        """Queries of a batch were answered."""
+        run, started = answer.run, answer.started
+        accuracy = self._catalogue.variants[run.variant].accuracy
+        for number, query in enumerate(answer.queries):
+            came = self._came.pop(query)
+            outcome = Outcome.of(
+                query,
+                OutcomeKind.ANSWERED,
+                answer.at,
+                variant=run.variant,
+                accuracy=accuracy,
+                batch_size=run.rows,
+                queue_s=started - came.since,
+                batch_s=answer.at - started,
+                execution_s=answer.execution_s,
+                **self._where(came, answer.part, answer.promises[number] if answer.promises else None),
+            )
+            self._write(came, outcome)
+
+    def ended(self, end: End) -> None:
+        """A query has ended otherwise."""
+        came = self._came.pop(end.query)
+        run, started = end.run, end.started
+        outcome = Outcome.of(
+            end.query,
+            end.kind,
+            end.at,
+            reason=end.reason,
+            detail=end.detail,
+            variant=run.variant if run else None,
+            batch_size=run.rows if run else 0,
+            queue_s=(end.at if started is None else started) - came.since,
+            batch_s=0.0 if started is None else end.at - started,
+            **self._where(came, end.part, end.promise),
+        )
+        self._write(came, outcome)
+
+    def sent_back(self, query: Query) -> None:
+        """A query is for another device."""
+        came = self._came.pop(query)
+        message = came.message
+        self._meters.add("sluice_queries_sent_back", self._device)
+        if self._tracing is not None:
+            self._tracing.forget(query.key)
+        back = codec.encode_admitted(codec.QueryMessage(query, message.tensors, message.traceparent))
+
+        def instead(error: InvalidInputError) -> Letter:
+            waited = max(0.0, came.since - query.arrival)
+            outcome = Outcome.of(query, OutcomeKind.FAILED, came.since, device=self._device, queue_s=waited)
+            return self._failed(outcome, Reason.TOO_LARGE, error, message.traceparent)
+
+        self._send(came.record, self._topics.admitted(query.app), back, instead)
+
+    def _where(self, came: _Came, part: str, promise: PromiseState | None) -> dict[str, object]:
+        epoch = came.message.epoch
+        return {
+            "best_accuracy": self._best[came.message.query.app],
+            "device": self._device,
+            "slice": part,
+            "epoch": epoch if epoch != NO_EPOCH else None,
+            "policy": self._policy,
+            "promise": promise,
+        }
+
+    def _write(self, came: _Came, outcome: Outcome) -> None:
+        self._meters.ended(self._stage, outcome)
+        hop = codec.traceparent_of_hop(came.record)
+        traceparent = hop if self._tracing is None else self._tracing.served(outcome)
+        message = codec.encode_outcome(outcome, came.outputs, traceparent=traceparent)
+
+        def instead(error: InvalidInputError) -> Letter:
+            return self._failed(outcome, Reason.RESULT_TOO_LARGE, error, traceparent)
+
+        self._send(came.record, self._topics.results(outcome.app), message, instead)
+
+    def _failed(self, outcome: Outcome, reason: Reason, error: InvalidInputError, traceparent: str | None) -> Letter:
+        """What is said in the place of a record that its topic does not take."""
+        detail = error.problem[:500]
+        failed = replace(outcome, kind=OutcomeKind.FAILED, reason=reason, detail=detail, accuracy=0.0)
+        log.warning("%s: %s", reason, error.problem, extra={"query_ids": [outcome.query_id]})
+        self._meters.ended(self._stage, failed)
+        message = codec.encode_outcome(failed, (), traceparent=traceparent)
+        return Letter(self._topics.results(outcome.app), message.value, message.key, message.headers)
+
+    def _send(self, record: Record, topic: str, message: codec.Message, instead: Instead | None = None) -> None:
+        if self.intake is not None:
+            letter = Letter(topic, message.value, message.key, message.headers)
+            self.intake.answer(record, self._outbox, letter, instead)

@@ -1,0 +1,268 @@
+"""The core of a device, and a shell that carries out nothing by itself: tests say what happens next."""
+
+from collections import Counter
+from collections.abc import Collection
+from typing import Any
+
+from sluicegate.domain.actions import Acknowledge, Announce
+from sluicegate.domain.events import PlanPublished
+from sluicegate.domain.fleet.device import Device, Slice
+from sluicegate.domain.models.app import App, Promise, QueryClass
+from sluicegate.domain.models.profile import BatchLatency, Profile
+from sluicegate.domain.models.variant import Variant
+from sluicegate.domain.plan import Epoch, Placement, Plan
+from sluicegate.domain.query import Goal, Query
+from sluicegate.policies.batching.registry import batching
+from sluicegate.policies.placement.model_staging import Staging
+from sluicegate.policies.placement.repartition import Cut, CutEnded
+from sluicegate.policies.placement.slice_queue import SliceSharing
+from sluicegate.policies.placement.strategies import STRATEGIES
+from sluicegate.policies.serving.batch_times import RunLimits
+from sluicegate.policies.serving.device import DeviceCore
+from sluicegate.policies.serving.device_actions import (
+    Abandon,
+    Answer,
+    Beat,
+    CatchUp,
+    DeviceAction,
+    End,
+    LoadVariant,
+    Read,
+    RunBatch,
+    Say,
+    Seek,
+    SendBack,
+    UnloadVariant,
+    WakeMe,
+)
+from sluicegate.policies.serving.device_events import (
+    BatchEnded,
+    BatchFailed,
+    CaughtUp,
+    DeviceEvent,
+    Joined,
+    Loaded,
+    Opened,
+    QueryCame,
+    ReadingBegins,
+    Woken,
+)
+from sluicegate.policies.serving.slice_scheduler import Station
+from sluicegate.policies.serving.slices import DeviceParts, DeviceRules
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+
+GB = 1 << 30
+BIG, SMALL = Slice("4g.0", "4g", 20 * GB), Slice("3g.4", "3g", 10 * GB)
+WHOLE = Slice("7g.0", "7g", 40 * GB)
+START = 1000.0
+
+
+def world_catalogue() -> Catalogue:
+    """App a (0.5 s, two variants) and b (2 s, promised at most two misses in a row), on slices of three sizes."""
+    speeds = {"gpu:7g": 1.0, "gpu:4g": 1.5, "gpu:3g": 2.5}
+    made = {"a-large": ("a", 0.9, 0.04), "a-small": ("a", 0.7, 0.01), "b-only": ("b", 0.8, 0.1)}
+    profiles = [
+        Profile(
+            variant=name,
+            device_type=kind,
+            points=tuple(BatchLatency(n, first * slow * (0.8 + 0.2 * n), first * slow * (1 + 0.2 * n)) for n in (1, 4)),
+            memory_bytes=GB,
+        )
+        for name, (_, _, first) in made.items()
+        for kind, slow in speeds.items()
+    ]
+    return Catalogue.of(
+        [
+            App(name="a", slo=0.5),
+            App(name="b", slo=2.0, promise=Promise(max_consecutive=2)),
+        ],
+        [Variant(name=name, app=app, accuracy=accuracy) for name, (app, accuracy, _) in made.items()],
+        profiles,
+    )
+
+
+class World:
+    """One worker. ``asked``: by kind, what it is to do and has not done; ``ends``: how often each query has ended."""
+
+    def __init__(self, *, shared: bool = False, cuttable: bool = True, bound: Collection[str] = ()) -> None:
+        self.now = START
+        self.catalogue = world_catalogue()
+        self.device = Device(name="gpu0", type="gpu", memory_bytes=40 * GB, slices=(BIG, SMALL))
+        make = batching("balanced")
+
+        def sharing(device: Device) -> SliceSharing | None:
+            return SliceSharing(device.slices, STRATEGIES["strict-first"]) if shared else None
+
+        parts = DeviceParts(
+            make_station=lambda: Station(make),
+            make_staging=lambda device, part: Staging(device, part, self.catalogue, grace=1.0),
+            make_sharing=sharing,
+        )
+        rules = DeviceRules(
+            limits=RunLimits(factor=5.0, floor=0.3), patience=3.0, bound=bound, cuttable=cuttable, self_fence=1.5
+        )
+        self.core = DeviceCore(self.device, parts, self.catalogue, rules)
+        self.starts = 0
+        self.number = 0
+        self.offset = 0
+        self.reads = False
+        self.runs: dict[str, RunBatch] = {}
+        self.commands: dict[str, list[LoadVariant | UnloadVariant]] = {}
+        self.loaded: dict[str, set[str]] = {}
+        self.wakes: dict[str, float] = {}
+        self.cut: Cut | None = None
+        self.catching_up = False
+        self.read: list[Query] = []
+        self.ends: Counter[Query] = Counter()
+        self.said: list[DeviceAction] = []
+        self.tell(Opened((BIG, SMALL)))
+        self.join()
+
+    def join(self) -> None:
+        self.starts += 1
+        self.tell(Joined(f"gpu0.{self.starts}"))
+
+    def tell(self, event: DeviceEvent) -> list[DeviceAction]:
+        """Let the core decide, and note it."""
+        actions = self.core.handle(event, self.now)
+        self.said += actions
+        for action in actions:
+            self._note(action)
+        return actions
+
+    def _note(self, action: DeviceAction) -> None:
+        match action:
+            case RunBatch():
+                assert action.part not in self.runs, "two batches at a time"
+                assert action.run.variant in self.loaded[action.part], "not loaded"
+                assert all(not self.ends[q] for q in action.run.queries), "ran after its end"
+                assert action.within >= 0.3
+                self.runs[action.part] = action
+            case Answer():
+                assert not self.catching_up
+                assert action.started <= action.at <= self.now
+                self.ends.update(action.queries)
+            case End():
+                assert not self.catching_up
+                self.ends[action.query] += 1
+            case SendBack():
+                self.ends[action.query] += 1
+            case Abandon():
+                self.ends.update(action.queries)
+                self.reads = False
+                self.join()
+            case LoadVariant() | UnloadVariant():
+                self.commands.setdefault(action.part, []).append(action)
+                self._unload(action.part)
+            case WakeMe(at, key):
+                self.wakes[key] = min(at, self.wakes.get(key, at))
+            case Cut():
+                assert not self.runs and self.cut is None
+                self.cut = action
+                self.loaded.clear()
+                self.commands.clear()
+            case Read():
+                assert not self.reads
+                self.tell(ReadingBegins(self.offset, self.offset))
+                self.reads = True
+            case CatchUp():
+                self.catching_up = True
+            case Acknowledge() | Announce() | Beat() | Say() | Seek():
+                pass
+
+    def _unload(self, part: str) -> None:
+        """What is to be forgotten is forgotten in its turn, at once."""
+        waiting = self.commands[part]
+        while waiting and isinstance(waiting[0], UnloadVariant):
+            gone = waiting.pop(0).variant
+            runs = self.runs.get(part)
+            assert runs is None or runs.run.variant != gone, "forgotten while it runs"
+            self.loaded.get(part, set()).discard(gone)
+
+    # -- what may happen
+
+    def plan(self, placed: Collection[tuple[str, str, Slice]] = (), **more: Any) -> list[DeviceAction]:
+        """A plan of these (app, variant, slice), which names the worker unless told otherwise."""
+        self.number += 1
+        placements = tuple(Placement("gpu0", app, (variant,), 1.0, 2, part.name) for app, variant, part in placed)
+        named = {"gpu0": f"gpu0.{self.starts}"}
+        plan = Plan(epoch=Epoch(1, self.number), created=0.0, placements=placements, **{"incarnations": named, **more})
+        return self.tell(PlanPublished(plan))
+
+    def query(self, app: str, part: str = BIG.name, *, late: bool = False, goal: bool = False) -> Query | None:
+        """A query is read, if anything is."""
+        if not self.reads:
+            return None
+        self.offset += 1
+        made = Query(
+            id=f"q{self.offset}",
+            app=app,
+            arrival=self.now,
+            deadline=self.now - 0.1 if late else self.now + self.catalogue.apps[app].slo,
+            query_class=QueryClass.STRICT,
+            stream=app,
+            sequence=self.offset,
+            goal=Goal(accuracy=0.1) if goal else None,
+        )
+        self.read.append(made)
+        self.tell(QueryCame(made, part, -1, self.offset))
+        return made
+
+    def end(self, part: str, seconds: float = 0.05, *, fails: bool = False) -> list[DeviceAction]:
+        """The batch on a slice ends."""
+        del self.runs[part]
+        self.now += seconds
+        return self.tell(BatchFailed(part, "it broke") if fails else BatchEnded(part, seconds, seconds))
+
+    def load(self, part: str, ok: bool = True, seconds: float = 0.2) -> None:
+        """The next load on a slice ends."""
+        asked = self.commands[part].pop(0)
+        assert isinstance(asked, LoadVariant)
+        self.now += seconds
+        if ok:
+            self.loaded.setdefault(part, set()).add(asked.variant)
+        self.tell(Loaded(part, asked.variant, ok, seconds))
+        if part in self.commands:
+            self._unload(part)
+
+    def loads(self) -> list[str]:
+        """Slices where something is being loaded."""
+        return sorted(part for part, waiting in self.commands.items() if waiting)
+
+    def wake(self) -> bool:
+        """Time goes on to the earliest wake; False where there is none."""
+        if not self.wakes:
+            return False
+        key = min(self.wakes, key=lambda key: (self.wakes[key], key))
+        self.now = max(self.now, self.wakes.pop(key))
+        self.tell(Woken(key))
+        return True
+
+    def finish_cut(self, fault: str = "") -> None:
+        """The cut has ended."""
+        assert self.cut is not None
+        known = {part.profile: part for part in (BIG, SMALL, WHOLE)}
+        parts = (BIG, SMALL) if fault else tuple(known[profile] for profile in self.cut.profiles)
+        self.cut = None
+        self.wakes.clear()
+        self.tell(CutEnded(parts, fault))
+
+    def caught_up(self) -> None:
+        """The newest plan was read."""
+        self.catching_up = False
+        self.tell(CaughtUp())
+
+    def settle(self) -> None:
+        """Everything that was begun comes to its end."""
+        if self.catching_up:
+            self.caught_up()
+        for _ in range(1000):
+            if self.runs:
+                self.end(sorted(self.runs)[0])
+            elif self.loads():
+                self.load(self.loads()[0])
+            elif self.cut is not None:
+                self.finish_cut()
+            elif all(self.ends[query] for query in self.read) or not self.wake():
+                return
+        raise AssertionError("it never comes to rest")

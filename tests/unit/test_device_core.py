@@ -1,0 +1,274 @@
+"""A device's core: each rule of ``sluicegate.policies.serving`` that has a name, on two slices that are not alike."""
+
+import pytest
+
+from sluicegate.domain.actions import Acknowledge
+from sluicegate.domain.errors import IllegalEventError
+from sluicegate.domain.outcome import OutcomeKind, Reason
+from sluicegate.domain.plan import Epoch
+from sluicegate.domain.query import Query
+from sluicegate.policies.placement.repartition import Cut
+from sluicegate.policies.serving.device_actions import (
+    Abandon,
+    Answer,
+    Beat,
+    CatchUp,
+    DeviceAction,
+    End,
+    LoadVariant,
+    Read,
+    RunBatch,
+    Say,
+    Seek,
+    SendBack,
+    UnloadVariant,
+)
+from sluicegate.policies.serving.device_events import (
+    BatchEnded,
+    BeatDue,
+    CaughtUp,
+    Fenced,
+    Joined,
+    Leaving,
+    Loaded,
+    QueryCame,
+    ReadingBegins,
+    Suspended,
+    Woken,
+)
+from tests.device_world import BIG, SMALL, START, WHOLE, World
+
+
+def serving(*placed: tuple[str, str, object], **options: object) -> World:
+    """With everything loaded."""
+    world = World(**options)  # type: ignore[arg-type]
+    world.plan(placed or (("a", "a-large", BIG), ("b", "b-only", SMALL)))  # type: ignore[arg-type]
+    while world.loads():
+        world.load(world.loads()[0])
+    return world
+
+
+def of(kind: type, actions: list[DeviceAction]) -> list[DeviceAction]:
+    return [action for action in actions if isinstance(action, kind)]
+
+
+def test_it_reads_only_once_a_plan_names_its_start_and_from_the_plans_fence() -> None:
+    world = World()
+    assert world.plan((("a", "a-large", BIG),), incarnations={"gpu0": "gpu0.9"}) == []
+    with pytest.raises(IllegalEventError, match="no plan counts on this worker"):
+        world.tell(QueryCame(Query("q", "a", START, START + 1.0), BIG.name))
+    actions = world.plan((("a", "a-large", BIG),), fences={"gpu0": 7, "gpu1": 9})
+    assert [type(a) for a in actions] == [Read, LoadVariant, LoadVariant][:2]
+    assert world.tell(ReadingBegins(3, 20)) == [Seek(7)]
+    assert world.tell(ReadingBegins(8, 20)) == []
+    assert world.tell(ReadingBegins(3, 6)) == []  # a fence beyond the end
+
+
+def test_it_acknowledges_an_epoch_once_when_both_slices_have_staged_it() -> None:
+    world = World()
+    world.plan((("a", "a-large", BIG), ("b", "b-only", SMALL)))
+    world.load(SMALL.name)
+    assert not of(Acknowledge, world.said)
+    world.load(BIG.name, ok=False)
+    assert of(Acknowledge, world.said) == [Acknowledge(Epoch(1, 1), ("b-only",), ("a-large",))]
+
+
+def test_a_query_goes_to_the_slice_named_or_one_that_serves_it_or_back() -> None:
+    world = serving(("a", "a-large", BIG))
+    named = world.query("a", BIG.name)
+    assert world.runs[BIG.name].run.queries == (named,)
+    gone = world.query("b", "7g.0")
+    assert gone is not None and world.ends[gone] == 1 and world.said[-1] == SendBack(gone)
+    late = world.query("b", SMALL.name, late=True)
+    assert late is not None and not of(SendBack, [world.said[-1]])
+    elsewhere = world.query("a", "7g.0")
+    world.end(BIG.name)
+    assert elsewhere in world.runs[BIG.name].run.queries
+
+
+def test_a_batch_that_fails_is_run_again_query_by_query_and_ends_as_one() -> None:
+    world = serving()
+    first = world.query("a")
+    second, third = world.query("a"), world.query("a")
+    assert first and second and third
+    world.end(BIG.name)
+    started = world.now
+    assert set(world.runs[BIG.name].run.queries) == {second, third}
+    (again,) = of(RunBatch, world.end(BIG.name, fails=True))
+    assert isinstance(again, RunBatch) and again.again and again.run.queries == (second,) and again.run.rows == 1
+    world.end(BIG.name, fails=True)
+    assert not world.ends[second]
+    ended = world.end(BIG.name, 0.03)
+    (failed,) = of(End, ended)
+    (answer,) = of(Answer, ended)
+    assert isinstance(failed, End) and isinstance(answer, Answer)
+    assert (failed.query, failed.kind, failed.reason) == (second, OutcomeKind.FAILED, Reason.MODEL_ERROR)
+    assert (failed.started, failed.detail) == (started, "it broke")
+    assert (answer.queries, answer.run.rows, answer.execution_s) == ((third,), 2, 0.03)
+    assert failed.at < answer.at
+
+
+def test_what_is_due_before_its_second_try_expires() -> None:
+    world = serving()
+    world.query("a")
+    world.query("a")
+    last = world.query("a")
+    world.end(BIG.name)
+    ended = world.end(BIG.name, 0.6, fails=True)
+    assert last is not None
+    assert [e.kind for e in of(End, ended) if isinstance(e, End)] == [OutcomeKind.EXPIRED] * 2
+    assert not world.runs and all(world.ends[q] == 1 for q in world.read)
+
+
+def test_who_was_declared_dead_names_what_others_answer_and_joins_anew() -> None:
+    world = serving()
+    running, waiting = world.query("a"), world.query("a")
+    (gone,) = of(Abandon, world.plan((), incarnations={"gpu0": "other"}))
+    assert isinstance(gone, Abandon) and gone.queries == (running, waiting)
+    assert world.core.incarnation == "gpu0.2"
+    assert not of(Answer, world.end(BIG.name))
+    assert Read() in world.plan((("a", "a-large", BIG), ("b", "b-only", SMALL)))
+    assert world.query("a") in world.runs[BIG.name].run.queries
+
+
+def test_what_was_fenced_is_abandoned_once() -> None:
+    world = serving()
+    world.query("a")
+    assert of(Abandon, world.tell(Fenced()))
+    assert world.tell(Fenced()) == []
+
+
+def test_ends_wait_for_the_newest_plan_after_a_standstill() -> None:
+    world = serving()
+    asked = world.query("a")
+    assert world.tell(Suspended(1.4)) == []
+    assert world.tell(Suspended(1.6)) == [CatchUp()]
+    assert world.tell(Suspended(1.6)) == []
+    assert asked is not None and not of(Answer, world.end(BIG.name)) and not world.ends[asked]
+    at = world.now
+    world.now += 5.0
+    world.caught_up()
+    assert world.ends[asked] == 1
+    assert [a.at for a in world.said if isinstance(a, Answer)] == [at]
+    with pytest.raises(IllegalEventError, match="nothing waits for it"):
+        world.tell(CaughtUp())
+
+
+def test_what_is_withheld_is_abandoned_with_the_rest() -> None:
+    world = serving()
+    asked = world.query("a")
+    world.tell(Suspended(9.0))
+    world.end(BIG.name)
+    waits = world.query("a")
+    (gone,) = of(Abandon, world.plan((), incarnations={}))
+    assert isinstance(gone, Abandon) and set(gone.queries) == {asked, waits}
+    world.caught_up()
+    assert all(world.ends[q] == 1 for q in world.read)
+
+
+def test_a_variant_is_forgotten_only_after_the_batch_that_runs_with_it() -> None:
+    world = serving(("a", "a-large", BIG))
+    world.query("a")
+    world.plan((("a", "a-small", BIG),))
+    assert [c.variant for c in world.commands[BIG.name]] == ["a-small"]
+    world.load(BIG.name)
+    assert not of(UnloadVariant, world.said)
+    assert of(UnloadVariant, world.end(BIG.name)) == [UnloadVariant(BIG.name, "a-large")]
+
+
+def test_it_is_cut_once_nothing_is_left_and_says_so() -> None:
+    world = serving()
+    running = world.query("a")
+    wanted = {"gpu0": (WHOLE,)}
+    assert Say("draining", "a plan cuts it otherwise") in world.plan((), geometries=wanted)
+    world.end(BIG.name)
+    while world.cut is None:
+        assert world.wake()
+    assert running is not None and world.ends[running] == 1
+    assert world.cut == Cut(("7g",)) and world.now < START + 3.0
+    back = world.query("a")
+    assert back is not None and world.ends[back] == 1
+    assert world.plan((("a", "a-large", BIG),), geometries=wanted) == [Acknowledge(Epoch(1, 3), (), ())]
+    world.finish_cut()
+    assert Say("serving", "7g.0") in world.said
+    (beat,) = world.tell(BeatDue())
+    assert isinstance(beat, Beat) and beat.seen.slices == (WHOLE,) and [s.kind for s in beat.slices] == ["gpu:7g"]
+
+
+def test_a_cut_that_fails_says_why_and_of_which_plan() -> None:
+    world = serving()
+    world.plan((), geometries={"gpu0": (WHOLE,)})
+    while world.cut is None:
+        assert world.wake()
+    world.finish_cut(fault="a process runs there")
+    (beat,) = world.tell(BeatDue())
+    assert isinstance(beat, Beat)
+    assert (beat.seen.slices, beat.seen.fault) == ((BIG, SMALL), "a process runs there")
+    assert beat.seen.fault_epoch == Epoch(1, 2)
+    assert Say("cut_failed", "a process runs there") in world.said
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_what_waits_goes_back_after_a_drains_patience_unless_it_is_bound(bound: bool) -> None:
+    world = serving(("b", "b-only", SMALL), bound=("b",) if bound else ())
+    world.query("b", SMALL.name)
+    waiting = world.query("b", SMALL.name)
+    world.plan((), geometries={"gpu0": (WHOLE,)})
+    world.now = START + 3.3  # the batch still runs
+    world.tell(Woken("/patience"))
+    assert waiting is not None and world.ends[waiting] == (0 if bound else 1)
+
+
+def test_a_worker_that_leaves_says_so_and_begins_no_cut() -> None:
+    world = serving()
+    world.plan((), geometries={"gpu0": (WHOLE,)})
+    (beat,) = world.tell(Leaving())
+    assert isinstance(beat, Beat) and beat.seen.leaving
+    while world.wake():
+        pass
+    assert world.cut is None
+
+
+def test_several_slices_that_host_an_app_share_its_queries_and_goals_stay() -> None:
+    world = serving(("a", "a-large", BIG), ("a", "a-large", SMALL), shared=True)
+    for _ in range(3):
+        world.query("a", SMALL.name)
+    assert {BIG.name, SMALL.name} == set(world.runs)
+    alone = serving(("a", "a-large", BIG), ("a", "a-large", SMALL), shared=True)
+    for _ in range(3):
+        alone.query("a", SMALL.name, goal=True)
+    assert set(alone.runs) == {SMALL.name}
+
+
+def test_a_heartbeat_tells_what_waits_runs_and_was_measured_once() -> None:
+    world = serving()
+    world.query("a")
+    world.query("a")
+    world.end(BIG.name, 0.07)
+    world.query("b", SMALL.name)
+    (beat,) = world.tell(BeatDue())
+    assert isinstance(beat, Beat)
+    big, small = beat.slices
+    assert (beat.queued, big.queued, small.queued) == (2, 1, 1)
+    assert (beat.busy_s, [m.execution_s for m in big.measured], small.measured) == (0.07, [0.07], ())
+    assert big.busy_for > 0.0 and small.busy_for > big.busy_for
+    (again,) = world.tell(BeatDue())
+    assert isinstance(again, Beat) and again.busy_s == 0.0 and not again.slices[0].measured
+
+
+def test_illegal_events_tell_the_story() -> None:
+    world = serving()
+    asked = world.query("a")
+    assert asked is not None
+    with pytest.raises(IllegalEventError, match="here already") as told:
+        world.tell(QueryCame(asked, BIG.name))
+    assert any("QueryCame q1" in line for line in told.value.story)
+    world.end(BIG.name)
+    with pytest.raises(IllegalEventError, match="while nothing runs there"):
+        world.tell(BatchEnded(BIG.name, 0.1, 0.1))
+    with pytest.raises(IllegalEventError, match="no slice 9g"):
+        world.tell(BatchEnded("9g", 0.1, 0.1))
+    with pytest.raises(IllegalEventError, match="ended loading"):
+        world.tell(Loaded(BIG.name, "a-small", True))
+    with pytest.raises(IllegalEventError, match="joins at"):
+        world.tell(Joined("gpu0.3"))
