@@ -57,7 +57,6 @@ from sluicegate.policies.serving.device_events import (
     Woken,
 )
 from sluicegate.profiles.catalogue.catalogue import Catalogue
-from sluicegate.stages.answers import Answers
 from sluicegate.stages.following.control_follower import Follower
 from sluicegate.stages.runtime.consumer_loop import Intake
 from sluicegate.stages.runtime.decision_log import Handle
@@ -65,6 +64,7 @@ from sluicegate.stages.runtime.exactly_once import ExactlyOnce
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.stages.runtime.timers import Wakes
 from sluicegate.stages.telemetry.telemetry import Telemetry
+from sluicegate.stages.worker.answers import Answers
 from sluicegate.stages.worker.device_runtime import Holding
 from sluicegate.stages.worker.instance_writer import InstanceWriter
 from sluicegate.stages.worker.promise_recovery import recall

@@ -19,9 +19,9 @@ from typing import Any
 from sluicegate.domain.errors import LoadError
 from sluicegate.executors.emulated import EmulatedExecutor
 from sluicegate.sluice.main import run
-from sluicegate.stages.answers import Answers
 from sluicegate.stages.runtime.consumer_loop import Intake
 from sluicegate.stages.runtime.system_clock import SystemClock
+from sluicegate.stages.worker.answers import Answers
 from sluicegate.stages.worker.stage import WorkerStage
 
 armed = False
