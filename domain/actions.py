@@ -1,4 +1,7 @@
-"""What policies and planner decide: small frozen dataclasses that shells turn into IO."""
+"""What policies and planner decide: small dataclasses that shells turn into IO.
+
+Treat all as frozen. Those of each query or batch are not declared so: that makes them three times as dear to create.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +12,7 @@ from sluicegate.domain.plan import Epoch, Plan
 from sluicegate.domain.query import Query
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Run:
     """Run these queries as one batch of ``variant``, now. ``rows``: their rows in all."""
 
@@ -49,7 +52,7 @@ class End:
     detail: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WakeAt:
     """Send Woke at ``at`` at the latest. A later WakeAt does not cancel an earlier one."""
 
@@ -69,7 +72,7 @@ class Announce:
 StationAction = Run | Drop | Expire | WakeAt | Announce
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Send:
     """Put ``query`` on the work topic of ``device``. ``turn``: how many turns that makes, -1 where not counted."""
 

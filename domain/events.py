@@ -1,4 +1,7 @@
-"""What happens to policies and planner: small frozen dataclasses that ``handle(event, now)`` takes."""
+"""What happens to policies and planner: small dataclasses that ``handle(event, now)`` takes.
+
+Treat all as frozen. Those of each query or batch are not declared so: that makes them three times as dear to create.
+"""
 
 from dataclasses import dataclass
 
@@ -29,7 +32,7 @@ class Registered:
     profiles: tuple[Profile, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Arrived:
     """A query came to the queue (or to the router). ``turn``: the router's count of turns then, -1 where not told."""
 
@@ -55,7 +58,7 @@ class Offered:
     """The executor is free: run a batch now, or say when to be woken. Sent only while it is free."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Finished:
     """The batch that ran has ended after ``execution_s`` seconds; ``failed`` when the model raised."""
 

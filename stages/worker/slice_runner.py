@@ -67,7 +67,7 @@ class SliceRunner:
         self._catalogue = catalogue
         self._clock = clock
         self._meters, self._tracing = telemetry.meters, telemetry.tracing
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in one order: they are cancelled in it
         self._kept = KeptExecutor(
             executor,
             f"{device}/{part}",
@@ -151,11 +151,11 @@ class SliceRunner:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._reap)
 
     def _reap(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.critical("%s/%s: %s", self._device, self._part, error, exc_info=error)
             self._owner.failed(error)

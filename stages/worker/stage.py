@@ -171,7 +171,7 @@ class WorkerStage:
         self._session = asyncio.Event()  # set: stop reading
         self._naming = asyncio.Event()
         self._last_beat = self._clock.monotonic()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in one order: they are cancelled in it
         self._cutting: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
 
@@ -260,12 +260,12 @@ class WorkerStage:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._reap)
         return task
 
     def _reap(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.critical("%s: %s", self.name, error, exc_info=error)
             self.failed(error)
