@@ -48,7 +48,7 @@ class Plant(Protocol):
         """It ends, whatever it holds."""
         ...
 
-    def holds(self, device: str, now: float) -> tuple[int, tuple[str, ...]]:
+    def holds(self, device: str) -> tuple[int, tuple[str, ...]]:
         """Queries that it has, and apps that it hosts something for."""
         ...
 

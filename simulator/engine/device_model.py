@@ -107,6 +107,12 @@ class SimulatedDevice:
         self._worker: SimulatedWorker
         self.recover(timeline.now)
 
+    @property
+    def queued(self) -> int:
+        """Queries that wait there, and batches that run."""
+        parts = self._worker.core.slices.values() if self.alive else ()
+        return sum(part.station.queued + (part.batch is not None) for part in parts)
+
     def deliver(self, query: Query, part: str, now: float, turn: int = -1) -> None:
         """A query came by the work topic, as number ``turn`` of those that its router sent (-1: not counted)."""
         came = QueryCame(query, part, turn, self._end)

@@ -104,7 +104,7 @@ class ElasticControl:
             self._tell(event, now)
         elif isinstance(event, DeviceHeard):
             seen = event.seen
-            queued, variants = self._plant.holds(seen.device, now)
+            queued, variants = self._plant.holds(seen.device)
             self._tell(WorkerReported(seen.device, seen.type, 0.0, queued, variants, seen.leaving), now)
 
     def _look(self, _: object, now: float) -> None:

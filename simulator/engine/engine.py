@@ -292,12 +292,11 @@ class Engine:
         """It ends, whatever it holds."""
         self._devices[device].fail(now)
 
-    def holds(self, device: str, now: float) -> tuple[int, tuple[str, ...]]:
+    def holds(self, device: str) -> tuple[int, tuple[str, ...]]:
         """Queries that a device has, and apps that it hosts something for."""
         target = self._devices[device]
-        hosted = [app for part in target.slices for app in self._hosting.get((device, part), ())]
-        parts = target.slices.values()
-        return sum(part.station.queued + (part.busy_for(now) > 0.0) for part in parts), tuple(hosted)
+        hosted = [app for part in target.device.slices for app in self._hosting.get((device, part.name), ())]
+        return target.queued, tuple(hosted)
 
     def _plan_arrives(self, plan: Plan, now: float) -> None:
         self._hosting = {(p.device, p.slice): () for p in plan.placements}
