@@ -24,7 +24,7 @@ from sluicegate.domain.models.app import App
 from sluicegate.domain.models.tensor import Tensor, split_rows
 from sluicegate.executors.demo_catalogue import machine
 from sluicegate.executors.dtypes import NUMPY_TYPES
-from sluicegate.executors.onnx.executor import OnnxExecutor
+from sluicegate.executors.onnx.onnx_executor import OnnxExecutor
 from sluicegate.executors.onnx.runtime_options import Runtime
 from sluicegate.executors.onnx.sessions import Sessions
 from sluicegate.executors.profile_runner import random_rows

@@ -19,7 +19,7 @@ from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.domain.models.app import App
 from sluicegate.domain.models.profile import Profile
 from sluicegate.domain.models.variant import Variant
-from sluicegate.executors.onnx.executor import OnnxExecutor
+from sluicegate.executors.onnx.onnx_executor import OnnxExecutor
 from sluicegate.executors.profile_runner import ProfileOptions, Progress, profile_variants, silent
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import load_catalogue, load_origin, save_catalogue, save_model

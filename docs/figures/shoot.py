@@ -20,8 +20,8 @@ from sluicegate.sluice.system.system import System
 from sluicegate.stages.fronts.live_page import WebStage
 from sluicegate.stages.runtime.supervisor import run_stages
 from sluicegate.streams import connect
-from tests.browser import chromium
 from tests.harness import ROLES, Running, toy_catalogue
+from tests.outside.browser import chromium
 
 HERE = Path(__file__).parent
 CARE = "care"

@@ -31,6 +31,7 @@ import numpy.typing as npt
 
 from sluicegate.domain.models.app import QueryClass
 from sluicegate.domain.models.variant import Variant
+from sluicegate.planner.problems.plan_limits import PlanLimits
 from sluicegate.planner.problems.problem import AppDemand
 from sluicegate.planner.problems.throughput import Throughput
 
@@ -104,8 +105,8 @@ class Serve:
     qps: float
 
 
-@dataclass(frozen=True)
-class Program:
+@dataclass(frozen=True, kw_only=True)
+class Program(PlanLimits):
     """Columns and rows, in a fixed order. A demand of zero asks for nothing and may get what is left over.
 
     ``pressed``: part of all units (0..1) that the whole demand takes where each app is served by its fastest hosts.
@@ -117,12 +118,8 @@ class Program:
     hosts: tuple[Host, ...]
     serves: tuple[Serve, ...]
     switching_weight: float = 0.0
-    max_loads: int | None = None
-    money_weight: float = 0.0
     empty_units: int = 0
     pressed: float = 1.0
-    budget: float | None = None
-    strict_on_demand: float = 0.0
 
     @cached_property
     def need(self) -> Floats:

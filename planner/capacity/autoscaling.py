@@ -22,7 +22,7 @@ from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingSettings:
-    """``keep_alive``: seconds; ``least`` and ``most``: containers of an app."""
+    """Settings of the autoscaler. ``keep_alive``: seconds; ``least`` and ``most``: containers of an app."""
 
     keep_alive: float = 600.0
     least: int = 0

@@ -17,7 +17,8 @@ from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRules:
-    """``spare``: devices that have a worker only while the load needs it, in the order in which they are started.
+    """Settings of capacity that follows the load. ``spare``: devices that have a worker only while the load needs it,
+    in the order in which they are started.
 
     ``keep_alive``: seconds for which the largest number wanted is kept. ``headroom``: capacity over load. ``lead``:
     seconds that a worker takes to serve. ``start_timeout``: silence after which one is started again.
@@ -34,7 +35,8 @@ class LoadRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotRules:
-    """``on_demand_price``: money an hour of a spot device's replacement. Times in seconds."""
+    """Settings of spot capacity. ``on_demand_price``: money an hour of a spot device's replacement. Times in
+    seconds."""
 
     on_demand_price: float
     mode: Mode = "hybrid"

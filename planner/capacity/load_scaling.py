@@ -29,12 +29,12 @@ from sluicegate.planner.capacity.spare_pool import (
     WorkerEnded,
     WorkerHeard,
 )
-from sluicegate.planner.control.demand_estimate import DemandEstimator
+from sluicegate.planner.estimates.demand_estimate import DemandEstimator
 
 
 class LoadScaling:
-    """``units``: what a worker does for each app at a time. ``headroom``: capacity over load. ``lead``: seconds that a
-    worker takes to serve once it is started.
+    """As many workers as the load needs. ``units``: what a worker does for each app at a time. ``headroom``: capacity
+    over load. ``lead``: seconds that a worker takes to serve once it is started.
     """
 
     def __init__(

@@ -58,7 +58,8 @@ LiveAction = Start | Stop | Announce
 
 
 class LiveScaling:
-    """``spare``: device -> hardware, in the order in which they are started. Times in seconds."""
+    """Which spare workers a scaling planner gets. ``spare``: device -> hardware, in the order in which they are
+    started. Times in seconds."""
 
     def __init__(
         self,
@@ -204,7 +205,8 @@ class Instances(Protocol):
 
 
 class ModelLessScaling:
-    """``scaling`` fed with what a system tells; ``instances``: empty at first. ``lease``: seconds that a record counts.
+    """Model-less scaling as a rule of capacity. ``scaling`` fed with what a system tells; ``instances``: empty at
+    first. ``lease``: seconds that a record counts.
 
     Who does not lead takes note of all, and tells the planner beside it what to avoid; it starts, ends and says
     nothing.

@@ -33,7 +33,7 @@ class SpareState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """``devices`` should serve, those that always do counted."""
+    """How many devices should serve. ``devices`` should serve, those that always do counted."""
 
     devices: int
 
@@ -75,7 +75,8 @@ class _Spare:
 
 
 class ElasticFleet:
-    """``fixed``: how many devices always serve; ``spare``: the others, in the order in which they are started."""
+    """Starts and withdraws spare devices. ``fixed``: how many devices always serve; ``spare``: the others, in the order
+    in which they are started."""
 
     def __init__(
         self,

@@ -74,7 +74,8 @@ class _Drain:
 
 
 class SpotCapacity:
-    """``spot``: devices whose instances may be taken back; ``always``: the others, for the bill alone.
+    """Spot capacity as a rule of capacity. ``spot``: devices whose instances may be taken back; ``always``: the others,
+    for the bill alone.
 
     ``meter``: the bill. ``interval``: seconds between requests for spot. ``settle``: seconds that a withdrawn device
     keeps its worker at least, for routers to switch.

@@ -51,7 +51,8 @@ class AddWorker:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceWorker:
-    """``worker`` is dead: start another of its hardware and load ``variants`` there."""
+    """The order to replace a dead worker. ``worker`` is dead: start another of its hardware and load ``variants``
+    there."""
 
     worker: str
     hardware: str
@@ -59,7 +60,7 @@ class ReplaceWorker:
 
 
 class WorkerScaling:
-    """``timeout``: seconds without a heartbeat after which a worker is dead."""
+    """Decides how many workers there are. ``timeout``: seconds without a heartbeat after which a worker is dead."""
 
     __slots__ = ("_beats", "_last", "_looked", "timeout")
 

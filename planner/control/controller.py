@@ -43,12 +43,12 @@ from sluicegate.domain.events import (
 from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.plan import Epoch, Plan
 from sluicegate.planner.control.controller_settings import ControllerSettings
-from sluicegate.planner.control.demand_estimate import Estimate
-from sluicegate.planner.control.device_liveness import Change, Fleet
 from sluicegate.planner.control.plan_diff import differs, reduced
-from sluicegate.planner.control.problem_builder import Outlook
 from sluicegate.planner.control.replan_trigger import Asking, Solve, Solved
 from sluicegate.planner.control.shortage_alerts import ShortageWatch
+from sluicegate.planner.estimates.demand_estimate import Estimate
+from sluicegate.planner.estimates.device_liveness import Change, Fleet
+from sluicegate.planner.estimates.problem_builder import Outlook
 from sluicegate.planner.geometry.protean_controller import ProteanRule, RuleSettings
 from sluicegate.planner.geometry.recut_tracker import CutNews, GeometryChanges
 from sluicegate.planner.problems.problem import Problem

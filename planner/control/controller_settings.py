@@ -4,14 +4,15 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from sluicegate.domain.models.profile import Quantile
-from sluicegate.planner.control.demand_estimate import DemandSettings
-from sluicegate.planner.control.profile_drift import LatencySettings
+from sluicegate.planner.estimates.demand_estimate import DemandSettings
+from sluicegate.planner.estimates.profile_drift import LatencySettings
 from sluicegate.planner.geometry.recut_tracker import ChangeSettings
-from sluicegate.planner.problems.problem import SWITCHING_WEIGHT, Capacity
+from sluicegate.planner.problems.plan_limits import PlanLimits
+from sluicegate.planner.problems.problem import Capacity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerSettings:
+class ControllerSettings(PlanLimits):
     """Seconds unless said otherwise. ``headroom``: a uniform one instead of each app's own.
 
     ``variants_per_device``: None is as many as it takes to host every app. ``geometry``: whether GPUs may be cut
@@ -33,11 +34,6 @@ class ControllerSettings:
     capacity: Capacity = "best-batch"
     quantile: Quantile = "median"
     variants_per_device: int | None = 1
-    switching_weight: float = SWITCHING_WEIGHT
-    max_loads: int | None = None
-    money_weight: float = 0.0
-    budget: float | None = None
-    strict_on_demand: float = 0.0
     geometry: Literal["off", "joint", "protean"] = "off"
     demand: DemandSettings = field(default_factory=DemandSettings)
     latency: LatencySettings = field(default_factory=LatencySettings)

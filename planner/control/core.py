@@ -59,10 +59,10 @@ from sluicegate.planner.control.leader_lease import (
 from sluicegate.planner.control.leader_lease import Stopping as GiveBack
 from sluicegate.planner.control.log_liveness import Hearing
 from sluicegate.planner.control.notes import DeviceNotes
+from sluicegate.planner.control.planned_tables import PlannedTables, TableEvent
 from sluicegate.planner.control.questions import Questions
 from sluicegate.planner.control.reclaiming import ReclaimEvent, Reclaiming
 from sluicegate.planner.control.replan_trigger import Solve, Solved
-from sluicegate.planner.control.tables import PlannedTables, TableEvent
 from sluicegate.planner.policy_tables.table_requests import TableRules
 from sluicegate.planner.policy_tables.table_schedule import LoadMissing, Made
 from sluicegate.planner.problems.problem import Problem
@@ -79,8 +79,9 @@ _HEARING_MARGIN = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreSettings:
-    """``lease``: seconds that a leader may be silent before another takes over. ``patience``: that an urgent plan may
-    take before a stand-in is asked for. ``tables``: how selection tables are made; None where batching needs none.
+    """Settings of the planner's core. ``lease``: seconds that a leader may be silent before another takes over.
+    ``patience``: that an urgent plan may take before a stand-in is asked for. ``tables``: how selection tables are
+    made; None where batching needs none.
     """
 
     rules: ControllerSettings = field(default_factory=ControllerSettings)
@@ -159,8 +160,6 @@ class PlannerCore:
                 assert_never(event)
         self._now = now
         return actions
-
-    # -- time, and who leads
 
     def _of_the_log(self, event: LogEvent, now: float, actions: list[PlannerAction]) -> None:
         match event:
@@ -254,8 +253,6 @@ class PlannerCore:
             self._tables.begin()
         actions.append(StepDown(reason))
 
-    # -- what is heard
-
     def _of_the_system(self, event: SystemEvent, now: float, actions: list[PlannerAction]) -> None:
         match event:
             case DemandCounted():
@@ -307,8 +304,6 @@ class PlannerCore:
         if self._tables is not None and leads:
             actions += self._tables.ask()
         self._do(self._controller.registered(catalogue, now, leads=leads), now, actions)
-
-    # -- what is decided
 
     def _tell(self, event: ControllerEvent | Solved, now: float, actions: list[PlannerAction]) -> None:
         if self.leads(now):

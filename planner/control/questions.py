@@ -25,7 +25,7 @@ class _Out:
 
 
 class Questions:
-    """``patience``: seconds that an urgent answer may take."""
+    """The questions that solvers are at. ``patience``: seconds that an urgent answer may take."""
 
     def __init__(self, patience: float) -> None:
         self._patience = patience

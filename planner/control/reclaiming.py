@@ -44,8 +44,8 @@ ReclaimAction = Sweep | Move | End | LetIn | SafeMode
 
 @dataclass(slots=True)
 class _Sweep:
-    """``due``: when it begins, None while it is under way. ``next``: first offset that is not decided; ``end``: the
-    fence; both None before its offsets are known."""
+    """A sweep of a dead device's work topic. ``due``: when it begins, None while it is under way. ``next``: first
+    offset that is not decided; ``end``: the fence; both None before its offsets are known."""
 
     due: float | None
     returning: bool = False

@@ -51,7 +51,8 @@ class Pending:
 
 
 class Asking:
-    """``urgent``: whether the next question is. ``devices_changed``: since the last one."""
+    """Decides when to request a new plan, and tracks the outstanding request. ``urgent``: whether the next question is.
+    ``devices_changed``: since the last one."""
 
     def __init__(self, settings: ControllerSettings) -> None:
         self._settings = settings

@@ -12,7 +12,7 @@ from sluicegate.domain.plan import Plan
 
 @dataclass(slots=True)
 class ShortageWatch:
-    """``enough``: served fraction that counts as all."""
+    """Announces apps that a plan serves in part. ``enough``: served fraction that counts as all."""
 
     enough: float = 0.999
     calm_plans: int = 2

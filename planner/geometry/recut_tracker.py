@@ -96,8 +96,6 @@ class GeometryChanges:
         """GPUs that nothing may be placed on."""
         return frozenset(self._changing)
 
-    # -- what is heard
-
     def seen(self, event: DeviceSeen, now: float) -> CutNews | None:
         """A heartbeat: what it says of a change that was asked for."""
         if event.slices:
@@ -147,8 +145,6 @@ class GeometryChanges:
         target, asked = self._inherited.pop(device, ((), NO_EPOCH))
         if target and _profiles(target) != _profiles(stated):
             self._changing[device] = _Change(_profiles(stated), target, asked, now)
-
-    # -- what is asked and answered
 
     def due(self, now: float) -> bool:
         """Whether what a geometry rests on has differed for long enough, so that a plan should be asked for."""
@@ -228,8 +224,6 @@ class GeometryChanges:
                 found[device.name] = change.target if change else stated
         return found
 
-    # -- whether to think
-
     def _begin_thinking(self) -> None:
         self._open = True
         self._done.clear()
@@ -260,8 +254,6 @@ class GeometryChanges:
     def _resting(self, gpus: Iterable[Device], now: float) -> bool:
         """Whether some GPU may be cut again later that has not been cut since it was last thought about."""
         return any(d.name not in self._done and self._let_be.get(d.name, -math.inf) > now for d in gpus)
-
-    # -- how changes end
 
     def _ended(self, device: str, profiles: Counter[str], change: _Change, now: float) -> CutNews:
         del self._changing[device]

@@ -7,11 +7,10 @@ from typing import Literal, Protocol
 from sluicegate.domain.fleet.device import Device, Slice
 from sluicegate.domain.models.app import QueryClass
 from sluicegate.domain.plan import Placement
+from sluicegate.planner.problems.plan_limits import PlanLimits
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 Capacity = Literal["best-batch", "largest-batch"]
-SWITCHING_WEIGHT = 3.0
-"""Of the price of loads by default, live, simulated and offline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,17 +51,13 @@ class Recuts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class Problem(PlanLimits):
     """Everything that a plan depends on. ``devices``: alive ones. ``previous``: placements in force (loaded).
 
-    ``latency_factor``: observed over profiled latency by (variant, device type). ``switching_weight``: of the price of
-    a load, its profiled time x the demand displaced x the chance that it returns (0: loads are free, as they are where
-    units hold several variants), and ``stood``: seconds since each app was last given other hosts; see
-    ``sluicegate.planner.allocation.program``. ``max_loads``: slices that serve now and may be loaded anew (empty ones
-    may always be). ``money_weight``: accuracy (0..1) that one unit of price an hour is worth. ``budget``: what the
-    devices in use may cost an hour in all. ``strict_on_demand``: part (0..1) of what is served of each strict demand
-    that must be served by devices that are not spot, and so stays when spot devices are taken away. ``recuts``: None
-    where devices stay as they are.
+    ``latency_factor``: observed over profiled latency by (variant, device type). ``stood``: seconds since each app was
+    last given other hosts; a load costs its profiled time x the demand displaced x the chance that it returns (nothing
+    where units hold several variants), see ``sluicegate.planner.allocation.program``. ``recuts``: None where devices
+    stay as they are.
     """
 
     demands: tuple[AppDemand, ...]
@@ -73,12 +68,7 @@ class Problem:
     quantile: Literal["median", "p95"] = "median"
     latency_factor: Mapping[tuple[str, str], float] = field(default_factory=dict)
     variants_per_device: int = 1
-    switching_weight: float = SWITCHING_WEIGHT
     stood: Mapping[str, float] = field(default_factory=dict)
-    max_loads: int | None = None
-    money_weight: float = 0.0
-    budget: float | None = None
-    strict_on_demand: float = 0.0
     recuts: Recuts | None = None
 
     @property

@@ -41,13 +41,13 @@ from sluicegate.domain.models.profile import Quantile
 from sluicegate.domain.outcome import OutcomeKind, Reason
 from sluicegate.domain.plan import Epoch, Plan
 from sluicegate.domain.query import Query
+from sluicegate.policies.model_less.deployment import goal_variants, highest_costs
 from sluicegate.policies.model_less.infaas_selection import GoalVariant
 from sluicegate.policies.placement.hosted_variants import Hosting
 from sluicegate.policies.protocols import RoutingPolicy
 from sluicegate.policies.routing.activation import Activation
 from sluicegate.policies.routing.goal_filter import GoalRouting
 from sluicegate.policies.routing.keyed_streams import StreamRouting
-from sluicegate.policies.selection.deployment import goal_variants, highest_costs
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 ASK_AGAIN = 1.0

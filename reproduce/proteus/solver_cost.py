@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench.planner import cpu, literal, more_apps, more_variants, published
+from bench.planning.planner import cpu, literal, more_apps, more_variants, published
 from reproduce.figure import Options, Result
 from reproduce.proteus.plots import solver
 from sluicegate.planner.allocation.pipeline import AllocationPlanner

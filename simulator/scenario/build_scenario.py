@@ -19,7 +19,7 @@ from sluicegate.domain.models.variant import Variant
 from sluicegate.planner.capacity.cores import LoadRules, SpotRules, load_core, spot_core
 from sluicegate.planner.control.controller_settings import ControllerSettings
 from sluicegate.planner.control.core import CoreSettings, PlannerCore
-from sluicegate.planner.control.demand_estimate import DemandSettings
+from sluicegate.planner.estimates.demand_estimate import DemandSettings
 from sluicegate.planner.problems.problem import Planner
 from sluicegate.planner.registry import planner
 from sluicegate.policies.admission.registry import admission

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from sluicegate.domain.models.app import QueryClass
-from sluicegate.planner.problems.problem import SWITCHING_WEIGHT
+from sluicegate.planner.problems.plan_limits import PlanLimitFields
 from sluicegate.simulator.arrivals.trace_fields import Positive, TraceSpec
 from sluicegate.simulator.engine.service_times import ServiceMode
 
@@ -149,7 +149,7 @@ class PlannerFailureSpec(Section):
     until_s: Positive | None = None
 
 
-class PlannerSpec(Section):
+class PlannerSpec(PlanLimitFields, Section):
     """The planner by name, and the core around it. Defaults are those of the live system.
 
     ``latency_s``: seconds a plan takes to be made, or "measured" (then equal seeds may differ); where an urgent one
@@ -171,11 +171,6 @@ class PlannerSpec(Section):
     capacity: Literal["best-batch", "largest-batch"] = "best-batch"
     quantile: Literal["median", "p95"] = "p95"
     variants_per_device: int = Field(default=1, ge=1, le=64)
-    switching_weight: NotNegative = SWITCHING_WEIGHT
-    money_weight: NotNegative = 0.0
-    budget: NotNegative | None = None
-    strict_on_demand: Share = 0.0
-    max_loads: int | None = Field(default=None, ge=0)
     demand: Mapping[str, float] = Field(default_factory=dict)
 
 
@@ -224,7 +219,8 @@ class SimulationSpec(Section):
 
 
 class ScalingSpec(Section):
-    """``spare``: devices by name that have a worker only while the load needs it; others as live.
+    """Settings of scaling by load. ``spare``: devices by name that have a worker only while the load needs it; others
+    as live.
 
     ``start_s``: seconds until a worker that was started serves.
     """

@@ -2,16 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Protocol
 
 from sluicegate.planner.geometry.mig_tables import Geometry, PlacementTable
-from sluicegate.planner.geometry.reconfigurator import Desired
 from sluicegate.policies.placement.slice_queue_port import SlicePlacement, Waiting
 from sluicegate.simulator.slices.shared_gpu import SimSlice, cut
 from sluicegate.simulator.slices.workload import Batch
-
-if TYPE_CHECKING:
-    from sluicegate.simulator.slices.world import World
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,29 +67,6 @@ class Dispatch(Protocol):
 
     def choose(self, item: Waiting, gpus: Sequence[SimGpu]) -> int | None:
         """Index of a GPU that takes batches; None where there is none."""
-        ...
-
-
-class Control(Protocol):
-    """Says, period by period, how GPUs should be cut; ``first``: when it is asked for the first time."""
-
-    period: float
-    first: float
-
-    def tick(self, world: "World", now: float) -> list[Desired]:
-        """Wishes for this period; one that stands above the rules may act on the world itself."""
-        ...
-
-
-class Nodes(Protocol):
-    """What becomes of bought GPUs: called at the times it asks for; it uses ``lose``, ``regain`` and ``close``."""
-
-    def start(self, world: "World") -> None:
-        """At time 0."""
-        ...
-
-    def handle(self, world: "World", what: Any, now: float) -> None:
-        """Something that it asked for with ``World.at``."""
         ...
 
 

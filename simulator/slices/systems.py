@@ -13,13 +13,13 @@ from sluicegate.policies.placement.slice_queue_port import SlicePlacement
 from sluicegate.policies.placement.strategies import strategy
 from sluicegate.policies.placement.strict import StrictRoom
 from sluicegate.profiles.catalogue.slowdown import SlowdownTable
-from sluicegate.simulator.slices.cluster import Control, Dispatch, Rules
+from sluicegate.simulator.slices.cluster import Dispatch, Rules
 from sluicegate.simulator.slices.controls import JointControl, ProteanControl
 from sluicegate.simulator.slices.oracle import OracleControl, Way
 from sluicegate.simulator.slices.slices_fields import SliceScenario, SystemSpec
 from sluicegate.simulator.slices.spot import BoughtNodes
 from sluicegate.simulator.slices.workload import Workload
-from sluicegate.simulator.slices.world import World
+from sluicegate.simulator.slices.world import Control, World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

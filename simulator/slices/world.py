@@ -13,7 +13,7 @@ Rules:
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, Protocol
 
 from sluicegate.planner.geometry.mig_tables import Geometry, PlacementTable
 from sluicegate.planner.geometry.reconfigurator import (
@@ -29,12 +29,35 @@ from sluicegate.planner.geometry.reconfigurator import (
 )
 from sluicegate.policies.placement.slice_queue_port import SlicePlacement, Waiting
 from sluicegate.profiles.catalogue.slowdown import Footprint, SlowdownTable
-from sluicegate.simulator.slices.cluster import Control, Dispatch, Ended, Nodes, Rules, SimGpu
+from sluicegate.simulator.slices.cluster import Dispatch, Ended, Rules, SimGpu
 from sluicegate.simulator.slices.containers import Containers
 from sluicegate.simulator.slices.shared_gpu import Running, SimSlice
 from sluicegate.simulator.slices.workload import Workload
 
 _ARRIVE, _END, _BEGIN, _TICK, _RESHAPED, _NODE = range(6)
+
+
+class Control(Protocol):
+    """Says, period by period, how GPUs should be cut; ``first``: when it is asked for the first time."""
+
+    period: float
+    first: float
+
+    def tick(self, world: "World", now: float) -> list[Desired]:
+        """Wishes for this period; one that stands above the rules may act on the world itself."""
+        ...
+
+
+class Nodes(Protocol):
+    """What becomes of bought GPUs: called at the times it asks for; it uses ``lose``, ``regain`` and ``close``."""
+
+    def start(self, world: "World") -> None:
+        """At time 0."""
+        ...
+
+    def handle(self, world: "World", what: Any, now: float) -> None:
+        """Something that it asked for with ``World.at``."""
+        ...
 
 
 class World:
@@ -85,8 +108,6 @@ class World:
             self._at(control.first, _TICK, None)
         if nodes is not None:
             nodes.start(self)
-
-    # -- running
 
     @property
     def arrived(self) -> int:
@@ -149,8 +170,6 @@ class World:
         if self._next < len(self.workload.batches):
             self._at(self.workload.batches[self._next].formed, _ARRIVE, None)
 
-    # -- batches
-
     def send(self, item: Waiting, now: float) -> None:
         """Send a batch to a GPU, or keep it until one takes batches."""
         at = self.dispatch.choose(item, self.gpus)
@@ -210,8 +229,6 @@ class World:
             self._do(self.reconfigurator.handle(SlicesIdle(gpu.name), now), now)
         self._pump(at, now)
 
-    # -- geometry
-
     def _tick(self, now: float) -> None:
         if self.control is None:
             return  # a copy that goes on as it is
@@ -265,8 +282,6 @@ class World:
                     gpu.open = True
                     self.containers.forget(gpu.name)
                     self._house(now)
-
-    # -- nodes
 
     def index(self, name: str) -> int:
         """Of a GPU by name."""

@@ -23,7 +23,8 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class CentralResult:
-    """``accuracy``: mean over queries on time (NaN if none); ``violation``: share of queries not answered in time."""
+    """What a run of one queue came to. ``accuracy``: mean over queries on time (NaN if none); ``violation``: share of
+    queries not answered in time."""
 
     queries: int
     on_time: int

@@ -24,7 +24,7 @@ _WOKE = Woke()
 
 @dataclass(slots=True)
 class Tally:
-    """``gained``: accuracy summed over queries on time."""
+    """One worker's counts. ``gained``: accuracy summed over queries on time."""
 
     queries: int = 0
     on_time: int = 0

@@ -34,7 +34,8 @@ _STEP = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """``accuracy``: mean over queries on time; ``violation``: share of queries that were not."""
+    """A rule's result at one load. ``accuracy``: mean over queries on time; ``violation``: share of queries that were
+    not."""
 
     accuracy: float
     violation: float

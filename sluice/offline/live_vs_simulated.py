@@ -56,7 +56,7 @@ ROLES = ("admission", "router", "worker", "planner")
 _NUMBER = (TensorSpec("x", "FP32", (1,)),)
 _SETTLE = 10.0
 _BY_TABLES = frozenset({TableSelection.name, ModelSwitching.name, PublishedModelSwitching.name})
-"""Batching rules that get their tables in another way live: ``bench/selection_live.py`` compares them."""
+"""Batching rules that get their tables in another way live: ``bench/selection/live_tables.py`` compares them."""
 
 
 @dataclass(frozen=True, slots=True)

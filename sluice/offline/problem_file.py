@@ -19,7 +19,8 @@ from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.domain.fleet.device import WHOLE, Device
 from sluicegate.domain.models.app import QueryClass
 from sluicegate.domain.plan import Placement
-from sluicegate.planner.problems.problem import SWITCHING_WEIGHT, AppDemand, Problem
+from sluicegate.planner.problems.plan_limits import PlanLimitFields
+from sluicegate.planner.problems.problem import AppDemand, Problem
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import load_catalogue
 from sluicegate.profiles.formats.proteus_csv import DEVICE_TYPES, load_proteus
@@ -69,7 +70,7 @@ class HeldEntry(_Part):
     slice: str = WHOLE
 
 
-class ProblemFile(_Part):
+class ProblemFile(PlanLimitFields, _Part):
     """The whole file."""
 
     apps: list[AppEntry] = Field(min_length=1)
@@ -80,11 +81,6 @@ class ProblemFile(_Part):
     capacity: Literal["best-batch", "largest-batch"] = "best-batch"
     quantile: Literal["median", "p95"] = "median"
     variants_per_device: int = Field(default=1, ge=1, le=4)
-    switching_weight: NonNegative = SWITCHING_WEIGHT
-    max_loads: int | None = Field(default=None, ge=0)
-    money_weight: NonNegative = 0.0
-    budget: NonNegative | None = None
-    strict_on_demand: float = Field(default=0.0, ge=0, le=1, allow_inf_nan=False)
     previous: list[HeldEntry] = []
 
 

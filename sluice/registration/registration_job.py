@@ -19,7 +19,7 @@ from sluicegate.domain.models.tensor import TensorSpec
 from sluicegate.domain.models.variant import Variant
 from sluicegate.executors.demo_catalogue import machine
 from sluicegate.executors.evaluation import Evaluation, check_batches, check_lengths, evaluate, query_of, specs_of
-from sluicegate.executors.onnx.executor import OnnxExecutor
+from sluicegate.executors.onnx.onnx_executor import OnnxExecutor
 from sluicegate.executors.onnx.runtime_options import Runtime
 from sluicegate.executors.onnx.variant_builder import GeneratorLimits, VariantMaker
 from sluicegate.executors.profile_runner import ProfileOptions, Progress, longest_of, profile_variants, silent

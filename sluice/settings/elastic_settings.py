@@ -33,7 +33,8 @@ class DriverSettings(Section):
 
 
 class ScalingSettings(Section):
-    """``spare``: devices that have a worker only while the load needs it, in the order in which they are started.
+    """Settings of the scaler. ``spare``: devices that have a worker only while the load needs it, in the order in which
+    they are started.
 
     ``keep_alive_s``: for how long the largest number wanted is kept. ``headroom``: capacity over load. ``lead_s``:
     seconds that a worker takes to serve. ``start_timeout_s``: silence after which one is started again.

@@ -15,7 +15,7 @@ from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.models.app import Promise, WeaklyHard
 from sluicegate.executors.devices.fake_gpus import fake_gpus
 from sluicegate.planner.geometry.mig_tables import TABLES
-from sluicegate.planner.problems.problem import SWITCHING_WEIGHT
+from sluicegate.planner.problems.plan_limits import PlanLimitFields
 from sluicegate.sluice.settings.elastic_settings import DriverSettings, ProcurementSettings, ScalingSettings
 from sluicegate.sluice.settings.endpoint_settings import (
     HttpSettings,
@@ -126,20 +126,18 @@ class WorkerSettings(_Section):
     slices: SliceSettings = SliceSettings()
 
 
-class PlannerSettings(_Section):
+class PlannerSettings(PlanLimitFields, _Section):
     """Settings of the planner. ``name``: a planner by name. Periods in seconds.
 
     ``lease_s``: silence of the leader after which another planner takes over, the same for all planners of a system.
     ``headroom``: factor on demand, the same for all apps (by default each app's own, from its variance).
     ``variants_per_device``: hosted at most on one device, where several pay (None: one; where there are more apps than
     devices, as many as it takes to host every app, by ``allocation`` on GPUs that stay as they are cut).
-    ``switching_weight``: of the price of a load (0: loads are free); ``max_loads``: slices loaded
-    anew a plan. ``money_weight``: accuracy that a unit of price an hour is worth; ``budget_per_hour``: of all
-    devices in use; ``strict_on_demand``: part (0..1) of what is served of strict demand that is kept off spot
-    devices. ``demand``: "plain" takes admission's counts as they come, "faust" the windows that stages ``demand``
-    make of them (kafka:// only); up to ``demand_partitions`` of these share the work. ``geometry``: "joint" cuts
-    GPUs otherwise as demand moves, where their workers can do that, once it has moved for ``geometry_patience_s``;
-    "protean" by PROTEAN's rule, between two geometries. Each GPU not again for ``geometry_rest_s``.
+    What a plan may change and cost: ``PlanLimits``. ``demand``: "plain" takes admission's counts as they come, "faust"
+    the windows that stages ``demand`` make of them (kafka:// only); up to ``demand_partitions`` of these share the
+    work. ``geometry``: "joint" cuts GPUs otherwise as demand moves, where their workers can do that, once it has moved
+    for ``geometry_patience_s``; "protean" by PROTEAN's rule, between two geometries. Each GPU not again for
+    ``geometry_rest_s``.
 
     ``scaling``: model-less, once a second, in the place of a planner by name: "greedy" replicates, upgrades and
     downgrades instances by their cost, "ilp" solves for the least cost; variants that queries ask for are loaded on
@@ -153,11 +151,6 @@ class PlannerSettings(_Section):
     quantile: Literal["median", "p95"] = "p95"
     headroom: float | None = Field(default=None, ge=1.0, allow_inf_nan=False)
     variants_per_device: int | None = Field(default=None, ge=1, le=8)
-    switching_weight: float = Field(default=SWITCHING_WEIGHT, ge=0, allow_inf_nan=False)
-    max_loads: int | None = Field(default=None, ge=0)
-    money_weight: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    budget_per_hour: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    strict_on_demand: float = Field(default=0.0, ge=0, le=1, allow_inf_nan=False)
     demand: Literal["plain", "faust"] = "plain"
     demand_partitions: int = Field(default=1, ge=1, le=64)
     geometry: Literal["off", "joint", "protean"] = "off"

@@ -102,7 +102,7 @@ class Gpus:
     ) -> Executor:
         """What runs variants on a slice, in a process of its own that sees nothing else."""
         from sluicegate.executors.emulated import EmulatedExecutor
-        from sluicegate.executors.onnx.executor import OnnxExecutor
+        from sluicegate.executors.onnx.onnx_executor import OnnxExecutor
 
         if self.emulated:
             kind = profile_type(device.type, part.profile)

@@ -14,7 +14,7 @@ def executor_of(
 ) -> Executor:
     """What runs models on a slice of a device that is no GPU of this machine. ``models``: folders they lie in."""
     from sluicegate.executors.emulated import EmulatedExecutor
-    from sluicegate.executors.onnx.executor import OnnxExecutor
+    from sluicegate.executors.onnx.onnx_executor import OnnxExecutor
     from sluicegate.executors.onnx.runtime_options import Runtime
 
     if settings.worker.executor == "emulated":

@@ -18,9 +18,9 @@ from sluicegate.domain.models.app import App
 from sluicegate.domain.plan import Plan
 from sluicegate.policies.admission.known_goals import GoalAdmission
 from sluicegate.policies.batching.registry import keeps_promises, takes
+from sluicegate.policies.model_less.deployment import goal_variants
 from sluicegate.policies.placement.hosted_variants import hosted_on
 from sluicegate.policies.routing.weighted import WeightedRouting
-from sluicegate.policies.selection.deployment import goal_variants
 from sluicegate.profiles.catalogue.catalogue import Catalogue, KnownCatalogue
 from sluicegate.profiles.catalogue.registered_apps import Registered
 from sluicegate.sluice.settings.elastic_settings import driven

@@ -77,8 +77,8 @@ class BesidePlanner:
 
 
 class CapacityStage:
-    """``name``: of the role. ``period``: seconds between looks. ``market``, ``planner``: where the rule needs them;
-    with neither, counts of demand are followed.
+    """The shell of a rule of capacity. ``name``: of the role. ``period``: seconds between looks. ``market``,
+    ``planner``: where the rule needs them; with neither, counts of demand are followed.
     """
 
     def __init__(
@@ -137,8 +137,6 @@ class CapacityStage:
             await self._driver.close()
             await self._outbox.stop()
 
-    # -- what is heard
-
     async def _look(self) -> None:
         for notice in await self._notices():
             self._tell(Noticed(notice.node, notice.deadline))
@@ -177,8 +175,6 @@ class CapacityStage:
         said = control.decode_announce(record.value)
         if said.state == control.VARIANT_WANTED:
             self._tell(VariantWanted(said.subject.removeprefix("variant:")))
-
-    # -- what is done
 
     def _tell(self, event: CapacityEvent) -> None:
         if self._planner is not None and self._planner.leads() is not self._led:

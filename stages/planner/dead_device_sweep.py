@@ -124,8 +124,6 @@ class Reclaimer:
             self._fences[device] = transactions
         return transactions
 
-    # -- what becomes of records
-
     def _moves(
         self, records: Sequence[Record], device: str, answered: frozenset[QueryKey]
     ) -> list[tuple[Record, Letter | None]]:

@@ -183,8 +183,6 @@ class PlannerStage:
             await tables.ready.wait()
             self._tell(TablesReached())
 
-    # -- what is heard
-
     def _on_plan(self, record: Record) -> None:
         if record.value is not None:
             self._tell(PlanRead(control.decode_plan(record.value)))
@@ -233,8 +231,6 @@ class PlannerStage:
     def _on_table(self, record: Record) -> None:
         name = decode_name(record.key)
         self._tell(TableRead(name, None if record.value is None else decode(record.value)))
-
-    # -- what is done
 
     def _tell(self, event: PlannerEvent) -> list[Move | End]:
         """Have it decided, and do that; what was said of records that a dead device left is its reader's to do."""

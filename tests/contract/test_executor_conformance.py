@@ -12,9 +12,9 @@ from sluicegate.domain.executor import Executor
 from sluicegate.domain.models.tensor import split_rows
 from sluicegate.domain.models.variant import Variant
 from sluicegate.executors.emulated import EmulatedExecutor
-from sluicegate.executors.onnx.executor import OnnxExecutor
+from sluicegate.executors.onnx.onnx_executor import OnnxExecutor
 from sluicegate.profiles.catalogue.catalogue import Catalogue
-from tests.executor_models import query, write_catalogue
+from tests.models.executor_models import query, write_catalogue
 
 
 @pytest.fixture(scope="module")

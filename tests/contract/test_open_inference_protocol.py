@@ -22,8 +22,8 @@ from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import digest_of, model_path, save_catalogue
 from sluicegate.stages.fronts.http_front import HttpStage
 from sluicegate.streams import connect
-from tests.executor_models import APP, affine
 from tests.harness import ROLES, running, settings_for
+from tests.models.executor_models import APP, affine
 
 PARAMETERS = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
 TENSOR = {

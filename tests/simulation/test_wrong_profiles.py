@@ -8,7 +8,7 @@ import pytest
 
 from sluicegate.domain.events import LatencyMeasured
 from sluicegate.domain.outcome import Outcome
-from sluicegate.planner.control.profile_drift import LatencyFactors
+from sluicegate.planner.estimates.profile_drift import LatencyFactors
 from sluicegate.simulator.engine.engine import Engine
 from sluicegate.simulator.scenario import build, overridden, read_scenario, scenario_of, source_of
 

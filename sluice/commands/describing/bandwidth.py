@@ -29,7 +29,7 @@ def bandwidth(
     """Estimate FBR: run two and more copies of each variant, and every pair, and compare with running alone."""
     from sluicegate.executors.colocation import measure_colocations
     from sluicegate.executors.devices.mps import check_uuid
-    from sluicegate.executors.onnx.executor import OnnxExecutor
+    from sluicegate.executors.onnx.onnx_executor import OnnxExecutor
     from sluicegate.executors.onnx.runtime_options import Runtime
     from sluicegate.policies.placement.bandwidth import estimate_fbr
 

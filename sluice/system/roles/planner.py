@@ -43,7 +43,7 @@ def planner_stages(system: System, apps: "Sequence[str]") -> list[Stage]:
         switching_weight=settings.switching_weight,
         max_loads=settings.max_loads,
         money_weight=settings.money_weight,
-        budget=settings.budget_per_hour,
+        budget=settings.budget,
         strict_on_demand=settings.strict_on_demand,
         geometry=settings.geometry,
         changes=ChangeSettings(patience=settings.geometry_patience_s, rest=settings.geometry_rest_s),

@@ -18,8 +18,8 @@ from sluicegate.domain.plan import Epoch, Placement, Plan
 from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
 from sluicegate.simulator.report.page import Table, page
 from sluicegate.sluice.load.demo_report import _plan_row
-from tests.browser import browser
 from tests.harness import free_port, toy_catalogue
+from tests.outside.browser import browser
 
 ROOT = Path(__file__).parents[3]
 SLUICE = (sys.executable, "-m", "sluicegate.sluice.main")

@@ -17,10 +17,10 @@ import pytest
 from sluicegate.domain.errors import ConfigurationError, ExecutionError, LoadError
 from sluicegate.domain.models.app import App
 from sluicegate.domain.models.tensor import Tensor, TensorSpec
-from sluicegate.executors.onnx.executor import OnnxExecutor
+from sluicegate.executors.onnx.onnx_executor import OnnxExecutor
 from sluicegate.executors.onnx.runtime_options import Runtime
 from sluicegate.profiles.catalogue.catalogue import Catalogue
-from tests.executor_models import numbers, query, write_catalogue
+from tests.models.executor_models import numbers, query, write_catalogue
 
 Started = Callable[..., AbstractAsyncContextManager[OnnxExecutor]]
 
@@ -163,8 +163,8 @@ def test_the_child_dies_with_its_parent_even_while_a_model_hangs(folder: Path, c
     script = """
 import asyncio, os, sys
 from pathlib import Path
-from sluicegate.executors.onnx.executor import OnnxExecutor
-from tests.executor_models import APP, query
+from sluicegate.executors.onnx.onnx_executor import OnnxExecutor
+from tests.models.executor_models import APP, query
 from sluicegate.profiles.catalogue.catalogue_folder import load_catalogue
 async def main():
     catalogue = load_catalogue(Path(sys.argv[1]))

@@ -13,14 +13,22 @@ import pytest
 from sluicegate.domain.fleet.device import Device, Slice
 from sluicegate.domain.models.tensor import Tensor
 from sluicegate.domain.outcome import Outcome, OutcomeKind
-from sluicegate.executors.onnx.executor import OnnxExecutor
+from sluicegate.executors.onnx.onnx_executor import OnnxExecutor
 from sluicegate.profiles.catalogue.registered_apps import Registered
 from sluicegate.sluice.registration.register import register
 from sluicegate.sluice.system.system import System
 from sluicegate.streams import connect
 from sluicegate.streams.records import codec
 from tests.harness import Running, running, settings_for
-from tests.registration_models import FEATURES, HANGS, labelled_rows, looping, request_of, write_model, write_rows
+from tests.models.registration_models import (
+    FEATURES,
+    HANGS,
+    labelled_rows,
+    looping,
+    request_of,
+    write_model,
+    write_rows,
+)
 
 pytestmark = pytest.mark.timeout(240)
 FLOOR = 1.0

@@ -16,8 +16,8 @@ import pytest
 from sluicegate.sluice.registration.register import register
 from sluicegate.streams.local_kafka.broker import LocalBroker
 from tests.harness import free_port
-from tests.processes import Process, processes, settings_file
-from tests.registration_models import labelled_rows, looping, request_of, write_model, write_rows
+from tests.models.registration_models import labelled_rows, looping, request_of, write_model, write_rows
+from tests.outside.processes import Process, processes, settings_file
 
 pytestmark = pytest.mark.timeout(180)
 BOUND = 20.0

@@ -12,8 +12,8 @@ import pytest
 from sluicegate.sluice.settings.endpoint_settings import WebSettings
 from sluicegate.stages.fronts.live_page import WebStage
 from sluicegate.streams import connect
-from tests.browser import browser
 from tests.harness import ROLES, Running, running, settings_for, toy_catalogue
+from tests.outside.browser import browser
 
 pytestmark = pytest.mark.timeout(120)
 

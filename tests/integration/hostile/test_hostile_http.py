@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import PIXELS, free_port
-from tests.processes import Process, processes, settings_file
+from tests.outside.processes import Process, processes, settings_file
 
 pytestmark = pytest.mark.timeout(180)
 

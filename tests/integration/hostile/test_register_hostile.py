@@ -21,7 +21,7 @@ from sluicegate.executors.onnx import variant_builder, variant_child
 from sluicegate.executors.onnx.variant_builder import GeneratorLimits
 from sluicegate.profiles.catalogue.registered_apps import Registered
 from sluicegate.sluice.registration.register import Request, register
-from tests.registration_models import (
+from tests.models.registration_models import (
     CLASSES,
     FEATURES,
     ROWS,

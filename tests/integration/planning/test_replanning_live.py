@@ -16,7 +16,7 @@ from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.plan import Plan
 from sluicegate.executors.emulated import EmulatedExecutor
 from sluicegate.planner.allocation.pipeline import AllocationPlanner
-from sluicegate.planner.control.demand_estimate import DemandEstimator
+from sluicegate.planner.estimates.demand_estimate import DemandEstimator
 from sluicegate.planner.problems.problem import Allocation, Planner, Problem
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.sluice.audit.result_log import read_results

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.domain.models.tensor import Tensor
 from sluicegate.executors.demo_catalogue import demo_apps, demo_folder, ensure_demo_catalogue, machine
-from sluicegate.executors.onnx.executor import OnnxExecutor
+from sluicegate.executors.onnx.onnx_executor import OnnxExecutor
 from sluicegate.executors.profile_runner import ProfileOptions, random_rows
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import load_catalogue, load_origin, model_path, save_catalogue

@@ -17,7 +17,7 @@ import pytest
 
 from sluicegate.sluice.registration.register import register
 from tests.harness import free_port
-from tests.registration_models import request_of
+from tests.models.registration_models import request_of
 
 ROOT = Path(__file__).resolve().parents[3]
 SLUICE = [sys.executable, "-P", "-m", "sluicegate.sluice.main"]

@@ -25,7 +25,7 @@ from sluicegate.executors.onnx.variant_builder import GeneratorLimits, VariantMa
 from sluicegate.profiles.catalogue.profiler import BATCH_SIZES, Effort
 from sluicegate.profiles.catalogue.registered_apps import Registered
 from sluicegate.sluice.registration.register import Registration, register, register_model
-from tests.registration_models import (
+from tests.models.registration_models import (
     CLASSES,
     FEATURES,
     labelled_rows,

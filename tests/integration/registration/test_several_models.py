@@ -17,7 +17,16 @@ from onnx import helper as h
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.profiles.catalogue.registered_apps import Registered
 from sluicegate.sluice.registration.register import register, register_model
-from tests.registration_models import CLASSES, FEATURES, linear, model_of, request_of, weights, write_model, write_rows
+from tests.models.registration_models import (
+    CLASSES,
+    FEATURES,
+    linear,
+    model_of,
+    request_of,
+    weights,
+    write_model,
+    write_rows,
+)
 
 WIDTH, DEPTH = 512, 6
 

@@ -11,7 +11,7 @@ from onnx import helper as h
 
 from sluicegate.domain.errors import ExecutionError, InvalidInputError
 from sluicegate.domain.models.tensor import Tensor
-from sluicegate.executors.onnx.executor import OnnxExecutor
+from sluicegate.executors.onnx.onnx_executor import OnnxExecutor
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.registered_apps import Registered
 from sluicegate.sluice.load.sample_inputs import app_samples
@@ -21,7 +21,7 @@ from sluicegate.stages.worker.slice_runner import SliceRunner
 from sluicegate.streams.memory.broker import MemoryBroker
 from sluicegate.streams.records import codec
 from tests.harness import running, settings_for
-from tests.registration_models import model_of, request_of, write_model, write_rows
+from tests.models.registration_models import model_of, request_of, write_model, write_rows
 
 LONGEST, WORDS, CLASSES = 24, 50, 2
 

@@ -15,7 +15,8 @@ from sluicegate.planner.allocation import goal_chain
 from sluicegate.planner.allocation.columns import build
 from sluicegate.planner.allocation.linear import Matrix
 from sluicegate.planner.allocation.units import group_units
-from sluicegate.planner.problems.problem import SWITCHING_WEIGHT, AppDemand, Problem
+from sluicegate.planner.problems.plan_limits import SWITCHING_WEIGHT
+from sluicegate.planner.problems.problem import AppDemand, Problem
 from sluicegate.planner.registry import planner
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from tests.property.problems import assert_feasible

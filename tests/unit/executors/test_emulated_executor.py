@@ -11,7 +11,7 @@ from sluicegate.domain.errors import ExecutionError, LoadError
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.executors.emulated import EmulatedExecutor
 from sluicegate.profiles.catalogue.catalogue import Catalogue
-from tests.executor_models import APP, numbers, query, write_catalogue
+from tests.models.executor_models import APP, numbers, query, write_catalogue
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.plan import Placement
 from sluicegate.planner.control.controller_settings import ControllerSettings
-from sluicegate.planner.control.problem_builder import Outlook
+from sluicegate.planner.estimates.problem_builder import Outlook
 from sluicegate.planner.problems.problem import AppDemand, Problem
 from sluicegate.planner.registry import planner
 from sluicegate.profiles.catalogue.catalogue import Catalogue

@@ -54,7 +54,7 @@ for one in ("sluicegate.stages.router", "sluicegate.sluice.system.roles.router")
     package = import_module(import_module(one).__package__)
     for module in walk_packages(package.__path__, package.__name__ + "."):
         import_module(module.name)
-import sluicegate.planner.registry, sluicegate.executors.onnx.executor
+import sluicegate.planner.registry, sluicegate.executors.onnx.onnx_executor
 import sluicegate.profiles.demo.build_models, sluicegate.sluice.system.process
 from sluicegate.planner.allocation.linear import mathopt
 assert mathopt is not None, "plans would be the heuristic's"

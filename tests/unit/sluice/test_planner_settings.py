@@ -14,7 +14,7 @@ from tests.harness import settings_for, toy_catalogue
 
 def test_money_and_loads_are_the_controllers(tmp_path: Path) -> None:
     planner = PlannerSettings(
-        headroom=1.5, variants_per_device=2, max_loads=3, money_weight=0.1, budget_per_hour=4.0, strict_on_demand=0.5
+        headroom=1.5, variants_per_device=2, max_loads=3, money_weight=0.1, budget=4.0, strict_on_demand=0.5
     )
     broker = connect("memory://")
     system = System(
@@ -31,9 +31,7 @@ def test_money_and_loads_are_the_controllers(tmp_path: Path) -> None:
     assert (settings.money_weight, settings.budget, settings.strict_on_demand) == (0.1, 4.0, 0.5)
 
 
-@pytest.mark.parametrize(
-    "line", ["headroom: 0.5", "strict_on_demand: 2", "budget_per_hour: .nan", "demand: carrier-pigeon"]
-)
+@pytest.mark.parametrize("line", ["headroom: 0.5", "strict_on_demand: 2", "budget: .nan", "demand: carrier-pigeon"])
 def test_what_makes_no_sense_is_refused_with_the_field(line: str, tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text(f"planner:\n  {line}\n")

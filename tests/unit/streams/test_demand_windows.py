@@ -6,7 +6,7 @@ import pytest
 
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.events import DemandCounted
-from sluicegate.planner.control.demand_estimate import DemandEstimator
+from sluicegate.planner.estimates.demand_estimate import DemandEstimator
 from sluicegate.streams.records.demand_windows import WindowReader, decode_windows, encode_windows, folded, half_of
 
 

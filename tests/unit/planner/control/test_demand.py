@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sluicegate.domain.events import DemandCounted
-from sluicegate.planner.control.demand_estimate import DemandEstimator, DemandSettings
+from sluicegate.planner.estimates.demand_estimate import DemandEstimator, DemandSettings
 
 
 def feed(estimator: DemandEstimator, rate_of: object, start: float, end: float, app: str = "a") -> float:

@@ -2,8 +2,8 @@
 
 from sluicegate.domain.events import DeviceSeen
 from sluicegate.domain.fleet.device import Device
-from sluicegate.planner.control.device_liveness import Fleet
 from sluicegate.planner.control.log_liveness import Hearing
+from sluicegate.planner.estimates.device_liveness import Fleet
 
 TIMEOUT = 2.0
 

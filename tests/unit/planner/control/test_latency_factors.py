@@ -4,7 +4,7 @@ from sluicegate.domain.events import LatencyMeasured
 from sluicegate.domain.models.app import App
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
-from sluicegate.planner.control.profile_drift import LatencyFactors
+from sluicegate.planner.estimates.profile_drift import LatencyFactors
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 CATALOGUE = Catalogue.of(

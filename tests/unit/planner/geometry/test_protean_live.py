@@ -6,7 +6,7 @@ from sluicegate.domain.models.variant import Variant
 from sluicegate.planner.geometry.protean_geometry import LARGE, SMALL
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.slice_profiles import with_slices
-from tests.recut_world import A100, GB, RecutWorld
+from tests.oracles.recut_world import A100, GB, RecutWorld
 
 SMALL_TEXT, LARGE_TEXT = "+".join(SMALL), "+".join(LARGE)
 

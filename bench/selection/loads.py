@@ -1,8 +1,8 @@
 """Selection tables against the published criterion and first come, first served, load by load, by ``sluice compare``.
 
-    python bench/selection_loads.py                                  # image task, 150 ms, 60 workers, 400 to 4000
-    python bench/selection_loads.py --set workers=70 --loads 2000
-    python bench/selection_loads.py --scenario examples/scenarios/ramsis-text.yaml
+    python bench/selection/loads.py                                  # image task, 150 ms, 60 workers, 400 to 4000
+    python bench/selection/loads.py --set workers=70 --loads 2000
+    python bench/selection/loads.py --scenario examples/scenarios/ramsis-text.yaml
 
 At each load the tables hold where accuracy per query on time is at least the published policy's, and violations are no
 more than 1.5 times its, or below 1e-4; and where they are no more than those of first come, first served. All systems
@@ -21,7 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 OURS, PUBLISHED, FIRST_COME = "per-query", "published", "first-come"
 MORE_VIOLATIONS = 1.5
 FEW_VIOLATIONS = 1e-4

@@ -1,6 +1,6 @@
 """What scaling accuracy brings: all variants, against the best one of each app alone and the fastest one alone.
 
-    python bench/accuracy_scaling.py --png docs/figures/accuracy-scaling.png
+    python bench/planning/accuracy_scaling.py --png docs/figures/accuracy-scaling.png
 
 ``examples/scenarios/small.yaml`` for one of its waves, at several loads: one planner, the same policies and arrivals;
 only the variants that may be served differ. ``right in time``: queries answered on time, each counted by its variant's
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import matplotlib as mpl
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -25,7 +25,7 @@ from sluicegate.simulator.report.charts import STYLE
 from sluicegate.simulator.scenario import overridden, read_scenario, scenario_of
 from sluicegate.simulator.scenario.experiment import mean_and_half_width, run_once
 
-SCENARIO = Path(__file__).resolve().parents[1] / "examples" / "scenarios" / "small.yaml"
+SCENARIO = Path(__file__).resolve().parents[2] / "examples" / "scenarios" / "small.yaml"
 WAVE_S = 150.0
 STYLES = {"all variants": ("#2166ac", "o"), "the best alone": ("#d6604d", "s"), "the fastest alone": ("#1b7837", "^")}
 MEASURES = {

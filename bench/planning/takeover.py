@@ -4,7 +4,7 @@ Planners are processes of their own, everything else runs here on two emulated d
 (SIGKILL) under 60 queries/s, measures the time to the first plan of a higher term, and starts another standby. What
 happened to the queries is read from the topics: by the audit, and ``longest_gap_s`` between one answer and the next.
 
-    python bench/takeover.py [--kafka kafka://host:port] [--rounds 5] [--lease 3]
+    python bench/planning/takeover.py [--kafka kafka://host:port] [--rounds 5] [--lease 3]
 """
 
 import argparse
@@ -20,7 +20,7 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.pipeline import PIXELS, catalogue
 from sluicegate.domain.models.tensor import Tensor

@@ -14,8 +14,8 @@ from sluicegate.domain.events import DemandCounted, LatencyMeasured
 from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.plan import Placement
 from sluicegate.planner.control.controller_settings import ControllerSettings
-from sluicegate.planner.control.demand_estimate import DemandEstimator, Estimate
-from sluicegate.planner.control.profile_drift import LatencyFactors
+from sluicegate.planner.estimates.demand_estimate import DemandEstimator, Estimate
+from sluicegate.planner.estimates.profile_drift import LatencyFactors
 from sluicegate.planner.problems.problem import Allocation, AppDemand, Problem
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 

@@ -41,7 +41,8 @@ class DeviceState:
 
 
 class Fleet:
-    """``known``: what is known of devices beyond their heartbeats (slices, price)."""
+    """Which devices are alive, leaving or dead. ``known``: what is known of devices beyond their heartbeats (slices,
+    price)."""
 
     def __init__(self, known: Sequence[Device], timeout: float) -> None:
         self._known = {d.name: d for d in known}

@@ -3,7 +3,7 @@
 Costs are those of the fleet after one decision from nothing; the greedy is repeated until it rests. Variables of the
 program: two a variant. The paper's solver took 23 s for 50 architectures and 50 s for 100.
 
-    python -m bench.model_less_scaling [--json]
+    python -m bench.planning.model_less_scaling [--json]
 """
 
 import argparse

@@ -5,8 +5,8 @@ Loads are shares of what the workers answer with the best batch of any variant. 
 for two seconds before anything is counted. Tables are those that the system publishes by itself; queries that none
 covers (a load above what tables can promise) are served without a promise, and are not compared.
 
-    python bench/selection_live.py                              # emulated devices
-    python bench/selection_live.py --executor onnx --app text   # builds and profiles the demo's models once
+    python bench/selection/live_tables.py                              # emulated devices
+    python bench/selection/live_tables.py --executor onnx --app text   # builds and profiles the demo's models once
 
 Exits with 1 where a promise is not held: accuracy by more than 3 standard errors, violations beyond bound and hops.
 """
@@ -23,7 +23,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from sluicegate.domain.models.tensor import Tensor
 from sluicegate.planner.mdp.generate_table import candidates

@@ -40,7 +40,8 @@ TableAction = Make | PutTable | WithdrawTable | Announce
 
 
 class PlannedTables:
-    """``catalogue``: everything that a plan may name, retired variants too."""
+    """The selection tables of the plans in force. ``catalogue``: everything that a plan may name, retired variants
+    too."""
 
     def __init__(self, catalogue: Catalogue, rules: TableRules) -> None:
         self._catalogue = catalogue

@@ -6,7 +6,7 @@ queries of all but the first case are infeasible (finding the suggestion counts)
 than another in everything, the worst case of the index. Brute force is the same rule as a loop, and as NumPy masks.
 Each query is timed three times and counts with the median, so that p99 is of the rule and not of the machine.
 
-    python bench/selection_on_arrival.py [--json]
+    python bench/selection/on_arrival.py [--json]
 """
 
 import argparse

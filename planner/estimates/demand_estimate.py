@@ -30,7 +30,8 @@ _FORGOTTEN = 120
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandSettings:
-    """``alpha``: weight of a new sample. ``window``: seconds. ``min_qps``: never estimate less."""
+    """Settings of the demand estimate. ``alpha``: weight of a new sample. ``window``: seconds. ``min_qps``: never
+    estimate less."""
 
     alpha: float = 0.385
     window: float = 1.0
@@ -61,7 +62,8 @@ class Estimate:
 
 @dataclass(slots=True)
 class _AppState:
-    """``seconds``: counts of seconds not over yet. ``samples``: the last ones of the window, (second, count)."""
+    """One app's counts. ``seconds``: counts of seconds not over yet. ``samples``: the last ones of the window, (second,
+    count)."""
 
     seconds: dict[int, float] = field(default_factory=dict)
     halves: dict[int, float] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 Every case is generated in both criteria, single-threaded; what is reported is the median of three. The paper's numbers
 are wall seconds on its own machine (a ratio to them compares implementations and machines at once).
-Needs the papers' data: set SLUICE_DATA. Run: ``python bench/selection.py [--json] [--plot FILE]``.
+Needs the papers' data: set SLUICE_DATA. Run: ``python bench/selection/offline.py [--json] [--plot FILE]``.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 

@@ -1,6 +1,6 @@
 """What the phase of the round robin is worth: how far a worker's turn is, told by the router or estimated.
 
-    python bench/selection_phase.py [--json FILE]
+    python bench/selection/phase.py [--json FILE]
 
 At each number of workers and load (a share of what the fastest variant's best batch can do) tables that tell phases
 apart are followed knowing the load and the time since the last query alone, or told the router's count, as it was some
@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 

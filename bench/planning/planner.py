@@ -4,7 +4,7 @@ One process, one thread, CPU seconds. "first plan": pruning, LP chain, rounding:
 with the search that follows. "map": from counts to named devices. Gap: bound less accuracy, in points.
 The published cluster needs SLUICE_DATA; the fleets of any size are drawn with a seed.
 
-`python bench/planner.py [--literal-s 600] [--no-literal] [--stream 500] [--largest 1000000]`
+`python bench/planning/planner.py [--literal-s 600] [--no-literal] [--stream 500] [--largest 1000000]`
 writes reports/bench/planner.{json,png}.
 """
 
@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import matplotlib as mpl
 

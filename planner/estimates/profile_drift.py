@@ -17,7 +17,8 @@ from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencySettings:
-    """``threshold``: relative deviation acted on. ``batches``: needed before any belief. ``fade``: by batch."""
+    """When a measured latency is believed. ``threshold``: relative deviation acted on. ``batches``: needed before any
+    belief. ``fade``: by batch."""
 
     threshold: float = 0.2
     batches: float = 10.0

@@ -14,7 +14,7 @@ from typing import Any
 from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
 from tests.harness import settings_for, toy_catalogue
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Process:
