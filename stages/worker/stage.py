@@ -12,15 +12,12 @@ device is cut. Rules of the shell.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, assert_never
 
 from sluicegate.domain.actions import Acknowledge, Announce
-from sluicegate.domain.clock import Clock
 from sluicegate.domain.events import PlanAcknowledged, PlanPublished
 from sluicegate.domain.fleet.device import Device, Slice
-from sluicegate.domain.models.app import App
 from sluicegate.domain.models.tensor import Tensor
 from sluicegate.domain.query import Query
 from sluicegate.executors.devices.gpu import Gpu
@@ -60,55 +57,22 @@ from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.following.control_follower import Follower
 from sluicegate.stages.runtime.consumer_loop import Intake
 from sluicegate.stages.runtime.decision_log import Handle
-from sluicegate.stages.runtime.exactly_once import ExactlyOnce
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.stages.runtime.timers import Wakes
-from sluicegate.stages.telemetry.telemetry import Telemetry
 from sluicegate.stages.worker.answers import Answers
 from sluicegate.stages.worker.device_runtime import Holding
 from sluicegate.stages.worker.instance_writer import InstanceWriter
+from sluicegate.stages.worker.options import WorkerOptions, WorkerPorts
 from sluicegate.stages.worker.promise_recovery import recall
 from sluicegate.stages.worker.slice_runner import Outputs, SliceRunner
 from sluicegate.stages.worker.table_follower import table_came
-from sluicegate.streams.ports import Broker, Consumer, Producer, Record, TopicPartition
+from sluicegate.streams.ports import Consumer, Record, TopicPartition
 from sluicegate.streams.records import control
-from sluicegate.streams.topics import Topics
 
 log = logging.getLogger(__name__)
 
 _ENDING = 30.0
 """Seconds that a cut under way may take when the worker is stopped."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerOptions:
-    """Seconds, and records in flight. ``policy``: the name of the batching rule.
-
-    ``promised``: apps with a promise; it may change. ``first_cut``: of a GPU without instances. ``tables``, ``turns``:
-    whether those topics are followed.
-    """
-
-    policy: str
-    heartbeat: float = 0.5
-    drain_s: float = 5.0
-    max_in_flight: int = 4000
-    promised: Mapping[str, App] = field(default_factory=dict)
-    first_cut: tuple[str, ...] = ()
-    tables: bool = False
-    turns: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerPorts:
-    """What a worker speaks through. ``new_incarnation`` names a start; ``exactly_once``: of a consumer group."""
-
-    broker: Broker
-    producer: Producer
-    topics: Topics
-    clock: Clock
-    new_incarnation: Callable[[], str]
-    exactly_once: Callable[[str], ExactlyOnce] | None = None
-    telemetry: Telemetry = field(default_factory=Telemetry)
 
 
 class WorkerStage:

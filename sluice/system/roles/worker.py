@@ -9,8 +9,9 @@ from sluicegate.policies.serving.batch_times import RunLimits
 from sluicegate.policies.serving.device import DeviceCore
 from sluicegate.policies.serving.slices import DeviceParts, DeviceRules
 from sluicegate.sluice.system.system import System
+from sluicegate.stages.worker.options import WorkerOptions, WorkerPorts
 from sluicegate.stages.worker.slice_runner import SliceRunner
-from sluicegate.stages.worker.stage import WorkerOptions, WorkerPorts, WorkerStage
+from sluicegate.stages.worker.stage import WorkerStage
 
 
 def worker_stage(system: System, device: Device) -> WorkerStage:
