@@ -74,7 +74,10 @@ StationAction = Run | Drop | Expire | WakeAt | Announce
 
 @dataclass(slots=True)
 class Send:
-    """Put ``query`` on the work topic of ``device``. ``turn``: how many turns that makes, -1 where not counted."""
+    """Put ``query`` on the work topic of ``device``. ``turn``: how many turns that makes, -1 where not counted.
+
+    Treat as frozen: it is not declared so because creation is on the hot path.
+    """
 
     query: Query
     device: str
@@ -144,9 +147,9 @@ class Retire:
 StagingAction = Load | Unload | Host | Acknowledge | Retire | WakeAt
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Accept:
-    """The query goes on."""
+    """The query goes on. Treat as frozen: it is not declared so because creation is on the hot path."""
 
     query: Query
 

@@ -34,7 +34,10 @@ class Registered:
 
 @dataclass(slots=True)
 class Arrived:
-    """A query came to the queue (or to the router). ``turn``: the router's count of turns then, -1 where not told."""
+    """A query came to the queue (or to the router). ``turn``: the router's count of turns then, -1 where not told.
+
+    Treat as frozen: it is not declared so because creation is on the hot path.
+    """
 
     query: Query
     turn: int = -1
