@@ -30,6 +30,7 @@ import orjson
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+
 from sluicegate.domain.actions import Announce
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.events import DemandCounted, DeviceSeen, LatencyMeasured, PlanAcknowledged, TurnsTold
@@ -40,8 +41,11 @@ from sluicegate.domain.models.tensor import Tensor, TensorSpec
 from sluicegate.domain.outcome import Outcome, OutcomeKind
 from sluicegate.domain.plan import Epoch, Placement, Plan
 from sluicegate.policies.admission.deadline_feasibility import DeadlineAdmission
+from sluicegate.policies.serving.admission import AdmissionCore, AdmissionRules, RouterHeard
+from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.admission import AdmissionStage
-from sluicegate.stages.runtime.dedupe import DedupeWindow
+from sluicegate.stages.admission import Door as Options
+from sluicegate.stages.runtime.consumer_loop import Reading
 from sluicegate.stages.runtime.system_clock import SystemClock
 from sluicegate.streams import connect
 from sluicegate.streams.ports import Headers, Letter, Record
@@ -263,17 +267,19 @@ class Door:
         log.addHandler(self._ends)
         log.propagate = False
         self.letters: list[Letter] = []
+        self._served = Catalogue.of([APP], [], [])
+        core = AdmissionCore([], AdmissionRules(make_policy=DeadlineAdmission, dedupe_entries=dedupe_entries))
         self.stage = AdmissionStage(
-            {APP.name: APP},
+            core,
+            core.handle,
+            served=self._served,
             broker=broker,
             producer=broker.producer(),
             topics=TOPICS,
             clock=SystemClock(),
-            policy=DeadlineAdmission(),
-            limits=codec.DEFAULT_LIMITS,
-            dedupe=DedupeWindow(600.0, dedupe_entries),
-            source="mutations",
+            door=Options(limits=codec.DEFAULT_LIMITS, reading=Reading(), source="mutations"),
         )
+        self._taken = 0
         self.stage._intake.answer = self._answer  # type: ignore[method-assign]
 
     def _answer(self, record: Record, outbox: Any, letter: Letter, instead: Any = None) -> None:
@@ -282,6 +288,12 @@ class Door:
 
     async def take(self, record: Record) -> str:
         """The topic that the one letter goes to. Raises RuntimeError where that is not what came of it."""
+        clock = SystemClock()
+        if not self._taken:
+            self.stage.serve(self._served)
+        if not self._taken % 1000:
+            self.stage.tell(RouterHeard(APP.name, clock.monotonic()), clock.wall())
+        self._taken += 1
         self.letters.clear()
         before = self._ends.defects
         await self.stage._take([record])

@@ -32,6 +32,14 @@ class Registered:
     profiles: tuple[Profile, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class TooLarge:
+    """The record of ``query`` is larger than the topic takes that it was sent to."""
+
+    query: Query
+    problem: str
+
+
 @dataclass(slots=True)
 class Arrived:
     """A query came to the queue (or to the router). ``turn``: the router's count of turns then, -1 where not told.

@@ -1,48 +1,41 @@
-"""Admission: the door. Validates each query, stamps class and deadline, lets it in or ends it with a reason.
+"""Admission as a stage, the door: validates each query, stamps class and deadline, and does as its core decides.
 
-Rules.
-- What can be attributed to a query (its id is readable) and is wrong gets a rejected outcome; what cannot, a dead
-  letter. An id that its source has used for the app within the dedupe window gets a dead letter ``duplicate_id`` and no
-  second outcome; the same record read again (after a rebalance that did not wait for its end) is let in again, or it
-  might have no end at all.
-- A query that expired on its way here ends here; one of an app with a promise goes on to the worker, where the misses
-  of its stream are counted.
-- Apps come and go while it runs (``registered``); of a retired one every query is refused, none is left without an end.
-- ``activated`` is told of each plan whose capacity is ready, for policies that depend on what is hosted.
-- What nobody would read is not let in: ``routed`` says which apps have a router
-  (``sluicegate.stages.following.routed_apps``). That an app has none is logged and announced, and its queries are
-  rejected (``nothing_routes``).
-- Demand is counted here in rows, the unit of batches and capacity, whatever becomes of the query later, and told twice
-  a second.
+What is decided, ``policies.serving.admission`` decides. What can be attributed to a query (its id is readable) and is
+wrong gets a rejected outcome; what cannot, a dead letter. Demand is told twice a second.
 """
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import assert_never
 
-from sluicegate.domain.actions import Accept, Activate, Announce, Expire, Reject, WakeAt
+from sluicegate.domain.actions import Accept, Announce, End, WakeAt
 from sluicegate.domain.clock import Clock
 from sluicegate.domain.errors import InvalidInputError
-from sluicegate.domain.events import ActivationEvent, Arrived, DemandCounted, PlanPublished, Woke
-from sluicegate.domain.models.app import App, slo_class
-from sluicegate.domain.outcome import Outcome, OutcomeKind, Reason
-from sluicegate.domain.plan import Plan
+from sluicegate.domain.events import DemandCounted, PlanPublished, TooLarge
+from sluicegate.domain.models.app import App
+from sluicegate.domain.outcome import Outcome
 from sluicegate.domain.query import Query
-from sluicegate.policies.protocols import AdmissionPolicy
-from sluicegate.policies.routing.activation import Activation
+from sluicegate.policies.serving.admission import (
+    AdmissionCore,
+    AdmissionCoreAction,
+    AdmissionEvent,
+    Came,
+    DemandAsked,
+    Duplicate,
+    Flaw,
+    Looked,
+    RouterHeard,
+    Serve,
+)
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.following.control_follower import Follower
-from sluicegate.stages.following.routed_apps import RoutedApps, advice
-from sluicegate.stages.runtime.consumer_loop import Intake
-from sluicegate.stages.runtime.dedupe import DedupeWindow
-from sluicegate.stages.runtime.exactly_once import ExactlyOnce
+from sluicegate.stages.runtime.consumer_loop import Intake, Reading
+from sluicegate.stages.runtime.decision_log import Handle
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.stages.runtime.timers import Wakes
 from sluicegate.stages.telemetry.telemetry import Telemetry
-from sluicegate.stages.telemetry.tracing import Tracing
 from sluicegate.streams.ports import Broker, Consumer, Letter, Producer, Record
 from sluicegate.streams.records import codec, control
 from sluicegate.streams.topics import Topics
@@ -50,77 +43,72 @@ from sluicegate.streams.topics import Topics
 log = logging.getLogger(__name__)
 
 _TELL_EVERY = 0.5
-_LOOK_EVERY = 0.1
-"""Seconds between looks for queries that were held for long enough, and for apps that nothing routes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """What queries may be like (``limits``), how they are read, and who counts them (``source``)."""
+
+    limits: codec.Limits
+    reading: Reading
+    source: str
 
 
 class AdmissionStage:
-    """Reads the query topics of ``apps`` as a member of one group."""
+    """Shell of an AdmissionCore; ``handle`` is that core's, recorded where that is asked for.
+
+    Reads the query topics of what is ``served`` as a member of one group.
+    """
+
+    name = "admission"
 
     def __init__(
         self,
-        apps: Mapping[str, App],
+        core: AdmissionCore,
+        handle: Handle[AdmissionEvent, AdmissionCoreAction],
         *,
+        served: Catalogue,
         broker: Broker,
         producer: Producer,
         topics: Topics,
         clock: Clock,
-        policy: AdmissionPolicy,
-        limits: codec.Limits,
-        dedupe: DedupeWindow,
-        source: str,
-        member: str | None = None,
-        max_in_flight: int = 4000,
-        exactly_once: Callable[[str], ExactlyOnce] | None = None,
-        activated: Callable[[str, Plan], None] | None = None,
-        routed: RoutedApps | None = None,
+        door: Door,
         telemetry: Telemetry | None = None,
     ) -> None:
+        self.core = core
+        self._handle = handle
         telemetry = telemetry or Telemetry()
-        self._routed = routed
         self._meters, self._tracing = telemetry.meters, telemetry.tracing
-        self._apps = {topics.queries(name): app for name, app in apps.items()}
+        self._served = served
+        self._apps: dict[str, App] = {}
+        """By topic, also those that were retired: what is written to theirs is read."""
         self._broker = broker
         self._topics = topics
         self._clock = clock
-        self._policy = policy
-        self._limits = limits
-        self._dedupe = dedupe
-        self._source = source
-        self._member = member
+        self._door = door
         self._outbox = Outbox(producer)
-        once = exactly_once(topics.admission_group) if exactly_once is not None else None
-        self._retired: frozenset[str] = frozenset()
-        self._intake = Intake(self._make_consumer, limit=max_in_flight, exactly_once=once)
+        reading = door.reading
+        once = reading.exactly_once(topics.admission_group) if reading.exactly_once is not None else None
+        self._intake = Intake(self._make_consumer, limit=reading.max_in_flight, exactly_once=once)
+        self._letters: dict[Query, tuple[codec.QueryMessage | None, Record]] = {}
+        """Of the queries that the core has; None: of one that is wrong."""
+        self._wakes = Wakes(clock)
         telemetry.of_outbox(self.name, self._outbox)
         telemetry.of_intake(self.name, lambda: self._intake)
-        self._counts = dict.fromkeys(apps, 0)
-        self._classes: dict[str, Counter[float]] = {name: Counter() for name in apps}
-        self._activated = activated
-        self._activations = {name: Activation(name) for name in apps} if activated is not None else {}
-        self._wakes = Wakes(clock)
-
-    @property
-    def name(self) -> str:
-        """Of the stage, for logs."""
-        return "admission"
-
-    @property
-    def policy(self) -> AdmissionPolicy:
-        """What lets queries in."""
-        return self._policy
 
     async def run(self, stop: asyncio.Event) -> None:
         """Admit until ``stop``, then drain."""
+        self.serve(self._served)
         await self._outbox.start()
-        tasks = [asyncio.create_task(self._tell_demand())]
-        if self._routed is not None:
-            routers = Follower(self._broker, self._topics.routers, self._on_router, start_at="end")
-            tasks += [asyncio.create_task(work) for work in (routers.run(stop), self._look(self._routed))]
-        if self._activations:
-            plans = Follower(self._broker, self._topics.plan, self._on_plan)
-            acks = Follower(self._broker, self._topics.acks, self._on_acknowledged)
-            tasks += [asyncio.create_task(f.run(stop)) for f in (plans, acks)]
+        topics = self._topics
+        followers = [Follower(self._broker, topics.routers, self._on_router, start_at="end")]
+        if self.core.follows_plans:
+            followers += [
+                Follower(self._broker, topics.plan, self._on_plan),
+                Follower(self._broker, topics.acks, self._on_acknowledged),
+                Follower(self._broker, topics.devices_metrics, self._on_heartbeat, start_at="end"),
+            ]
+        tasks = [asyncio.create_task(work) for work in (self._tell_demand(), *(f.run(stop) for f in followers))]
         try:
             await self._intake.run(self._take, stop, beside=tasks)
         finally:
@@ -132,140 +120,137 @@ class AdmissionStage:
 
     def _make_consumer(self, intake: Intake) -> Consumer:
         return self._broker.consumer(
-            topics=sorted(self._apps), group=self._topics.admission_group, member=self._member, listener=intake
+            topics=sorted(self._apps),
+            group=self._topics.admission_group,
+            member=self._door.reading.member,
+            listener=intake,
         )
+
+    def serve(self, served: Catalogue) -> None:
+        """These apps, and no others, are served from now on."""
+        self._served = served
+        for name in self.core.chosen(served.apps):
+            self._apps[self._topics.queries(name)] = served.apps[name]
+        self.tell(Serve(served.registered, self._clock.monotonic()), self._clock.wall())
 
     async def registered(self, served: Catalogue) -> None:
         """These apps, and no others, are served from now on. Queries of one that was retired are refused."""
-        for name, app in served.apps.items():
-            self._apps[self._topics.queries(name)] = app
-            self._counts.setdefault(name, 0)
-            self._classes.setdefault(name, Counter())
-            if self._activated is not None:
-                self._activations.setdefault(name, Activation(name))
-        if self._routed is not None:
-            self._routed.watch(served.apps, self._clock.monotonic())
-        self._retired = frozenset(app.name for app in self._apps.values() if app.name not in served.apps)
+        self.serve(served)
         await self._intake.subscribe(sorted(self._apps))
+
+    # -- letters in
 
     async def _take(self, records: Sequence[Record]) -> None:
         for record in records:
+            now = self._clock.wall()
             try:
-                self._admit(record)
+                self._came(record, now)
+            except codec.UnattributableError as error:
+                self._dead_letter(record, error, now)
             except Exception as error:  # a defect of ours must not stop the door for everybody behind
                 log.exception("a record could not be admitted", extra={"record": record.place})
                 told = InvalidInputError("record", f"could not be admitted: {type(error).__name__}; please report it")
-                self._dead_letter(record, told, self._clock.wall())
+                self._dead_letter(record, told, now)
 
-    def _admit(self, record: Record) -> None:
-        now = self._clock.wall()
+    def _came(self, record: Record, now: float) -> None:
         app = self._apps[record.topic]
+        message, flaw = None, None
         try:
-            message = codec.decode_query(record, app, self._limits, now)
-        except codec.UnattributableError as error:
-            self._dead_letter(record, error, now)
-            return
+            message = codec.decode_query(record, app, self._door.limits, now)
+            query = message.query
         except codec.RejectedQueryError as error:
-            if self._new(record, app.name, error.source, error.query_id, now):
-                self._write_outcome(record, error.outcome(now))
-            return
-        query = message.query
-        if not self._new(record, app.name, query.source, query.id, now):
-            return
-        if app.name in self._retired:
-            told = f"{app.name} is served no more; register it again"
-            self._end(record, query, OutcomeKind.REJECTED, now, Reason.UNKNOWN_APP, told)
-            return
-        self._judge(record, app, message, now)
+            query, flaw = error.query, Flaw(error.reason, str(error)[:500])
+        place = hash((record.topic, record.partition, record.offset))
+        self._letters[query] = (message, record)
+        try:
+            self.tell(Came(query, place, self._clock.monotonic(), flaw), now)
+        except Exception:
+            self._letters.pop(query, None)
+            raise
 
-    def _judge(self, record: Record, app: App, message: codec.QueryMessage, now: float) -> None:
-        query = message.query
-        self._count(app, query)
-        if self._tracing is not None:
-            message = self._traced(self._tracing, message, now)
-        for action in self._policy.handle(Arrived(query), now):
+    def _on_router(self, record: Record) -> None:
+        if record.value is not None:
+            app = control.decode_router(record.value)
+            self.tell(RouterHeard(app, self._clock.monotonic()), self._clock.wall())
+
+    def _on_plan(self, record: Record) -> None:
+        if record.value is not None:
+            self.tell(PlanPublished(control.decode_plan(record.value)), self._clock.wall())
+
+    def _on_acknowledged(self, record: Record) -> None:
+        if record.value is not None:
+            self.tell(control.decode_acknowledged(record.value), self._clock.wall())
+
+    def _on_heartbeat(self, record: Record) -> None:
+        if record.value is not None:
+            self.tell(control.decode_heartbeat(record.value).seen, self._clock.wall())
+
+    def _woke(self) -> None:
+        self.tell(Looked(self._clock.monotonic()), self._clock.wall())
+
+    async def _tell_demand(self) -> None:
+        before = self._clock.monotonic()
+        while True:
+            await asyncio.sleep(_TELL_EVERY)
+            now = self._clock.monotonic()
+            window, before = now - before, now
+            self.tell(DemandAsked(window), self._clock.wall())
+
+    # -- letters out
+
+    def tell(self, event: AdmissionEvent, now: float) -> None:
+        """Something happened at ``now``, wall seconds: the core decides, and it is carried out."""
+        for action in self._handle(event, now):
             match action:
-                case Accept():
-                    self._let_in(record, app, message, now)
-                case Reject(_, reason, detail):
-                    self._end(record, query, OutcomeKind.REJECTED, now, reason, detail)
-                case Announce(subject, state):
+                case Accept(query):
+                    self._pass_on(query, now)
+                case End(query):
+                    message, record = self._letters.pop(query)
+                    if message is not None:
+                        self._traced(message, now)
+                    self._intake.answer(record, self._outbox, self._outcome(action, now))
+                case Duplicate(query):
+                    told = f"duplicate_id {query.id!r} of source {query.source!r}; give each query its own"
+                    self._dead_letter(self._letters.pop(query)[1], InvalidInputError("ce_id", told), now)
+                case DemandCounted(app, count):
+                    self._meters.add("sluice_demand_rows", app, by=count)
+                    value = control.encode_demand(action, source=self._door.source, at=now)
+                    self._outbox.post(self._topics.demand, value, key=app.encode())
+                case Announce(subject, state, detail):
+                    log.warning("%s %s: %s", subject, state, detail)
                     self._meters.add("sluice_announcements", self.name, state)
                     self._outbox.post(self._topics.status, control.encode_announce(action), key=subject.encode())
-                case Expire() if app.promise.active:
-                    self._pass_on(record, app, message)
-                case Expire():
-                    self._end(record, query, OutcomeKind.EXPIRED, now)
+                case WakeAt(at):
+                    self._wakes.wake_at("core", at, self._woke)
+                case _:
+                    assert_never(action)
 
-    def _let_in(self, record: Record, app: App, message: codec.QueryMessage, now: float) -> None:
-        query = message.query
+    def _pass_on(self, query: Query, now: float) -> None:
+        message, record = self._letters.pop(query)
+        assert message is not None  # what is wrong is not let in
+        self._meters.add("sluice_queries_admitted", query.app)
+        admitted = codec.encode_admitted(self._traced(message, now))
+        letter = Letter(self._topics.admitted(query.app), admitted.value, admitted.key, admitted.headers)
+        self._intake.answer(record, self._outbox, letter, lambda error: self._too_large(query, error))
 
-        def go() -> None:
-            self._meters.add("sluice_queries_admitted", app.name)
-            self._pass_on(record, app, message)
+    def _too_large(self, query: Query, error: InvalidInputError) -> Letter:
+        """How a query ends whose record the next topic does not take."""
+        now = self._clock.wall()
+        (end,) = self._handle(TooLarge(query, error.problem[:500]), now)
+        assert isinstance(end, End)
+        return self._outcome(end, now)
 
-        def give_up(nothing_routes: bool) -> None:
-            at = self._clock.wall()
-            if at >= query.deadline and not nothing_routes:
-                self._end(record, query, OutcomeKind.EXPIRED, at)
-            else:
-                self._end(record, query, OutcomeKind.REJECTED, at, Reason.NOTHING_ROUTES, advice(app.name))
-
-        if self._routed is None:
-            go()
-        else:
-            self._routed.offer(app.name, self._clock.monotonic(), query.deadline - now, go, give_up)
-
-    def _pass_on(self, record: Record, app: App, message: codec.QueryMessage) -> None:
-        def too_large(error: InvalidInputError) -> Letter:
-            now = self._clock.wall()
-            outcome = self._outcome(message.query, OutcomeKind.REJECTED, now, Reason.TOO_LARGE, error.problem[:500])
-            return self._told(outcome)
-
-        admitted = codec.encode_admitted(message)
-        letter = Letter(self._topics.admitted(app.name), admitted.value, admitted.key, admitted.headers)
-        self._intake.answer(record, self._outbox, letter, too_large)
-
-    def _count(self, app: App, query: Query) -> None:
-        self._counts[app.name] += query.rows
-        self._meters.add("sluice_demand_rows", app.name, by=query.rows)
-        if app.slo_classes:
-            asked = slo_class(app.slo_classes, query.deadline - query.arrival)
-            self._classes[app.name][asked] += query.rows
-
-    def _end(
-        self,
-        record: Record,
-        query: Query,
-        kind: OutcomeKind,
-        now: float,
-        reason: str | None = None,
-        detail: str | None = None,
-    ) -> None:
-        self._write_outcome(record, self._outcome(query, kind, now, reason, detail))
-
-    def _outcome(self, query: Query, kind: OutcomeKind, now: float, reason: str | None, detail: str | None) -> Outcome:
-        return Outcome.of(
-            query,
-            kind,
+    def _outcome(self, end: End, now: float) -> Letter:
+        policy = self.core.policy
+        outcome = Outcome.of(
+            end.query,
+            end.kind,
             now,
-            reason=reason,
-            detail=detail,
-            policy=self._policy.name,
-            queue_s=max(0.0, now - query.arrival),
+            reason=end.reason,
+            detail=end.detail,
+            policy=policy.name if policy is not None else None,
+            queue_s=max(0.0, now - end.query.arrival),
         )
-
-    def _new(self, record: Record, app: str, source: str, query_id: str, now: float) -> bool:
-        if self._dedupe.add(app, source, query_id, hash((record.topic, record.partition, record.offset)), now):
-            return True
-        told = f"duplicate_id {query_id!r} of source {source!r}; give each query its own"
-        self._dead_letter(record, InvalidInputError("ce_id", told), now)
-        return False
-
-    def _write_outcome(self, record: Record, outcome: Outcome) -> None:
-        self._intake.answer(record, self._outbox, self._told(outcome))
-
-    def _told(self, outcome: Outcome) -> Letter:
         self._meters.ended(self.name, outcome)
         message = codec.encode_outcome(outcome, ())
         return Letter(self._topics.results(outcome.app), message.value, message.key, message.headers)
@@ -274,64 +259,15 @@ class AdmissionStage:
         reason = codec.letter_reason(error, record)
         self._meters.add("sluice_dead_letters", self.name, reason)
         log.info("dead letter (%s): %s", reason, error, extra={"record": record.place})
-        self._post(self._topics.dead_letters, codec.dead_letter(record, error, stage=self.name, now=now), record)
+        message = codec.dead_letter(record, error, stage=self.name, now=now)
+        letter = Letter(self._topics.dead_letters, message.value, message.key, message.headers)
+        self._intake.answer(record, self._outbox, letter)
 
-    def _traced(self, tracing: Tracing, message: codec.QueryMessage, now: float) -> codec.QueryMessage:
+    def _traced(self, message: codec.QueryMessage, now: float) -> codec.QueryMessage:
+        """``message`` with the hop that it took here, where hops are told."""
+        if self._tracing is None:
+            return message
         query = message.query
         told = {"sluice.query_id": query.id, "sluice.app": query.app}
         started = min(now, query.arrival)
-        return replace(message, traceparent=tracing.hop("admit", message.traceparent, started, now, told))
-
-    def _post(self, topic: str, message: codec.Message, record: Record) -> None:
-        letter = Letter(topic, message.value, message.key, message.headers)
-        self._intake.answer(record, self._outbox, letter)
-
-    async def _tell_demand(self) -> None:
-        before = self._clock.monotonic()
-        while True:
-            await asyncio.sleep(_TELL_EVERY)
-            now = self._clock.monotonic()
-            window, before = now - before, now
-            for app, count in self._counts.items():
-                counted = DemandCounted(app, count, window, tuple(sorted(self._classes[app].items())))
-                value = control.encode_demand(counted, source=self._source, at=self._clock.wall())
-                self._outbox.post(self._topics.demand, value, key=app.encode())
-                self._counts[app] = 0
-                self._classes[app].clear()
-
-    # -- who routes
-
-    def _on_router(self, record: Record) -> None:
-        if record.value is not None and self._routed is not None:
-            self._routed.heard(control.decode_router(record.value), self._clock.monotonic())
-
-    async def _look(self, routed: RoutedApps) -> None:
-        while True:
-            await asyncio.sleep(_LOOK_EVERY)
-            for said in routed.looked(self._clock.monotonic()):
-                log.warning("%s", said.detail)
-                self._meters.add("sluice_announcements", self.name, said.state)
-                self._outbox.post(self._topics.status, control.encode_announce(said), key=said.subject.encode())
-
-    # -- plans, for policies that depend on what is hosted
-
-    def _on_plan(self, record: Record) -> None:
-        if record.value is not None:
-            self._tell_all(PlanPublished(control.decode_plan(record.value)))
-
-    def _on_acknowledged(self, record: Record) -> None:
-        if record.value is not None:
-            self._tell_all(control.decode_acknowledged(record.value))
-
-    def _tell_all(self, event: ActivationEvent) -> None:
-        for app in self._activations:
-            self._tell(app, event)
-
-    def _tell(self, app: str, event: ActivationEvent) -> None:
-        for action in self._activations[app].handle(event, self._clock.wall()):
-            match action:
-                case Activate(plan):
-                    if self._activated is not None:
-                        self._activated(app, plan)
-                case WakeAt(at):
-                    self._wakes.wake_at(app, at, partial(self._tell, app, Woke()))
+        return replace(message, traceparent=self._tracing.hop("admit", message.traceparent, started, now, told))

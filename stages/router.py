@@ -14,20 +14,11 @@ from typing import assert_never
 from sluicegate.domain.actions import Activate, Announce, End, Send, TellTurns, WakeAt
 from sluicegate.domain.clock import Clock
 from sluicegate.domain.errors import InvalidInputError
-from sluicegate.domain.events import Arrived, DeviceReported, PlanPublished, Woke
+from sluicegate.domain.events import Arrived, DeviceReported, PlanPublished, TooLarge, Woke
 from sluicegate.domain.outcome import Outcome
 from sluicegate.domain.plan import NO_EPOCH
 from sluicegate.domain.query import Query
-from sluicegate.policies.serving.router import (
-    Ignore,
-    LookedUp,
-    LookUp,
-    RouterAction,
-    RouterCore,
-    RouterEvent,
-    TooLarge,
-    Want,
-)
+from sluicegate.policies.serving.router import Ignore, LookedUp, LookUp, RouterAction, RouterCore, RouterEvent, Want
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.following.control_follower import Follower
 from sluicegate.stages.following.work_topics import WorkTopics

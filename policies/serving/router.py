@@ -33,6 +33,7 @@ from sluicegate.domain.events import (
     PlanPublished,
     Registered,
     RoutingEvent,
+    TooLarge,
     Woke,
 )
 from sluicegate.domain.fleet.device import Device
@@ -59,14 +60,6 @@ class LookedUp:
     """Of the devices that were asked for, these have a work topic."""
 
     devices: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class TooLarge:
-    """The record of ``query`` is too large for the work topic that it was sent to."""
-
-    query: Query
-    problem: str
 
 
 _News = DeviceReported | DeviceSeen | LookedUp | PlanAcknowledged | PlanPublished | Registered | TooLarge | Woke

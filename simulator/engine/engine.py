@@ -7,7 +7,7 @@ once it has ended, so memory does not grow with the trace.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf
+from functools import partial
 from typing import assert_never
 
 from numpy.random import Generator
@@ -18,8 +18,6 @@ from sluicegate.domain.actions import (
     Activate,
     Announce,
     End,
-    Expire,
-    Reject,
     Send,
     TellTurns,
     WakeAt,
@@ -37,12 +35,23 @@ from sluicegate.domain.events import (
 from sluicegate.domain.fleet.device import Device, Slice, profile_type
 from sluicegate.domain.fold import Summary
 from sluicegate.domain.models.app import App
-from sluicegate.domain.outcome import Outcome, OutcomeKind
+from sluicegate.domain.outcome import Outcome
 from sluicegate.domain.plan import Plan
 from sluicegate.domain.query import Query
 from sluicegate.planner.control.events import DeviceHeard
 from sluicegate.policies.placement.hosted_variants import profile_on
-from sluicegate.policies.protocols import AdmissionPolicy, StagingPolicy, StationPolicy
+from sluicegate.policies.protocols import StagingPolicy, StationPolicy
+from sluicegate.policies.serving.admission import (
+    AdmissionCore,
+    AdmissionEvent,
+    AdmissionRules,
+    Came,
+    DemandAsked,
+    Duplicate,
+    Looked,
+    RouterHeard,
+    Serve,
+)
 from sluicegate.policies.serving.device import DeviceCore
 from sluicegate.policies.serving.router import Ignore, LookedUp, LookUp, RouterCore, RouterEvent, RouterRules, Want
 from sluicegate.policies.serving.slices import DeviceParts
@@ -55,7 +64,7 @@ from sluicegate.simulator.engine.ledger import ConservationError, Ledger, Observ
 from sluicegate.simulator.engine.processor_sharing import SharedProcessor
 from sluicegate.simulator.engine.service_times import ServiceMode, ServiceTimes
 from sluicegate.simulator.engine.slice_model import SliceModel
-from sluicegate.simulator.engine.timeline import Timeline
+from sluicegate.simulator.engine.timeline import Alarm, Timeline
 
 _LENGTHS = 4096
 """Lengths drawn at a time."""
@@ -92,7 +101,7 @@ class SystemModel:
     make_station: Callable[[], StationPolicy]
     make_staging: Callable[[Device, Slice], StagingPolicy]
     routers: RouterRules
-    make_admission: Callable[[], AdmissionPolicy] | None = None
+    admission: AdmissionRules = field(default_factory=AdmissionRules)
     lengths: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     batching: str = ""
     service: ServiceMode = "median"
@@ -135,7 +144,8 @@ class Engine:
             slow_probability=system.slow_probability,
             slow_factor=system.slow_factor,
         )
-        self._admission = system.make_admission() if system.make_admission is not None else None
+        self._admission = AdmissionCore(system.devices, system.admission)
+        self._alarm = Alarm(self.timeline, lambda now: self._ask(Looked(now), now))
         self._control = system.make_control()
         self._device_model = DeviceModel(make_core=self._core, make_slice=self._slice, policy=system.batching)
         self._devices: Mapping[str, SimulatedDevice] = {d.name: self._device(d) for d in system.devices}
@@ -143,9 +153,8 @@ class Engine:
             RouterCore(app, catalogue=system.catalogue, devices=system.devices, rules=system.routers)
             for app in system.apps
         ]
-        self._wakes = dict.fromkeys(self._routers, inf)
+        self._alarms = {router: Alarm(self.timeline, partial(self._woke, router)) for router in self._routers}
         self._by_app = {router.app.name: router for router in self._routers}
-        self._counts = [0] * len(self._routers)
         self._serial = [0] * len(self._routers)
         self._lengths = {app: _drawn(drawn, rng.spawn(1)[0]) for app, drawn in sorted(system.lengths.items())}
         self._hosting: dict[tuple[str, str], tuple[str, ...]] = {}
@@ -181,6 +190,7 @@ class Engine:
             for failure in self._system.faults.failures_of(device.device):
                 self.timeline.at(failure.at, self._fails, name)
                 self.timeline.at(failure.until, self._recovers, name)
+        self._ask(Serve(self._system.catalogue.registered, now), now)
         self._control.start(self, now)
         self._beat(None, now)
 
@@ -195,33 +205,33 @@ class Engine:
     # -- queries
 
     def _arrive(self, index: int, now: float) -> None:
-        router = self._routers[index]
-        app = router.app
+        app = self._routers[index].app
         serial = self._serial[index]
         self._serial[index] = serial + 1
-        self._counts[index] += 1
         query = Query(f"{app.name}-{serial}", app.name, now, now + app.slo, 1, app.query_class, "", serial)
         if self._lengths and app.name in self._lengths:
             query.length = next(self._lengths[app.name])
         self.ledger.begin(query)
-        if self._admission is not None and not self._admitted(query, now):
-            return
-        if self._timing.to_router:
-            self.timeline.at(now + self._timing.to_router, self._reach_router, query)
-        else:
-            self._tell(router, Arrived(query), now)
+        self._ask(Came(query, serial, now), now)
 
-    def _admitted(self, query: Query, now: float) -> bool:
-        assert self._admission is not None
-        admitted = False
-        for action in self._admission.handle(Arrived(query), now):
-            if isinstance(action, Accept):
-                admitted = True
-            elif isinstance(action, Reject):
-                self.ledger.ended(query, OutcomeKind.REJECTED, now, action.reason)
-            elif isinstance(action, Expire):
-                self.ledger.ended(query, OutcomeKind.EXPIRED, now)
-        return admitted
+    def _ask(self, event: AdmissionEvent, now: float) -> None:
+        for action in self._admission.handle(event, now):
+            match action:
+                case Accept(query):
+                    if self._timing.to_router:
+                        self.timeline.at(now + self._timing.to_router, self._reach_router, query)
+                    else:
+                        self._tell(self._by_app[query.app], Arrived(query), now)
+                case End(query, kind, reason):
+                    self.ledger.ended(query, kind, now, reason)
+                case DemandCounted():
+                    self._control.heard(action, now)
+                case WakeAt(at):
+                    self._alarm.set(at)
+                case Announce() | Duplicate():
+                    pass
+                case _:
+                    assert_never(action)
 
     def _reach_router(self, query: Query, now: float) -> None:
         self._tell(self._by_app[query.app], Arrived(query), now)
@@ -239,9 +249,7 @@ class Engine:
                 case TellTurns(told):
                     self.timeline.at(now + self._timing.to_device, self._turns_reach_devices, told)
                 case WakeAt(at):
-                    if at < self._wakes[router]:
-                        self._wakes[router] = at
-                        self.timeline.at(at, self._woke, router)
+                    self._alarms[router].set(at)
                 case LookUp(devices):
                     self._tell(router, LookedUp(devices & self._devices.keys()), now)
                 case Activate() | Announce() | Ignore() | Want():
@@ -250,9 +258,7 @@ class Engine:
                     assert_never(action)
 
     def _woke(self, router: RouterCore, now: float) -> None:
-        if now >= self._wakes[router]:
-            self._wakes[router] = inf
-            self._tell(router, Woke(), now)
+        self._tell(router, Woke(), now)
 
     def _reach_device(self, sent: Send, now: float) -> None:
         self._devices[sent.device].deliver(sent.query, sent.slice, now, sent.turn)
@@ -302,6 +308,8 @@ class Engine:
         self._hosting = {(p.device, p.slice): () for p in plan.placements}
         for p in plan.placements:
             self._hosting[p.device, p.slice] += (p.app,)
+        if self._admission.follows_plans:
+            self._ask(PlanPublished(plan), now)
         for router in self._routers:
             self._tell(router, PlanPublished(plan), now)
         for device in self._devices.values():
@@ -313,6 +321,8 @@ class Engine:
         self.timeline.at(now + self._timing.control, self._acknowledged, event)
 
     def _acknowledged(self, event: PlanAcknowledged, now: float) -> None:
+        if self._admission.follows_plans:
+            self._ask(event, now)
         for router in self._routers:
             self._tell(router, event, now)
         self._control.heard(event, now)
@@ -320,9 +330,9 @@ class Engine:
     def _beat(self, _: object, now: float) -> None:
         """Counts of demand and heartbeats: what the live stages write twice a second."""
         self.timeline.at(now + self._timing.heartbeat, self._beat)
-        for index, router in enumerate(self._routers):
-            count, self._counts[index] = self._counts[index], 0
-            self._control.heard(DemandCounted(router.app.name, count, self._timing.heartbeat), now)
+        self._ask(DemandAsked(self._timing.heartbeat), now)
+        for app in self._by_app:
+            self._ask(RouterHeard(app, now), now)
         for device in self._devices.values():
             if device.alive:
                 self._report(device, now)

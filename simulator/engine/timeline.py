@@ -5,6 +5,7 @@ That order is the whole of determinism: no hash, address or wall clock decides a
 
 from collections.abc import Callable
 from heapq import heappop, heappush
+from math import inf
 from typing import Any
 
 Happening = Callable[[Any, float], None]
@@ -43,3 +44,25 @@ class Timeline:
         self.now = when
         happening(argument, when)
         return True
+
+
+class Alarm:
+    """A timer that calls ``woke`` at the earliest time asked for, as the live shells' timers do: cores ask again."""
+
+    __slots__ = ("_at", "_timeline", "_woke")
+
+    def __init__(self, timeline: Timeline, woke: Callable[[float], None]) -> None:
+        self._timeline = timeline
+        self._woke = woke
+        self._at = inf
+
+    def set(self, at: float) -> None:
+        """Go off at ``at``, unless it does so earlier."""
+        if at < self._at:
+            self._at = at
+            self._timeline.at(at, self._rings)
+
+    def _rings(self, _: object, now: float) -> None:
+        if now >= self._at:
+            self._at = inf
+            self._woke(now)

@@ -14,7 +14,7 @@ from numpy.random import Generator
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.fleet.device import Device, Slice
 from sluicegate.domain.models.app import NO_PROMISE, App, Promise, QueryClass, WeaklyHard
-from sluicegate.domain.models.profile import BatchLatency, LengthPoints, Profile
+from sluicegate.domain.models.profile import BatchLatency, LengthPoints, Profile, Quantile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.planner.capacity.cores import LoadRules, SpotRules, load_core, spot_core
 from sluicegate.planner.control.controller_settings import ControllerSettings
@@ -23,11 +23,13 @@ from sluicegate.planner.estimates.demand_estimate import DemandSettings
 from sluicegate.planner.problems.problem import Planner
 from sluicegate.planner.registry import planner
 from sluicegate.policies.admission.registry import admission
+from sluicegate.policies.admission.sustainable import SustainableAdmission
 from sluicegate.policies.batching.registry import STATIONS, batching
 from sluicegate.policies.mdp_serving.jellyfish_model_switching import ModelSwitching, PublishedModelSwitching
 from sluicegate.policies.mdp_serving.table_policy import TableSelection
 from sluicegate.policies.placement.model_staging import Staging
 from sluicegate.policies.routing.registry import routing
+from sluicegate.policies.serving.admission import AdmissionRules
 from sluicegate.policies.serving.router import RouterRules
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import load_catalogue
@@ -46,6 +48,7 @@ from sluicegate.simulator.scenario.scenario_fields import (
     InlineVariant,
     Latencies,
     PlannerSpec,
+    PoliciesSpec,
     PromiseSpec,
     Scenario,
     SimulationSpec,
@@ -68,9 +71,6 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
         make_batching = switching_batching(policies.batching.name, options, catalogue, devices, served)
     else:
         make_batching = batching(policies.batching.name, **policies.batching.options)
-    make_admission = None
-    if policies.admission is not None:
-        make_admission = admission(policies.admission.name, **policies.admission.options)
     return SystemModel(
         catalogue=catalogue,
         apps=tuple(catalogue.apps[name] for name in _app_names(scenario, catalogue)),
@@ -93,7 +93,7 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
         routers=RouterRules(
             make_policy=routing(policies.routing.name, **policies.routing.options), quantile=scenario.planner.quantile
         ),
-        make_admission=make_admission,
+        admission=_admission(policies, scenario.planner.quantile),
         lengths={
             name: spec.lengths for name, spec in (scenario.apps or {}).items() if spec is not None and spec.lengths
         },
@@ -105,6 +105,21 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
         exclusive_loads=simulation.loads == "exclusive",
         timing=_timing(simulation),
         faults=_faults(simulation, devices),
+    )
+
+
+def _admission(policies: PoliciesSpec, quantile: Quantile) -> AdmissionRules:
+    """Bounds that are not given follow the plans, as live."""
+    spec = policies.admission
+    if spec is None:
+        return AdmissionRules(quantile=quantile)
+    by_plan = spec.name == SustainableAdmission.name and "bound" not in spec.options
+    options = {"bound": None, **spec.options} if by_plan else spec.options
+    return AdmissionRules(
+        make_policy=admission(spec.name, **options),
+        by_plan=by_plan,
+        duty_cycle=policies.turns == "duty-cycle",
+        quantile=quantile,
     )
 
 

@@ -112,5 +112,5 @@ class LiveRegistry:
 
 
 def _whole(stage: FollowsRegistry) -> bool:
-    """Workers and planners serve every app of the system, whatever the others of their process were asked for."""
-    return stage.name == "planner" or stage.name.startswith("worker ")
+    """Who serves every app of the system, whatever the others of its process were asked for, or chooses by itself."""
+    return stage.name in {"admission", "planner"} or stage.name.startswith("worker ")

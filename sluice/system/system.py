@@ -11,15 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from sluicegate.domain.errors import ConfigurationError
-from sluicegate.domain.events import HostedOn
 from sluicegate.domain.executor import Executor
 from sluicegate.domain.fleet.device import Device, Slice
 from sluicegate.domain.models.app import App
-from sluicegate.domain.plan import Plan
-from sluicegate.policies.admission.known_goals import GoalAdmission
 from sluicegate.policies.batching.registry import keeps_promises, takes
-from sluicegate.policies.model_less.deployment import goal_variants
-from sluicegate.policies.placement.hosted_variants import hosted_on
 from sluicegate.policies.routing.weighted import WeightedRouting
 from sluicegate.profiles.catalogue.catalogue import Catalogue, KnownCatalogue
 from sluicegate.profiles.catalogue.registered_apps import Registered
@@ -90,8 +85,6 @@ class System:
         if self.promised:
             self.check_keeps(self.promised)
         self.known = KnownCatalogue(self.catalogue)
-        self.goal_variants = goal_variants(self.catalogue, self.devices)
-        self._goals: list[GoalAdmission] = []
         self.registry: RegistryStage | None = None
         self.exactly_once: Callable[[str], ExactlyOnce] | None = None
         if self.settings.delivery == "exactly_once":
@@ -151,15 +144,6 @@ class System:
                 self.bound.add(name)
             elif self.promised.pop(name, None) is not None:
                 self.bound.discard(name)
-        self.goal_variants.clear()
-        self.goal_variants.update(goal_variants(catalogue, self.devices))
-        for policy in self._goals:
-            policy.registered(self.goal_variants)
-
-    def following_goals(self, policy: GoalAdmission) -> GoalAdmission:
-        """``policy``, told from now on when other variants can be served."""
-        self._goals.append(policy)
-        return policy
 
     @property
     def model_folders(self) -> tuple[Path, Path]:
@@ -182,13 +166,6 @@ class System:
         settings = self.settings
         tables = takes(settings.worker.batching, "tables")
         return tables and settings.tables.phases > 1 and settings.routing == WeightedRouting.name
-
-    def hosted(self, app: str, plan: Plan, *, burst: bool = False) -> tuple[HostedOn, ...]:
-        """What ``plan`` has each slice run of ``app``; ``burst``: in batches as large as the SLO bears."""
-        devices = {d.name: replace(d, slices=plan.geometries.get(d.name, d.slices)) for d in self.devices}
-        quantile = self.settings.planner.quantile
-        placed = [p for p in plan.of_app(app) if p.device in devices]
-        return tuple(hosted_on(self.known, devices[p.device], p, quantile, burst=burst) for p in placed)
 
     def recorded(self, policy: Any, name: str) -> Any:
         """``policy``, its decisions written under the run's folder where the settings ask for it."""

@@ -30,7 +30,7 @@ def what_ran(stages: Sequence[Stage], apps: Mapping[str, App]) -> dict[str, Any]
             case PlannerStage():
                 found["planner"] = _planner(stage)
             case AdmissionStage():
-                found["admission"] = stage.policy.name
+                found["admission"] = stage.core.policy.name if stage.core.policy is not None else None
             case RouterStage():
                 found["routing"][stage.app] = stage.core.policy.name
             case WorkerStage():

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.models.app import App
 from sluicegate.domain.models.tensor import Tensor
-from sluicegate.domain.outcome import Outcome, OutcomeKind, Reason
+from sluicegate.domain.outcome import Reason
 from sluicegate.domain.plan import NO_EPOCH, Epoch
 from sluicegate.domain.query import Query
 from sluicegate.streams.ports import Headers
@@ -70,27 +70,11 @@ class RejectedQueryError(InvalidInputError):
         self, error: InvalidInputError, *, query_id: str, source: str, app: App, arrival: float, reason: Reason
     ) -> None:
         super().__init__(error.field, error.problem)
-        self.query_id = query_id
-        self.source = source
         self.reason = reason
-        self._app = app
-        self._arrival = arrival
-
-    def outcome(self, now: float) -> Outcome:
-        """The rejected outcome, decided at ``now``. Class and SLO are the app's: the query's are not trusted."""
-        return Outcome(
-            query_id=self.query_id,
-            app=self._app.name,
-            kind=OutcomeKind.REJECTED,
-            arrival=self._arrival,
-            deadline=self._arrival + self._app.slo,
-            at=now,
-            query_class=self._app.query_class,
-            reason=self.reason,
-            detail=str(self)[:500],
-            stream=self._app.name,
-            source=self.source,
+        self.query = Query(
+            query_id, app.name, arrival, arrival + app.slo, query_class=app.query_class, stream=app.name, source=source
         )
+        """As far as it is known. Class and SLO are the app's: the query's are not trusted."""
 
 
 class TooLargeError(InvalidInputError):

@@ -19,7 +19,6 @@ LIVE_ONLY = "runs live; scenarios cannot set it yet"
 SLICES_ONLY = "runs live and in the simulation of GPU slices, not in the engine"
 NOT_REACHED = {
     "DriftWatch": LIVE_ONLY,
-    "GoalAdmission": LIVE_ONLY,
     "GoalSelection": "chooses a variant as queries come, in the library and its benchmark alone",
     "InterferenceDetector": SLICES_ONLY,
     "LiveScaling": LIVE_ONLY,

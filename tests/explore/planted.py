@@ -11,10 +11,10 @@ from typing import Any
 from sluicegate.planner.control.events import SweepBegan
 from sluicegate.policies.promises.stream_book import Recall
 from sluicegate.policies.promises.tracker import StreamState
+from sluicegate.policies.serving.dedupe import DedupeWindow
 from sluicegate.stages.following.control_follower import Follower
 from sluicegate.stages.planner.dead_device_sweep import Reclaimer
 from sluicegate.stages.runtime.consumer_loop import Intake
-from sluicegate.stages.runtime.dedupe import DedupeWindow
 from sluicegate.stages.runtime.exactly_once import ExactlyOnce
 from sluicegate.stages.runtime.offset_tracker import CommitTracker
 from sluicegate.stages.runtime.outbox import Outbox

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -16,6 +17,8 @@ from sluicegate.domain.query import QueryKey
 from sluicegate.executors.emulated import EmulatedExecutor
 from sluicegate.planner.control.core import PlannerCore
 from sluicegate.planner.control.events import PlannerEvent
+from sluicegate.policies.admission.registry import admission
+from sluicegate.policies.serving.admission import AdmissionCore, AdmissionEvent
 from sluicegate.policies.serving.device_events import (
     BatchEnded,
     BeatDue,
@@ -26,6 +29,7 @@ from sluicegate.policies.serving.device_events import (
     QueryCame,
 )
 from sluicegate.policies.serving.router import RouterEvent
+from sluicegate.sluice.system.roles.admission import admission_rules
 from sluicegate.sluice.system.roles.worker import device_core
 from sluicegate.sluice.system.system import System
 from sluicegate.stages.planner.stage import PlannerStage
@@ -133,6 +137,8 @@ async def test_a_recorded_run_replays_to_identical_actions(system: Running) -> N
     for i in range(80):
         await system.ask(parameters={"latency_ms": 60 if i % 3 else 250})
         await asyncio.sleep(0.01)
+    await system.ask(system.ids[0])
+    await system.ask(parameters={"latency_ms": -3})
     await system.settled()
     system.stop.set()
     await system.task
@@ -148,6 +154,15 @@ async def test_a_recorded_run_replays_to_identical_actions(system: Running) -> N
         assert {QueryCame, BatchEnded, Loaded, PlanPublished, Joined, BeatDue, Leaving} <= set(heard)
         assert heard.count(QueryCame) > 10
         assert replay(log, device_core(system.system, device).handle, DeviceEvent) == []
+    door, rules = folder / "admission.jsonl", admission_rules(system.system, ["toy"])
+    told = [kind["is"] for _, _, actions in read_steps(door, AdmissionEvent) for kind in actions]
+    assert told.count("Accept") == 80
+    assert {"Duplicate", "End", "DemandCounted"} <= set(told)
+    assert replay(door, AdmissionCore(system.system.devices, rules).handle, AdmissionEvent) == []
+    stricter = AdmissionCore(
+        system.system.devices, replace(rules, make_policy=admission("deadline", max_horizon_s=0.1))
+    )
+    assert replay(door, stricter.handle, AdmissionEvent)
 
 
 async def test_what_a_planner_decided_replays_and_another_one_is_told_apart(system: Running) -> None:

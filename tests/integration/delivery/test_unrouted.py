@@ -74,7 +74,10 @@ async def test_what_nothing_routes_is_rejected_with_the_remedy_and_answered_once
             stop.set()
             await asyncio.gather(other, late)
     warned = [record.getMessage() for record in caplog.records]
-    assert [line for line in warned if "toy" in line] == [announced.detail, "a router of toy lives"]
+    assert [line for line in warned if "toy" in line] == [
+        f"routing:toy nothing_routes: {announced.detail}",
+        "routing:toy routed: a router of toy lives",
+    ]
 
 
 async def test_a_query_that_nobody_admits_is_one_line_with_a_remedy(capsys: pytest.CaptureFixture[str]) -> None:

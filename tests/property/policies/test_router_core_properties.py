@@ -11,7 +11,7 @@ from sluicegate.domain.outcome import OutcomeKind
 from sluicegate.domain.plan import Epoch
 from sluicegate.domain.query import Goal, Query
 from sluicegate.policies.serving.router import LookedUp, LookUp, RouterAction, RouterEvent
-from tests.unit.test_router_core import PROMISE, Router, T, catalogue, plan
+from tests.unit.policies.serving.test_router_core import PROMISE, Router, T, catalogue, plan
 
 DEVICES = st.sampled_from(["d0", "d1", "d2", "stranger"])
 VARIANTS = st.sampled_from(["good", "quick", "missing"])

@@ -7,7 +7,15 @@ import pytest
 
 from sluicegate.domain.actions import Activate, Announce, End, Send, WakeAt
 from sluicegate.domain.errors import IllegalEventError
-from sluicegate.domain.events import Arrived, DeviceReported, DeviceSeen, PlanAcknowledged, PlanPublished, Woke
+from sluicegate.domain.events import (
+    Arrived,
+    DeviceReported,
+    DeviceSeen,
+    PlanAcknowledged,
+    PlanPublished,
+    TooLarge,
+    Woke,
+)
 from sluicegate.domain.fleet.device import Device, Slice, profile_type
 from sluicegate.domain.models.app import NO_PROMISE, App, Promise, QueryClass
 from sluicegate.domain.models.profile import BatchLatency, Profile
@@ -26,7 +34,6 @@ from sluicegate.policies.serving.router import (
     RouterCore,
     RouterEvent,
     RouterRules,
-    TooLarge,
     Want,
 )
 from sluicegate.profiles.catalogue.catalogue import Catalogue

@@ -1,0 +1,352 @@
+"""Admission: which queries go on to the routers, which end at the door, and what was asked for.
+
+Rules.
+- A query whose app and source have used its id within the window of ids gets a dead letter and no second outcome; the
+  same record read again is no second asking (``sluicegate.policies.serving.dedupe``).
+- What can be attributed to a query and is wrong is rejected. So is every query of an app that was retired.
+- All others count as demand, in rows, whatever becomes of them; what was counted is told when that is asked for.
+- The admission policy lets queries in, behind it stands what their goals could be met by. A query that expired on its
+  way here ends here; one of an app with a promise goes on to the worker, where the misses of its stream are counted.
+- What nobody would read is not let in but held for a while (``sluicegate.policies.serving.routed``).
+- Where bounds follow plans, they change with each plan whose capacity is ready.
+
+Illegal: a query of an app that was never registered. Records of control topics may come in any order.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import assert_never
+
+from sluicegate.domain.actions import Accept, Activate, Announce, End, Expire, Reject, WakeAt
+from sluicegate.domain.errors import IllegalEventError
+from sluicegate.domain.events import (
+    ActivationEvent,
+    Arrived,
+    DemandCounted,
+    DeviceSeen,
+    PlanAcknowledged,
+    PlanPublished,
+    Registered,
+    TooLarge,
+    Woke,
+)
+from sluicegate.domain.fleet.device import Device
+from sluicegate.domain.models.app import App, slo_class
+from sluicegate.domain.models.profile import LatencyCurve, Quantile
+from sluicegate.domain.outcome import OutcomeKind, Reason
+from sluicegate.domain.plan import Plan
+from sluicegate.domain.query import Query
+from sluicegate.policies.admission.known_goals import GoalAdmission
+from sluicegate.policies.admission.sustainable import SustainableAdmission
+from sluicegate.policies.admission.sustained_rates import Turn, sustained
+from sluicegate.policies.model_less.deployment import goal_variants
+from sluicegate.policies.placement.hosted_variants import Hosting
+from sluicegate.policies.protocols import AdmissionPolicy
+from sluicegate.policies.routing.activation import Activation
+from sluicegate.policies.serving.dedupe import DedupeWindow
+from sluicegate.policies.serving.duty_cycle import turn_of
+from sluicegate.policies.serving.routed import GivenUp, RoutedApps, advice
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+
+_SOON = 0.001
+"""Seconds that are at least waited for: two clocks are not precise enough to be asked again and again."""
+_NOTHING = Catalogue({}, {}, {})
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """Why a query that is known by its id is wrong."""
+
+    reason: Reason
+    problem: str
+
+
+@dataclass(slots=True)
+class Came:
+    """A query came. ``place``: a number for where it was read, the same when that is read again.
+
+    ``steady``: seconds of a clock that does not jump. Treat as frozen: creation is on the hot path.
+    """
+
+    query: Query
+    place: int
+    steady: float
+    flaw: Flaw | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """From now on these apps, and no others. ``steady``: seconds of a clock that does not jump."""
+
+    registered: Registered
+    steady: float
+
+
+@dataclass(frozen=True, slots=True)
+class RouterHeard:
+    """A router of ``app`` lives. ``steady``: seconds of a clock that does not jump."""
+
+    app: str
+    steady: float
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """A time asked for by WakeAt has come (or an earlier one). ``steady``: seconds of a clock that does not jump."""
+
+    steady: float
+
+
+@dataclass(frozen=True, slots=True)
+class DemandAsked:
+    """Tell what was counted in the last ``window`` seconds."""
+
+    window: float
+
+
+_News = DemandAsked | DeviceSeen | Looked | PlanAcknowledged | PlanPublished | RouterHeard | Serve | TooLarge
+AdmissionEvent = Came | _News
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """``query`` has the id of one that was asked before: a dead letter tells of it."""
+
+    query: Query
+
+
+AdmissionCoreAction = Accept | Announce | DemandCounted | Duplicate | End | WakeAt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionRules:
+    """How queries are let in. ``make_policy``: None lets everything in.
+
+    ``by_plan``: the bounds of a SustainableAdmission are what the plan in force sustains; ``duty_cycle``: slices serve
+    their apps in turn. ``dedupe_entries``: ids remembered for ``dedupe_s`` seconds; 0: ids are known to be unique.
+    ``only``: of what is registered these apps, () all.
+    """
+
+    make_policy: Callable[[], AdmissionPolicy] | None = None
+    by_plan: bool = False
+    duty_cycle: bool = False
+    quantile: Quantile = "p95"
+    dedupe_s: float = 600.0
+    dedupe_entries: int = 0
+    most_held: int = 1000
+    only: frozenset[str] = frozenset()
+
+
+class AdmissionCore:
+    """Serves nothing until Serve says what. ``devices``: all that plans may name."""
+
+    __slots__ = (
+        "_activations",
+        "_classes",
+        "_counts",
+        "_dedupe",
+        "_door",
+        "_hosting",
+        "_looks_at",
+        "_policy",
+        "_promised",
+        "_routed",
+        "_rules",
+        "_served",
+        "_story",
+    )
+
+    def __init__(self, devices: Iterable[Device], rules: AdmissionRules) -> None:
+        self._rules = rules
+        self._policy = rules.make_policy() if rules.make_policy is not None else None
+        self._promised: set[str] = set()
+        self._door = GoalAdmission(self._policy, {}, self._promised) if self._policy is not None else None
+        self._dedupe = DedupeWindow(rules.dedupe_s, rules.dedupe_entries) if rules.dedupe_entries else None
+        self._routed = RoutedApps(most=rules.most_held)
+        self._hosting = Hosting(_NOTHING, devices, rules.quantile)
+        self._served: dict[str, App] = {}
+        self._counts: dict[str, int] = {}
+        self._classes: dict[str, Counter[float]] = {}
+        self._activations: dict[str, Activation] = {}
+        self._looks_at = inf
+        self._story: deque[str] = deque(maxlen=8)
+
+    @property
+    def policy(self) -> AdmissionPolicy | None:
+        """What lets queries in; None: nothing keeps them out."""
+        return self._policy
+
+    @property
+    def follows_plans(self) -> bool:
+        """Whether plans, acknowledgements and heartbeats are to be told."""
+        return self._rules.by_plan
+
+    def chosen(self, apps: Iterable[str]) -> list[str]:
+        """Of ``apps`` those that are served here where they are registered."""
+        only = self._rules.only
+        return [app for app in apps if not only or app in only]
+
+    def handle(self, event: AdmissionEvent, now: float) -> Sequence[AdmissionCoreAction]:
+        """Decide. Raises IllegalEventError for a query of an app that nobody knows."""
+        if not isinstance(event, Came):
+            return self._heard(event, now)
+        query = event.query
+        name = query.app
+        if self._dedupe is not None and not self._dedupe.add(name, query.source, query.id, event.place, now):
+            return (Duplicate(query),)
+        app = self._served.get(name)
+        if app is None or event.flaw is not None:
+            return (self._refused(query, event.flaw, now),)
+        self._counts[name] += query.rows
+        if app.slo_classes:
+            self._classes[name][slo_class(app.slo_classes, query.deadline - query.arrival)] += query.rows
+        if self._door is not None:
+            return self._judged(app, event, self._door, now)
+        if self._routed.reads(name, event.steady):
+            return (Accept(query),)
+        return self._let_in(query, event.steady, now)
+
+    def _heard(self, event: _News, now: float) -> Sequence[AdmissionCoreAction]:
+        self._story.append(f"{now:.6f} {type(event).__name__}")
+        match event:
+            case DemandAsked(window):
+                return self._counted(window)
+            case RouterHeard(app, steady):
+                released, said = self._routed.heard(app, steady)
+                looks = self._look(steady, now) if said else ()
+                return [*(Accept(query) for query in released), *said, *looks]
+            case Looked(steady):
+                return self._looked(steady, now)
+            case DeviceSeen():
+                self._hosting.cut(event.device, event.slices)
+                return ()
+            case PlanPublished() | PlanAcknowledged():
+                return self._follow(event, now)
+            case Serve(registered, steady):
+                return self._serve(registered, steady, now)
+            case TooLarge(query, problem):
+                return (End(query, OutcomeKind.REJECTED, Reason.TOO_LARGE, problem),)
+            case _:
+                assert_never(event)
+
+    # -- queries
+
+    def _refused(self, query: Query, flaw: Flaw | None, now: float) -> End:
+        if flaw is not None:
+            return End(query, OutcomeKind.REJECTED, flaw.reason, flaw.problem)
+        if query.app not in self._counts:
+            problem = f"query {query.id} of {query.app} at {now}: no such app was ever registered"
+            raise IllegalEventError(problem, tuple(self._story))
+        told = f"{query.app} is served no more; register it again"
+        return End(query, OutcomeKind.REJECTED, Reason.UNKNOWN_APP, told)
+
+    def _judged(self, app: App, event: Came, policy: AdmissionPolicy, now: float) -> Sequence[AdmissionCoreAction]:
+        actions: list[AdmissionCoreAction] = []
+        for action in policy.handle(Arrived(event.query), now):
+            match action:
+                case Accept(query):
+                    actions += self._let_in(query, event.steady, now)
+                case Reject(query, reason, detail):
+                    actions.append(End(query, OutcomeKind.REJECTED, reason, detail))
+                case Expire(query):
+                    actions.append(Accept(query) if app.promise.active else End(query, OutcomeKind.EXPIRED))
+                case Announce():
+                    actions.append(action)
+                case _:
+                    assert_never(action)
+        return actions
+
+    def _let_in(self, query: Query, steady: float, now: float) -> Sequence[AdmissionCoreAction]:
+        if self._routed.reads(query.app, steady):
+            return (Accept(query),)
+        given_up = self._routed.hold(query, steady, query.deadline - now)
+        return (_given_up(given_up),) if given_up is not None else self._look(steady, now)
+
+    def _counted(self, window: float) -> list[AdmissionCoreAction]:
+        told: list[AdmissionCoreAction] = []
+        for app, count in self._counts.items():
+            told.append(DemandCounted(app, count, window, tuple(sorted(self._classes[app].items()))))
+            self._counts[app] = 0
+            self._classes[app].clear()
+        return told
+
+    # -- time
+
+    def _looked(self, steady: float, now: float) -> list[AdmissionCoreAction]:
+        given_up, said = self._routed.looked(steady)
+        self._looks_at = inf
+        again = self._follow(Woke(), now)
+        return [*said, *(_given_up(one) for one in given_up), *again, *self._look(steady, now)]
+
+    def _look(self, steady: float, now: float) -> Sequence[WakeAt]:
+        """Be woken when something is due, where that is before the time that was asked for."""
+        due = self._routed.due
+        if due >= self._looks_at:
+            return ()
+        self._looks_at = due
+        return (WakeAt(now + max(_SOON, due - steady)),)
+
+    # -- plans
+
+    def _follow(self, event: ActivationEvent, now: float) -> list[AdmissionCoreAction]:
+        actions: list[AdmissionCoreAction] = []
+        for app, activation in self._activations.items():
+            for action in activation.handle(event, now):
+                match action:
+                    case Activate(plan):
+                        self._bound(app, plan)
+                    case WakeAt():
+                        actions.append(action)
+                    case _:
+                        assert_never(action)
+        return actions
+
+    def _bound(self, app: str, plan: Plan) -> None:
+        """Keep to what ``plan`` sustains of ``app`` from now on."""
+        known = self._hosting.catalogue.apps[app]
+        cycles = self._cycles(app, plan) if self._rules.duty_cycle else {}
+        bounds = sustained(self._hosting.of(app, plan, burst=True), known.slo, known.promise, cycles)
+        if bounds is not None and isinstance(self._policy, SustainableAdmission):
+            self._policy.resize(app, bounds.bound, bounds.window_s, bounds.degraded)
+
+    def _cycles(self, app: str, plan: Plan) -> dict[tuple[str, str], Turn]:
+        """The turns of ``app`` on slices that serve others as well."""
+        curves: dict[tuple[str, str], dict[str, LatencyCurve]] = {}
+        for served in sorted({p.app for p in plan.placements}):
+            for part in self._hosting.of(served, plan, burst=True):
+                if part.hosted:
+                    curves.setdefault((part.device, part.slice), {})[served] = part.hosted[0].curve
+        slos = {name: known.slo for name, known in self._hosting.catalogue.apps.items()}
+        return {
+            place: turn_of(app, shared, {a: slos[a] for a in shared})
+            for place, shared in curves.items()
+            if app in shared and len(shared) > 1
+        }
+
+    # -- what is served
+
+    def _serve(self, event: Registered, steady: float, now: float) -> Sequence[AdmissionCoreAction]:
+        catalogue = Catalogue.of(event.apps, event.variants, event.profiles)
+        self._hosting.catalogue.add(catalogue)
+        self._served = {name: catalogue.apps[name] for name in self.chosen(catalogue.apps)}
+        for name in self._served:
+            self._counts.setdefault(name, 0)
+            self._classes.setdefault(name, Counter())
+            if self._rules.by_plan:
+                self._activations.setdefault(name, Activation(name))
+        for app in event.apps:
+            self._promised.discard(app.name)
+            if app.promise.active:
+                self._promised.add(app.name)
+        if self._door is not None:
+            self._door.registered(goal_variants(catalogue, self._hosting.devices))
+        given_up = self._routed.watch(self._served, steady)
+        return [*(_given_up(one) for one in given_up), *self._look(steady, now)]
+
+
+def _given_up(one: GivenUp) -> End:
+    if one.due and not one.nobody:
+        return End(one.query, OutcomeKind.EXPIRED)
+    return End(one.query, OutcomeKind.REJECTED, Reason.NOTHING_ROUTES, advice(one.query.app))

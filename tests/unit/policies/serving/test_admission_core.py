@@ -1,0 +1,221 @@
+"""The door: who is let in, ended, held or told twice, what is counted, and what is announced."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from sluicegate.domain.actions import Accept, Announce, End, WakeAt
+from sluicegate.domain.errors import IllegalEventError
+from sluicegate.domain.events import DemandCounted, PlanAcknowledged, PlanPublished, TooLarge
+from sluicegate.domain.fleet.device import Device
+from sluicegate.domain.models.app import NO_PROMISE, App, Promise
+from sluicegate.domain.models.profile import BatchLatency, Profile
+from sluicegate.domain.models.variant import Variant
+from sluicegate.domain.outcome import OutcomeKind, Reason
+from sluicegate.domain.plan import Epoch, Placement, Plan
+from sluicegate.domain.query import Goal, Query
+from sluicegate.policies.admission.registry import admission
+from sluicegate.policies.admission.sustainable import SustainableAdmission
+from sluicegate.policies.serving.admission import (
+    AdmissionCore,
+    AdmissionCoreAction,
+    AdmissionEvent,
+    AdmissionRules,
+    Came,
+    DemandAsked,
+    Duplicate,
+    Flaw,
+    Looked,
+    RouterHeard,
+    Serve,
+)
+from sluicegate.policies.serving.routed import COMING_BACK, PATIENCE, SILENCE
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+
+T = 5000.0
+STEADY = 40.0
+"""What the clock that does not jump says at T."""
+SLO = 0.5
+PROMISE = Promise(max_consecutive=1)
+RULES = AdmissionRules(make_policy=admission("deadline"), dedupe_entries=100)
+
+
+def catalogue(promise: Promise = NO_PROMISE) -> Catalogue:
+    """App "a" with SLO classes and two variants, app "b" with one and another SLO."""
+    apps = [App(name="a", slo=SLO, promise=promise, slo_classes=(0.1, 0.4)), App(name="b", slo=3.0)]
+    variants = [
+        Variant(name="good", app="a", accuracy=0.9),
+        Variant(name="quick", app="a", accuracy=0.7),
+        Variant(name="other", app="b", accuracy=0.8),
+    ]
+    seconds = {"good": 0.1, "quick": 0.02, "other": 0.3}
+    profiles = [
+        Profile(variant=v, device_type="cpu", points=(BatchLatency(1, s, s), BatchLatency(2, 1.5 * s, 1.5 * s)))
+        for v, s in seconds.items()
+    ]
+    return Catalogue.of(apps, variants, profiles)
+
+
+class Door:
+    """A core that serves, with a router of each app heard at the start unless ``routed`` is off."""
+
+    def __init__(
+        self,
+        rules: AdmissionRules = RULES,
+        *,
+        promise: Promise = NO_PROMISE,
+        routed: bool = True,
+    ) -> None:
+        self.core = AdmissionCore([Device(name="d0", type="cpu"), Device(name="d1", type="cpu")], rules)
+        self.first = self.told(Serve(catalogue(promise).registered, STEADY), T)
+        self.number = 0
+        if routed:
+            for app in ("a", "b"):
+                self.told(RouterHeard(app, STEADY), T)
+
+    def told(self, event: AdmissionEvent, now: float) -> Sequence[AdmissionCoreAction]:
+        return list(self.core.handle(event, now))
+
+    def came(
+        self,
+        now: float,
+        app: str = "a",
+        *,
+        wait: float = SLO,
+        flaw: Flaw | None = None,
+        place: int = -1,
+        **more: object,
+    ) -> Sequence[AdmissionCoreAction]:
+        self.number += 1
+        query = Query(f"q{self.number}", app, now, now + wait, source="/me")
+        for name, value in more.items():
+            setattr(query, name, value)
+        return self.told(Came(query, self.number if place < 0 else place, now - T + STEADY, flaw), now)
+
+
+def kinds(actions: Sequence[AdmissionCoreAction]) -> list[object]:
+    return [(a.kind, a.reason) if isinstance(a, End) else type(a) for a in actions]
+
+
+def test_who_comes_in_time_is_let_in_and_who_does_not_is_ended_unless_its_stream_was_promised_something() -> None:
+    plain, promised = Door(), Door(promise=PROMISE)
+    assert kinds(plain.came(T)) == [Accept]
+    assert kinds(plain.came(T + 2, arrival=T, deadline=T + 1)) == [(OutcomeKind.EXPIRED, None)]
+    assert kinds(promised.came(T + 2, arrival=T, deadline=T + 1)) == [Accept]
+    assert kinds(plain.came(T, wait=1e9)) == [(OutcomeKind.REJECTED, Reason.INVALID)]
+
+
+def test_an_id_that_was_used_gets_a_dead_letter_and_the_same_record_read_again_does_not() -> None:
+    door = Door()
+    assert kinds(door.came(T, id="x", place=7)) == [Accept]
+    assert kinds(door.came(T + 1, id="x", place=8)) == [Duplicate]
+    assert kinds(door.came(T + 1, id="x", place=7)) == [Accept]
+    assert kinds(door.came(T + 1, id="x", place=8, source="/you")) == [Accept]
+    assert kinds(door.came(T + 1, "b", id="x", place=9)) == [Accept]
+
+
+def test_what_is_wrong_is_rejected_once_and_counts_for_nothing() -> None:
+    door = Door()
+    wrong = Flaw(Reason.INVALID, "inputs: missing")
+    (end,) = door.came(T, id="x", place=1, flaw=wrong)
+    assert isinstance(end, End)
+    assert (end.kind, end.reason, end.detail) == (OutcomeKind.REJECTED, Reason.INVALID, "inputs: missing")
+    assert kinds(door.came(T, id="x", place=2, flaw=wrong)) == [Duplicate]
+    assert door.told(DemandAsked(0.5), T + 0.5)[0] == DemandCounted("a", 0, 0.5, ())
+
+
+def test_demand_is_counted_in_rows_by_class_whatever_becomes_of_it_and_taken_once() -> None:
+    door = Door()
+    door.came(T, rows=3, wait=0.2)
+    door.came(T, rows=2, wait=0.45)
+    door.came(T + 2, rows=5, arrival=T, deadline=T + 0.45)  # expired
+    door.came(T, "b", rows=7)
+    assert door.told(DemandAsked(0.25), T + 1) == [
+        DemandCounted("a", 10, 0.25, ((0.1, 3), (0.4, 7))),
+        DemandCounted("b", 7, 0.25, ()),
+    ]
+    assert [c.count for c in door.told(DemandAsked(0.5), T + 2) if isinstance(c, DemandCounted)] == [0, 0]
+
+
+def test_of_a_retired_app_every_query_is_refused_and_what_was_held_is_given_up() -> None:
+    door = Door(routed=False)
+    door.came(T, wait=9.0)
+    gone = door.told(Serve(catalogue().only({"b"}).registered, STEADY + 1), T + 1)
+    assert kinds(gone)[0] == (OutcomeKind.REJECTED, Reason.NOTHING_ROUTES)
+    (end,) = door.came(T + 1)
+    assert isinstance(end, End)
+    assert end.reason is Reason.UNKNOWN_APP and "a is served no more" in (end.detail or "")
+    assert door.told(DemandAsked(0.5), T + 2)[0] == DemandCounted("a", 1, 0.5, ((0.4, 1),)), "that of before"
+    door.told(Serve(catalogue().registered, STEADY + 3), T + 3)
+    door.told(RouterHeard("a", STEADY + 3), T + 3)
+    assert kinds(door.came(T + 3)) == [Accept]
+
+
+def test_an_app_that_was_never_registered_is_a_defect_and_the_story_is_told() -> None:
+    with pytest.raises(IllegalEventError, match=r"of nobody at 5000[\s\S]*Serve"):
+        Door().came(T, "nobody")
+
+
+def test_what_goals_ask_is_held_against_what_is_served_now() -> None:
+    door = Door()
+    assert kinds(door.came(T, goal=Goal(accuracy=0.95))) == [(OutcomeKind.REJECTED, Reason.INFEASIBLE)]
+    whole = catalogue()
+    best = replace(whole.variants["good"], name="best", accuracy=0.97)
+    profile = replace(whole.profiles["good", "cpu"], variant="best")
+    more = Catalogue.of(whole.apps.values(), [*whole.variants.values(), best], [*whole.profiles.values(), profile])
+    door.told(Serve(more.registered, STEADY), T)
+    assert kinds(door.came(T, goal=Goal(accuracy=0.95))) == [Accept]
+
+
+def test_what_nobody_routes_is_held_said_and_given_up_and_goes_on_when_a_router_is_heard() -> None:
+    door = Door(routed=False)
+    assert door.first == [WakeAt(T + SILENCE)]
+    assert door.came(T + 0.5, wait=0.7) == [WakeAt(T + 1.2)]
+    assert door.came(T + 0.5, wait=60.0) == []
+    assert kinds(door.told(Looked(STEADY + 1.2), T + 1.2)) == [(OutcomeKind.EXPIRED, None), WakeAt]
+    at_silence = door.told(Looked(STEADY + SILENCE), T + SILENCE)
+    assert [a.subject for a in at_silence if isinstance(a, Announce)] == ["routing:a", "routing:b"]
+    assert at_silence[-1] == WakeAt(T + 0.5 + PATIENCE)
+    given_up = door.told(Looked(STEADY + 0.5 + PATIENCE), T + 0.5 + PATIENCE)
+    assert kinds(given_up) == [(OutcomeKind.REJECTED, Reason.NOTHING_ROUTES)]
+    door.came(T + 3, wait=60.0)
+    back = door.told(RouterHeard("a", STEADY + 3.5), T + 3.5)
+    assert [type(a) for a in back[:2]] == [Accept, Announce]
+    assert back[2:] == [], "what was held would have been looked at before it can be silent again"
+    assert kinds(door.came(T + 4)) == [Accept]
+
+
+def test_steps_of_the_wall_clock_do_not_make_routers_silent() -> None:
+    door = Door()
+    stepped = Query("late", "a", T + 3600, T + 3601)
+    assert kinds(door.told(Came(stepped, 1, STEADY + COMING_BACK - 1), T + 3600)) == [Accept]
+    again = Query("later", "a", T, T + 1)
+    assert kinds(door.told(Came(again, 2, STEADY + COMING_BACK), T)) == [], "held: a look is asked for already"
+
+
+def test_bounds_follow_the_plan_in_force() -> None:
+    def made() -> SustainableAdmission:
+        return SustainableAdmission(bound=None)
+
+    door = Door(AdmissionRules(make_policy=made, by_plan=True))
+    assert door.core.follows_plans
+    assert {kinds(door.came(T + i / 1000))[-1] for i in range(50)} == {Accept}, "before a plan nothing is limited"
+    plan = Plan(epoch=Epoch(1, 1), created=T, placements=(Placement("d0", "a", ("good",), 1.0, 2),), demand={"a": 1.0})
+    door.told(PlanPublished(plan), T + 1)
+    assert {kinds(door.came(T + 1 + i / 1000))[-1] for i in range(50)} == {Accept}, "nor while it is staged"
+    door.told(PlanAcknowledged("d0", Epoch(1, 1), ("good",)), T + 2)
+    ended = [kinds(door.came(T + 2 + i / 1000))[-1] for i in range(50)]
+    assert (OutcomeKind.REJECTED, Reason.OVER_SUSTAINABLE_RATE) in ended
+    assert ended[0] is Accept
+    assert {kinds(door.came(T + 2 + i / 1000, "b"))[-1] for i in range(50)} == {Accept}, "the other app has no plan yet"
+
+
+def test_only_what_is_chosen_is_served_and_what_is_too_large_is_rejected() -> None:
+    door = Door(AdmissionRules(only=frozenset({"b"})))
+    assert door.core.chosen(["a", "b"]) == ["b"]
+    assert kinds(door.came(T, "b", wait=-5.0)) == [Accept], "without a policy everything goes on"
+    big = Query("big", "b", T, T + 1)
+    assert door.told(TooLarge(big, "2 MiB"), T) == [End(big, OutcomeKind.REJECTED, Reason.TOO_LARGE, "2 MiB")]
+    with pytest.raises(IllegalEventError):
+        door.came(T, "a")
