@@ -41,7 +41,7 @@ class Cluster:
         self.store = MemoryStore(MemorySettings(), lambda: BASE + loop.time())
         self.groups: dict[str, Group] = {}
         self.epochs: dict[str, int] = {}
-        self.delay = rng.choice((0.0005, 0.002, 0.008))
+        self.delay = rng.choice((0.0005, 0.002, 0.004))
         self.disk = 0.0
         self.written = hashlib.blake2b(digest_size=8)
         self._waiting: dict[TopicPartition, dict[Consumer, None]] = {}
@@ -93,7 +93,7 @@ class Link:
         self.name = name
         self.loop = cluster.loop
         self.rng = Random(cluster.rng.getrandbits(64))
-        self.delay = cluster.delay
+        self.usual = self.delay = cluster.delay * self.rng.choice((0.5, 1.0, 1.0, 4.0, 12.0))
         self.lossy = 0.0
         self._cut_until = 0.0
         self._last_arrival = 0.0

@@ -15,6 +15,11 @@ def _name(world: World, rng: Random, *of: str) -> str:
     return rng.choice([n for n in names if n.startswith(of)] if of else names)
 
 
+def _absence(rng: Random) -> float:
+    """Seconds that something is not heard of: half the time about as long as it takes to be declared dead."""
+    return rng.uniform(0.9, 1.8) if rng.random() < 0.5 else rng.uniform(0.3, 5.0)
+
+
 async def _rest(rng: Random, least: float, most: float) -> float:
     seconds = rng.uniform(least, most)
     await asyncio.sleep(seconds)
@@ -81,7 +86,7 @@ async def pause(world: World, rng: Random) -> str:
         process.paused = True
 
     process.after_steps(rng.randrange(100), still)
-    await _rest(rng, 0.3, 4.0)
+    await asyncio.sleep(_absence(rng))
     process.doom = None
     if process.paused:
         world.note(f"resume {name}")
@@ -94,7 +99,7 @@ async def pause(world: World, rng: Random) -> str:
 async def partition(world: World, rng: Random) -> str:
     """A process and the broker do not reach one another for a while."""
     name = _name(world, rng)
-    seconds = rng.uniform(0.3, 5.0)
+    seconds = _absence(rng)
     world.note(f"cut {name} for {seconds:.2f}")
     world.cluster.cut([world.processes[name].link], seconds)
     await asyncio.sleep(seconds)
@@ -122,7 +127,7 @@ async def rebalance(world: World, rng: Random) -> str:
         world.cluster.group(name).unsettle()
         await _rest(rng, 0.01, 0.8)
     for link in slow:
-        link.delay = world.cluster.delay
+        link.delay = link.usual
     return "rebalance"
 
 
@@ -133,7 +138,7 @@ async def delay(world: World, rng: Random) -> str:
     link.delay = rng.uniform(0.02, 0.15)
     world.note(f"delay {name} {link.delay:.3f}")
     await _rest(rng, 0.5, 3.0)
-    link.delay = world.cluster.delay
+    link.delay = link.usual
     return f"delay {name}"
 
 

@@ -31,7 +31,9 @@ class Traffic:
         name = f"{app}-{number}"
         rows = 1 if plain else rng.choice((1, 1, 1, 2))
         values = struct.pack(f"<{PIXELS * rows}f", *(rng.random() for _ in range(PIXELS * rows)))
-        parameters = {"class": "best_effort"} if not plain and rng.random() < 0.2 else None
+        parameters: dict[str, object] = {"class": "best_effort"} if not plain and rng.random() < 0.2 else {}
+        if plain:  # whether it is answered at all, however slow the links of this world are
+            parameters = {"latency_ms": 2000}
         message = codec.encode_query(
             name, (Tensor("image", "FP32", (rows, PIXELS), values),), app=app, now=now, source=source,
             parameters=parameters,
