@@ -10,7 +10,7 @@ Rules.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from sluicegate.domain.events import HostingChanged, StreamResumed
@@ -99,10 +99,12 @@ class Recall:
 
 
 class StreamBook:
-    """See the module's rules. ``place``: the device and slice that this is the book of."""
+    """See the module's rules. ``place``: the device and slice that this is the book of; ``promised``: whether an app
+    was promised anything, hosted here or not."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, promised: Callable[[str], bool] = lambda _app: False) -> None:
         self._place = place
+        self._promised = promised
         self._hosted: dict[str, tuple[Promise, int]] = {}
         self._promises: dict[str, Promise] = {}
         self._live: OrderedDict[tuple[str, str], _Live] = OrderedDict()
@@ -129,6 +131,13 @@ class StreamBook:
     def recalled(self, recall: Recall) -> None:
         """What the results topic told at the start."""
         self._recall = recall
+
+    def unheard(self, query: Query) -> bool:
+        """Whether a miss of ``query`` counts for a promise, and no policy here would hear of it, nor has any spoken."""
+        app = query.app
+        if query.query_class is not QueryClass.STRICT or app in self._hosted or app in self._safe:
+            return False
+        return self._promised(app)
 
     def announced(self, app: str, state: str) -> None:
         """The policy has spoken of the promise of ``app``."""

@@ -3,7 +3,9 @@
 Rules.
 - One batch runs at a time. A batch that fails is run again query by query, so that one that breaks the model fails
   alone; those whose deadline passes meanwhile expire. All of them end together.
-- The policy hears of misses before they are told: it may have to announce them.
+- The policy hears of misses before they are told: it may have to announce them. Where nothing is hosted yet for an app
+  with a promise there is none: safe mode is announced before the first miss, and its end once something is hosted, or
+  nothing is to be.
 - A variant is forgotten once the batch that runs with it has ended, and what is loaded in its place waits for that.
 - An app that leaves is retired once none of its queries waits or runs here.
 - A batch of queries that were abandoned runs to its end and answers nobody.
@@ -13,7 +15,19 @@ from collections import deque
 from collections.abc import Collection
 from typing import Protocol, assert_never
 
-from sluicegate.domain.actions import Acknowledge, Drop, Expire, Host, Load, Retire, Run, StationAction, Unload, WakeAt
+from sluicegate.domain.actions import (
+    Acknowledge,
+    Announce,
+    Drop,
+    Expire,
+    Host,
+    Load,
+    Retire,
+    Run,
+    StationAction,
+    Unload,
+    WakeAt,
+)
 from sluicegate.domain.errors import IllegalEventError
 from sluicegate.domain.events import (
     Arrived,
@@ -128,6 +142,7 @@ class SliceCore:
         self._neighbours = neighbours
         self.staging_key = f"{name}/staging"
         self._retiring: dict[str, None] = {}
+        self._warned: dict[str, None] = {}  # apps whose safe mode no policy has announced
         self._waiting: deque[LoadVariant | UnloadVariant] = deque()  # loads and what makes room for them, in order
 
     @property
@@ -299,6 +314,9 @@ class SliceCore:
         self, query: Query, kind: OutcomeKind, reason: Reason | None, now: float, actions: list[DeviceAction]
     ) -> None:
         self._leave(query)
+        if self.book.unheard(query):
+            self._warned[query.app] = None
+            self._say(query.app, "safe_mode", "queries are missed before anything is hosted for them", actions)
         actions.append(End(self.name, query, kind, now, reason, None, self._kept(query, True)))
 
     def _leave(self, query: Query) -> None:
@@ -309,6 +327,15 @@ class SliceCore:
 
     def _kept(self, query: Query, missed: bool) -> PromiseState | None:
         return self.book.ended(query, missed) if self._promises else None
+
+    def _say(self, app: str, state: str, detail: str, actions: list[DeviceAction]) -> None:
+        self.book.announced(app, state)
+        actions.append(Announce(f"app:{app}", state, detail))
+
+    def _unwarn(self, app: str, detail: str, actions: list[DeviceAction]) -> None:
+        if app in self._warned:
+            del self._warned[app]
+            self._say(app, "promise_kept", detail, actions)
 
     # -- the station
 
@@ -338,6 +365,8 @@ class SliceCore:
     def plan(self, event: PlanPublished, now: float, actions: list[DeviceAction]) -> None:
         """A plan counts on this device."""
         self._stage(event, now, actions)
+        for app in [app for app in self._warned if not self.staging.wants(app)]:
+            self._unwarn(app, "it is served elsewhere", actions)
 
     def staging_woke(self, now: float, actions: list[DeviceAction]) -> None:
         """Staging asked for it."""
@@ -359,6 +388,8 @@ class SliceCore:
                 case Host(change):
                     self.book.hosting(change)
                     self._promises = not self.book.empty
+                    if change.hosted:
+                        self._unwarn(change.app, "something is hosted", actions)
                     self._tell(change, now, actions)
                     if self._neighbours is not None:
                         self._neighbours.hosted(self.name, change, now, actions)

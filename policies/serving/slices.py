@@ -97,6 +97,10 @@ class DeviceSlices:
         self._recall: Recall | None = None
         self._plan: Plan | None = None
 
+    def _promised(self, app: str) -> bool:
+        known = self._catalogue.apps.get(app)
+        return known is not None and known.promise.active
+
     def named(self, part: str) -> SliceCore:
         """The slice ``part``. Raises IllegalEventError."""
         found = self.by_name.get(part)
@@ -222,7 +226,7 @@ class DeviceSlices:
                 station=self._parts.make_station(),
                 staging=self._parts.make_staging(device, part),
                 times=BatchTimes(device, part, self._catalogue, self._rules.limits),
-                book=StreamBook((device.name, part.name)),
+                book=StreamBook((device.name, part.name), self._promised),
                 held=self.held,
                 gathering=gathering,
                 neighbours=self._shared,

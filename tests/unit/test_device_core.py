@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluicegate.domain.actions import Acknowledge
+from sluicegate.domain.actions import Acknowledge, Announce
 from sluicegate.domain.errors import IllegalEventError
 from sluicegate.domain.outcome import OutcomeKind, Reason
 from sluicegate.domain.plan import Epoch
@@ -272,3 +272,32 @@ def test_illegal_events_tell_the_story() -> None:
         world.tell(Loaded(BIG.name, "a-small", True))
     with pytest.raises(IllegalEventError, match="joins at"):
         world.tell(Joined("gpu0.3"))
+
+
+def spoken(actions: list[DeviceAction]) -> list[tuple[str, str]]:
+    return [(action.subject, action.state) for action in actions if isinstance(action, Announce)]
+
+
+def test_a_promise_is_not_broken_in_silence_before_anything_is_hosted_for_it() -> None:
+    world = World()
+    world.plan((("a", "a-large", BIG), ("b", "b-only", SMALL)))
+    asked = [world.query("b", SMALL.name) for _ in range(4)] + [world.query("a", BIG.name)]
+    while not all(world.ends[query] for query in asked):
+        assert world.wake()
+    ends = of(End, world.said)
+    assert sorted(end.query.app for end in ends) == ["a", "b", "b", "b", "b"]
+    assert spoken(world.said) == [("app:b", "safe_mode")]
+    (warning,) = of(Announce, world.said)
+    assert world.said.index(warning) < world.said.index(next(end for end in ends if end.query.app == "b"))
+    world.load(SMALL.name)
+    assert spoken(world.said)[1] == ("app:b", "promise_kept")
+
+
+def test_who_is_to_host_it_no_more_takes_back_that_a_promise_may_be_broken() -> None:
+    world = World()
+    world.plan((("a", "a-large", BIG), ("b", "b-only", SMALL)))
+    query = world.query("b", SMALL.name)
+    while not world.ends[query]:
+        assert world.wake()
+    assert spoken(world.said) == [("app:b", "safe_mode")]
+    assert spoken(world.plan((("a", "a-large", BIG),))) == [("app:b", "promise_kept")]
