@@ -219,7 +219,12 @@ class AdmissionStage:
                 case Announce(subject, state, detail):
                     log.warning("%s %s: %s", subject, state, detail)
                     self._meters.add("sluice_announcements", self.name, state)
-                    self._outbox.post(self._topics.status, control.encode_announce(action), key=subject.encode())
+                    self._outbox.post(
+                        self._topics.status,
+                        control.encode_announce(action),
+                        key=f"{subject}@admission".encode(),
+                        timestamp=now,
+                    )
                 case WakeAt(at):
                     self._wakes.wake_at("core", at, self._woke)
                 case _:

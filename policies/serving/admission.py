@@ -7,7 +7,8 @@ Rules.
 - All others count as demand, in rows, whatever becomes of them; what was counted is told when that is asked for.
 - The admission policy lets queries in, behind it stands what their goals could be met by. A query that expired on its
   way here ends here; one of an app with a promise goes on to the worker, where the misses of its stream are counted.
-- What nobody would read is not let in but held for a while (``sluicegate.policies.serving.routed``).
+- What nobody would read is not let in but held for a while (``sluicegate.policies.serving.routed``). Where a query of
+  an app with a promise expires so, safe mode is announced before, and its end once a router of the app is heard.
 - Where bounds follow plans, they change with each plan whose capacity is ready.
 
 Illegal: a query of an app that was never registered. Records of control topics may come in any order.
@@ -33,7 +34,7 @@ from sluicegate.domain.events import (
     Woke,
 )
 from sluicegate.domain.fleet.device import Device
-from sluicegate.domain.models.app import App, slo_class
+from sluicegate.domain.models.app import App, QueryClass, slo_class
 from sluicegate.domain.models.profile import LatencyCurve, Quantile
 from sluicegate.domain.outcome import OutcomeKind, Reason
 from sluicegate.domain.plan import Plan
@@ -156,12 +157,14 @@ class AdmissionCore:
         "_rules",
         "_served",
         "_story",
+        "_warned",
     )
 
     def __init__(self, devices: Iterable[Device], rules: AdmissionRules) -> None:
         self._rules = rules
         self._policy = rules.make_policy() if rules.make_policy is not None else None
         self._promised: set[str] = set()
+        self._warned: set[str] = set()  # apps whose safe mode was announced here
         self._door = GoalAdmission(self._policy, {}, self._promised) if self._policy is not None else None
         self._dedupe = DedupeWindow(rules.dedupe_s, rules.dedupe_entries) if rules.dedupe_entries else None
         self._routed = RoutedApps(most=rules.most_held)
@@ -216,6 +219,9 @@ class AdmissionCore:
             case RouterHeard(app, steady):
                 released, said = self._routed.heard(app, steady)
                 looks = self._look(steady, now) if said else ()
+                if app in self._warned:
+                    self._warned.discard(app)
+                    said.append(Announce(f"app:{app}", "promise_kept", f"a router of {app} lives"))
                 return [*(Accept(query) for query in released), *said, *looks]
             case Looked(steady):
                 return self._looked(steady, now)
@@ -262,7 +268,7 @@ class AdmissionCore:
         if self._routed.reads(query.app, steady):
             return (Accept(query),)
         given_up = self._routed.hold(query, steady, query.deadline - now)
-        return (_given_up(given_up),) if given_up is not None else self._look(steady, now)
+        return self._gave_up([given_up]) if given_up is not None else self._look(steady, now)
 
     def _counted(self, window: float) -> list[AdmissionCoreAction]:
         told: list[AdmissionCoreAction] = []
@@ -278,7 +284,7 @@ class AdmissionCore:
         given_up, said = self._routed.looked(steady)
         self._looks_at = inf
         again = self._follow(Woke(), now)
-        return [*said, *(_given_up(one) for one in given_up), *again, *self._look(steady, now)]
+        return [*said, *self._gave_up(given_up), *again, *self._look(steady, now)]
 
     def _look(self, steady: float, now: float) -> Sequence[WakeAt]:
         """Be woken when something is due, where that is before the time that was asked for."""
@@ -343,7 +349,18 @@ class AdmissionCore:
         if self._door is not None:
             self._door.registered(goal_variants(catalogue, self._hosting.devices))
         given_up = self._routed.watch(self._served, steady)
-        return [*(_given_up(one) for one in given_up), *self._look(steady, now)]
+        return [*self._gave_up(given_up), *self._look(steady, now)]
+
+    def _gave_up(self, given_up: Iterable[GivenUp]) -> list[Announce | End]:
+        said: list[Announce | End] = []
+        for one in given_up:
+            end, app = _given_up(one), one.query.app
+            counts = end.kind is OutcomeKind.EXPIRED and one.query.query_class is QueryClass.STRICT
+            if counts and app in self._promised and app not in self._warned:
+                self._warned.add(app)
+                said.append(Announce(f"app:{app}", "safe_mode", "queries are missed before any router reads them"))
+            said.append(end)
+        return said
 
 
 def _given_up(one: GivenUp) -> End:

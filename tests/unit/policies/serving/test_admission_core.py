@@ -9,7 +9,7 @@ from sluicegate.domain.actions import Accept, Announce, End, WakeAt
 from sluicegate.domain.errors import IllegalEventError
 from sluicegate.domain.events import DemandCounted, PlanAcknowledged, PlanPublished, TooLarge
 from sluicegate.domain.fleet.device import Device
-from sluicegate.domain.models.app import NO_PROMISE, App, Promise
+from sluicegate.domain.models.app import NO_PROMISE, App, Promise, QueryClass
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.outcome import OutcomeKind, Reason
@@ -184,6 +184,22 @@ def test_what_nobody_routes_is_held_said_and_given_up_and_goes_on_when_a_router_
     assert [type(a) for a in back[:2]] == [Accept, Announce]
     assert back[2:] == [], "what was held would have been looked at before it can be silent again"
     assert kinds(door.came(T + 4)) == [Accept]
+
+
+def test_a_promise_is_not_broken_in_silence_where_nobody_routes_yet() -> None:
+    door = Door(routed=False, promise=PROMISE)
+    door.came(T + 0.5, wait=0.2)
+    door.came(T + 0.5, wait=0.3)
+    door.came(T + 0.5, app="b", wait=0.35)
+    door.came(T + 0.5, wait=0.1, query_class=QueryClass.BEST_EFFORT)
+    assert kinds(door.told(Looked(STEADY + 0.61), T + 0.61))[0] == (OutcomeKind.EXPIRED, None), "in no stream"
+    said = door.told(Looked(STEADY + 0.9), T + 0.9)
+    spoken = [(a.subject, a.state) for a in said if isinstance(a, Announce)]
+    assert spoken == [("app:a", "safe_mode")]
+    assert [type(a) for a in said if not isinstance(a, WakeAt)] == [Announce, End, End, End]
+    said = door.told(RouterHeard("a", STEADY + 1.0), T + 1.0)
+    assert [(a.subject, a.state) for a in said if isinstance(a, Announce)] == [("app:a", "promise_kept")]
+    assert door.told(RouterHeard("a", STEADY + 1.1), T + 1.1) == []
 
 
 def test_steps_of_the_wall_clock_do_not_make_routers_silent() -> None:
