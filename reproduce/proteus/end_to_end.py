@@ -28,7 +28,7 @@ ARTIFACT = {
     "artifact: Clipper-HA": {"violation_ratio": 0.594, "effective_accuracy": 0.999, "max_accuracy_drop": 0.002},
     "artifact: Clipper-HT": {"violation_ratio": 0.353, "effective_accuracy": 0.8053, "max_accuracy_drop": 0.201},
 }
-DRAWN = tuple(s.name for s in systems.ALL if s not in (systems.PROTEUS, systems.PROTEUS_MENDED))
+DRAWN = tuple(s.name for s in systems.ALL if s != systems.PROTEUS)
 HEAVY = 2.5
 _LEFT_OUT = (systems.PROTEUS, systems.PROTEUS_MENDED, systems.CLIPPER_HT, systems.CLIPPER_HT_MENDED)
 BURSTS = (200.0, 1500.0, 30, 8)
