@@ -70,7 +70,8 @@ def report(bites: Sequence[Bite]) -> str:
     lines = [
         "# What exploring finds",
         "",
-        f"`make explore-teeth`, {datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores ({platform.machine()}), "
+        f"`python -m tests.explore.teeth --most {max(b.most for b in bites)}`, {datetime.now(UTC):%Y-%m-%d}, "
+        f"{os.cpu_count()} cores ({platform.machine()}), "
         f"Python {platform.python_version()}: {found} of {len(bites)} faults that were put back are found.",
         "Each line says what was wrong, how many worlds were played (each seed in both deliveries) until one failed",
         "that passes without the fault, what happened in it, and which rule broke. The rules are in",
