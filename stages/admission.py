@@ -138,8 +138,6 @@ class AdmissionStage:
         self.serve(served)
         await self._intake.subscribe(sorted(self._apps))
 
-    # -- letters in
-
     async def _take(self, records: Sequence[Record]) -> None:
         for record in records:
             now = self._clock.wall()
@@ -195,8 +193,6 @@ class AdmissionStage:
             now = self._clock.monotonic()
             window, before = now - before, now
             self.tell(DemandAsked(window), self._clock.wall())
-
-    # -- letters out
 
     def tell(self, event: AdmissionEvent, now: float) -> None:
         """Something happened at ``now``, wall seconds: the core decides, and it is carried out."""

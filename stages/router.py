@@ -123,8 +123,6 @@ class RouterStage:
             self._outbox.post(self._topics.routers, control.encode_router(self.app), key=self.app.encode())
             await asyncio.sleep(_ALIVE_EVERY)
 
-    # -- letters in
-
     async def _take(self, records: Sequence[Record]) -> None:
         for record in records:
             try:
@@ -161,8 +159,6 @@ class RouterStage:
     def _looked_up(self) -> None:
         asked, self._asked_for = self._asked_for, set()
         self._tell(LookedUp(self._works.among(asked)))
-
-    # -- letters out
 
     def _tell(self, event: RouterEvent) -> None:
         now = self._clock.wall()

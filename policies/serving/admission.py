@@ -113,7 +113,7 @@ AdmissionEvent = Came | _News
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """``query`` has the id of one that was asked before: a dead letter tells of it."""
+    """The id of ``query`` was asked before: a dead letter tells of it."""
 
     query: Query
 
@@ -237,8 +237,6 @@ class AdmissionCore:
             case _:
                 assert_never(event)
 
-    # -- queries
-
     def _refused(self, query: Query, flaw: Flaw | None, now: float) -> End:
         if flaw is not None:
             return End(query, OutcomeKind.REJECTED, flaw.reason, flaw.problem)
@@ -278,8 +276,6 @@ class AdmissionCore:
             self._classes[app].clear()
         return told
 
-    # -- time
-
     def _looked(self, steady: float, now: float) -> list[AdmissionCoreAction]:
         given_up, said = self._routed.looked(steady)
         self._looks_at = inf
@@ -293,8 +289,6 @@ class AdmissionCore:
             return ()
         self._looks_at = due
         return (WakeAt(now + max(_SOON, due - steady)),)
-
-    # -- plans
 
     def _follow(self, event: ActivationEvent, now: float) -> list[AdmissionCoreAction]:
         actions: list[AdmissionCoreAction] = []
@@ -330,8 +324,6 @@ class AdmissionCore:
             for place, shared in curves.items()
             if app in shared and len(shared) > 1
         }
-
-    # -- what is served
 
     def _serve(self, event: Registered, steady: float, now: float) -> Sequence[AdmissionCoreAction]:
         catalogue = Catalogue.of(event.apps, event.variants, event.profiles)

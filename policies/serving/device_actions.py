@@ -29,9 +29,10 @@ class RunBatch:
 
 @dataclass(slots=True)
 class Answer:
-    """``queries`` were answered by ``run`` on ``part`` from ``started`` to ``at``; ``promises``: how streams stand.
+    """The answers to ``queries``.
 
-    ``execution_s``: seconds in the model. ``promises`` is () where none of the queries is of a stream with one.
+    Made by ``run`` on ``part`` from ``started`` to ``at``, ``execution_s`` of them in the model. ``promises``: how
+    streams stand, () where none of the queries is of a stream with one.
     """
 
     part: str
@@ -45,7 +46,7 @@ class Answer:
 
 @dataclass(slots=True)
 class End:
-    """``query`` ended ``at`` without an answer. ``run``, which began at ``started``: of the batch that failed."""
+    """The end of ``query`` at ``at``, without an answer. ``run``, begun at ``started``: of the batch that failed."""
 
     part: str
     query: Query
@@ -60,7 +61,7 @@ class End:
 
 @dataclass(slots=True)
 class SendBack:
-    """``query`` is for another device: give it to its router."""
+    """A query for another device: give it to its router."""
 
     query: Query
 
@@ -117,7 +118,7 @@ class CatchUp:
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """``state`` of the device, and why, for the status topic."""
+    """An announcement of the device's ``state``, and why, for the status topic."""
 
     state: str
     detail: str

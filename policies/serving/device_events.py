@@ -17,7 +17,7 @@ from sluicegate.policies.promises.stream_book import PastStream
 
 @dataclass(slots=True)
 class QueryCame:
-    """``query`` was read from the work topic at ``offset``, sent to ``slice`` as number ``turn`` (-1: not counted)."""
+    """A query, read from the work topic at ``offset``, sent to ``slice`` as number ``turn`` (-1: not counted)."""
 
     query: Query
     slice: str
@@ -44,7 +44,7 @@ class BatchFailed:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """``variant`` was loaded on ``part`` within ``seconds``, or could not be."""
+    """The end of a load of ``variant`` on ``part``, after ``seconds``, or that it failed."""
 
     part: str
     variant: str

@@ -27,7 +27,7 @@ PATIENCE = 2.0
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """``query`` is held no longer. ``nobody``: its app is known to be unrouted; ``due``: its deadline has passed."""
+    """The end of holding ``query``. ``nobody``: its app is known to be unrouted; ``due``: its deadline has passed."""
 
     query: Query
     nobody: bool
@@ -57,7 +57,7 @@ class _App:
 
 
 class RoutedApps:
-    """``most``: queries held of an app."""
+    """The apps that somebody routes, and what waits for a router. ``most``: queries held of an app."""
 
     __slots__ = ("_apps", "_most")
 

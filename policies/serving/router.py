@@ -195,8 +195,6 @@ class RouterCore:
             case _:
                 assert_never(event)
 
-    # -- queries
-
     def _unroutable(self, query: Query, now: float) -> Sequence[RouterAction]:
         if query in self._held:
             raise IllegalEventError(f"query {query.id} comes again at {now}, and is held", tuple(self._story))
@@ -253,8 +251,6 @@ class RouterCore:
         why = "queries are missed before any worker gets them: no capacity is ready"
         return [Announce(f"app:{self.app.name}", "safe_mode", why), end]
 
-    # -- plans
-
     def _published(self, plan: Plan, now: float) -> Sequence[RouterAction]:
         lacking = {p.device for p in plan.of_app(self.app.name)} - self._proven
         if not lacking:
@@ -292,8 +288,6 @@ class RouterCore:
             self._safe_mode = False
             actions.append(Announce(f"app:{self.app.name}", "promise_kept", "capacity is ready"))
         return [*actions, *self._release(now)]
-
-    # -- what is known
 
     def _registered(self, event: Registered, now: float) -> None:
         """What the plan in force hosts may be known by now, and what was promised may differ."""

@@ -29,7 +29,10 @@ KEY = "/shared"
 
 
 class SharedQueue(Neighbours):
-    """``slices`` by name; ``held``: the table of all queries; ``bound``: apps whose queries keep the plan's slice."""
+    """The queue that all slices of a device take from.
+
+    ``slices`` by name; ``held``: the table of all queries; ``bound``: apps whose queries keep the plan's slice.
+    """
 
     def __init__(
         self,

@@ -170,8 +170,6 @@ class SliceCore:
             self.name, self.times.kind, self.queued, busy, self.loaded, self.times.take_measured(), observed
         )
 
-    # -- queries
-
     def arrived(self, query: Query, turn: int, now: float, actions: list[DeviceAction]) -> None:
         """A query is put on this slice."""
         if self._promises and (resumed := self.book.arrived(query)) is not None:
@@ -210,8 +208,6 @@ class SliceCore:
             self._leave(query)
         self._retire(now, actions)
         return taken
-
-    # -- batches
 
     def ended(self, execution_s: float, seconds: float, now: float, actions: list[DeviceAction]) -> None:
         """What ran has ended."""
@@ -337,8 +333,6 @@ class SliceCore:
             del self._warned[app]
             self._say(app, "promise_kept", detail, actions)
 
-    # -- the station
-
     def _tell(self, event: StationEvent, now: float, actions: list[DeviceAction]) -> None:
         decided = self.station.handle(event, now)
         if decided:
@@ -359,8 +353,6 @@ class SliceCore:
             else:
                 self.book.announced(action.subject.removeprefix("app:"), action.state)
                 actions.append(action)
-
-    # -- staging
 
     def plan(self, event: PlanPublished, now: float, actions: list[DeviceAction]) -> None:
         """A plan counts on this device."""

@@ -108,8 +108,6 @@ class DeviceSlices:
             raise IllegalEventError(f"there is no slice {part}")
         return found
 
-    # -- queries
-
     def came(self, event: QueryCame, now: float, actions: list[DeviceAction]) -> None:
         """A query was read."""
         query = event.query
@@ -163,8 +161,6 @@ class DeviceSlices:
         parts = self.by_name.values()
         return next((part for part in parts if part.staging.wants(app)), next(iter(parts), None))
 
-    # -- what all slices are told
-
     def plan(self, plan: Plan, now: float, actions: list[DeviceAction]) -> None:
         """A plan counts on this device."""
         self._plan = plan
@@ -197,8 +193,6 @@ class DeviceSlices:
             for part in self.by_name.values():
                 if part.times.kind == event.kind:
                     part.swap(change, now, actions)
-
-    # -- how it is cut
 
     def opened(self, slices: Sequence[Slice], now: float, actions: list[DeviceAction]) -> None:
         """The worker has started, with these."""

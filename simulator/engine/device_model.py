@@ -16,7 +16,6 @@ from sluicegate.domain.fleet.device import Device, Slice
 from sluicegate.domain.plan import Plan
 from sluicegate.domain.query import Query
 from sluicegate.policies.placement.repartition import Cut, CutEnded
-from sluicegate.policies.serving.device import DeviceCore
 from sluicegate.policies.serving.device_actions import (
     Abandon,
     Answer,
@@ -32,6 +31,7 @@ from sluicegate.policies.serving.device_actions import (
     UnloadVariant,
     WakeMe,
 )
+from sluicegate.policies.serving.device_core import DeviceCore
 from sluicegate.policies.serving.device_events import (
     BeatDue,
     CaughtUp,
@@ -82,7 +82,10 @@ class DeviceModel:
 
 
 class SimulatedDevice:
-    """``device``: as it is cut. ``processor``: compute that its slices share, if they do."""
+    """A device's worker and its slices, simulated.
+
+    ``device``: as it is cut. ``processor``: compute that its slices share, if they do.
+    """
 
     def __init__(
         self,
@@ -158,8 +161,6 @@ class SimulatedDevice:
         """What nobody has read is taken from its work topic; the offset of the first of it, too."""
         work, self._work = self._work, deque()
         return self._end - len(work), [came.query for came in work]
-
-    # -- for its worker
 
     def next_incarnation(self) -> str:
         """Of a start."""

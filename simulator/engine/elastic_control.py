@@ -48,7 +48,9 @@ class SpotNotice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityModel:
-    """``driven``: devices whose workers the core starts and ends. ``period``: seconds between looks.
+    """What capacity does in a simulation.
+
+    ``driven``: devices whose workers the core starts and ends. ``period``: seconds between looks.
 
     ``granted``: whether spot is granted, drawn anew at each call.
     """
@@ -62,7 +64,10 @@ class CapacityModel:
 
 
 class ElasticControl:
-    """``inner``: the control plane. ``cost``: money so far, by kind of instance, where it is counted."""
+    """A control plane whose devices come and go.
+
+    ``inner``: the control plane. ``cost``: money so far, by kind of instance, where it is counted.
+    """
 
     def __init__(self, inner: ControlPlane, core: CapacityCore, model: CapacityModel) -> None:
         self._inner = inner
@@ -120,8 +125,6 @@ class ElasticControl:
         if device in self._noticed:
             self._noticed.discard(device)
             self._plant.end_worker(device, now)
-
-    # -- what is done
 
     def _tell(self, event: CapacityEvent, now: float) -> None:
         for action in self._core.handle(event, now):

@@ -52,7 +52,7 @@ from sluicegate.policies.serving.admission import (
     RouterHeard,
     Serve,
 )
-from sluicegate.policies.serving.device import DeviceCore
+from sluicegate.policies.serving.device_core import DeviceCore
 from sluicegate.policies.serving.router import Ignore, LookedUp, LookUp, RouterCore, RouterEvent, RouterRules, Want
 from sluicegate.policies.serving.slices import DeviceParts
 from sluicegate.profiles.catalogue.catalogue import Catalogue
@@ -115,7 +115,9 @@ class SystemModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """``summary``: the metrics. ``epochs``: plans published. ``solve_s``: wall seconds of each solve.
+    """What a run came to.
+
+    ``summary``: the metrics. ``epochs``: plans published. ``solve_s``: wall seconds of each solve.
 
     ``nondeterministic``: solves cut off by a limit in seconds. ``cost``: money, by kind of instance.
     """
@@ -159,8 +161,6 @@ class Engine:
         self._lengths = {app: _drawn(drawn, rng.spawn(1)[0]) for app, drawn in sorted(system.lengths.items())}
         self._hosting: dict[tuple[str, str], tuple[str, ...]] = {}
 
-    # -- the run
-
     def run(self, source: ArrivalSource) -> RunResult:
         """Simulate all of ``source``. Raises ConservationError unless every query had exactly one end."""
         names = tuple(app.name for app in self._system.apps)
@@ -201,8 +201,6 @@ class Engine:
                 raise ConservationError(
                     f"{len(self.ledger.open)} queries are still open {self._timing.drain} s after the last arrival"
                 )
-
-    # -- queries
 
     def _arrive(self, index: int, now: float) -> None:
         app = self._routers[index].app
@@ -266,8 +264,6 @@ class Engine:
     def _turns_reach_devices(self, told: TurnsTold, now: float) -> None:
         for device in self._devices.values():
             device.turned(told, now)
-
-    # -- the control plane's plant
 
     def publish(self, plan: Plan, now: float) -> None:
         """A plan goes out to routers and devices."""
@@ -352,8 +348,6 @@ class Engine:
 
     def _recovers(self, device: str, now: float) -> None:
         self._devices[device].recover(now)
-
-    # -- parts
 
     def _device(self, device: Device) -> SimulatedDevice:
         processor = SharedProcessor(self.timeline) if device.type in self._system.shared_types else None

@@ -47,7 +47,9 @@ MakeCore = Callable[[str], PlannerCore]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerModel:
-    """``solve_s``: seconds from asking for a plan to having it, or as long as this solve took (then runs differ).
+    """How planners are modelled.
+
+    ``solve_s``: seconds from asking for a plan to having it, or as long as this solve took (then runs differ).
 
     ``hop_s``: of what planners write. ``planners``: how many run, called planner0 and so on; ``failures``: of theirs.
     """
@@ -132,8 +134,6 @@ class Controlled:
         for one in self._running:
             if one.core is core:
                 self._tell(one, ClockRead(now), now)
-
-    # -- what is decided
 
     def _tell(self, one: _Running, event: PlannerEvent, now: float) -> Sequence[Move | End]:
         """What it says of the records of ``event``; the rest is done."""

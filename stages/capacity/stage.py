@@ -8,7 +8,7 @@ One of a name serves a system; workers that it started end with it.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
@@ -139,7 +139,8 @@ class CapacityStage:
 
     async def _look(self) -> None:
         for notice in await self._notices():
-            self._tell(Noticed(notice.node, notice.deadline))
+            if any(isinstance(action, Withdraw) for action in self._tell(Noticed(notice.node, notice.deadline))):
+                self._meters.add("sluice_spot_notices", notice.node)
         self._tell(Ticked())
 
     async def _notices(self) -> tuple[Notice, ...]:
@@ -176,12 +177,14 @@ class CapacityStage:
         if said.state == control.VARIANT_WANTED:
             self._tell(VariantWanted(said.subject.removeprefix("variant:")))
 
-    def _tell(self, event: CapacityEvent) -> None:
+    def _tell(self, event: CapacityEvent) -> Sequence[CapacityAction]:
         if self._planner is not None and self._planner.leads() is not self._led:
             self._led = not self._led
             self._tell(Leading(self._led))
-        for action in self._handle(event, self._clock.wall()):
+        actions = self._handle(event, self._clock.wall())
+        for action in actions:
             self._do(action)
+        return actions
 
     def _do(self, action: CapacityAction) -> None:
         match action:

@@ -23,7 +23,10 @@ _READINGS = 5.0
 
 
 class Holding:
-    """``make_runner``: of a slice of the device, as it is cut then. ``first``: what an uncut GPU is cut into."""
+    """The slices of a device and what runs them.
+
+    ``make_runner``: of a slice of the device, as it is cut then. ``first``: what an uncut GPU is cut into.
+    """
 
     def __init__(
         self,

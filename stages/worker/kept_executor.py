@@ -22,7 +22,9 @@ _LIVES = 1.0
 
 
 class KeptExecutor:
-    """``name``: of the slice, for logs. ``held``: what should be loaded just now.
+    """An executor that is replaced when it dies.
+
+    ``name``: of the slice, for logs. ``held``: what should be loaded just now.
 
     ``spawn`` runs work as a task of the slice; ``restarts`` is called at each restart; ``reloaded`` hears
     (variant, seconds) of what was loaded again.

@@ -22,7 +22,6 @@ from sluicegate.domain.models.tensor import Tensor
 from sluicegate.domain.query import Query
 from sluicegate.executors.devices.gpu import Gpu
 from sluicegate.policies.placement.repartition import Cut
-from sluicegate.policies.serving.device import DeviceCore
 from sluicegate.policies.serving.device_actions import (
     Abandon,
     Answer,
@@ -39,6 +38,7 @@ from sluicegate.policies.serving.device_actions import (
     UnloadVariant,
     WakeMe,
 )
+from sluicegate.policies.serving.device_core import DeviceCore
 from sluicegate.policies.serving.device_events import (
     BeatDue,
     CaughtUp,
@@ -190,8 +190,6 @@ class WorkerStage:
             followers.append(Follower(self._broker, self._topics.turns, self._on_turns, start_at="end"))
         return [follower.run(stop) for follower in followers]
 
-    # -- what its slices tell, and ask
-
     def tell(self, event: DeviceEvent) -> None:
         """Something happened: let the core decide, and do it."""
         now = self._clock.wall()
@@ -233,8 +231,6 @@ class WorkerStage:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.critical("%s: %s", self.name, error, exc_info=error)
             self.failed(error)
-
-    # -- what the core decides
 
     def _do(self, actions: Sequence[DeviceAction], now: float) -> None:
         for action in actions:
@@ -315,8 +311,6 @@ class WorkerStage:
         if self.options.promised:
             self.tell(Recalled((await recall(self._broker, self._topics, self.options.promised)).streams))
 
-    # -- reading work
-
     async def _serve_while_named(self, stop: asyncio.Event) -> None:
         """One session of reading: from being named in a plan until that ends."""
         naming = asyncio.create_task(self._naming.wait())
@@ -374,8 +368,6 @@ class WorkerStage:
     async def _end_session_on(self, stop: asyncio.Event) -> None:
         await stop.wait()
         self._session.set()
-
-    # -- heartbeats
 
     async def _beat_often(self) -> None:
         while True:

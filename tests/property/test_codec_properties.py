@@ -232,9 +232,8 @@ def check_refusal(record: Record) -> None:
         assert codec.dead_letter_origin(read_back) == (record.topic, record.partition, record.offset)
         assert codec.dead_letter_reason(read_back) == "invalid"
     except codec.RejectedQueryError as error:
-        assert codec.query_id_of(record) == error.query_id
-        outcome = error.outcome(NOW)
-        assert outcome.kind is OutcomeKind.REJECTED and outcome.query_id == error.query_id
+        assert codec.query_id_of(record) == error.query.id
+        outcome = Outcome.of(error.query, OutcomeKind.REJECTED, NOW, reason=error.reason, detail=str(error))
         codec.decode_outcome(record_of(codec.encode_outcome(outcome, ())))
     else:
         assert codec.query_id_of(record) == message.query.id

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from sluicegate.policies.placement.repartition import CutState
 from sluicegate.policies.serving.device_events import Fenced, Suspended
-from tests.device_world import BIG, SMALL, WHOLE, World
+from tests.simulation.device_world import BIG, SMALL, WHOLE, World
 
 PLACED = (
     ("a", "a-large", BIG),

@@ -36,7 +36,7 @@ from sluicegate.policies.serving.device_events import (
     Suspended,
     Woken,
 )
-from tests.device_world import BIG, SMALL, START, WHOLE, World
+from tests.simulation.device_world import BIG, SMALL, START, WHOLE, World
 
 
 def serving(*placed: tuple[str, str, object], **options: object) -> World:

@@ -6,7 +6,7 @@ from sluicegate.domain.fleet.device import Device, Slice
 from sluicegate.policies.batching.registry import STATIONS, batching, takes
 from sluicegate.policies.placement.model_staging import Staging
 from sluicegate.policies.serving.batch_times import RunLimits
-from sluicegate.policies.serving.device import DeviceCore
+from sluicegate.policies.serving.device_core import DeviceCore
 from sluicegate.policies.serving.slices import DeviceParts, DeviceRules
 from sluicegate.sluice.system.system import System
 from sluicegate.stages.worker.options import WorkerOptions, WorkerPorts

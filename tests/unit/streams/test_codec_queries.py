@@ -177,8 +177,8 @@ def test_what_is_wrong_with_a_known_query_is_named(body: Any, field: str) -> Non
     with pytest.raises(codec.RejectedQueryError) as caught:
         decode(body)
     error = caught.value
-    assert (error.field, error.query_id, error.reason) == (field, "q1", Reason.INVALID)
-    outcome = error.outcome(NOW + 1)
+    assert (error.field, error.query.id, error.reason) == (field, "q1", Reason.INVALID)
+    outcome = Outcome.of(error.query, OutcomeKind.REJECTED, NOW + 1, reason=error.reason, detail=str(error))
     assert outcome.kind is OutcomeKind.REJECTED and outcome.detail is not None and field in outcome.detail
     assert (outcome.arrival, outcome.deadline, outcome.at) == (NOW, NOW + 0.2, NOW + 1)
 

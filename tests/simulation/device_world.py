@@ -18,7 +18,6 @@ from sluicegate.policies.placement.repartition import Cut, CutEnded
 from sluicegate.policies.placement.slice_queue import SliceSharing
 from sluicegate.policies.placement.strategies import STRATEGIES
 from sluicegate.policies.serving.batch_times import RunLimits
-from sluicegate.policies.serving.device import DeviceCore
 from sluicegate.policies.serving.device_actions import (
     Abandon,
     Answer,
@@ -35,6 +34,7 @@ from sluicegate.policies.serving.device_actions import (
     UnloadVariant,
     WakeMe,
 )
+from sluicegate.policies.serving.device_core import DeviceCore
 from sluicegate.policies.serving.device_events import (
     BatchEnded,
     BatchFailed,
