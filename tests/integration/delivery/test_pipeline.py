@@ -156,7 +156,8 @@ async def test_a_recorded_run_replays_to_identical_actions(system: Running) -> N
         assert replay(log, device_core(system.system, device).handle, DeviceEvent) == []
     door, rules = folder / "admission.jsonl", admission_rules(system.system, ["toy"])
     told = [kind["is"] for _, _, actions in read_steps(door, AdmissionEvent) for kind in actions]
-    assert told.count("Accept") == 80
+    assert told.count("Accept") > 30
+    assert told.count("Accept") + told.count("End") == 81, "one is refused; those that come too late expire at the door"
     assert {"Duplicate", "End", "DemandCounted"} <= set(told)
     assert replay(door, AdmissionCore(system.system.devices, rules).handle, AdmissionEvent) == []
     stricter = AdmissionCore(

@@ -13,6 +13,7 @@ import pytest
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.query import QueryKey
+from sluicegate.policies.serving.router import RouterEvent
 from sluicegate.sluice.audit.result_log import read_results
 from sluicegate.sluice.system import process
 from sluicegate.stages.runtime import append_file
@@ -115,7 +116,7 @@ async def test_the_sink_waits_for_room_and_then_has_everything(
     found = [store.find(key_of(query_id)) for query_id in run.ids]
     store.close()
     assert [orjson.loads(line or b"{}").get("id") for line in found] == run.ids
-    arrived = [event for event, _, _ in read_steps(folder / "decisions" / "router-toy.jsonl")]
+    arrived = [event for event, _, _ in read_steps(folder / "decisions" / "router-toy.jsonl", RouterEvent)]
     assert sum(type(event).__name__ == "Arrived" for event in arrived) == len(run.ids)
 
 
