@@ -24,9 +24,6 @@ WITHIN = 17.0
 PARTING = 5.0
 _AT_LAST = 2
 """Seconds after its bound at which the kernel ends it."""
-_OURS = frozenset(
-    ("domain", "profiles", "policies", "planner", "streams", "executors", "stages", "simulator", "sluice")
-)
 
 
 class Ending:
@@ -106,6 +103,6 @@ def _place(frame: FrameType | None) -> str | None:
     """Our innermost function there; None for a thread that runs none, or only waits for its event loop."""
     if frame is None or frame.f_globals.get("__name__") == "selectors":
         return None
-    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] not in _OURS:
+    while frame is not None and not str(frame.f_globals.get("__name__")).startswith("sluicegate."):
         frame = frame.f_back
     return None if frame is None else f"{frame.f_globals['__name__']}.{frame.f_code.co_qualname}"

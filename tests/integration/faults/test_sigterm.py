@@ -51,7 +51,7 @@ def test_a_solver_that_hangs_does_not_keep_the_process(
     assert code == 1
     assert took < BOUND
     told = abandoned(process.log)
-    assert re.search(r"thread \w+ in stages\.planner\._solved", told)
+    assert re.search(r"thread \w+ in sluicegate\.stages\.planner\.stage\._solved", told)
     assert "after all else had ended" in told  # what could be done in order was
 
 

