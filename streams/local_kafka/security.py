@@ -33,6 +33,16 @@ super.users=User:{user};User:ANONYMOUS
 """
 # ANONYMOUS is the controller's own listener, on loopback, which only the broker itself speaks to.
 
+_SERVER_EXTENSIONS = """\
+subjectAltName=IP:127.0.0.1,DNS:localhost
+basicConstraints=critical,CA:FALSE
+keyUsage=critical,digitalSignature,keyEncipherment
+extendedKeyUsage=serverAuth
+subjectKeyIdentifier=hash
+authorityKeyIdentifier=keyid
+"""
+# What RFC 5280 asks for: clients that verify strictly (Python's, from 3.13 on) refuse certificates without.
+
 
 class LocalSecurity:
     """Of one broker's ``folder``. ``users``: names, the first of which may do anything."""
@@ -83,11 +93,11 @@ class LocalSecurity:
         openssl = shutil.which("openssl")
         if openssl is None:
             raise ConfigurationError("openssl is missing: install it, or start the broker without users")
-        (self.folder / "names.cnf").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+        (self.folder / "names.cnf").write_text(_SERVER_EXTENSIONS)
         days = ["-days", "3650"]
         for arguments in (
             ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key", "-out", "ca.pem", *days,
-             "-subj", "/CN=Sluicegate local authority"],
+             "-subj", "/CN=Sluicegate local authority", "-addext", "keyUsage=critical,keyCertSign,cRLSign"],
             ["req", "-newkey", "rsa:2048", "-nodes", "-keyout", "server.key", "-out", "server.csr",
              "-subj", "/CN=localhost"],
             ["x509", "-req", "-in", "server.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", *days,
