@@ -334,8 +334,11 @@ class PlannerCore:
 
     def _solved(self, event: Solved, now: float, actions: list[PlannerAction]) -> None:
         if not self.leads(now):
+            self._questions.ignore(event)
             return  # another leads: it asks for plans of its own
         asked = self._questions.answered(event)
+        if asked is None:
+            return
         self._tell(event, now, actions)
         in_force = self._controller.plan
         if event.provisional or in_force is None:
