@@ -365,9 +365,11 @@ class PlannerCore:
             actions += self._reclaiming.handle(event, now, now + self._ahead)
 
     def _strange(self, epoch: Epoch, now: float) -> bool:
-        """Whether this one leads and did not publish ``epoch``, which says that it did."""
-        own = self._controller.plan
-        return self.leads(now) and own is not None and own.epoch.term == epoch.term and own.epoch < epoch
+        """Whether ``epoch`` is of the term that this one leads, and it did not publish it."""
+        own, lease = self._controller.plan, self._lease.newest
+        if own is None or lease is None or not self.leads(now):
+            return False
+        return lease.term == own.epoch.term == epoch.term and own.epoch < epoch
 
     def _story(self) -> tuple[str, ...]:
         own = self._controller.plan

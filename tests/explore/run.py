@@ -167,11 +167,13 @@ def main() -> None:
     console = Console()
     if chosen.seed is not None:
         _hush()
+        failed = False
         for delivery in deliveries:
             verdict, story = play((chosen.seed, delivery, kinds, chosen.planted))
             console.print("\n".join(story), highlight=False, markup=False)
             console.print_json(json.dumps(verdict.as_json()))
-        return
+            failed = failed or bool(verdict.why)
+        raise SystemExit(int(failed))
     jobs: list[Job] = [
         (chosen.first_seed + n // len(deliveries), deliveries[n % len(deliveries)], kinds, chosen.planted)
         for n in range(chosen.seeds)

@@ -315,6 +315,15 @@ def test_an_epoch_that_was_never_published_cannot_be_acknowledged() -> None:
         world.tell(PlanAcknowledged("d0", Epoch(own.epoch.term, own.epoch.number + 1), ("a0",)))
 
 
+def test_who_takes_over_may_hear_its_forerunners_newest_plan_acknowledged_before_reading_it() -> None:
+    world = World(newest=Plan(epoch=Epoch(4, 2), created=1.0, incarnations={"d0": "i"}))
+    assert Announce("planner", "took_over", "term 5 follows the one before") in world.said
+    world.tell(PlanAcknowledged("d0", Epoch(4, 3), ("a0",)))
+    world.run(1.0, "d0")
+    own = world.core.controller.plan
+    assert own is not None and own.epoch.term == 5
+
+
 def test_time_that_goes_back_raises() -> None:
     world = World()
     world.now -= 0.5
