@@ -40,6 +40,7 @@ class Follower:
         self._skipping = Skipping(log)
         self.ready = asyncio.Event()
         self._consumer: Consumer | None = None
+        self._handled: dict[TopicPartition, int] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
         """Follow until ``stop``."""
@@ -51,9 +52,12 @@ class Follower:
         try:
             ends = await consumer.end_offsets(self._partitions)
             while not stop.is_set():
-                if not self.ready.is_set() and await self._reached(consumer, ends):
-                    self.ready.set()
                 try:
+                    # A client's position may be past records that it has not given yet: it says what was handled only
+                    # before more is asked for.
+                    self._handled = {partition: await consumer.position(partition) for partition in ends}
+                    if self._reached(ends):
+                        self.ready.set()
                     records = await consumer.get_many(wait=0.2 if self.ready.is_set() else 0.02)
                 except BrokerError as error:
                     log.warning("%s: %s; trying again", self._topic, error)
@@ -71,7 +75,7 @@ class Follower:
         while consumer is not None:
             try:
                 ends = await consumer.end_offsets(self._partitions)
-                while not await self._reached(consumer, ends):
+                while not self._reached(ends):
                     await asyncio.sleep(0.01)
             except BrokerError as error:
                 log.warning("%s: %s; trying again", self._topic, error)
@@ -79,8 +83,8 @@ class Follower:
             else:
                 return
 
-    async def _reached(self, consumer: Consumer, ends: Mapping[TopicPartition, int]) -> bool:
-        return all([await consumer.position(partition) >= end for partition, end in ends.items()])
+    def _reached(self, ends: Mapping[TopicPartition, int]) -> bool:
+        return all(self._handled.get(partition, -1) >= end for partition, end in ends.items())
 
     def _take(self, record: Record) -> None:
         if isinstance(record, Unreadable):

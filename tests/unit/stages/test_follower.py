@@ -63,6 +63,34 @@ async def test_catching_up_waits_for_a_broker_that_is_away(
     await asyncio.gather(following, return_exceptions=True)
 
 
+async def test_caught_up_is_who_has_handled_what_came_not_whose_client_has_it(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client moves its position as it takes records up, and gives them later."""
+    seen: list[Record] = []
+    follower = Follower(broker, "plan", seen.append)
+    following = asyncio.create_task(follower.run(asyncio.Event()))
+    await follower.ready.wait()
+    get_many = MemoryConsumer.get_many
+
+    asked = asyncio.Event()
+
+    async def slowly(*args: Any, **options: Any) -> Any:
+        asked.set()
+        records = await get_many(*args, **options)
+        await asyncio.sleep(0.05 if records else 0.0)
+        return records
+
+    monkeypatch.setattr(MemoryConsumer, "get_many", slowly)
+    await asked.wait()
+    await told(broker, b"1")
+    async with asyncio.timeout(5.0):
+        await follower.catch_up()
+    assert [record.value for record in seen] == [b"1"]
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+
+
 async def test_reading_goes_on_once_the_broker_is_back(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Record] = []
     follower = Follower(broker, "plan", seen.append)
