@@ -32,12 +32,14 @@ class BatchTimes:
         self._warm: dict[tuple[str, int], float | None] = {}
         """(variant, rows) that ran since the variant was loaded: its limit, None where that goes with the length."""
         self._curves: dict[str, LatencyCurve] = {}
+        self._medians: dict[str, LatencyCurve] = {}
         self._measured: dict[tuple[str, int], tuple[int, float]] = {}
         self._busy_s = 0.0
 
     def registered(self) -> None:
         """Profiles may be others from now on."""
         self._curves.clear()
+        self._medians.clear()
         self._warm = dict.fromkeys(self._warm)
 
     def loaded(self, variant: str, seconds: float) -> None:
@@ -68,6 +70,16 @@ class BatchTimes:
         """Seconds that ``run`` takes by its profile, 0 where it has none."""
         curve = self._curve(run.variant)
         return 0.0 if curve is None else curve.at(min(run.rows, curve.max_batch), run.length)
+
+    def normal(self, measured: LatencyMeasured) -> float:
+        """Median seconds of such a batch by its profile, 0 where it has none."""
+        curve = self._medians.get(measured.variant)
+        if curve is None:
+            profile = self._catalogue.profiles.get((measured.variant, self.kind))
+            if profile is None:
+                return 0.0
+            curve = self._medians[measured.variant] = profile.curve("median")
+        return curve(min(max(1, measured.rows), curve.max_batch))
 
     def ran(self, run: Run) -> None:
         """A batch of its size has run: the next one needs no warming."""

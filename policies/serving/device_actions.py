@@ -1,4 +1,5 @@
-"""What a device's worker is to do. ``Acknowledge`` and ``Announce`` are those of ``sluicegate.domain.actions``.
+"""What a device's worker is to do. ``Acknowledge`` and ``Announce`` are those of ``sluicegate.domain.actions``;
+``InterferenceChanged`` is for those who watch it.
 
 Those of each query or batch are not declared frozen, because creation is on the hot path: treat them as frozen.
 """
@@ -11,6 +12,7 @@ from sluicegate.domain.outcome import OutcomeKind, PromiseState, Reason
 from sluicegate.domain.plan import Epoch
 from sluicegate.domain.query import Query
 from sluicegate.domain.table import TableObserved
+from sluicegate.policies.placement.interference import InterferenceChanged
 from sluicegate.policies.placement.repartition import Cut
 
 
@@ -165,4 +167,5 @@ DeviceAction = (
     | Cut
     | Say
     | Beat
+    | InterferenceChanged
 )

@@ -124,7 +124,7 @@ class DeviceCore:
             case Reloaded(part, variant, seconds):
                 slices.named(part).times.loaded(variant, seconds)
             case BeatDue():
-                actions.append(self._beat(now))
+                self._beat(now, actions)
             case TurnsTold() | TableCame() | Recalled() | Opened() | CutEnded() | Registered():
                 self._hear_of_all(event, now, actions)
             case _:
@@ -180,7 +180,7 @@ class DeviceCore:
             case Leaving():
                 self._named = False  # what the planner does about us from now on is for the others
                 slices.leaving = True
-                actions.append(self._beat(now, leaving=True))
+                self._beat(now, actions, leaving=True)
             case _ as unreachable:
                 assert_never(unreachable)
 
@@ -223,7 +223,7 @@ class DeviceCore:
         withheld += [action for action in actions if isinstance(action, Answer | End)]
         return [action for action in actions if not isinstance(action, Answer | End)]
 
-    def _beat(self, now: float, *, leaving: bool = False) -> Beat:
+    def _beat(self, now: float, actions: list[DeviceAction], *, leaving: bool = False) -> None:
         device, parts = self._slices.device, self._slices.by_name.values()
         seen = DeviceSeen(
             device.name, device.type, self.incarnation, device.memory_bytes, device.price, device.spot, leaving
@@ -231,13 +231,14 @@ class DeviceCore:
         cut = self._slices.recutting
         if cut is not None:
             seen = replace(seen, slices=cut.slices, fault=cut.fault, fault_epoch=cut.fault_epoch)
-        return Beat(
+        beat = Beat(
             seen,
             self._plan.epoch if self._plan is not None else NO_EPOCH,
             len(self._slices.held),
             sum(part.times.take_busy() for part in parts),
-            tuple(part.report(now) for part in parts),
+            self._slices.reports(now, actions),
         )
+        actions.append(beat)
 
     def _told(self) -> tuple[str, ...]:
         return tuple(f"{at:.6f} {_brief(event)}" for at, event in self._story)

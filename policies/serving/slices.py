@@ -9,6 +9,7 @@ Rules.
 - A device is cut otherwise as plans ask (``sluicegate.policies.placement.repartition``). What is here is finished
   first: apps that leave are retired once their queues are empty, and what waits after ``patience`` seconds goes back to
   the routers, except of apps that are bound. What comes while it is cut goes back.
+- Slices on which batches take longer than their profiles say are told, and when they no longer do.
 - Every query that was read is in one table, ``held``, until it ends, goes back or is abandoned.
 
 Illegal: a query that is here already; the end of what was not begun; an event of a slice that is not.
@@ -25,6 +26,7 @@ from sluicegate.domain.fleet.device import Device, Slice
 from sluicegate.domain.plan import Plan
 from sluicegate.domain.query import Query
 from sluicegate.policies.placement.ack_barrier import Gathering
+from sluicegate.policies.placement.interference import InterferenceDetector
 from sluicegate.policies.placement.repartition import (
     Cut,
     CutEnded,
@@ -40,7 +42,7 @@ from sluicegate.policies.placement.slice_queue import SliceSharing
 from sluicegate.policies.promises.stream_book import Recall, StreamBook
 from sluicegate.policies.protocols import StagingPolicy, StationPolicy
 from sluicegate.policies.serving.batch_times import BatchTimes, RunLimits
-from sluicegate.policies.serving.device_actions import DeviceAction, Say, SendBack, WakeMe
+from sluicegate.policies.serving.device_actions import DeviceAction, Say, SendBack, SliceReport, WakeMe
 from sluicegate.policies.serving.device_events import QueryCame, TableCame
 from sluicegate.policies.serving.shared_queue import KEY as SHARED
 from sluicegate.policies.serving.shared_queue import SharedQueue
@@ -91,6 +93,7 @@ class DeviceSlices:
         self._rules = rules
         self._wakes: dict[str, Callable[[float, list[DeviceAction]], None]] = {}
         self._shared: SharedQueue | None = None
+        self._interference = InterferenceDetector()
         self._patience_ends = 0.0
         self._impatient = False
         self._tables = KnownTables()
@@ -170,6 +173,17 @@ class DeviceSlices:
         if not self.by_name:  # while it is cut nothing can be staged, and routers need not wait for it
             actions.append(Acknowledge(plan.epoch, (), ()))
 
+    def reports(self, now: float, actions: list[DeviceAction]) -> tuple[SliceReport, ...]:
+        """For a heartbeat; what was measured is told once."""
+        reports = tuple(part.report(now) for part in self.by_name.values())
+        for report in reports:
+            times = self.by_name[report.slice].times
+            for one in report.measured:
+                normal = times.normal(one)
+                if normal > 0.0:
+                    actions += self._interference.handle(report.slice, one.variant, one.execution_s, normal)
+        return reports
+
     def registered(self) -> None:
         """Profiles may be others from now on."""
         for part in self.by_name.values():
@@ -212,6 +226,7 @@ class DeviceSlices:
         sharing = self._parts.make_sharing(device)
         self.by_name = {}
         self._shared = None
+        self._interference = InterferenceDetector()
         if sharing is not None:
             self._shared = SharedQueue(sharing, self.by_name, self.held, self._rules.bound)
         for part in slices:

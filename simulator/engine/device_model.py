@@ -15,6 +15,7 @@ from sluicegate.domain.events import PlanPublished, TurnsTold
 from sluicegate.domain.fleet.device import Device, Slice
 from sluicegate.domain.plan import Plan
 from sluicegate.domain.query import Query
+from sluicegate.policies.placement.interference import InterferenceChanged
 from sluicegate.policies.placement.repartition import Cut, CutEnded
 from sluicegate.policies.serving.device_actions import (
     Abandon,
@@ -48,7 +49,19 @@ from sluicegate.simulator.engine.slice_model import ModelledExecutor, SliceModel
 from sluicegate.simulator.engine.timeline import Timeline
 
 Rare = (
-    SendBack | LoadVariant | UnloadVariant | Acknowledge | Announce | Read | Seek | Abandon | CatchUp | Cut | Say | Beat
+    SendBack
+    | LoadVariant
+    | UnloadVariant
+    | Acknowledge
+    | Announce
+    | Read
+    | Seek
+    | Abandon
+    | CatchUp
+    | Cut
+    | Say
+    | Beat
+    | InterferenceChanged
 )
 
 SEND_BACK_S = 0.005
@@ -245,7 +258,7 @@ class SimulatedWorker:
                 self.tell(CaughtUp(), now)
             case Cut(profiles):
                 self._timeline.at(now + owner.model.cut_s, self._was_cut, profiles)
-            case UnloadVariant() | Announce() | Say():
+            case UnloadVariant() | Announce() | InterferenceChanged() | Say():
                 pass
             case _ as unreachable:
                 assert_never(unreachable)

@@ -1,26 +1,20 @@
 """A worker's instances on their topic: looked at every second, written when there is something to say.
 
-Slices on which batches take longer than their profiles say are noticed on the way, for the metrics and the log. What
-stands there of the worker at its start is read first, so that what it no longer holds is ended.
+What stands there of the worker at its start is read first, so that what it no longer holds is ended.
 """
 
 import asyncio
-import logging
 from collections.abc import Iterable, Sequence
 
 from sluicegate.domain.clock import Clock
 from sluicegate.domain.events import LatencyMeasured
 from sluicegate.policies.model_less.instance_states import Held, InstanceRecord
-from sluicegate.policies.placement.interference import InterferenceDetector
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.following.control_follower import Follower
 from sluicegate.stages.runtime.outbox import Outbox
-from sluicegate.stages.telemetry.metrics import Meters
 from sluicegate.streams.ports import Broker, Record
 from sluicegate.streams.records.instances import decode_instance, encode_instance
 from sluicegate.streams.topics import Topics
-
-log = logging.getLogger(__name__)
 
 PERIOD = 1.0
 """Seconds between looks."""
@@ -40,11 +34,8 @@ class InstanceWriter:
         clock: Clock,
         catalogue: Catalogue,
         outbox: Outbox,
-        meters: Meters,
     ) -> None:
         self._device = device
-        self._meters = meters
-        self._interference = InterferenceDetector()
         self._topic = topics.instances
         self._clock = clock
         self._catalogue = catalogue
@@ -73,13 +64,6 @@ class InstanceWriter:
             expected = self._expected(one)
             if expected > 0.0:
                 self._measured.setdefault(place, []).append((one.execution_s / expected, float(one.batches)))
-                self._notice(part, one, expected)
-
-    def _notice(self, part: str, one: LatencyMeasured, expected: float) -> None:
-        for change in self._interference.handle(part, one.variant, one.execution_s, expected):
-            told = "run %.2f times as long as profiled" if change.on else "are back to their profiles (%.2f)"
-            log.info(f"%s: batches on slice %s {told}", self._device, part, change.ratio)
-            self._meters.set("sluice_slice_interference", change.ratio if change.on else 0.0, self._device, part)
 
     def look(self, loaded: Sequence[tuple[str, str, str]]) -> None:
         """(slice, its kind, variant) of all that is held: after a period, what there is to say of it is written."""

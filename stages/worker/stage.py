@@ -21,6 +21,7 @@ from sluicegate.domain.fleet.device import Device, Slice
 from sluicegate.domain.models.tensor import Tensor
 from sluicegate.domain.query import Query
 from sluicegate.executors.devices.gpu import Gpu
+from sluicegate.policies.placement.interference import InterferenceChanged
 from sluicegate.policies.placement.repartition import Cut
 from sluicegate.policies.serving.device_actions import (
     Abandon,
@@ -71,6 +72,7 @@ from sluicegate.streams.records import control
 
 log = logging.getLogger(__name__)
 
+Rare = Announce | Read | Seek | Abandon | CatchUp | Cut | Say | Beat | InterferenceChanged
 _ENDING = 30.0
 """Seconds that a cut under way may take when the worker is stopped."""
 
@@ -120,7 +122,6 @@ class WorkerStage:
             clock=self._clock,
             catalogue=catalogue,
             outbox=self._outbox,
-            meters=self._meters,
         )
         self._answers = Answers(
             device.name,
@@ -255,7 +256,7 @@ class WorkerStage:
                 case _:
                     self._do_rarely(action, now)
 
-    def _do_rarely(self, action: Announce | Read | Seek | Abandon | CatchUp | Cut | Say | Beat, now: float) -> None:
+    def _do_rarely(self, action: Rare, now: float) -> None:
         match action:
             case Announce():
                 self._announce(action, now)
@@ -279,6 +280,12 @@ class WorkerStage:
                 self._beat()
             case Beat():
                 self._write_beat(action)
+            case InterferenceChanged(part, on, ratio):
+                told = (
+                    f"run {ratio:.2f} times as long as profiled" if on else f"are back to their profiles ({ratio:.2f})"
+                )
+                log.info("%s: batches on slice %s %s", self.device.name, part, told)
+                self._meters.set("sluice_slice_interference", ratio if on else 0.0, self.device.name, part)
             case Seek():
                 raise AssertionError("asked for only where reading begins")
             case _ as unreachable:

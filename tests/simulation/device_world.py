@@ -13,6 +13,7 @@ from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.plan import Epoch, Placement, Plan
 from sluicegate.domain.query import Goal, Query
 from sluicegate.policies.batching.registry import batching
+from sluicegate.policies.placement.interference import InterferenceChanged
 from sluicegate.policies.placement.model_staging import Staging
 from sluicegate.policies.placement.repartition import Cut, CutEnded
 from sluicegate.policies.placement.slice_queue import SliceSharing
@@ -167,7 +168,7 @@ class World:
                 self.reads = True
             case CatchUp():
                 self.catching_up = True
-            case Acknowledge() | Announce() | Beat() | Say() | Seek():
+            case Acknowledge() | Announce() | Beat() | InterferenceChanged() | Say() | Seek():
                 pass
 
     def _unload(self, part: str) -> None:

@@ -7,6 +7,7 @@ from sluicegate.domain.errors import IllegalEventError
 from sluicegate.domain.outcome import OutcomeKind, Reason
 from sluicegate.domain.plan import Epoch
 from sluicegate.domain.query import Query
+from sluicegate.policies.placement.interference import InterferenceChanged
 from sluicegate.policies.placement.repartition import Cut
 from sluicegate.policies.serving.device_actions import (
     Abandon,
@@ -254,6 +255,30 @@ def test_a_heartbeat_tells_what_waits_runs_and_was_measured_once() -> None:
     assert big.busy_for > 0.0 and small.busy_for > big.busy_for
     (again,) = world.tell(BeatDue())
     assert isinstance(again, Beat) and again.busy_s == 0.0 and not again.slices[0].measured
+
+
+def test_a_slice_on_which_batches_take_longer_than_profiled_is_told_until_they_do_no_more() -> None:
+    world = serving(("a", "a-large", BIG), ("a", "a-large", SMALL))
+    alone = {BIG.name: 1.5 * 0.04, SMALL.name: 2.5 * 0.04}  # median of one row, by ``world_catalogue``
+
+    def run(part: str, times: float, batches: int) -> list[DeviceAction]:
+        said = []
+        for _ in range(batches):
+            world.query("a", part)
+            while part not in world.runs:
+                assert world.wake()
+            world.end(part, times * alone[part])
+            said += of(InterferenceChanged, world.tell(BeatDue()))
+        return said
+
+    assert run(SMALL.name, 1.0, 5) == run(BIG.name, 1.0, 5) == []  # each by the profile of its own slice
+    (begun,) = run(SMALL.name, 2.0, 10)
+    assert isinstance(begun, InterferenceChanged)
+    assert begun.slice == SMALL.name and begun.on and begun.ratio > 1.25
+    assert run(BIG.name, 1.0, 5) == []
+    (over,) = run(SMALL.name, 1.0, 30)
+    assert isinstance(over, InterferenceChanged)
+    assert over.slice == SMALL.name and not over.on
 
 
 def test_illegal_events_tell_the_story() -> None:
