@@ -90,13 +90,17 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSpec:
-    """A topic to create. ``compacted`` keeps the newest record of each key, else ``retention_s`` (None: for ever)."""
+    """A topic to create. ``compacted`` keeps the newest record of each key, else ``retention_s`` (None: for ever).
+
+    ``broker_time``: records get the time of their writing by the broker's clock, not their producer's.
+    """
 
     name: str
     partitions: int = 1
     compacted: bool = False
     retention_s: float | None = None
     max_message_bytes: int | None = None
+    broker_time: bool = False
 
 
 class Producer(Protocol):

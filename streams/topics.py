@@ -214,7 +214,13 @@ class Topics:
                 self.results(app): retention.results,
             }
             specs += [
-                TopicSpec(name=name, partitions=count, retention_s=seconds, max_message_bytes=max_message_bytes)
+                TopicSpec(
+                    name=name,
+                    partitions=count,
+                    retention_s=seconds,
+                    max_message_bytes=max_message_bytes,
+                    broker_time=name == self.results(app),
+                )
                 for name, seconds in kept.items()
             ]
         specs += [
@@ -228,7 +234,10 @@ class Topics:
             TopicSpec(name=self.routers, retention_s=retention.metrics),
             TopicSpec(name=self.demand_windows, compacted=True),
         ]
-        specs += [TopicSpec(name=name, compacted=True, max_message_bytes=max_message_bytes) for name in self.control]
+        specs += [
+            TopicSpec(name=name, compacted=True, max_message_bytes=max_message_bytes, broker_time=name == self.status)
+            for name in self.control
+        ]
         dead = retention.dead_letters
         specs.append(TopicSpec(name=self.dead_letters, retention_s=dead, max_message_bytes=max_message_bytes))
         return tuple(specs)

@@ -5,7 +5,7 @@ Rules.
   queries and dead letters are not in it; a query without an outcome is reported as lost by the audit.
 - A promise is *broken* where a window of K ends with a miss and holds more than m: when the last of m + 1 misses in it
   is written. It is *unannounced* where safe mode of the app was not on, as the status topic says, at any time from the
-  first of them to that one.
+  first of them to that one. Both by the broker's clock: those of who served them may have been set meanwhile.
 - The tracker that outcomes carry is that of the slice that served the stream in its turn: it is compared with a recount
   of that slice's outcomes. After a fault a tracker may begin anew; it then *disagrees*, which is told, not an error.
 """
@@ -19,6 +19,9 @@ from sluicegate.domain.models.app import Promise, QueryClass, WeaklyHard
 from sluicegate.domain.outcome import Outcome, OutcomeKind, PromiseState
 from sluicegate.policies.promises.history import constraints_of
 from sluicegate.policies.promises.tracker import MissTracker
+
+_Written = tuple[float, Outcome]
+"""When it was written, and what."""
 
 _TICK_S = 0.001
 """Timestamps of records are whole milliseconds, rounded."""
@@ -49,7 +52,7 @@ class StreamReport:
 
 @dataclass(slots=True)
 class _Stream:
-    ends: list[tuple[int, Outcome]] = field(default_factory=list)
+    ends: list[tuple[int, float, Outcome]] = field(default_factory=list)
     states: dict[tuple[str | None, str | None], PromiseState] = field(default_factory=dict)
     promise: Promise | None = None
 
@@ -78,12 +81,12 @@ class PromiseAudit:
         self._streams: defaultdict[tuple[str, str], _Stream] = defaultdict(_Stream)
         self._said: defaultdict[tuple[str, str], _Said] = defaultdict(_Said)
 
-    def add_outcome(self, outcome: Outcome, order: int) -> None:
-        """``order``: position of its query in its stream (the query record's offset)."""
+    def add_outcome(self, outcome: Outcome, order: int, at: float) -> None:
+        """``order``: position of its query in its stream (the query record's offset). ``at``: when it was written."""
         if outcome.query_class is not QueryClass.STRICT:
             return
         stream = self._streams[outcome.app, outcome.stream or outcome.app]
-        stream.ends.append((order, outcome))
+        stream.ends.append((order, at, outcome))
         state = outcome.promise
         if state is not None:
             place = (outcome.device, outcome.slice)
@@ -108,10 +111,11 @@ class PromiseAudit:
         return tuple(found)
 
     def _judge(self, app: str, name: str, stream: _Stream, promise: Promise) -> StreamReport:
-        ends = [outcome for _, outcome in sorted(stream.ends, key=lambda end: end[0])]
-        counted = [o for o in ends if o.kind is not OutcomeKind.REJECTED]
+        ends = sorted(stream.ends, key=lambda end: end[0])
+        written = [(at, o) for _, at, o in ends if o.kind is not OutcomeKind.REJECTED]
+        counted = [outcome for _, outcome in written]
         tracker = _recount(counted, promise)
-        breaks = _breaks(counted, promise)
+        breaks = _breaks(written, promise)
         announcers = [said for (of, _), said in self._said.items() if of == app]
         silent = [misses for misses in breaks if not any(said.within(*_spell(misses)) for said in announcers)]
         return StreamReport(
@@ -126,7 +130,7 @@ class PromiseAudit:
             broken=len(breaks),
             unannounced=len(silent),
             agrees=_agrees(counted, stream, promise),
-            example=tuple(o.query_id for o in silent[0]) if silent else (),
+            example=tuple(o.query_id for _, o in silent[0]) if silent else (),
             unannounced_at=tuple(_spell(misses)[1] for misses in silent),
         )
 
@@ -139,15 +143,15 @@ def _recount(outcomes: Iterable[Outcome], promise: Promise) -> MissTracker:
     return tracker
 
 
-def _breaks(outcomes: Iterable[Outcome], promise: Promise) -> list[tuple[Outcome, ...]]:
+def _breaks(written: Iterable[_Written], promise: Promise) -> list[tuple[_Written, ...]]:
     """The last m + 1 misses of each window that ends with a miss and holds too many; for the first promise broken."""
     constraints = constraints_of(promise)
-    recent: deque[tuple[int, Outcome]] = deque(maxlen=max((m for m, _ in constraints), default=0) + 1)
+    recent: deque[tuple[int, _Written]] = deque(maxlen=max((m for m, _ in constraints), default=0) + 1)
     breaks = []
-    for position, outcome in enumerate(outcomes):
+    for position, (at, outcome) in enumerate(written):
         if not outcome.miss:
             continue
-        recent.append((position, outcome))
+        recent.append((position, (at, outcome)))
         for m, k in constraints:
             if len(recent) > m and position - recent[-m - 1][0] < k:
                 breaks.append(tuple(missed for _, missed in list(recent)[-m - 1 :]))
@@ -155,8 +159,8 @@ def _breaks(outcomes: Iterable[Outcome], promise: Promise) -> list[tuple[Outcome
     return breaks
 
 
-def _spell(misses: tuple[Outcome, ...]) -> tuple[float, float]:
-    times = [outcome.at for outcome in misses]
+def _spell(misses: tuple[_Written, ...]) -> tuple[float, float]:
+    times = [at for at, _ in misses]
     return min(times), max(times)
 
 

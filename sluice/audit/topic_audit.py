@@ -109,7 +109,7 @@ class Audit:
             self._late_unmarked.append(outcome.key)
         if self._outcomes[outcome.key] == 1:
             self._fold.add(outcome)
-            self._promises.add_outcome(outcome, outcome.sequence)
+            self._promises.add_outcome(outcome, outcome.sequence, record.timestamp)
 
     def add_status(self, record: Record) -> None:
         """A record of the status topic."""

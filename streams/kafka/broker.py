@@ -102,6 +102,8 @@ class KafkaAdmin:
 
     def _new_topic(self, spec: TopicSpec, replication: int) -> Any:
         config = {"cleanup.policy": "compact" if spec.compacted else "delete"}
+        if spec.broker_time:
+            config["message.timestamp.type"] = "LogAppendTime"
         if not spec.compacted:
             config["retention.ms"] = "-1" if spec.retention_s is None else str(int(1e3 * spec.retention_s))
             if spec.retention_s is not None:

@@ -147,6 +147,7 @@ def _read_topic(folder: Path, entry: Mapping[str, Any]) -> StoredTopic:
         compacted=bool(entry["compacted"]),
         retention_s=entry["retention_s"],
         max_message_bytes=entry["max_message_bytes"],
+        broker_time=bool(entry.get("broker_time", False)),
     )
     if len(entry["offsets"]) != spec.partitions:
         raise ValueError(f"{name} has {spec.partitions} partitions but {len(entry['offsets'])} are listed")

@@ -125,7 +125,8 @@ class MemoryStore:
         now = self.clock()
         log = logs[partition]
         before = log.bytes
-        offset = log.append(key, value, headers, now if timestamp is None else round(timestamp * 1e3) / 1e3, now)
+        at = now if timestamp is None or topic.spec.broker_time else round(timestamp * 1e3) / 1e3
+        offset = log.append(key, value, headers, at, now)
         self._bytes += log.bytes - before
         if self._bytes > self.settings.max_bytes:
             self._make_room()

@@ -212,7 +212,14 @@ def _bounded(body: Mapping[str, Any], name: str, most: float) -> float:
 
 
 def _spec(entry: Any) -> TopicSpec:
-    kinds = {"name": str, "partitions": int, "compacted": bool, "retention_s": (int, float), "max_message_bytes": int}
+    kinds = {
+        "name": str,
+        "partitions": int,
+        "compacted": bool,
+        "retention_s": (int, float),
+        "max_message_bytes": int,
+        "broker_time": bool,
+    }
     optional = {"retention_s", "max_message_bytes"}
     if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
         raise InvalidInputError("topics", f"{entry!r:.60}: give an object with a name")

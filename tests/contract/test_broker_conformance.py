@@ -27,6 +27,18 @@ async def test_what_is_written_is_read_back_in_order_with_key_headers_and_timest
     assert abs(records[1].timestamp - time.time()) < 60
 
 
+async def test_a_topic_in_the_broker_s_time_says_when_it_was_written_whatever_its_producer_says(broker: Broker) -> None:
+    topic = await new_topic(broker, broker_time=True)
+    producer = await started(broker)
+    before = time.time()
+    await (await producer.send(topic, b"a", timestamp=1234.5))
+    await (await producer.send(topic, b"b", timestamp=before + 7200.0))
+    consumer = broker.consumer(partitions=[TopicPartition(topic, 0)])
+    await consumer.start()
+    for record in await read(consumer, 2):
+        assert before - 1.0 <= record.timestamp <= time.time() + 1.0
+
+
 async def test_offsets_are_dense_per_partition_and_order_is_kept(broker: Broker) -> None:
     topic = await new_topic(broker, 3)
     producer = await started(broker)
