@@ -12,6 +12,7 @@ from sluicegate.domain.outcome import OutcomeKind, PromiseState, Reason
 from sluicegate.domain.plan import Epoch
 from sluicegate.domain.query import Query
 from sluicegate.domain.table import TableObserved
+from sluicegate.policies.model_less.instance_states import Recorded
 from sluicegate.policies.placement.interference import InterferenceChanged
 from sluicegate.policies.placement.repartition import Cut
 
@@ -167,5 +168,6 @@ DeviceAction = (
     | Cut
     | Say
     | Beat
+    | Recorded
     | InterferenceChanged
 )

@@ -7,7 +7,8 @@ Rules.
   moved our queries to others: everything is abandoned, and the worker joins again under a new incarnation.
 - A worker that stood still for longer than ``self_fence`` has the newest plan read before it answers anything.
 - A plan that names variants which are not known yet is followed once they are.
-- Heartbeats go on whatever happens; while the device is cut they state the slices there were.
+- Heartbeats go on whatever happens; while the device is cut they state the slices there were. With them goes what is
+  recorded of instances (``sluicegate.policies.model_less.instance_watch``), once it is told what stands there.
 
 What becomes of queries is decided by ``sluicegate.policies.serving.slices``, and on each slice by
 ``sluicegate.policies.serving.slice``. Illegal: a query while no plan names us; to join while one does; CaughtUp where
@@ -25,6 +26,7 @@ from sluicegate.domain.events import DeviceSeen, PlanPublished, Registered, Turn
 from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.plan import NO_EPOCH, Plan, follows
 from sluicegate.domain.query import Query
+from sluicegate.policies.model_less.instance_watch import InstanceWatch
 from sluicegate.policies.placement.repartition import CutEnded
 from sluicegate.policies.promises.stream_book import Recall
 from sluicegate.policies.serving.device_actions import Abandon, Answer, Beat, CatchUp, DeviceAction, End, Read, Seek
@@ -35,6 +37,7 @@ from sluicegate.policies.serving.device_events import (
     CaughtUp,
     DeviceEvent,
     Fenced,
+    InstancesFound,
     Joined,
     Leaving,
     Loaded,
@@ -56,7 +59,7 @@ Ours = PlanPublished | Joined | ReadingBegins | Suspended | CaughtUp | Fenced | 
 """What bears on whether plans count on us."""
 All = TurnsTold | TableCame | Recalled | Opened | CutEnded | Registered
 """What all slices are told, and which there are."""
-Seldom = Woken | BatchFailed | Loaded | Reloaded | BeatDue | Ours | All
+Seldom = Woken | BatchFailed | Loaded | Reloaded | BeatDue | InstancesFound | Ours | All
 
 
 class DeviceCore:
@@ -69,6 +72,7 @@ class DeviceCore:
         self._catalogue = catalogue
         self._rules = rules or DeviceRules()
         self._slices = DeviceSlices(device, parts, catalogue, self._rules)
+        self._instances = InstanceWatch(device.name, catalogue) if self._rules.instances else None
         self._plan: Plan | None = None
         self._unknown: Plan | None = None
         self._named = False
@@ -125,6 +129,9 @@ class DeviceCore:
                 slices.named(part).times.loaded(variant, seconds)
             case BeatDue():
                 self._beat(now, actions)
+            case InstancesFound(instances):
+                if self._instances is not None:
+                    self._instances.found(instances, now)
             case TurnsTold() | TableCame() | Recalled() | Opened() | CutEnded() | Registered():
                 self._hear_of_all(event, now, actions)
             case _:
@@ -231,14 +238,12 @@ class DeviceCore:
         cut = self._slices.recutting
         if cut is not None:
             seen = replace(seen, slices=cut.slices, fault=cut.fault, fault_epoch=cut.fault_epoch)
-        beat = Beat(
-            seen,
-            self._plan.epoch if self._plan is not None else NO_EPOCH,
-            len(self._slices.held),
-            sum(part.times.take_busy() for part in parts),
-            self._slices.reports(now, actions),
-        )
-        actions.append(beat)
+        epoch = self._plan.epoch if self._plan is not None else NO_EPOCH
+        reports = self._slices.reports(now, actions)
+        busy_s = sum(part.times.take_busy() for part in parts)
+        actions.append(Beat(seen, epoch, len(self._slices.held), busy_s, reports))
+        if self._instances is not None:
+            actions += self._instances.ended(now) if leaving else self._instances.reported(reports, now)
 
     def _told(self) -> tuple[str, ...]:
         return tuple(f"{at:.6f} {_brief(event)}" for at, event in self._story)
@@ -250,7 +255,7 @@ def _brief(event: DeviceEvent) -> str:
             return f"QueryCame {event.query.id} ({event.query.app}, deadline {event.query.deadline:.6f})"
         case PlanPublished(plan):
             return f"PlanPublished {plan.epoch}"
-        case Registered() | TableCame() | Recalled():
+        case Registered() | TableCame() | Recalled() | InstancesFound():
             return type(event).__name__
         case _:
             return str(event)

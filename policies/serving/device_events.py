@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from sluicegate.domain.events import PlanPublished, Registered, TurnsTold
 from sluicegate.domain.fleet.device import Slice
+from sluicegate.domain.fleet.instance import Instance
 from sluicegate.domain.query import Query
 from sluicegate.domain.table import SelectionTable
 from sluicegate.policies.placement.repartition import CutEnded
@@ -109,6 +110,13 @@ class TableCame:
 
 
 @dataclass(frozen=True, slots=True)
+class InstancesFound:
+    """The records of this worker's instances from before its start: those that it does not hold are to be ended."""
+
+    instances: tuple[Instance, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Suspended:
     """The process stood still, or something in it did, for ``seconds``."""
 
@@ -147,6 +155,7 @@ DeviceEvent = (
     | TurnsTold
     | TableCame
     | Recalled
+    | InstancesFound
     | Opened
     | CutEnded
     | Joined

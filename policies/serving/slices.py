@@ -69,6 +69,7 @@ class DeviceRules:
 
     ``self_fence``: how long a worker may stand still and go on without a look at the newest plan. ``bound``: apps whose
     queries keep the slice of the plan; it may change. ``cuttable``: whether plans may have the device cut.
+    ``instances``: whether records of them are written.
     """
 
     limits: RunLimits = field(default_factory=RunLimits)
@@ -76,6 +77,7 @@ class DeviceRules:
     patience: float = 5.0
     bound: Collection[str] = ()
     cuttable: bool = False
+    instances: bool = False
 
 
 class DeviceSlices:

@@ -15,6 +15,7 @@ from sluicegate.domain.events import PlanPublished, TurnsTold
 from sluicegate.domain.fleet.device import Device, Slice
 from sluicegate.domain.plan import Plan
 from sluicegate.domain.query import Query
+from sluicegate.policies.model_less.instance_states import Recorded
 from sluicegate.policies.placement.interference import InterferenceChanged
 from sluicegate.policies.placement.repartition import Cut, CutEnded
 from sluicegate.policies.serving.device_actions import (
@@ -61,6 +62,7 @@ Rare = (
     | Cut
     | Say
     | Beat
+    | Recorded
     | InterferenceChanged
 )
 
@@ -258,7 +260,7 @@ class SimulatedWorker:
                 self.tell(CaughtUp(), now)
             case Cut(profiles):
                 self._timeline.at(now + owner.model.cut_s, self._was_cut, profiles)
-            case UnloadVariant() | Announce() | InterferenceChanged() | Say():
+            case UnloadVariant() | Announce() | Say() | Recorded() | InterferenceChanged():
                 pass
             case _ as unreachable:
                 assert_never(unreachable)

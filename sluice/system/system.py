@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.executor import Executor
@@ -25,7 +25,7 @@ from sluicegate.sluice.system.partition_check import spread_over
 from sluicegate.sluice.system.slice_executor import executor_of
 from sluicegate.stages.connections import Connections
 from sluicegate.stages.following.registry_follower import RegistryStage
-from sluicegate.stages.runtime.decision_log import Action, DecisionLog, Event, Handle, Recorded, recording
+from sluicegate.stages.runtime.decision_log import Action, DecisionLog, Event, Handle, recording
 from sluicegate.stages.runtime.exactly_once import ExactlyOnce
 from sluicegate.stages.runtime.system_clock import SystemClock
 from sluicegate.stages.telemetry.process_notices import Notices
@@ -166,10 +166,6 @@ class System:
         settings = self.settings
         tables = takes(settings.worker.batching, "tables")
         return tables and settings.tables.phases > 1 and settings.routing == WeightedRouting.name
-
-    def recorded(self, policy: Any, name: str) -> Any:
-        """``policy``, its decisions written under the run's folder where the settings ask for it."""
-        return Recorded(policy, self._log(name)) if self.settings.record else policy
 
     def recording(self, handle: Handle[Event, Action], name: str) -> Handle[Event, Action]:
         """``handle`` of a core, its decisions written under the run's folder where the settings ask for it."""

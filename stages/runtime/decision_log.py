@@ -8,7 +8,7 @@ and names what came before it by keys: what is read back is equal, not the same 
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import orjson
 from pydantic import ConfigDict, TypeAdapter
@@ -23,16 +23,6 @@ Event = TypeVar("Event")
 Action = TypeVar("Action")
 Handle = Callable[[Event, float], Sequence[Action]]
 """What decides: takes an event and the time in seconds."""
-E = TypeVar("E", contravariant=True)
-A = TypeVar("A", covariant=True)
-
-
-class Handles(Protocol[E, A]):
-    """Anything with the seam of the house."""
-
-    def handle(self, event: E, now: float) -> Sequence[A]:
-        """Decide."""
-        ...
 
 
 class DecisionLog:
@@ -115,24 +105,6 @@ def recording(handle: Handle[Event, Action], lines: DecisionLog) -> Handle[Event
         return decided
 
     return recorded
-
-
-class Recorded(Generic[E, A]):
-    """Wraps a policy: hands everything on, and writes what was said and decided."""
-
-    def __init__(self, policy: Handles[E, A], lines: DecisionLog) -> None:
-        self.policy = policy
-        self._lines = lines
-
-    def handle(self, event: E, now: float) -> Sequence[A]:
-        """Decide, and write the step."""
-        decided = self.policy.handle(event, now)
-        self._lines.write(encode_step(event, now, decided))
-        return decided
-
-    def __getattr__(self, name: str) -> Any:
-        """Properties of the policy itself (``queued``, ``busy``, …)."""
-        return getattr(self.policy, name)
 
 
 _AS_TEXT = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")

@@ -21,6 +21,7 @@ from sluicegate.domain.fleet.device import Device, Slice
 from sluicegate.domain.models.tensor import Tensor
 from sluicegate.domain.query import Query
 from sluicegate.executors.devices.gpu import Gpu
+from sluicegate.policies.model_less.instance_states import Recorded
 from sluicegate.policies.placement.interference import InterferenceChanged
 from sluicegate.policies.placement.repartition import Cut
 from sluicegate.policies.serving.device_actions import (
@@ -45,6 +46,7 @@ from sluicegate.policies.serving.device_events import (
     CaughtUp,
     DeviceEvent,
     Fenced,
+    InstancesFound,
     Joined,
     Leaving,
     Opened,
@@ -62,17 +64,19 @@ from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.stages.runtime.timers import Wakes
 from sluicegate.stages.worker.answers import Answers
 from sluicegate.stages.worker.device_runtime import Holding
-from sluicegate.stages.worker.instance_writer import InstanceWriter
+from sluicegate.stages.worker.instance_records import instances_of
 from sluicegate.stages.worker.options import WorkerOptions, WorkerPorts
 from sluicegate.stages.worker.promise_recovery import recall
 from sluicegate.stages.worker.slice_runner import Outputs, SliceRunner
 from sluicegate.stages.worker.table_follower import table_came
 from sluicegate.streams.ports import Consumer, Record, TopicPartition
 from sluicegate.streams.records import control
+from sluicegate.streams.records.instances import encode_instance
 
 log = logging.getLogger(__name__)
 
-Rare = Announce | Read | Seek | Abandon | CatchUp | Cut | Say | Beat | InterferenceChanged
+_Rare = Announce | Read | Seek | Abandon | CatchUp | Cut | Say | Beat | Recorded | InterferenceChanged
+
 _ENDING = 30.0
 """Seconds that a cut under way may take when the worker is stopped."""
 
@@ -103,7 +107,6 @@ class WorkerStage:
         self._ports = ports
         self._broker, self._topics, self._clock = ports.broker, ports.topics, ports.clock
         self._meters = ports.telemetry.meters
-        self._catalogue = catalogue
         self._outbox = Outbox(ports.producer)
         ports.telemetry.of_outbox(self.name, self._outbox)
         ports.telemetry.of_intake(self.name, lambda: self._answers.intake)
@@ -114,14 +117,6 @@ class WorkerStage:
             meters=self._meters,
             gpu=gpu,
             first=options.first_cut,
-        )
-        self._instances = InstanceWriter(
-            device.name,
-            broker=self._broker,
-            topics=self._topics,
-            clock=self._clock,
-            catalogue=catalogue,
-            outbox=self._outbox,
         )
         self._answers = Answers(
             device.name,
@@ -164,14 +159,13 @@ class WorkerStage:
             self._last_beat = self._clock.monotonic()
             self.tell(Opened(tuple(slices)))
             self.tell(Joined(self._ports.new_incarnation()))
-            for work in (self._plans.run(stop), self._beat_often(), *self._follow_more(stop), self._instances.read()):
+            for work in (self._plans.run(stop), self._beat_often(), *self._follow_more(stop), self._find_instances()):
                 self._spawn(work)
             while not stop.is_set():
                 await self._serve_while_named(stop)
                 if self._failure is not None:
                     raise self._failure
             self._beat(leaving=True)
-            self._instances.ended()
         finally:
             self._wakes.cancel()
             if self._cutting is not None:
@@ -256,7 +250,7 @@ class WorkerStage:
                 case _:
                     self._do_rarely(action, now)
 
-    def _do_rarely(self, action: Rare, now: float) -> None:
+    def _do_rarely(self, action: _Rare, now: float) -> None:
         match action:
             case Announce():
                 self._announce(action, now)
@@ -280,11 +274,11 @@ class WorkerStage:
                 self._beat()
             case Beat():
                 self._write_beat(action)
+            case Recorded(key, instance):
+                value = encode_instance(instance) if instance is not None else None
+                self._outbox.post(self._topics.instances, value, key=key.encode())
             case InterferenceChanged(part, on, ratio):
-                told = (
-                    f"run {ratio:.2f} times as long as profiled" if on else f"are back to their profiles ({ratio:.2f})"
-                )
-                log.info("%s: batches on slice %s %s", self.device.name, part, told)
+                log.info("%s: batches on %s run %.2f times as long as profiled", self.device.name, part, ratio)
                 self._meters.set("sluice_slice_interference", ratio if on else 0.0, self.device.name, part)
             case Seek():
                 raise AssertionError("asked for only where reading begins")
@@ -307,6 +301,9 @@ class WorkerStage:
         await self._plans.catch_up()
         self._last_beat = self._clock.monotonic()
         self.tell(CaughtUp())
+
+    async def _find_instances(self) -> None:
+        self.tell(InstancesFound(await instances_of(self.device.name, self._broker, self._topics)))
 
     async def _cut(self, profiles: tuple[str, ...]) -> None:
         ended = await self._holding.cut(profiles)
@@ -389,8 +386,6 @@ class WorkerStage:
         parts = said.slices
         self._meters.set("sluice_plan_term", said.epoch.term, self.name)
         self._meters.set("sluice_plan_number", said.epoch.number, self.name)
-        for part in parts:
-            self._instances.measured(part.slice, part.measured)
         beat = control.Heartbeat(
             seen=said.seen,
             at=self._clock.wall(),
@@ -403,5 +398,3 @@ class WorkerStage:
             slices=tuple(control.SliceState(part.slice, part.queued, part.busy_for) for part in parts),
         )
         self._post(self._topics.devices_metrics, control.encode_heartbeat(beat), self.device.name)
-        if not said.seen.leaving:
-            self._instances.look([(part.slice, part.kind, v) for part in parts for v in part.loaded])

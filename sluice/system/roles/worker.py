@@ -87,5 +87,6 @@ def device_core(system: System, device: Device, *, cuttable: bool = False) -> De
             patience=worker.slices.drain_s,
             bound=system.bound,
             cuttable=cuttable,
+            instances=True,
         ),
     )

@@ -14,12 +14,11 @@ from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.runtime import append_file
-from sluicegate.stages.runtime.decision_log import DecisionLog, Recorded, encode_step, read_steps, recording, replay
+from sluicegate.stages.runtime.decision_log import DecisionLog, Handle, encode_step, read_steps, recording, replay
 
 
-class Idle:
-    def handle(self, event: Woke, now: float) -> Sequence[str]:
-        return ()
+def idle(event: Woke, now: float) -> Sequence[str]:
+    return ()
 
 
 class Disk:
@@ -43,9 +42,9 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     return Disk(monkeypatch)
 
 
-def steps(recorded: Recorded[Woke, str], seconds: range) -> None:
+def steps(recorded: Handle[Woke, str], seconds: range) -> None:
     for second in seconds:
-        assert recorded.handle(Woke(), float(second)) == ()
+        assert recorded(Woke(), float(second)) == ()
 
 
 def test_while_the_disk_is_full_decisions_wait_in_memory_and_none_is_missing(disk: Disk, tmp_path: Path) -> None:
@@ -56,7 +55,7 @@ def test_while_the_disk_is_full_decisions_wait_in_memory_and_none_is_missing(dis
         monotonic=lambda: now[0],
         say=lambda subject, state, detail: said.append((subject, state)),
     )
-    recorded = Recorded(Idle(), lines)
+    recorded = recording(idle, lines)
     steps(recorded, range(500))
     disk.full = True
     for start in (500, 1000, 1500):
@@ -76,7 +75,7 @@ def test_a_log_for_which_there_is_no_room_at_last_ends_whole_and_deciding_goes_o
     lines = DecisionLog(
         file, monotonic=lambda: 5.0, say=lambda _subject, state, _detail: said.append(state), most=20_000
     )
-    recorded = Recorded(Idle(), lines)
+    recorded = recording(idle, lines)
     steps(recorded, range(300))
     kept = [at for _, at, _ in read_steps(file)]
     assert kept
