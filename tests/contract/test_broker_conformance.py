@@ -62,6 +62,7 @@ async def test_a_key_goes_to_the_partition_of_its_murmur2_hash_on_every_broker(b
     assert [w.partition for w in written] == [2, 5, 3, 2, 5, 3]
 
 
+@pytest.mark.timing
 async def test_get_many_waits_for_the_first_record_and_no_longer(broker: Broker) -> None:
     topic = await new_topic(broker)
     producer = await started(broker)

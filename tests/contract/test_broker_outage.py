@@ -84,6 +84,7 @@ async def test_a_broker_that_is_killed_and_started_again_loses_and_doubles_nothi
     await broker.close()
 
 
+@pytest.mark.timing
 async def test_closing_without_a_broker_ends_within_its_bound_and_leaves_no_task(server: LocalBroker) -> None:
     broker = connect(server.status().url or "", kafka=KafkaSettings(session_timeout=6.0, stop_timeout=2.0))
     await broker.admin().create_topics([TopicSpec(name="u")])

@@ -136,6 +136,7 @@ async def test_a_child_killed_in_mid_batch_fails_that_batch_and_says_how_it_died
         assert executor.pid is not None
 
 
+@pytest.mark.timing
 async def test_closing_is_bounded_even_while_a_model_hangs(started: Started) -> None:
     async with started("hanging", close_timeout=0.2) as executor:
         running = asyncio.ensure_future(executor.run("hanging", [query((1e12, 0))], 1))

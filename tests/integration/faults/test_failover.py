@@ -104,6 +104,7 @@ async def ask_on(run: Running, qps: float) -> None:
         await asyncio.sleep(1.0 / qps)
 
 
+@pytest.mark.timing
 async def test_planners_follow_one_another_while_every_query_is_answered(kafka_url: str, tmp_path: Path) -> None:
     settings = spawned_settings(kafka_url, tmp_path).model_copy()
     settings = settings.model_copy(update={"planner": settings.planner.model_copy(update={"lease_s": LEASE})})

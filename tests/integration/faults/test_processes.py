@@ -94,6 +94,7 @@ async def test_a_killed_worker_leaves_the_plan_and_nothing_is_lost(kafka_url: st
         assert len(answered_after) > 100
 
 
+@pytest.mark.timing
 async def test_a_worker_started_again_is_let_in_and_serves(kafka_url: str, tmp_path: Path) -> None:
     settings = spawned_settings(kafka_url, tmp_path)
     sink = running(settings, connect(kafka_url), catalogue=toy_catalogue(slo=1.0), roles=("sink",))

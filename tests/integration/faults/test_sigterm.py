@@ -42,6 +42,7 @@ def abandoned(log: str) -> str:
     return str(line)
 
 
+@pytest.mark.timing
 def test_a_solver_that_hangs_does_not_keep_the_process(
     broker_url: str, tmp_path: Path, start: Callable[..., Process]
 ) -> None:
@@ -55,6 +56,7 @@ def test_a_solver_that_hangs_does_not_keep_the_process(
     assert "after all else had ended" in told  # what could be done in order was
 
 
+@pytest.mark.timing
 def test_an_event_loop_that_hangs_does_not_keep_the_process(tmp_path: Path, start: Callable[..., Process]) -> None:
     process = start("hang-loop", *settings_file("memory://", tmp_path), SLUICE_LOG__FORMAT="json")
     process.until(lambda: "the loop hangs" in process.log)
@@ -70,6 +72,7 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+@pytest.mark.timing
 def test_an_executor_that_stands_still_with_a_batch_does_not_keep_the_process(
     tmp_path: Path, start: Callable[..., Process]
 ) -> None:
@@ -122,6 +125,7 @@ except OSError:
 """
 
 
+@pytest.mark.timing
 @pytest.mark.kafka
 def test_a_broker_that_stands_still_does_not_keep_the_process(
     kafka_url: str, tmp_path: Path, sluice_home: Path, start: Callable[..., Process]

@@ -131,6 +131,7 @@ async def test_memory_stays_bounded_under_a_flood_of_garbage(system: Running) ->
     assert report.lost == 0
 
 
+@pytest.mark.timing
 async def test_poison_reaches_the_dead_letters_within_a_second_and_its_partition_goes_on(system: Running) -> None:
     for _ in range(5):
         await system.send("toy", b"\xff\x00 no record of ours")

@@ -137,6 +137,7 @@ def test_a_thousand_half_requests_cost_innocents_nothing_and_are_closed(broker_u
         assert len(server.said().splitlines()) <= 5, server.said()
 
 
+@pytest.mark.timing
 def test_who_has_no_room_is_told_so_and_idle_connections_make_room(tmp_path: Path) -> None:
     with front(tmp_path, connections=20, idle_s=60.0) as server, ExitStack() as stack:
         socks = [stack.enter_context(server.connect()) for _ in range(30)]
@@ -176,6 +177,7 @@ def flood(server: Front, answers: list[bytes], stop: threading.Event, path: byte
                 answers.append(b"")
 
 
+@pytest.mark.timing
 def test_chunks_without_end_are_refused_at_the_limit_and_nothing_grows(tmp_path: Path) -> None:
     with front(tmp_path) as server:
         before = server.resident()

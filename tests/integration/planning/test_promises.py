@@ -113,6 +113,7 @@ async def test_above_the_sustainable_rate_the_promise_is_kept_or_safe_mode_annou
         assert stream.broken < 0.4 * stream.queries
 
 
+@pytest.mark.timing
 async def test_degrading_answers_with_faster_variants_what_enforcing_would_reject(tmp_path: Path) -> None:
     report, outcomes = await served(tmp_path, "degrade", levels=(0.006, 0.024), planner={"name": "co-resident"})
     assert report.balanced
@@ -123,6 +124,7 @@ async def test_degrading_answers_with_faster_variants_what_enforcing_would_rejec
     assert kinds[OutcomeKind.ANSWERED] > 0.7 * len(outcomes)
 
 
+@pytest.mark.timing
 async def test_a_stream_over_two_devices_keeps_the_whole_promise(tmp_path: Path) -> None:
     report, outcomes = await served(tmp_path, "enforce", devices=2)
     assert report.balanced

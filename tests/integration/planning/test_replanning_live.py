@@ -138,6 +138,7 @@ class HangsLater:
         return AllocationPlanner().allocate(problem)
 
 
+@pytest.mark.timing
 async def test_while_the_solver_hangs_the_plan_in_force_stands_and_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

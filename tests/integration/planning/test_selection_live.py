@@ -233,6 +233,7 @@ async def test_tables_are_made_again_for_devices_that_turn_out_slower(tmp_path: 
     assert not report.lost
 
 
+@pytest.mark.timing
 @pytest.mark.slow
 async def test_a_worker_that_leaves_changes_the_tables_and_loses_nothing(tmp_path: Path) -> None:
     roles = ("admission", "router", "planner", "sink")
@@ -263,6 +264,7 @@ async def test_a_worker_that_leaves_changes_the_tables_and_loses_nothing(tmp_pat
     assert sum(o.on_time for o in outcomes) >= 0.95 * len(outcomes)
 
 
+@pytest.mark.timing
 @pytest.mark.slow
 async def test_above_capacity_workers_fall_back_ask_and_keep_their_throughput(tmp_path: Path) -> None:
     """Slow variants: what is measured is the policy, not how fast the machine moves queries."""
@@ -286,6 +288,7 @@ async def test_above_capacity_workers_fall_back_ask_and_keep_their_throughput(tm
     assert replay(folder / "worker-d0.jsonl", device_core(run.system, run.system.devices[0]).handle, DeviceEvent) == []
 
 
+@pytest.mark.timing
 @pytest.mark.slow
 async def test_slo_classes_of_one_app_have_workers_and_tables_of_their_own(tmp_path: Path) -> None:
     classed = settings(tmp_path, devices=4, slo_classes_s={"toy": (0.1, 0.4)})
@@ -345,6 +348,7 @@ async def test_of_several_routers_one_is_active_and_gives_workers_strict_turns(t
         assert max(stretch.values()) - min(stretch.values()) <= 3
 
 
+@pytest.mark.timing
 @pytest.mark.kafka
 @pytest.mark.slow
 async def test_tables_reach_workers_over_kafka_and_outlive_the_planner(tmp_path: Path, kafka_url: str) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from sluicegate.domain.actions import Announce
 from sluicegate.domain.events import DeviceSeen
 from sluicegate.domain.fleet.device import Slice
@@ -87,6 +89,7 @@ def surging(seconds: float) -> float:
     return 2.0 + 34.0 * min(1.0, max(0.0, (seconds - 1.5) / 2.0))
 
 
+@pytest.mark.timing
 async def test_demand_moves_and_gpus_are_cut_otherwise_while_strict_queries_keep_their_slo(tmp_path: Path) -> None:
     settings = gpu_settings(tmp_path, "a100x8")
     async with running(settings, MemoryBroker(), catalogue=slow_catalogue(2.5)) as run:

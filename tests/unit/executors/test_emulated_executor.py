@@ -26,6 +26,7 @@ async def started(catalogue: Catalogue, max_batch: int = 8, **options: float) ->
     return executor
 
 
+@pytest.mark.timing
 async def test_batches_back_to_back_take_what_the_profile_says_without_drift(catalogue: Catalogue) -> None:
     executor = await started(catalogue)
     took = []
@@ -101,6 +102,7 @@ async def test_without_jitter_the_chosen_quantile_is_what_a_batch_takes() -> Non
         assert math.isclose(executor.draw(profile, 1), expected)
 
 
+@pytest.mark.timing
 async def test_a_batch_that_would_take_longer_than_it_may_ends_then_and_takes_the_executor_with_it(
     catalogue: Catalogue,
 ) -> None:
