@@ -1,4 +1,4 @@
-"""Reads and transforms models nobody vouches for: ``python -m sluicegate.executors.onnx.variant_child FOLDER
+"""Reads and transforms untrusted models: ``python -m sluicegate.executors.onnx.variant_child FOLDER
 PARENT_PID``.
 
 Rules. One task a process: ``task.json`` in FOLDER says what to do. Of a check, ``answer.json`` says what came of it and

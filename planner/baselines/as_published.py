@@ -1,4 +1,4 @@
-"""Baselines at their papers' word, beside the mended ones: how much capacity they reckon with, and how much they add.
+"""Baselines exactly as published, beside the mended ones: how much capacity they count on, and how much they add.
 
 Rules: the published systems take the largest batch whose latency is below half the SLO, whether or not it is the best
 one, plan for the estimate plus 5 %, and take loads for free (Proteus, sections 4 and 5, and its artifact). The mended

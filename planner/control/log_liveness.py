@@ -1,4 +1,4 @@
-"""Whether the log is silent, or one who writes there.
+"""Tells a broker outage from a dead device.
 
 Rules. A device is missed by its silence, which means something only while others are heard: whoever leads hears its own
 lease at least. Nothing at all for ``patience`` seconds says that the log is away, or that this process stood still.

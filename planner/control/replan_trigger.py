@@ -51,7 +51,7 @@ class Pending:
 
 
 class Asking:
-    """Decides when to request a new plan, and tracks the outstanding request. ``urgent``: whether the next question is.
+    """Decides when to request a new plan, and tracks the outstanding request. ``urgent``: the next one must not wait.
     ``devices_changed``: since the last one."""
 
     def __init__(self, settings: ControllerSettings) -> None:

@@ -1,4 +1,4 @@
-"""Reads a model file that nobody vouches for.
+"""Validates untrusted model files.
 
 Rules. The file is a plain one of bounded size that parses as ONNX. Operators are those of the standard, its machine
 learning part and ONNX Runtime's own: nothing names code elsewhere; functions of the model's own are inlined first.

@@ -43,9 +43,6 @@ def shape() -> NDArray[np.float64]:
     return found
 
 
-# -- figure 5
-
-
 def figure_5(options: Options) -> Result:
     """Violations, answers a second and cost of the three systems; means over seeds of the arrivals."""
     runs = played(options)
@@ -218,9 +215,6 @@ def _means(runs: Sequence[TrafficResult]) -> dict[str, float]:
     }
 
 
-# -- figure 6
-
-
 def figure_6(_options: Options) -> Result:
     """Cost of the baselines on GPUs over ours, at three loads, as a fluid; the variants of table 2."""
     variants = tuple(
@@ -261,9 +255,6 @@ def figure_6(_options: Options) -> Result:
     )
 
 
-# -- figure 7
-
-
 def figure_7(options: Options) -> Result:
     """GPU time and violations of two models on one GPU that may become two, against a GPU each."""
     rates = worlds.twitter(shape(), 50.0, 500.0, 75_000)
@@ -296,9 +287,6 @@ def figure_7(options: Options) -> Result:
             "GPUs": {name: _line(run.gpus) for name, run in first.items()},
         },
     )
-
-
-# -- pages
 
 
 def _line(values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:

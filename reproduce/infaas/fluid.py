@@ -20,7 +20,10 @@ Rule = Callable[[Fleet], Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class FluidResult:
-    """``cost``: money in all. ``violations``: of all queries, 0..1. ``answered``: queries. ``changes``: their ticks."""
+    """What a fluid run came to.
+
+    ``cost``: money in all. ``violations``: of all queries, 0..1. ``answered``: queries. ``changes``: their ticks.
+    """
 
     cost: float
     violations: float

@@ -27,7 +27,10 @@ MOST = 2
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """``rate``: queries/s alone on a GPU; ``fbr``: share of its bandwidth that a batch asks for; ``slo``: seconds."""
+    """A model on a shared GPU.
+
+    ``rate``: queries/s alone on a GPU; ``fbr``: share of its bandwidth that a batch asks for; ``slo``: seconds.
+    """
 
     name: str
     share: float
@@ -45,7 +48,7 @@ TENANTS = (
 
 @dataclass(slots=True)
 class Shared:
-    """``gpu_seconds``: paid; ``gpus``: by second, paid. ``answered`` in time of ``asked``."""
+    """What sharing came to. ``gpu_seconds``: paid; ``gpus``: by second, paid. ``answered`` in time of ``asked``."""
 
     asked: float = 0.0
     answered: float = 0.0

@@ -42,7 +42,7 @@ class Pool:
 
 @dataclass(slots=True, kw_only=True)
 class TrafficResult:
-    """``answered`` in time of ``asked`` queries, in all and by tick; ``cost``: of workers.
+    """What a run came to: ``answered`` in time of ``asked`` queries, in all and by tick; ``cost``: of workers.
 
     ``hosted``: share of all workers' resources that instances hold, ``busy``: that work; both means over ticks, by
     hardware. ``prices``: of an hour of all workers paid for, by tick.
@@ -115,8 +115,6 @@ class Traffic:
             self._serve(tick)
             self._scale_workers(float(tick))
         return self.result
-
-    # -- instances
 
     def _fleet(self, asked: Mapping[str, Asked], running: Mapping[str, int]) -> Fleet:
         resources = {h: self._workers[h] * pool.each for h, pool in self._pools.items()}
@@ -201,8 +199,6 @@ class Traffic:
                 self._waiting[app] -= used * rate / self._windows
             self._waiting[app] = min(self._waiting[app], mine.rate * mine.patience)
         return answered
-
-    # -- workers
 
     def _workers_come(self, now: float) -> None:
         for hardware, starting in self._starting.items():

@@ -1,4 +1,4 @@
-"""Proteus (ASPLOS 2024), baselines at their papers' word and mended, side by side.
+"""Proteus (ASPLOS 2024), baselines exactly as published and mended, side by side.
 
 4 end to end, 5 bursts, 6 batching by arrival process, 7 ablation, 8 SLOs, 9 by family, 10 solver cost; loads: 4 again
 with loads of 1, 5 and 15 s.

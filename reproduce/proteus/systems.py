@@ -1,4 +1,4 @@
-"""Ours, Proteus, and the baselines of its evaluation: at their papers' word, and mended.
+"""Ours, Proteus, and the baselines of its evaluation: exactly as published, and mended.
 
 Rules:
 - At their word: headroom 1.05, capacity at the largest batch within half the SLO, a plan every 10 s (INFaaS looks every
@@ -58,8 +58,10 @@ _EXACT = AllocationPlanner(name="proteus", fill_idle=False)
 
 @dataclass(frozen=True)
 class System:
-    """``overrides`` of the scenario. ``planner``: made from the workload, where the scenario names none that will"
-    " do."""
+    """A system of the comparison.
+
+    ``overrides``: of the scenario. ``planner``: made from the workload, where the scenario names none that will do.
+    """
 
     name: str
     overrides: Mapping[str, Any] = field(default_factory=dict)

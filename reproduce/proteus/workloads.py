@@ -31,7 +31,10 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Workload:
-    """``mean`` and ``peak``: queries/s by app, over all of it and in its busiest ten seconds."""
+    """A workload of the evaluation.
+
+    ``mean`` and ``peak``: queries/s by app, over all of it and in its busiest ten seconds.
+    """
 
     name: str
     document: Document

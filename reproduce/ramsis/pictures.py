@@ -15,7 +15,10 @@ _LEAST = 1e-5
 
 @dataclass
 class Line:
-    """``measured``, ``promised``: (accuracy, violation), ratios, at each x; NaN where nothing was promised."""
+    """One system in one panel.
+
+    ``measured``, ``promised``: (accuracy, violation), ratios, at each x; NaN where nothing was promised.
+    """
 
     panel: str
     system: str

@@ -322,7 +322,7 @@ class World:
         return [what for _, _, kind, what in self._heap if kind == _BEGIN and what[0] == at and what[1] == epoch]
 
     def _house(self, now: float) -> None:
-        """A GPU takes batches again: what no GPU took is sent now."""
+        """Re-dispatches batches that no GPU could take."""
         waiting, self._homeless = self._homeless, []
         for item in waiting:
             self.send(item, now)

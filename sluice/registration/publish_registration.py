@@ -1,4 +1,4 @@
-"""Telling a system that runs what was registered, and waiting until it does what it was told.
+"""Publishes a registration and waits until it is served.
 
 Rules. Topics of a new app are created before its record is on the registry topic, so that nobody reads of an app that
 cannot be asked. Who registers reads its own write: the wait ends with a plan that was made of the new record and is

@@ -82,7 +82,7 @@ class WebSettings(EndpointSettings):
 
 
 class MetricsSettings(EndpointSettings):
-    """Prometheus' door of each process. No ``port``: none; 0: any free one."""
+    """The ``/metrics`` endpoint of each process. No ``port``: none; 0: any free one."""
 
 
 class TracingSettings(Section):

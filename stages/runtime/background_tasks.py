@@ -1,4 +1,4 @@
-"""Work beside a stage's own: what fails there fails the stage, instead of being missing unseen."""
+"""Background tasks whose failure fails the stage."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterable

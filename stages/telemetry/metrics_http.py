@@ -1,4 +1,4 @@
-"""Prometheus' door of one process: ``/metrics``, and ``/healthz`` for those who restart what hangs.
+"""A process's ``/metrics`` endpoint for Prometheus, and ``/healthz`` for whatever restarts processes that hang.
 
 A scrape runs on the event loop, as all counting does; what it costs there is counted as loop delay by itself.
 """

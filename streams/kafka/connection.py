@@ -1,4 +1,4 @@
-"""What every client of Apache Kafka is told: servers, time limits, TLS and SASL; and how much it may say."""
+"""Shared configuration of Kafka clients (servers, time limits, TLS and SASL), and throttling of their logs."""
 
 import logging
 import time

@@ -220,8 +220,6 @@ class Consumer:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    # -- the group
-
     async def _live(self) -> None:
         """Join, beat, and join again when told. Who is not answered goes on, and holds what it held."""
         while self._running:
@@ -281,8 +279,6 @@ class Consumer:
             self._positions[partition] = known if known is not None else (
                 log.end if self._start_at == "end" else log.start
             )  # fmt: skip
-
-    # -- the rest of the port
 
     async def subscribe(self, topics: Iterable[str]) -> None:
         """Others from now on."""

@@ -65,8 +65,6 @@ class Witness:
     def _tell(self, kind: str, story: str) -> None:
         self.broken.setdefault(kind, f"{self._loop.time() - 1000:7.3f} {kind}: {story}")
 
-    # -- what is on the topics
-
     def wrote(self, letter: Letter, place: Written, by: "Link | None") -> None:
         """A record is on its topic. ``by``: who wrote it, None for clients."""
         self._order += 1
@@ -140,8 +138,6 @@ class Witness:
             if max(self._onward.get((kind, key), 0) for kind in ("admitted", "work")) <= at:
                 self._tell("committed too far", f"{group} {partition} to {offset}: nothing came of {key}")
 
-    # -- what a process says, in its own order
-
     def says(self, letter: Letter, by: "Link") -> None:
         """``by`` hands a record to its client."""
         topic, value = letter.topic, letter.value
@@ -182,8 +178,6 @@ class Witness:
         for partition, offset in offsets.items():
             if partition == work and offset <= fence:
                 self._tell("below the fence", f"{by.name} answers what lies below {offset}, fence {fence}")
-
-    # -- whether all is well again
 
     def recovered(self, devices: Iterable[str]) -> str | None:
         """What is not: each of these devices is named in the newest plan, as it last said that it is."""

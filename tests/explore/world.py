@@ -94,8 +94,6 @@ class World:
         """Add to the story."""
         self.happened.append(f"{self.loop.time() - 1000:7.3f} {what}")
 
-    # -- the system
-
     def lay_out(self) -> None:
         """A process a role."""
         for name, role in self.shape.roles:
@@ -140,8 +138,6 @@ class World:
             if self.loop.time() >= until:
                 raise TimeoutError("the system did not begin to serve")
             await asyncio.sleep(0.05)
-
-    # -- what became of it
 
     async def settled(self) -> float:
         """Seconds until every query had its outcome, at most ``SETTLE``."""

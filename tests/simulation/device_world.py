@@ -180,8 +180,6 @@ class World:
             assert runs is None or runs.run.variant != gone, "forgotten while it runs"
             self.loaded.get(part, set()).discard(gone)
 
-    # -- what may happen
-
     def plan(self, placed: Collection[tuple[str, str, Slice]] = (), **more: Any) -> list[DeviceAction]:
         """A plan of these (app, variant, slice), which names the worker unless told otherwise."""
         self.number += 1
