@@ -20,7 +20,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.fleet.device import Device
 from sluicegate.policies.placement.slice_choice import SliceLoad
+from sluicegate.policies.placement.slice_queue import SliceSharing
 from sluicegate.policies.placement.slice_queue_port import Assigned, SlicePlacement, Waiting, has_room, holds
 from sluicegate.policies.placement.strict import StrictFirst, StrictRoom
 from sluicegate.profiles.catalogue.slowdown import SlowdownTable
@@ -208,6 +210,11 @@ def strategy(name: str, table: SlowdownTable) -> SlicePlacement:
     if found is None:
         raise ConfigurationError(f"placement {name!r} is not one of {', '.join(STRATEGIES)}")
     return found(table)
+
+
+def sharing(choice: str, device: Device) -> SliceSharing | None:
+    """The queue before the slices of ``device`` by the rule ``choice``; None for "plan", or where there is but one."""
+    return None if choice == "plan" or len(device.slices) < 2 else SliceSharing(device.slices, STRATEGIES[choice])
 
 
 def _compute(profile: str) -> int:

@@ -6,7 +6,7 @@ starts again holds nothing, has another incarnation, and reads the newest plan f
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, assert_never
 
@@ -81,25 +81,30 @@ class Network(Protocol):
         """To routers and planner: the device has staged an epoch."""
         ...
 
+    def beats(self, device: str, now: float) -> None:
+        """To routers and planner: a heartbeat out of turn."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceModel:
     """How the devices of a run are made. ``policy``: the batching rule's name. ``cut_s``: seconds that a cut takes.
 
-    ``slices_of``: what a device of a type has once it is cut into these profiles.
+    ``slices_of``: what a device of a type has once it is cut into these profiles. ``instances``: see ``SharingModel``.
     """
 
     make_core: Callable[[Device], DeviceCore]
     make_slice: Callable[["SimulatedDevice", Slice], SliceModel]
     policy: str
-    cut_s: float = 0.0
-    slices_of: Callable[[str, tuple[str, ...]], tuple[Slice, ...]] = lambda _type, _profiles: ()
+    cut_s: float
+    slices_of: Callable[[str, tuple[str, ...]], tuple[Slice, ...]]
+    instances: Mapping[tuple[str, str], str]
 
 
 class SimulatedDevice:
     """A device's worker and its slices, simulated.
 
-    ``device``: as it is cut. ``processor``: compute that its slices share, if they do.
+    ``device``: as it is cut.
     """
 
     def __init__(
@@ -109,10 +114,9 @@ class SimulatedDevice:
         timeline: Timeline,
         ledger: Ledger,
         network: Network,
-        processor: SharedProcessor | None = None,
     ) -> None:
         self.device = device
-        self.processor = processor
+        self._processors: dict[str, SharedProcessor] = {}
         self.alive = False
         self.model = model
         self.timeline = timeline
@@ -160,8 +164,8 @@ class SimulatedDevice:
         if self.alive:
             self.alive = self._worker.reads = False
             self._worker.dead = True
-            if self.processor is not None:
-                self.processor.clear(now)
+            for processor in self._processors.values():
+                processor.clear(now)
             self.not_ended(self._worker.core.queries)
 
     def recover(self, now: float) -> None:
@@ -176,6 +180,13 @@ class SimulatedDevice:
         """What nobody has read is taken from its work topic; the offset of the first of it, too."""
         work, self._work = self._work, deque()
         return self._end - len(work), [came.query for came in work]
+
+    def processor_of(self, part: str) -> SharedProcessor | None:
+        """Compute that a slice shares with others, if it does."""
+        instance = self.model.instances.get((self.device.name, part))
+        if instance is None:
+            return None
+        return self._processors.setdefault(instance, SharedProcessor(self.timeline))
 
     def next_incarnation(self) -> str:
         """Of a start."""
@@ -260,7 +271,9 @@ class SimulatedWorker:
                 self.tell(CaughtUp(), now)
             case Cut(profiles):
                 self._timeline.at(now + owner.model.cut_s, self._was_cut, profiles)
-            case UnloadVariant() | Announce() | Say() | Recorded() | InterferenceChanged():
+            case Say():
+                owner.network.beats(owner.device.name, now)
+            case UnloadVariant() | Announce() | Recorded() | InterferenceChanged():
                 pass
             case _ as unreachable:
                 assert_never(unreachable)

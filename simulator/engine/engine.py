@@ -6,7 +6,7 @@ once it has ended, so memory does not grow with the trace.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import assert_never
 
@@ -27,6 +27,7 @@ from sluicegate.domain.events import (
     Arrived,
     DemandCounted,
     DeviceReported,
+    DeviceSeen,
     PlanAcknowledged,
     PlanPublished,
     TurnsTold,
@@ -39,6 +40,7 @@ from sluicegate.domain.outcome import Outcome
 from sluicegate.domain.plan import Plan
 from sluicegate.domain.query import Query
 from sluicegate.planner.control.events import DeviceHeard
+from sluicegate.planner.geometry.first_cut import laid_out
 from sluicegate.policies.placement.hosted_variants import profile_on
 from sluicegate.policies.protocols import StagingPolicy, StationPolicy
 from sluicegate.policies.serving.admission import (
@@ -54,16 +56,15 @@ from sluicegate.policies.serving.admission import (
 )
 from sluicegate.policies.serving.device_core import DeviceCore
 from sluicegate.policies.serving.router import Ignore, LookedUp, LookUp, RouterCore, RouterEvent, RouterRules, Want
-from sluicegate.policies.serving.slices import DeviceParts
+from sluicegate.policies.serving.slices import DeviceParts, DeviceRules
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.simulator.arrivals.sampling import ArrivalSource
 from sluicegate.simulator.engine.control_plane import ControlPlane
 from sluicegate.simulator.engine.device_model import DeviceModel, SimulatedDevice
 from sluicegate.simulator.engine.faults import Faults
 from sluicegate.simulator.engine.ledger import ConservationError, Ledger, Observer
-from sluicegate.simulator.engine.processor_sharing import SharedProcessor
 from sluicegate.simulator.engine.service_times import ServiceMode, ServiceTimes
-from sluicegate.simulator.engine.slice_model import SliceModel
+from sluicegate.simulator.engine.slice_model import SharingModel, SliceModel
 from sluicegate.simulator.engine.timeline import Alarm, Timeline
 
 _LENGTHS = 4096
@@ -107,7 +108,8 @@ class SystemModel:
     service: ServiceMode = "median"
     slow_probability: float = 0.0
     slow_factor: float = 1.0
-    shared_types: frozenset[str] = frozenset()
+    rules: DeviceRules = field(default_factory=DeviceRules)
+    sharing: SharingModel = field(default_factory=SharingModel)
     exclusive_loads: bool = False
     timing: Timing = field(default_factory=Timing)
     faults: Faults = field(default_factory=Faults)
@@ -149,7 +151,14 @@ class Engine:
         self._admission = AdmissionCore(system.devices, system.admission)
         self._alarm = Alarm(self.timeline, lambda now: self._ask(Looked(now), now))
         self._control = system.make_control()
-        self._device_model = DeviceModel(make_core=self._core, make_slice=self._slice, policy=system.batching)
+        self._device_model = DeviceModel(
+            make_core=self._core,
+            make_slice=self._slice,
+            policy=system.batching,
+            cut_s=system.sharing.cut_s,
+            slices_of=laid_out,
+            instances=system.sharing.instances,
+        )
         self._devices: Mapping[str, SimulatedDevice] = {d.name: self._device(d) for d in system.devices}
         self._routers = [
             RouterCore(app, catalogue=system.catalogue, devices=system.devices, rules=system.routers)
@@ -333,8 +342,14 @@ class Engine:
             if device.alive:
                 self._report(device, now)
 
+    def beats(self, device: str, now: float) -> None:
+        """A heartbeat out of turn."""
+        self._report(self._devices[device], now)
+
     def _report(self, device: SimulatedDevice, now: float) -> None:
         beat = device.beat(now)
+        if beat.seen.slices:
+            self._cut_told(beat.seen, now)
         self._control.heard(DeviceHeard(beat.seen, tuple(m for part in beat.slices for m in part.measured)), now)
         for part in beat.slices:
             apps = self._hosting.get((device.device.name, part.slice))
@@ -343,6 +358,13 @@ class Engine:
                 for app in apps:
                     self._tell(self._by_app[app], report, now)
 
+    def _cut_told(self, seen: DeviceSeen, now: float) -> None:
+        """It may be cut otherwise: what it can host is another matter then."""
+        if self._admission.follows_plans:
+            self._ask(seen, now)
+        for router in self._routers:
+            self._tell(router, seen, now)
+
     def _fails(self, device: str, now: float) -> None:
         self._devices[device].fail(now)
 
@@ -350,12 +372,17 @@ class Engine:
         self._devices[device].recover(now)
 
     def _device(self, device: Device) -> SimulatedDevice:
-        processor = SharedProcessor(self.timeline) if device.type in self._system.shared_types else None
-        return SimulatedDevice(device, self._device_model, self.timeline, self.ledger, self, processor)
+        return SimulatedDevice(device, self._device_model, self.timeline, self.ledger, self)
 
     def _core(self, device: Device) -> DeviceCore:
-        parts = DeviceParts(make_station=self._system.make_station, make_staging=self._system.make_staging)
-        return DeviceCore(device, parts, self._system.catalogue)
+        system = self._system
+        parts = DeviceParts(
+            make_station=system.make_station,
+            make_staging=system.make_staging,
+            make_sharing=system.sharing.make_sharing,
+        )
+        rules = replace(system.rules, cuttable=device.name in system.sharing.cuttable)
+        return DeviceCore(device, parts, system.catalogue, rules)
 
     def _slice(self, owner: SimulatedDevice, part: Slice) -> SliceModel:
         system, device = self._system, owner.device
@@ -365,7 +392,8 @@ class Engine:
             load=lambda variant: profile_on(system.catalogue, device, part.name, variant).load,
             by_length=self._service.by_length(kind),
             slowdown=system.faults.slowdown_of(device),
-            processor=owner.processor,
+            processor=owner.processor_of(part.name),
+            parts=system.sharing.parts,
             exclusive_loads=system.exclusive_loads,
         )
 

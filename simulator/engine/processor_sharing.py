@@ -1,7 +1,8 @@
-"""Processor sharing: batches that run on one device at a time share it evenly.
+"""Processor sharing: batches that run on one device, or on one MIG instance by MPS, slow each other down.
 
-With n batches running each goes on at 1/n of its isolated speed (egalitarian processor sharing). Slices of their own
-(MIG) do not share and do not need this; co-located workers on one GPU or core do.
+A batch takes a part of what it runs on (PROTEAN's FBR, of memory bandwidth). While the parts of those that run add up
+to more than 1, each takes so many times as long as alone. Where each takes all, n batches go on at 1/n of their speed
+(egalitarian processor sharing). Slices of their own (MIG) do not share and do not need this.
 """
 
 from dataclasses import dataclass
@@ -15,12 +16,13 @@ _DONE = 1e-12
 @dataclass(slots=True)
 class _Job:
     left: float
+    part: float
     happening: Happening
     argument: Any
 
 
 class SharedProcessor:
-    """One device's compute. ``begin`` a job of so many isolated seconds; it is told when it ends."""
+    """The compute of one device or instance. ``begin`` a job of so many isolated seconds; it is told when it ends."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
@@ -28,10 +30,10 @@ class SharedProcessor:
         self._since = timeline.now
         self._version = 0
 
-    def begin(self, work: float, happening: Happening, argument: Any, now: float) -> None:
-        """Start a job of ``work`` seconds (as long as it would take alone)."""
+    def begin(self, work: float, happening: Happening, argument: Any, now: float, part: float = 1.0) -> None:
+        """Start a job of ``work`` seconds (as long as it would take alone) that takes ``part`` of the processor."""
         self._progress(now)
-        self._jobs.append(_Job(work, happening, argument))
+        self._jobs.append(_Job(work, part, happening, argument))
         self._arm(now)
 
     def clear(self, now: float) -> None:
@@ -40,9 +42,13 @@ class SharedProcessor:
         self._progress(now)
         self._version += 1
 
+    @property
+    def _slowdown(self) -> float:
+        return max(1.0, sum(job.part for job in self._jobs))
+
     def _progress(self, now: float) -> None:
         if self._jobs:
-            done = (now - self._since) / len(self._jobs)
+            done = (now - self._since) / self._slowdown
             for job in self._jobs:
                 job.left -= done
         self._since = now
@@ -50,7 +56,7 @@ class SharedProcessor:
     def _arm(self, now: float) -> None:
         self._version += 1
         if self._jobs:
-            next_end = now + max(0.0, min(job.left for job in self._jobs)) * len(self._jobs)
+            next_end = now + max(0.0, min(job.left for job in self._jobs)) * self._slowdown
             self._timeline.at(next_end, self._ends, self._version)
 
     def _ends(self, version: int, now: float) -> None:

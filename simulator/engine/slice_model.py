@@ -4,13 +4,32 @@ Loading goes on beside serving, or (``exclusive_loads``) holds the executor up u
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sluicegate.domain.actions import Run
+from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.models.profile import LatencyCurve
+from sluicegate.policies.placement.slice_queue import SliceSharing
 from sluicegate.policies.serving.device_events import BatchEnded, DeviceEvent, Loaded
 from sluicegate.simulator.engine.processor_sharing import SharedProcessor
 from sluicegate.simulator.engine.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharingModel:
+    """What slices share, and how they become others.
+
+    ``cuttable``: devices that plans may have cut otherwise, which takes ``cut_s`` seconds. ``make_sharing``: of the
+    queue before the slices of a device. ``instances``: by device and slice, what it shares with others of the device
+    (MPS); those that are not named have their compute for themselves. ``parts``: by variant, the part of that which a
+    batch takes; others take all.
+    """
+
+    cuttable: frozenset[str] = frozenset()
+    cut_s: float = 0.0
+    make_sharing: Callable[[Device], SliceSharing | None] = lambda _device: None
+    instances: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    parts: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +37,7 @@ class SliceModel:
     """Times on a slice. ``service``: seconds of (variant, rows) there; ``load``: of loading a variant.
 
     ``by_length``: curves of variants whose inputs vary in length. ``slowdown``: factor on all batches at a time.
-    ``processor``: compute shared with others, if any.
+    ``processor``: compute shared with others, if any; ``parts``: of it, as ``SharingModel`` has them.
     """
 
     service: Callable[[str, int], float]
@@ -26,6 +45,7 @@ class SliceModel:
     by_length: Mapping[str, LatencyCurve]
     slowdown: Callable[[float], float] | None = None
     processor: SharedProcessor | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
     exclusive_loads: bool = False
 
 
@@ -58,7 +78,8 @@ class ModelledExecutor:
         if model.processor is None:
             self._timeline.at(starts + seconds, self._ended, now)
         else:
-            model.processor.begin(seconds + (starts - now), self._ended, now, now)
+            part = model.parts.get(run.variant, 1.0)
+            model.processor.begin(seconds + (starts - now), self._ended, now, now, part)
 
     def load(self, variant: str, now: float) -> None:
         """Begin a load."""

@@ -1,6 +1,5 @@
 """A validated scenario made runnable: catalogue, devices, arrivals, and the system with its policies and planner."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from inspect import signature
@@ -12,14 +11,18 @@ import numpy as np
 from numpy.random import Generator
 
 from sluicegate.domain.errors import ConfigurationError
-from sluicegate.domain.fleet.device import Device, Slice
+from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.models.app import NO_PROMISE, App, Promise, QueryClass, WeaklyHard
 from sluicegate.domain.models.profile import BatchLatency, LengthPoints, Profile, Quantile
 from sluicegate.domain.models.variant import Variant
+from sluicegate.planner.allocation.solver_types import Limits
 from sluicegate.planner.capacity.cores import LoadRules, SpotRules, load_core, spot_core
 from sluicegate.planner.control.controller_settings import ControllerSettings
 from sluicegate.planner.control.core import CoreSettings, PlannerCore
 from sluicegate.planner.estimates.demand_estimate import DemandSettings
+from sluicegate.planner.geometry.geometry_search import GeometrySettings
+from sluicegate.planner.geometry.joint_planner import JointGeometry
+from sluicegate.planner.geometry.recut_tracker import ChangeSettings
 from sluicegate.planner.problems.problem import Planner
 from sluicegate.planner.registry import planner
 from sluicegate.policies.admission.registry import admission
@@ -31,9 +34,10 @@ from sluicegate.policies.placement.model_staging import Staging
 from sluicegate.policies.routing.registry import routing
 from sluicegate.policies.serving.admission import AdmissionRules
 from sluicegate.policies.serving.router import RouterRules
+from sluicegate.policies.serving.slices import DeviceRules
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import load_catalogue
-from sluicegate.profiles.formats.proteus_csv import DEVICE_TYPES, load_proteus
+from sluicegate.profiles.formats.proteus_csv import load_proteus
 from sluicegate.profiles.formats.ramsis_json import load_ramsis
 from sluicegate.simulator.arrivals.sampling import ArrivalSource
 from sluicegate.simulator.engine.control_plane import ControlPlane
@@ -53,16 +57,17 @@ from sluicegate.simulator.scenario.scenario_fields import (
     Scenario,
     SimulationSpec,
 )
+from sluicegate.simulator.scenario.sliced_devices import MB, devices_of, profiled_on, sharing_of
 
-MB = 1 << 20
 _MARKET = 3
+_SEARCHED = Limits(nodes=50)
+"""Nodes of the search of a geometry, as live, without its limit in seconds."""
 
 
 def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
     """The system of ``scenario``. ``timer``: wall seconds, to measure solves. Raises ConfigurationError."""
-    catalogue = catalogue_of(scenario)
+    catalogue = profiled_on(catalogue_of(scenario), scenario)
     devices = devices_of(scenario)
-    _check_profiles(catalogue, devices)
     policies, simulation = scenario.policies, scenario.simulation
     if policies.batching.name == TableSelection.name:
         make_batching = table_batching(policies.batching.options, catalogue, devices, _app_names(scenario, catalogue))
@@ -79,7 +84,7 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
             scenario,
             control(
                 scenario.planner,
-                planner(scenario.planner.name),
+                chosen_planner(scenario.planner),
                 timer,
                 catalogue=catalogue,
                 devices=devices,
@@ -101,7 +106,11 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
         service=simulation.service,
         slow_probability=simulation.slow_batches.probability,
         slow_factor=simulation.slow_batches.factor,
-        shared_types=frozenset(simulation.shared),
+        rules=DeviceRules(
+            patience=scenario.slices.drain_s,
+            bound=tuple(name for name, app in catalogue.apps.items() if app.promise.active),
+        ),
+        sharing=sharing_of(scenario, catalogue),
         exclusive_loads=simulation.loads == "exclusive",
         timing=_timing(simulation),
         faults=_faults(simulation, devices),
@@ -126,31 +135,6 @@ def _admission(policies: PoliciesSpec, quantile: Quantile) -> AdmissionRules:
 def source_of(scenario: Scenario, catalogue: Catalogue, rng: Generator) -> ArrivalSource:
     """The arrivals of ``scenario``. Raises InvalidInputError where the trace cannot be read."""
     return scenario.traces.open(_app_names(scenario, catalogue), rng, scenario.duration_s)
-
-
-def devices_of(scenario: Scenario) -> tuple[Device, ...]:
-    """Devices by the order of the file."""
-    proteus = scenario.catalogue.format == "proteus-csv"
-    found: dict[str, Device] = {}
-    numbers: Counter[str] = Counter()
-    for spec in scenario.devices:
-        kind = DEVICE_TYPES.get(spec.type, spec.type) if proteus else spec.type
-        parts = tuple(Slice(s.name, s.profile, int(s.memory_mb * MB)) for s in spec.slices)
-        for _ in range(spec.count):
-            prefix = spec.name or kind
-            device = Device(
-                name=f"{prefix}{numbers[prefix]}",
-                type=kind,
-                memory_bytes=int(spec.memory_mb * MB),
-                slices=parts or (Slice(),),
-                price=spec.price,
-                spot=spec.spot,
-            )
-            numbers[prefix] += 1
-            if device.name in found:
-                raise ConfigurationError(f"devices: two are called {device.name}; give one of them another name")
-            found[device.name] = device
-    return tuple(found.values())
 
 
 def catalogue_of(scenario: Scenario) -> Catalogue:
@@ -255,13 +239,10 @@ def _promise(spec: PromiseSpec) -> Promise:
     return promise if promise.active else NO_PROMISE
 
 
-def _check_profiles(catalogue: Catalogue, devices: tuple[Device, ...]) -> None:
-    known = set(catalogue.device_types)
-    for device in devices:
-        if device.type not in known:
-            raise ConfigurationError(
-                f"devices: nothing is profiled on type {device.type!r}; the catalogue has {', '.join(sorted(known))}"
-            )
+def chosen_planner(spec: PlannerSpec) -> Planner:
+    """The planner by name, which cuts GPUs too where that is asked of it. Raises ConfigurationError."""
+    chosen = planner(spec.name)
+    return JointGeometry(chosen, settings=GeometrySettings(limits=_SEARCHED)) if spec.geometry == "joint" else chosen
 
 
 def control(
@@ -351,6 +332,8 @@ def controller_settings(spec: PlannerSpec) -> ControllerSettings:
         budget=spec.budget,
         strict_on_demand=spec.strict_on_demand,
         max_loads=spec.max_loads,
+        geometry=spec.geometry,
+        changes=ChangeSettings(patience=spec.geometry_patience_s, rest=spec.geometry_rest_s),
         demand=_demand(spec.demand),
     )
 

@@ -94,15 +94,23 @@ class CatalogueSpec(Section):
 
 
 class SliceSpec(Section):
-    """A part of a device. ``profile``: a device type or MIG profile that variants are profiled on."""
+    """A part of a device. ``profile``: a device type or MIG profile that variants are profiled on.
+
+    ``instance``: slices that name the same one share its compute and bandwidth, by MPS.
+    """
 
     name: Name
     profile: str = "whole"
     memory_mb: NotNegative = 0.0
+    instance: Name | None = None
 
 
 class DeviceSpec(Section):
-    """A group of equal devices. ``count`` equal devices, named ``<name><number>`` (name: the type by default)."""
+    """A group of equal devices. ``count`` equal devices, named ``<name><number>`` (name: the type by default).
+
+    ``geometry``: of GPUs that plans may cut otherwise, how they are cut at the start, such as 4g+3g; ``slices``: those
+    of devices that stay as they are.
+    """
 
     type: Name
     count: int = Field(default=1, ge=1, le=100_000)
@@ -111,6 +119,13 @@ class DeviceSpec(Section):
     price: NotNegative = 0.0
     spot: bool = False
     slices: tuple[SliceSpec, ...] = ()
+    geometry: str | None = None
+
+    @model_validator(mode="after")
+    def _cut_one_way(self) -> "DeviceSpec":
+        if self.geometry is not None and self.slices:
+            raise ValueError("geometry and slices: a GPU that is cut by its geometry has the slices of that")
+        return self
 
 
 def _named(value: Any) -> Any:
@@ -155,7 +170,7 @@ class PlannerSpec(PlanLimitFields, Section):
     ``latency_s``: seconds a plan takes to be made, or "measured" (then equal seeds may differ); where an urgent one
     takes longer than ``patience_s``, a heuristic stands in. ``planners``: how many run; one leads, another takes over
     where it is silent for ``lease_s``. ``headroom``: one for all apps instead of each app's own. ``demand``: settings
-    of the demand estimate (alpha, window, z, ...).
+    of the demand estimate (alpha, window, z, ...). ``geometry``: who has GPUs cut otherwise, as live.
     """
 
     name: str = "allocation"
@@ -170,7 +185,10 @@ class PlannerSpec(PlanLimitFields, Section):
     headroom: Annotated[float, Field(ge=1.0, le=1e3)] | None = None
     capacity: Literal["best-batch", "largest-batch"] = "best-batch"
     quantile: Literal["median", "p95"] = "p95"
-    variants_per_device: int = Field(default=1, ge=1, le=64)
+    variants_per_device: Annotated[int, Field(ge=1, le=64)] | None = 1
+    geometry: Literal["off", "joint", "protean"] = "off"
+    geometry_patience_s: Positive = 5.0
+    geometry_rest_s: Positive = 60.0
     demand: Mapping[str, float] = Field(default_factory=dict)
 
 
@@ -201,6 +219,9 @@ class StragglerSpec(Section):
 class SimulationSpec(Section):
     """The physics. ``shared``: device types whose slices share one processor. ``loads``: beside serving, or not.
 
+    ``bandwidth``: by variant, what a batch takes of a processor or MIG instance that slices share; others take all.
+    While that adds up to more than 1, all take so many times as long.
+
     ``to_router_ms``/``to_device_ms``: hops of a query; ``control_ms``: of plans and acknowledgements.
     """
 
@@ -214,8 +235,18 @@ class SimulationSpec(Section):
     drain_s: Positive = 600.0
     loads: Literal["beside", "exclusive"] = "beside"
     shared: tuple[str, ...] = ()
+    bandwidth: Mapping[Name, Annotated[float, Field(gt=0, le=4)]] = Field(default_factory=dict)
     failures: tuple[FailureSpec, ...] = ()
     stragglers: tuple[StragglerSpec, ...] = ()
+
+
+class SlicesSpec(Section):
+    """Slices of GPUs. ``cut_s``: seconds that cutting one otherwise takes; others as live (``worker.slices``)."""
+
+    choice: Literal["plan", "strict-first", "strict-room"] = "strict-first"
+    drain_s: Positive = 5.0
+    rdf: Mapping[str, Annotated[float, Field(ge=1, le=1000)]] = Field(default_factory=dict)
+    cut_s: NotNegative = 2.0
 
 
 class ScalingSpec(Section):
@@ -276,6 +307,7 @@ class Scenario(Section):
     policies: PoliciesSpec = Field(default_factory=PoliciesSpec)
     planner: PlannerSpec = Field(default_factory=PlannerSpec)
     simulation: SimulationSpec = Field(default_factory=SimulationSpec)
+    slices: SlicesSpec = Field(default_factory=SlicesSpec)
     scaling: ScalingSpec | None = None
     procurement: ProcurementSpec | None = None
     parameters: Mapping[Name, tuple[str, ...]] = Field(default_factory=dict)

@@ -104,6 +104,8 @@ def check(scenario: Scenario) -> None:
         "simulation.service: exponential": simulation.service == "exponential",
         "simulation.slow_batches": simulation.slow_batches.probability > 0.0,
         "simulation.shared": bool(simulation.shared),
+        "devices.*.slices.*.instance": any(part.instance for spec in scenario.devices for part in spec.slices),
+        "devices.*.geometry": any(spec.geometry is not None for spec in scenario.devices),
         "simulation.failures": bool(simulation.failures),
         "simulation.stragglers": bool(simulation.stragglers),
         "simulation.loads: exclusive": simulation.loads == "exclusive",

@@ -10,15 +10,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.executor import Executor
 from sluicegate.domain.fleet.device import Device, Slice, profile_type
-from sluicegate.planner.geometry.mig_tables import TABLES, Geometry, parse_geometry
+from sluicegate.planner.geometry.first_cut import first_cut, profiled
+from sluicegate.planner.geometry.mig_tables import TABLES, Geometry
 from sluicegate.policies.batching.registry import takes
 from sluicegate.policies.placement.slice_queue import SliceSharing
-from sluicegate.policies.placement.strategies import STRATEGIES
+from sluicegate.policies.placement.strategies import sharing
 from sluicegate.profiles.catalogue.catalogue import Catalogue
-from sluicegate.profiles.catalogue.slice_profiles import with_slices
 from sluicegate.sluice.settings.settings import Settings
 
 if TYPE_CHECKING:
@@ -52,10 +51,7 @@ class Gpus:
     def profiled(self, catalogue: Catalogue) -> Catalogue:
         """``catalogue`` with profiles on all slices that the GPUs can have."""
         like = _LIKE if self._settings.fake_gpu is not None else None
-        for kind in self._types:
-            compute = {p.name: p.compute for p in TABLES[kind].profiles.values()}
-            catalogue = with_slices(catalogue, kind, compute, like=like, rdf=self._slices.rdf)
-        return catalogue
+        return profiled(catalogue, self._types, rdf=self._slices.rdf, like=like)
 
     def gpu(self, device: Device) -> "Gpu | None":
         """What ``device`` is on this machine; None for one that is no GPU. Raises ConfigurationError."""
@@ -84,18 +80,7 @@ class Gpus:
 
     def first_cut(self, device: Device) -> Geometry:
         """What ``device`` is cut into where it has no instance. Raises ConfigurationError."""
-        table = TABLES.get(device.type)
-        if table is None:
-            return ()
-        asked = self._slices.geometry
-        if asked is None:
-            return (max(table.profiles.values(), key=lambda p: p.compute).name,)
-        geometry = parse_geometry(asked)
-        if not table.valid(geometry):
-            raise ConfigurationError(
-                f"worker.slices.geometry: {asked!r} cannot be placed on {device.type}; see `sluice devices list`"
-            )
-        return table.ordered(geometry)
+        return first_cut(device.type, self._slices.geometry) if device.type in TABLES else ()
 
     def executor(
         self, gpu: "Gpu", device: Device, part: Slice, catalogue: Catalogue, folders: Sequence[Path]
@@ -126,8 +111,5 @@ class Gpus:
 
     def sharing(self, device: Device) -> SliceSharing | None:
         """The queue before the slices of ``device``; None where queries keep the slice that the plan gave them."""
-        choice = self._slices.choice
         tables = takes(self._settings.worker.batching, "tables")  # which count on strict turns
-        if choice == "plan" or tables or len(device.slices) < 2:
-            return None
-        return SliceSharing(device.slices, STRATEGIES[choice])
+        return None if tables else sharing(self._slices.choice, device)

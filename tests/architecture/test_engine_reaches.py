@@ -14,19 +14,15 @@ from sluicegate import planner, policies
 from sluicegate.simulator.scenario.experiment import run_once
 from sluicegate.simulator.scenario.scenario_file import overridden, read_scenario, scenario_of
 
-SMALL = Path(__file__).resolve().parents[2] / "examples" / "scenarios" / "small.yaml"
+SCENARIOS = Path(__file__).resolve().parents[2] / "examples" / "scenarios"
+SMALL, SLICED = SCENARIOS / "small.yaml", SCENARIOS / "sliced-gpus.yaml"
 LIVE_ONLY = "runs live; scenarios cannot set it yet"
-SLICES_ONLY = "runs live and in the simulation of GPU slices, not in the engine"
 NOT_REACHED = {
     "DriftWatch": LIVE_ONLY,
     "GoalSelection": "chooses a variant as queries come, in the library and its benchmark alone",
-    "InterferenceDetector": SLICES_ONLY,
     "LiveScaling": LIVE_ONLY,
     "ModelLessScaling": LIVE_ONLY,
     "PlannedTables": LIVE_ONLY,
-    "Reconfigurator": SLICES_ONLY,
-    "Recutting": LIVE_ONLY,
-    "SliceSharing": LIVE_ONLY,
     "TablePublishing": LIVE_ONLY,
     "WorkerScaling": LIVE_ONLY,
 }
@@ -87,8 +83,9 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
 
 
 def test_the_engine_reaches_every_machine_but_those_named(reached: set[str]) -> None:
-    for changes in SETTINGS:
-        document = {**read_scenario(SMALL, {}), "systems": {}, "policies": {}}
+    sliced = {"planner.geometry": "protean", "devices.0.count": 2, "duration_s": 12.0, "traces.qps": [60, 60]}
+    for file, changes in [*((SMALL, changes) for changes in SETTINGS), (SLICED, sliced)]:
+        document = {**read_scenario(file, {}), "systems": {}, "policies": {}}
         document = overridden(document, {"duration_s": 6.0, **changes})
         run_once(scenario_of(document), 1, time.perf_counter)
     assert _machines().keys() - reached == NOT_REACHED.keys()

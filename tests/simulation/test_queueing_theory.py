@@ -10,6 +10,7 @@ from sluicegate.domain.actions import Run, Send
 from sluicegate.domain.events import Arrived, Finished, HostingChanged, PlanActivated
 from sluicegate.domain.query import Query
 from sluicegate.policies.serving.router import RouterRules
+from sluicegate.simulator.engine.slice_model import SharingModel
 from tests.simulation.worlds import Waits, interval, one_app, poisson, simulate, world
 
 _RUNS = range(8)
@@ -126,9 +127,12 @@ def test_a_shared_processor_serves_as_m_g_1_ps() -> None:
     means = []
     for seed in _RUNS:
         waits = Waits(after=20.0)
-        system = world(one_app([service]), slices=24, shared_types=frozenset({"cpu"}))
+        system = world(one_app([service]), slices=24)
         free = {p.name for p in system.devices[0].slices}
-        system = replace(system, routers=RouterRules(make_policy=lambda app, free=free: _AnyFree(free)))
+        sharing = SharingModel(instances={("d0", part): "all" for part in free})
+        system = replace(
+            system, sharing=sharing, routers=RouterRules(make_policy=lambda app, free=free: _AnyFree(free))
+        )
         simulate(system, poisson(load / service, 150.0, seed), seed, waits, _Frees(free))
         means.append(waits.mean_time)
     low, high = interval(means)
