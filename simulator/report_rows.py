@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 HEADER = (
     *("system", "queries", "violations", "accuracy", "of best", "worst 10 s"),
-    *("goodput", "p50", "p99", "solves", "solve p95"),
+    *("goodput", "p50", "p99", "solves", "solve p95", "cost"),
 )
 """Columns of a comparison."""
 
@@ -37,6 +37,7 @@ def row_of(name: str, figures: Mapping[str, object]) -> tuple[str, ...]:
         shown("p99_ms", 1, 0, " ms"),
         f"{solves['solves']}" if "solves" in solves else "-",
         f"{solves['p95_ms']:.0f} ms" if solves.get("solves") else "-",
+        shown("cost", 1, 4, ""),
     )
 
 

@@ -9,6 +9,7 @@ from sluicegate.domain.models.profile import Quantile
 from sluicegate.planner.capacity.autoscaling import Autoscaler, ScalingSettings, units
 from sluicegate.planner.capacity.core import CapacityCore
 from sluicegate.planner.capacity.load_scaling import LoadScaling
+from sluicegate.planner.capacity.model_less_control import Instances, LiveScaling, ModelLessScaling
 from sluicegate.planner.capacity.procurement import CostMeter, Mode, Prices, Procurement
 from sluicegate.planner.capacity.spare_pool import ElasticFleet
 from sluicegate.planner.capacity.spot_capacity import SpotCapacity
@@ -81,3 +82,15 @@ def spot_core(rules: SpotRules, devices: Sequence[Device]) -> CapacityCore:
         settle=rules.settle,
     )
     return CapacityCore(rule)
+
+
+def model_less_core(
+    spare: Sequence[str], devices: Sequence[Device], instances: Instances, *, timeout: float, lease: float
+) -> CapacityCore:
+    """What goes with a planner that scales. ``timeout``: seconds of silence after which a worker is dead; ``lease``:
+    that a record of an instance counts. Raises ConfigurationError for spare devices that are none."""
+    types = {d.name: d.type for d in devices}
+    if unknown := sorted(set(spare) - types.keys()):
+        raise ConfigurationError(f"planner.spare: {unknown[0]!r} is not among the devices")
+    scaling = LiveScaling({name: types[name] for name in spare}, timeout=timeout)
+    return CapacityCore(ModelLessScaling(scaling, instances, lease=lease))

@@ -10,10 +10,10 @@ Rules.
 - What a worker that was replaced had held counts as loaded on the one in its place (``restored``: device -> variants).
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from sluicegate.domain.plan import Placement
+from sluicegate.planner.capacity.events import Wishes
 from sluicegate.planner.model_less.greedy_scaling import GreedyScaling
 from sluicegate.planner.model_less.integer_program import scale_exactly
 from sluicegate.planner.model_less.problem_adapter import Scale
@@ -22,7 +22,9 @@ from sluicegate.planner.problems.problem import Allocation, Problem
 from sluicegate.planner.problems.problem_checks import check
 
 TICK = 1.0
-"""Seconds between calls, live."""
+"""Seconds between calls, at most."""
+UNHURRIED = 20.0
+"""Patience with a planner that no solver makes late: what a stand-in would load is only forgotten again."""
 _ENOUGH = 1e-6
 
 
@@ -30,7 +32,7 @@ class ScalingPlanner:
     """Model-less scaling as a planner. ``exact``: by the program, the greedy only where nothing answers all. ``tick``:
     seconds between calls.
 
-    ``rate``: lambda, 1/s. The attributes may be set between calls.
+    ``rate``: lambda, 1/s. ``wishes`` may be set between calls.
     """
 
     def __init__(self, *, exact: bool, tick: float = TICK, rate: float = 0.0) -> None:
@@ -38,15 +40,13 @@ class ScalingPlanner:
         self._exact = exact
         self._rate = rate
         self._greedy = GreedyScaling(slack=1.0, rate=rate, tick=tick)
-        self.avoided: frozenset[str] = frozenset()
-        self.wanted: frozenset[str] = frozenset()
-        self.restored: Mapping[str, tuple[str, ...]] = {}
+        self.wishes = Wishes((), (), {})
 
     def allocate(self, problem: Problem) -> Allocation:
         """Scale by one tick. Raises InvalidInputError for what is no problem."""
         check(problem)
         problem = replace(problem.merged(), previous=(*problem.previous, *self._restored(problem)))
-        kept = tuple(d for d in problem.devices if d.name not in self.avoided)
+        kept = tuple(d for d in problem.devices if d.name not in self.wishes.avoided)
         scale = Scale(problem)
         if kept and len(kept) < len(problem.devices):
             without = Scale(replace(problem, devices=kept))
@@ -70,13 +70,13 @@ class ScalingPlanner:
             Placement(device.name, known[name].app, (name,), 0.0, 1)
             for device in problem.devices
             if device.name not in held
-            for name in self.restored.get(device.name, ())[:1]
+            for name in self.wishes.restored.get(device.name, ())[:1]
             if name in known
         ]
 
     def _with_wanted(self, scale: Scale, fleet: Fleet) -> Fleet:
         """One instance of each variant that is asked for by name, where that leaves every other app what it has."""
-        for variant in sorted(self.wanted):
+        for variant in sorted(self.wishes.wanted):
             names = [v.name for v in fleet.variants if scale.variant(v.name) == variant]
             if not any(fleet.count(name) for name in names):
                 fleet = _one_more(fleet, names)

@@ -28,7 +28,7 @@ from sluicegate.planner.problems.problem import Planner
 from sluicegate.simulator.engine.engine import Engine
 from sluicegate.simulator.engine.time_series import SeriesFold
 from sluicegate.simulator.scenario import build, overridden, scenario_of
-from sluicegate.simulator.scenario.build_scenario import control
+from sluicegate.simulator.scenario.build_control import control
 from sluicegate.simulator.scenario.experiment import Run, arrivals_of
 
 WORD: Mapping[str, Any] = {
@@ -112,7 +112,7 @@ def simulate(system: System, workload: Workload, seed: int = 0) -> Run:
     if system.planner is not None:
         chosen = system.planner(workload)
         served = {"catalogue": model.catalogue, "devices": model.devices, "hop": model.timing.control}
-        made = partial(control, scenario.planner, chosen, time.process_time, **served)
+        made = partial(control, scenario.planner, lambda: chosen, time.process_time, **served)
         model = replace(model, make_control=made)
     series = SeriesFold()
     engine = Engine(model, np.random.default_rng([seed, 2]), (series,))

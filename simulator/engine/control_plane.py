@@ -5,14 +5,17 @@ from dataclasses import replace
 from typing import Protocol
 
 from sluicegate.domain.events import DemandCounted, PlanAcknowledged
+from sluicegate.domain.fleet.instance import Instance
 from sluicegate.domain.outcome import Outcome
 from sluicegate.domain.plan import Epoch, Plan
 from sluicegate.domain.query import Query
+from sluicegate.planner.capacity.events import InstanceRead, VariantWanted
 from sluicegate.planner.capacity.procurement import Kind
-from sluicegate.planner.control.events import DeviceHeard, DeviceNoted
+from sluicegate.planner.control.events import DeviceNoted
+from sluicegate.policies.serving.device_actions import Beat
 from sluicegate.simulator.engine.timeline import Timeline
 
-ControlEvent = DemandCounted | DeviceHeard | DeviceNoted | PlanAcknowledged
+ControlEvent = Beat | DemandCounted | DeviceNoted | InstanceRead | PlanAcknowledged | VariantWanted
 
 
 class Plant(Protocol):
@@ -44,12 +47,21 @@ class Plant(Protocol):
         """The worker of ``device`` starts."""
         ...
 
-    def end_worker(self, device: str, now: float) -> None:
-        """It ends, whatever it holds."""
+    def stop_worker(self, device: str, now: float) -> None:
+        """It ends in good order, and says so."""
         ...
 
-    def holds(self, device: str) -> tuple[int, tuple[str, ...]]:
-        """Queries that it has, and apps that it hosts something for."""
+    def end_worker(self, device: str, now: float) -> None:
+        """It ends without a word, whatever it holds."""
+        ...
+
+    @property
+    def instances(self) -> Mapping[str, Instance]:
+        """What stands on the topic of instances, by key."""
+        ...
+
+    def record(self, key: str, instance: Instance | None, now: float) -> None:
+        """Put a record there; None: it ends."""
         ...
 
     def ended(self, query: Query, outcome: Outcome) -> None:
@@ -103,7 +115,7 @@ class FixedPlan:
 
     def heard(self, event: ControlEvent, now: float) -> None:
         """Heeds heartbeats alone."""
-        if not isinstance(event, DeviceHeard):
+        if not isinstance(event, Beat):
             return
         device, incarnation = event.seen.device, event.seen.incarnation
         if self._plan.incarnations.get(device) != incarnation:

@@ -13,6 +13,7 @@ from typing import Protocol, assert_never
 from sluicegate.domain.actions import Acknowledge, Announce
 from sluicegate.domain.events import PlanPublished, TurnsTold
 from sluicegate.domain.fleet.device import Device, Slice
+from sluicegate.domain.fleet.instance import Instance
 from sluicegate.domain.plan import Plan
 from sluicegate.domain.query import Query
 from sluicegate.policies.model_less.instance_states import Recorded
@@ -38,7 +39,9 @@ from sluicegate.policies.serving.device_events import (
     BeatDue,
     CaughtUp,
     DeviceEvent,
+    InstancesFound,
     Joined,
+    Leaving,
     Opened,
     QueryCame,
     ReadingBegins,
@@ -83,6 +86,14 @@ class Network(Protocol):
 
     def beats(self, device: str, now: float) -> None:
         """To routers and planner: a heartbeat out of turn."""
+        ...
+
+    def record(self, key: str, instance: Instance | None, now: float) -> None:
+        """To the topic of instances; None: it ends."""
+        ...
+
+    def instances_of(self, device: str) -> tuple[Instance, ...]:
+        """What stands there of a device."""
         ...
 
 
@@ -168,6 +179,14 @@ class SimulatedDevice:
                 processor.clear(now)
             self.not_ended(self._worker.core.queries)
 
+    def leave(self, now: float) -> Beat | None:
+        """Its worker ends in good order; its last heartbeat, where one runs."""
+        if not self.alive:
+            return None
+        self._worker.tell(Leaving(), now)
+        self.fail(now)
+        return self._worker.said
+
     def recover(self, now: float) -> None:
         """Its worker starts, again."""
         if not self.alive:
@@ -229,6 +248,7 @@ class SimulatedWorker:
         self._open()
         self.tell(Opened(owner.device.slices), now)
         self.tell(Joined(owner.next_incarnation()), now)
+        self.tell(InstancesFound(owner.network.instances_of(owner.device.name)), now)
 
     def tell(self, event: DeviceEvent, now: float) -> None:
         """Something happened to it; nothing happens to one that is dead."""
@@ -251,12 +271,10 @@ class SimulatedWorker:
     def _do(self, action: Rare, now: float) -> None:
         owner = self._owner
         match action:
-            case SendBack():
-                self._timeline.at(now + SEND_BACK_S, owner.network.readmit, action.query)
+            case SendBack() | Acknowledge() | Say() | Recorded():
+                self._write(action, now)
             case LoadVariant(part, variant, _):
                 self._executors[part].load(variant, now)
-            case Acknowledge():
-                owner.network.staged(owner.device.name, action, now)
             case Beat():
                 self.said = action
             case Read():
@@ -271,10 +289,22 @@ class SimulatedWorker:
                 self.tell(CaughtUp(), now)
             case Cut(profiles):
                 self._timeline.at(now + owner.model.cut_s, self._was_cut, profiles)
-            case Say():
-                owner.network.beats(owner.device.name, now)
-            case UnloadVariant() | Announce() | Recorded() | InterferenceChanged():
+            case UnloadVariant() | Announce() | InterferenceChanged():
                 pass
+            case _ as unreachable:
+                assert_never(unreachable)
+
+    def _write(self, action: SendBack | Acknowledge | Say | Recorded, now: float) -> None:
+        network, device = self._owner.network, self._owner.device.name
+        match action:
+            case SendBack(query):
+                self._timeline.at(now + SEND_BACK_S, network.readmit, query)
+            case Acknowledge():
+                network.staged(device, action, now)
+            case Say():
+                network.beats(device, now)
+            case Recorded(key, instance):
+                network.record(key, instance, now)
             case _ as unreachable:
                 assert_never(unreachable)
 

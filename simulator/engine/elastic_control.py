@@ -1,7 +1,8 @@
 """Elastic capacity in a run: the live core beside the control plane, with a modelled driver and market.
 
-Rules. A worker serves ``start_s`` after it was asked for, and ends at once. Spot is granted by chance; what is granted
-or ordered is up ``boot_s`` later. A device whose notice runs out while its worker still runs is taken away under it.
+Rules. A worker serves ``start_s`` after it was asked for, and ends at once, which it says. Spot is granted by chance;
+what is granted or ordered is up ``boot_s`` later. A device whose notice runs out while its worker still runs is taken
+away under it. What runs beside a planner (model-less scaling) fails and starts with it; the workers stay.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,8 @@ from sluicegate.planner.capacity.events import (
     CapacityAction,
     CapacityEvent,
     EndInstance,
+    InstanceRead,
+    Leading,
     LookUp,
     Ordered,
     Release,
@@ -25,6 +28,7 @@ from sluicegate.planner.capacity.events import (
     Start,
     Stop,
     Told,
+    VariantWanted,
     Wants,
     Wishes,
     Withdraw,
@@ -32,9 +36,20 @@ from sluicegate.planner.capacity.events import (
     WorkerStarted,
     WorkerStopped,
 )
-from sluicegate.planner.capacity.procurement import AskSpot, InstanceUp, Kind, Noticed, OrderOnDemand, SpotAnswered
-from sluicegate.planner.control.events import DeviceHeard, DeviceNoted
+from sluicegate.planner.capacity.procurement import (
+    AskSpot,
+    CostMeter,
+    InstanceUp,
+    Kind,
+    Noticed,
+    OrderOnDemand,
+    SpotAnswered,
+)
+from sluicegate.planner.control.events import DeviceNoted
+from sluicegate.planner.model_less.scaling_planners import ScalingPlanner
+from sluicegate.policies.serving.device_actions import Beat
 from sluicegate.simulator.engine.control_plane import ControlEvent, ControlPlane, Plant
+from sluicegate.simulator.engine.planned_control import SimulatedPlanner
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +65,15 @@ class SpotNotice:
 class CapacityModel:
     """What capacity does in a simulation.
 
-    ``driven``: devices whose workers the core starts and ends. ``period``: seconds between looks.
+    ``driven``: devices whose workers the core starts and ends. Seconds: ``period`` between looks, ``heartbeat`` between
+    heartbeats of a worker.
 
     ``granted``: whether spot is granted, drawn anew at each call.
     """
 
     driven: tuple[str, ...]
     period: float = 1.0
+    heartbeat: float = 0.5
     start_s: float = 0.0
     notices: tuple[SpotNotice, ...] = ()
     boot_s: float = 20.0
@@ -64,18 +81,38 @@ class CapacityModel:
 
 
 class ElasticControl:
-    """A control plane whose devices come and go.
+    """A control plane whose devices come and go. ``inner``: the control plane.
 
-    ``inner``: the control plane. ``cost``: money so far, by kind of instance, where it is counted.
+    ``meter``: of what runs from the start, where the core sends no bills. ``beside``: the planner that the core serves.
     """
 
-    def __init__(self, inner: ControlPlane, core: CapacityCore, model: CapacityModel) -> None:
+    def __init__(
+        self,
+        inner: ControlPlane,
+        make_core: Callable[[], CapacityCore],
+        model: CapacityModel,
+        *,
+        meter: CostMeter | None = None,
+        beside: SimulatedPlanner | None = None,
+    ) -> None:
         self._inner = inner
-        self._core = core
+        self._make_core = make_core
+        self._core = make_core()
         self._model = model
+        self._meter = meter
+        self._beside = beside
+        self._starts = 1
+        self._led = False
         self._up: dict[tuple[str, Kind], float] = {}
         self._noticed: set[str] = set()  # devices whose old worker still runs
-        self.cost: Mapping[Kind, float] = {}
+        self._billed: Mapping[Kind, float] = {}
+
+    @property
+    def cost(self) -> Mapping[Kind, float]:
+        """Money so far, by kind of instance, where it is counted."""
+        if self._meter is not None:
+            return self._meter.by_kind(self._plant.timeline.now)
+        return self._billed or self._inner.cost
 
     @property
     def solve_s(self) -> Sequence[float]:
@@ -97,6 +134,9 @@ class ElasticControl:
         self._plant = plant
         for device in self._model.driven:
             plant.end_worker(device, now)
+        if self._meter is not None:
+            for device in set(plant.work_topics).difference(self._model.driven):
+                self._meter.start(device, Kind.ON_DEMAND, now)
         self._inner.start(plant, now)
         for notice in self._model.notices:
             plant.timeline.at(notice.at, self._notice, notice)
@@ -105,12 +145,13 @@ class ElasticControl:
     def heard(self, event: ControlEvent, now: float) -> None:
         """The control plane hears it, and capacity what concerns that."""
         self._inner.heard(event, now)
-        if isinstance(event, DemandCounted):
+        if isinstance(event, DemandCounted | InstanceRead | VariantWanted):
             self._tell(event, now)
-        elif isinstance(event, DeviceHeard):
+        elif isinstance(event, Beat):
             seen = event.seen
-            queued, variants = self._plant.holds(seen.device)
-            self._tell(WorkerReported(seen.device, seen.type, 0.0, queued, variants, seen.leaving), now)
+            used = min(1.0, event.busy_s / self._model.heartbeat)
+            variants = tuple(variant for part in event.slices for variant in part.loaded)
+            self._tell(WorkerReported(seen.device, seen.type, used, event.queued, variants, seen.leaving), now)
 
     def _look(self, _: object, now: float) -> None:
         self._plant.timeline.at(now + self._model.period, self._look)
@@ -124,20 +165,40 @@ class ElasticControl:
     def _taken(self, device: str, now: float) -> None:
         if device in self._noticed:
             self._noticed.discard(device)
+            self._ends(device, now)
             self._plant.end_worker(device, now)
 
     def _tell(self, event: CapacityEvent, now: float) -> None:
+        beside = self._beside
+        if beside is not None:
+            if beside.core is None:
+                return
+            if beside.starts != self._starts:
+                self._begins(beside.starts, now)
+            leads = beside.core.leads(now)
+            if leads is not self._led:
+                self._led = leads
+                self._tell(Leading(leads), now)
         for action in self._core.handle(event, now):
             self._do(action, now)
+
+    def _begins(self, start: int, now: float) -> None:
+        """Its process has started anew."""
+        self._starts = start
+        self._led = False
+        self._core = self._make_core()
+        for key, instance in self._plant.instances.items():
+            self._tell(InstanceRead(key, instance), now)
 
     def _do(self, action: CapacityAction, now: float) -> None:
         at = self._plant.timeline.at
         match action:
             case Start():
-                at(now + self._model.start_s, self._started, action.device)
+                at(now + self._model.start_s, self._started, (action.device, self._starts))
             case Stop(device):
                 self._noticed.discard(device)
-                self._plant.end_worker(device, now)
+                self._ends(device, now)
+                self._plant.stop_worker(device, now)
                 at(now, self._tell, WorkerStopped(device))
             case Withdraw(device):
                 self._inner.heard(DeviceNoted(device, "capacity", withdrawn=True), now)
@@ -146,17 +207,28 @@ class ElasticControl:
             case AskSpot() | OrderOnDemand() | LookUp() | Release():
                 self._trade(action, now)
             case Bill(paid):
-                self.cost = paid
+                self._billed = paid
             case Wants() | Serving() | Told() | Announce():
                 pass
-            case Wishes() | EndInstance():
-                raise NotImplementedError("model-less scaling has no modelled instances")
+            case Wishes():
+                assert self._beside is not None and isinstance(self._beside.planner, ScalingPlanner)
+                self._beside.planner.wishes = action
+            case EndInstance(key):
+                self._plant.record(key, None, now)
             case _:
                 assert_never(action)
 
-    def _started(self, device: str, now: float) -> None:
+    def _started(self, asked: tuple[str, int], now: float) -> None:
+        device, start = asked
+        if self._meter is not None:
+            self._meter.start(device, Kind.ON_DEMAND, now)
         self._plant.begin_worker(device, now)
-        self._tell(WorkerStarted(device), now)
+        if start == self._starts:  # else who asked is no more
+            self._tell(WorkerStarted(device), now)
+
+    def _ends(self, device: str, now: float) -> None:
+        if self._meter is not None:
+            self._meter.stop(device, Kind.ON_DEMAND, now)
 
     def _trade(self, call: AskSpot | OrderOnDemand | LookUp | Release, now: float) -> None:
         at, boots = self._plant.timeline.at, now + self._model.boot_s

@@ -34,12 +34,13 @@ from sluicegate.domain.events import (
     Woke,
 )
 from sluicegate.domain.fleet.device import Device, Slice, profile_type
+from sluicegate.domain.fleet.instance import Instance
 from sluicegate.domain.fold import Summary
 from sluicegate.domain.models.app import App
 from sluicegate.domain.outcome import Outcome
 from sluicegate.domain.plan import Plan
 from sluicegate.domain.query import Query
-from sluicegate.planner.control.events import DeviceHeard
+from sluicegate.planner.capacity.events import InstanceRead, VariantWanted
 from sluicegate.planner.geometry.first_cut import laid_out
 from sluicegate.policies.placement.hosted_variants import profile_on
 from sluicegate.policies.protocols import StagingPolicy, StationPolicy
@@ -148,6 +149,7 @@ class Engine:
             slow_probability=system.slow_probability,
             slow_factor=system.slow_factor,
         )
+        self.instances: dict[str, Instance] = {}
         self._admission = AdmissionCore(system.devices, system.admission)
         self._alarm = Alarm(self.timeline, lambda now: self._ask(Looked(now), now))
         self._control = system.make_control()
@@ -259,7 +261,9 @@ class Engine:
                     self._alarms[router].set(at)
                 case LookUp(devices):
                     self._tell(router, LookedUp(devices & self._devices.keys()), now)
-                case Activate() | Announce() | Ignore() | Want():
+                case Want(variant):
+                    self.timeline.at(now + self._timing.control, self._control.heard, VariantWanted(variant))
+                case Activate() | Announce() | Ignore():
                     pass
                 case _:
                     assert_never(action)
@@ -299,15 +303,26 @@ class Engine:
         """The worker of ``device`` starts."""
         self._devices[device].recover(now)
 
+    def stop_worker(self, device: str, now: float) -> None:
+        """It ends in good order, and says so."""
+        last = self._devices[device].leave(now)
+        if last is not None:
+            self.timeline.at(now, self._control.heard, last)
+
     def end_worker(self, device: str, now: float) -> None:
-        """It ends, whatever it holds."""
+        """It ends without a word, whatever it holds."""
         self._devices[device].fail(now)
 
-    def holds(self, device: str) -> tuple[int, tuple[str, ...]]:
-        """Queries that a device has, and apps that it hosts something for."""
-        target = self._devices[device]
-        hosted = [app for part in target.device.slices for app in self._hosting.get((device, part.name), ())]
-        return target.queued, tuple(hosted)
+    def record(self, key: str, instance: Instance | None, now: float) -> None:
+        """To the topic of instances, and who follows it; None: it ends."""
+        self.instances.pop(key, None)
+        if instance is not None:
+            self.instances[key] = instance
+        self.timeline.at(now + self._timing.control, self._control.heard, InstanceRead(key, instance))
+
+    def instances_of(self, device: str) -> tuple[Instance, ...]:
+        """What stands there of a device."""
+        return tuple(instance for instance in self.instances.values() if instance.device == device)
 
     def _plan_arrives(self, plan: Plan, now: float) -> None:
         self._hosting = {(p.device, p.slice): () for p in plan.placements}
@@ -350,7 +365,7 @@ class Engine:
         beat = device.beat(now)
         if beat.seen.slices:
             self._cut_told(beat.seen, now)
-        self._control.heard(DeviceHeard(beat.seen, tuple(m for part in beat.slices for m in part.measured)), now)
+        self._control.heard(beat, now)
         for part in beat.slices:
             apps = self._hosting.get((device.device.name, part.slice))
             if apps:

@@ -10,11 +10,14 @@ from dataclasses import dataclass, field
 from typing import Literal, assert_never
 
 from sluicegate.domain.actions import Announce, Publish, Reclaim, WakeAt
+from sluicegate.planner.capacity.events import InstanceRead, VariantWanted
 from sluicegate.planner.capacity.procurement import Kind
 from sluicegate.planner.control.core import PlannerCore
 from sluicegate.planner.control.events import (
     CatchUp,
     ClockRead,
+    DeviceHeard,
+    DeviceNoted,
     End,
     Left,
     LetIn,
@@ -38,6 +41,7 @@ from sluicegate.planner.control.solve_or_fallback import answered
 from sluicegate.planner.greedy_fill import GreedyFill
 from sluicegate.planner.policy_tables.table_schedule import Make, PutTable, WithdrawTable
 from sluicegate.planner.problems.problem import Planner
+from sluicegate.policies.serving.device_actions import Beat
 from sluicegate.simulator.engine.control_plane import ControlEvent, Plant
 from sluicegate.simulator.engine.faults import Failure
 
@@ -61,10 +65,14 @@ class PlannerModel:
 
 
 @dataclass(slots=True)
-class _Running:
-    """One planner. ``core``: None while it is down. ``term``: counts what ends its work: failures, stepping down."""
+class SimulatedPlanner:
+    """One planner. ``core``: None while it is down. ``term``: counts what ends its work: failures, stepping down.
+
+    ``planner``: of this start, what answers its questions.
+    """
 
     name: str
+    planner: Planner
     core: PlannerCore | None = None
     starts: int = 0
     term: int = 0
@@ -74,7 +82,7 @@ class _Running:
 class _ToOne:
     """An event for a planner, of no interest once its ``term`` is over."""
 
-    to: _Running
+    to: SimulatedPlanner
     event: PlannerEvent
     term: int = field(init=False)
 
@@ -83,18 +91,20 @@ class _ToOne:
 
 
 class Controlled:
-    """Planners with ``planner`` behind each. ``timer``: wall seconds, to measure solves."""
+    """Planners, as they run: ``running``. ``make_planner``: of what is behind each; ``timer``: wall seconds, to measure
+    solves."""
 
     def __init__(
-        self, make_core: MakeCore, planner: Planner, model: PlannerModel, *, timer: Callable[[], float]
+        self, make_core: MakeCore, make_planner: Callable[[], Planner], model: PlannerModel, timer: Callable[[], float]
     ) -> None:
         self._make_core = make_core
-        self._planner = planner
+        self._make_planner = make_planner
         self._model = model
         self._timer = timer
-        self._running = tuple(_Running(f"planner{i}") for i in range(model.planners))
+        self.running = tuple(SimulatedPlanner(f"planner{i}", make_planner()) for i in range(model.planners))
         self._lease: LeaseRead | None = None
         self._plan: PlanRead | None = None
+        self._noted: dict[tuple[str, str], DeviceNoted] = {}
         self.solve_s: list[float] = []
         self.epochs = 0
         self.nondeterministic = 0
@@ -104,38 +114,45 @@ class Controlled:
         """All planners start; who claims first leads."""
         self._plant = plant
         for failure in self._model.failures:
-            for one in self._running:
+            for one in self.running:
                 if one.name == failure.device:
                     plant.timeline.at(failure.at, self._fails, one)
                     plant.timeline.at(failure.until, self._starts, one)
-        for one in self._running:
+        for one in self.running:
             self._starts(one, now)
 
     def heard(self, event: ControlEvent, now: float) -> None:
-        """Every planner hears it."""
-        for one in self._running:
-            self._tell(one, event, now)
+        """Every planner hears what concerns planners."""
+        if isinstance(event, InstanceRead | VariantWanted):
+            return
+        if isinstance(event, DeviceNoted):
+            self._noted[event.device, event.by] = event
+        told = _heard(event) if isinstance(event, Beat) else event
+        for one in self.running:
+            self._tell(one, told, now)
 
-    def _starts(self, one: _Running, now: float) -> None:
+    def _starts(self, one: SimulatedPlanner, now: float) -> None:
         if one.core is not None:
             return
+        if one.starts:
+            one.planner = self._make_planner()
         one.starts += 1
         one.core = self._make_core(f"{one.name}.{one.starts}")
         self._tell(one, ClockRead(now), now)
-        for known in (self._plan, self._lease, LogReached()):
+        for known in (*self._noted.values(), self._plan, self._lease, LogReached()):
             if known is not None:
                 self._tell(one, known, now)
 
-    def _fails(self, one: _Running, now: float) -> None:  # noqa: ARG002 (a happening takes the time)
+    def _fails(self, one: SimulatedPlanner, now: float) -> None:  # noqa: ARG002 (a happening takes the time)
         one.core = None
         one.term += 1
 
     def _wakes(self, core: PlannerCore, now: float) -> None:
-        for one in self._running:
+        for one in self.running:
             if one.core is core:
                 self._tell(one, ClockRead(now), now)
 
-    def _tell(self, one: _Running, event: PlannerEvent, now: float) -> Sequence[Move | End]:
+    def _tell(self, one: SimulatedPlanner, event: PlannerEvent, now: float) -> Sequence[Move | End]:
         """What it says of the records of ``event``; the rest is done."""
         if one.core is None:
             return ()
@@ -147,7 +164,7 @@ class Controlled:
                 self._do(one, action, now)
         return of_records
 
-    def _do(self, one: _Running, action: PlannerAction, now: float) -> None:
+    def _do(self, one: SimulatedPlanner, action: PlannerAction, now: float) -> None:
         at, hop = self._plant.timeline.at, self._model.hop_s
         match action:
             case WakeAt(when):
@@ -182,16 +199,16 @@ class Controlled:
             self._plan = event
         else:
             self._lease = event
-        for one in self._running:
+        for one in self.running:
             self._tell(one, event, now)
 
     def _arrives(self, said: _ToOne, now: float) -> None:
         if said.term == said.to.term:
             self._tell(said.to, said.event, now)
 
-    def _solve(self, one: _Running, solve: Solve, now: float) -> None:
+    def _solve(self, one: SimulatedPlanner, solve: Solve, now: float) -> None:
         started = self._timer()
-        allocation = answered(self._planner, solve.problem)
+        allocation = answered(one.planner, solve.problem)
         took = self._timer() - started
         self.solve_s.append(took)
         self.nondeterministic += allocation.nondeterministic
@@ -200,7 +217,7 @@ class Controlled:
         solved = Solved(allocation, solve.reason, latency, solve.number)
         self._plant.timeline.at(now + latency, self._arrives, _ToOne(one, solved))
 
-    def _sweep(self, one: _Running, device: str, now: float) -> None:
+    def _sweep(self, one: SimulatedPlanner, device: str, now: float) -> None:
         start, queries = self._plant.left(device)
         self._tell(one, SweepBegan(device, start, start + len(queries)), now)
         if not queries:
@@ -214,3 +231,12 @@ class Controlled:
                     elif isinstance(verdict, End):
                         self._plant.ended(query, verdict.outcome)
         self._tell(one, Swept(device), now)
+
+
+def _heard(beat: Beat) -> DeviceHeard:
+    """What planners read of a heartbeat."""
+    return DeviceHeard(
+        beat.seen,
+        tuple(measured for part in beat.slices for measured in part.measured),
+        tuple(observed for part in beat.slices for observed in part.observed),
+    )

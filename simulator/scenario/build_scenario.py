@@ -1,13 +1,12 @@
 """A validated scenario made runnable: catalogue, devices, arrivals, and the system with its policies and planner."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from inspect import signature
 from math import inf
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.random import Generator
 
 from sluicegate.domain.errors import ConfigurationError
@@ -15,22 +14,13 @@ from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.models.app import NO_PROMISE, App, Promise, QueryClass, WeaklyHard
 from sluicegate.domain.models.profile import BatchLatency, LengthPoints, Profile, Quantile
 from sluicegate.domain.models.variant import Variant
-from sluicegate.planner.allocation.solver_types import Limits
-from sluicegate.planner.capacity.cores import LoadRules, SpotRules, load_core, spot_core
-from sluicegate.planner.control.controller_settings import ControllerSettings
-from sluicegate.planner.control.core import CoreSettings, PlannerCore
-from sluicegate.planner.estimates.demand_estimate import DemandSettings
-from sluicegate.planner.geometry.geometry_search import GeometrySettings
-from sluicegate.planner.geometry.joint_planner import JointGeometry
-from sluicegate.planner.geometry.recut_tracker import ChangeSettings
-from sluicegate.planner.problems.problem import Planner
-from sluicegate.planner.registry import planner
 from sluicegate.policies.admission.registry import admission
 from sluicegate.policies.admission.sustainable import SustainableAdmission
 from sluicegate.policies.batching.registry import STATIONS, batching
 from sluicegate.policies.mdp_serving.jellyfish_model_switching import ModelSwitching, PublishedModelSwitching
 from sluicegate.policies.mdp_serving.table_policy import TableSelection
 from sluicegate.policies.placement.model_staging import Staging
+from sluicegate.policies.routing.packing import Packing
 from sluicegate.policies.routing.registry import routing
 from sluicegate.policies.serving.admission import AdmissionRules
 from sluicegate.policies.serving.router import RouterRules
@@ -40,18 +30,15 @@ from sluicegate.profiles.catalogue.catalogue_folder import load_catalogue
 from sluicegate.profiles.formats.proteus_csv import load_proteus
 from sluicegate.profiles.formats.ramsis_json import load_ramsis
 from sluicegate.simulator.arrivals.sampling import ArrivalSource
-from sluicegate.simulator.engine.control_plane import ControlPlane
-from sluicegate.simulator.engine.elastic_control import CapacityModel, ElasticControl, SpotNotice
 from sluicegate.simulator.engine.engine import SystemModel, Timing
 from sluicegate.simulator.engine.faults import Failure, Faults, Straggler, hits
-from sluicegate.simulator.engine.planned_control import Controlled, PlannerModel
+from sluicegate.simulator.scenario.build_control import control_of
 from sluicegate.simulator.scenario.mdp_scenario import switching_batching, table_batching
 from sluicegate.simulator.scenario.scenario_fields import (
     AppSpec,
     CatalogueSpec,
     InlineVariant,
     Latencies,
-    PlannerSpec,
     PoliciesSpec,
     PromiseSpec,
     Scenario,
@@ -59,16 +46,13 @@ from sluicegate.simulator.scenario.scenario_fields import (
 )
 from sluicegate.simulator.scenario.sliced_devices import MB, devices_of, profiled_on, sharing_of
 
-_MARKET = 3
-_SEARCHED = Limits(nodes=50)
-"""Nodes of the search of a geometry, as live, without its limit in seconds."""
-
 
 def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
     """The system of ``scenario``. ``timer``: wall seconds, to measure solves. Raises ConfigurationError."""
     catalogue = profiled_on(catalogue_of(scenario), scenario)
     devices = devices_of(scenario)
     policies, simulation = scenario.policies, scenario.simulation
+    scales = scenario.planner.scales
     if policies.batching.name == TableSelection.name:
         make_batching = table_batching(policies.batching.options, catalogue, devices, _app_names(scenario, catalogue))
     elif policies.batching.name in {ModelSwitching.name, PublishedModelSwitching.name}:
@@ -80,23 +64,14 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
         catalogue=catalogue,
         apps=tuple(catalogue.apps[name] for name in _app_names(scenario, catalogue)),
         devices=devices,
-        make_control=lambda: elastic(
-            scenario,
-            control(
-                scenario.planner,
-                chosen_planner(scenario.planner),
-                timer,
-                catalogue=catalogue,
-                devices=devices,
-                hop=simulation.control_ms / 1e3,
-            ),
-            catalogue,
-            devices,
-        ),
+        make_control=lambda: control_of(scenario, timer, catalogue, devices),
         make_station=lambda: STATIONS[policies.turns](make_batching),
         make_staging=lambda device, part: Staging(device, part, catalogue, quantile=scenario.planner.quantile),
         routers=RouterRules(
-            make_policy=routing(policies.routing.name, **policies.routing.options), quantile=scenario.planner.quantile
+            make_policy=routing(policies.routing.name, **policies.routing.options),
+            quantile=scenario.planner.quantile,
+            packing=policies.routing.name == Packing.name,
+            on_demand=scales,
         ),
         admission=_admission(policies, scenario.planner.quantile),
         lengths={
@@ -107,6 +82,7 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
         slow_probability=simulation.slow_batches.probability,
         slow_factor=simulation.slow_batches.factor,
         rules=DeviceRules(
+            instances=scales,
             patience=scenario.slices.drain_s,
             bound=tuple(name for name, app in catalogue.apps.items() if app.promise.active),
         ),
@@ -237,113 +213,6 @@ def _promise(spec: PromiseSpec) -> Promise:
         max_consecutive=spec.max_consecutive, weakly_hard=tuple(WeaklyHard(w.m, w.k) for w in spec.weakly_hard)
     )
     return promise if promise.active else NO_PROMISE
-
-
-def chosen_planner(spec: PlannerSpec) -> Planner:
-    """The planner by name, which cuts GPUs too where that is asked of it. Raises ConfigurationError."""
-    chosen = planner(spec.name)
-    return JointGeometry(chosen, settings=GeometrySettings(limits=_SEARCHED)) if spec.geometry == "joint" else chosen
-
-
-def control(
-    spec: PlannerSpec,
-    chosen: Planner,
-    timer: Callable[[], float],
-    *,
-    catalogue: Catalogue,
-    devices: tuple[Device, ...],
-    hop: float,
-) -> Controlled:
-    """The planners of a run, ``chosen`` behind each. Raises ConfigurationError."""
-    settings = CoreSettings(rules=controller_settings(spec), lease=spec.lease_s, patience=spec.patience_s)
-    names = [f"planner{i}" for i in range(spec.planners)]
-    for failure in spec.failures:
-        if failure.planner not in names:
-            raise ConfigurationError(f"planner.failures: {failure.planner!r} is none of {', '.join(names)}")
-    model = PlannerModel(
-        solve_s=spec.latency_s,
-        hop_s=hop,
-        planners=spec.planners,
-        failures=tuple(Failure(f.planner, f.at_s, f.until_s or inf) for f in spec.failures),
-    )
-    return Controlled(
-        lambda holder: PlannerCore(catalogue, holder=holder, settings=settings, devices=devices),
-        chosen,
-        model,
-        timer=timer,
-    )
-
-
-def elastic(scenario: Scenario, inner: ControlPlane, catalogue: Catalogue, devices: tuple[Device, ...]) -> ControlPlane:
-    """``inner``, and elastic capacity beside it where the scenario has any. Raises ConfigurationError."""
-    scaling, bought = scenario.scaling, scenario.procurement
-    if scaling is not None:
-        rules = LoadRules(
-            spare=scaling.spare,
-            keep_alive=scaling.keep_alive_s,
-            headroom=scaling.headroom,
-            lead=scaling.lead_s,
-            settle=scaling.settle_s,
-            patience=scaling.patience_s,
-            start_timeout=scaling.start_timeout_s,
-        )
-        core = load_core(rules, catalogue, devices, scenario.planner.quantile)
-        inner = ElasticControl(
-            inner, core, CapacityModel(driven=scaling.spare, period=scaling.period_s, start_s=scaling.start_s)
-        )
-    if bought is not None:
-        spot = tuple(d.name for d in devices if d.spot)
-        for notice in bought.notices:
-            if notice.device not in spot:
-                raise ConfigurationError(f"procurement.notices: {notice.device!r} is no spot device")
-        if scaling is not None and (both := sorted({*scaling.spare} & {*spot})):
-            raise ConfigurationError(f"scaling.spare: {both[0]!r} is a spot device; procurement looks after those")
-        market = SpotRules(
-            on_demand_price=bought.on_demand_price,
-            mode=bought.mode,
-            interval=bought.interval_s,
-            settle=bought.settle_s,
-        )
-        rng = np.random.default_rng([scenario.seed, _MARKET])
-        model = CapacityModel(
-            driven=spot,
-            period=bought.poll_s,
-            start_s=bought.start_s,
-            notices=tuple(SpotNotice(n.device, n.at_s, n.deadline_s) for n in bought.notices),
-            boot_s=bought.boot_s,
-            granted=lambda: bool(rng.random() >= bought.p_rev),
-        )
-        inner = ElasticControl(inner, spot_core(market, devices), model)
-    return inner
-
-
-def controller_settings(spec: PlannerSpec) -> ControllerSettings:
-    """Settings of the controller, here and live. Raises ConfigurationError."""
-    return ControllerSettings(
-        plan_period=spec.period_s,
-        burst_interval=spec.burst_interval_s,
-        device_timeout=spec.device_timeout_s,
-        headroom=spec.headroom,
-        capacity=spec.capacity,
-        quantile=spec.quantile,
-        variants_per_device=spec.variants_per_device,
-        switching_weight=spec.switching_weight,
-        money_weight=spec.money_weight,
-        budget=spec.budget,
-        strict_on_demand=spec.strict_on_demand,
-        max_loads=spec.max_loads,
-        geometry=spec.geometry,
-        changes=ChangeSettings(patience=spec.geometry_patience_s, rest=spec.geometry_rest_s),
-        demand=_demand(spec.demand),
-    )
-
-
-def _demand(options: Mapping[str, float]) -> DemandSettings:
-    allowed = [f.name for f in fields(DemandSettings)]
-    for option in options:
-        if option not in allowed:
-            raise ConfigurationError(f"planner.demand.{option}: no such setting; it takes {', '.join(allowed)}")
-    return DemandSettings(**dict(options))
 
 
 def _timing(spec: SimulationSpec) -> Timing:

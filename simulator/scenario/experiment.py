@@ -45,7 +45,8 @@ _ARRIVALS, _SERVICE = 1, 2
 class Run:
     """One run. ``epochs``: plans published; ``solve_s``: wall seconds of each solve; ``wall_s``: of the whole run.
 
-    ``nondeterministic``: solves that a limit in seconds cut off; where it is 0, equal seeds give equal runs.
+    ``nondeterministic``: solves that a limit in seconds cut off; where it is 0, equal seeds give equal runs. ``cost``:
+    money, where instances come and go.
     """
 
     summary: Summary
@@ -55,10 +56,12 @@ class Run:
     seed: int
     nondeterministic: int = 0
     series: Series | None = None
+    cost: float | None = None
 
     def figures(self) -> dict[str, Any]:
         """The figures of the run by name, ready for JSON (times in ms, ratios in 0..1)."""
-        return figures_of(self.summary, self.solve_s, self.wall_s, self.seed)
+        figures = figures_of(self.summary, self.solve_s, self.wall_s, self.seed)
+        return figures if self.cost is None else {**figures, "cost": self.cost}
 
 
 def figures_of(summary: Summary, solve_s: Sequence[float], wall_s: float, seed: int) -> dict[str, Any]:
@@ -93,6 +96,7 @@ def run_once(scenario: Scenario, seed: int, timer: Callable[[], float], *, with_
         seed=seed,
         nondeterministic=result.nondeterministic,
         series=series.series() if series is not None else None,
+        cost=sum(result.cost.values()) if result.cost else None,
     )
 
 
@@ -140,10 +144,10 @@ def together(runs: Sequence[Run]) -> dict[str, Any]:
     figures = [run.figures() for run in runs]
     result: dict[str, Any] = {}
     half: dict[str, float] = {}
-    for name in (*COUNTS, *MEASURES):
+    for name in (*COUNTS, *MEASURES, *(["cost"] if "cost" in figures[0] else [])):
         values = [float(f[name]) for f in figures]
         mean, half[name] = mean_and_half_width(values)
-        result[name] = mean if name in MEASURES else (values[0] if len(set(values)) == 1 else mean)
+        result[name] = values[0] if name in COUNTS and len(set(values)) == 1 else mean
     result["planner"] = _planner_figures([s for run in runs for s in run.solve_s])
     result["wall_s"] = sum(run.wall_s for run in runs)
     result["seed"] = runs[0].seed

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from sluicegate.domain.models.app import QueryClass
+from sluicegate.planner.model_less.planner_choice import PlannerChoice
 from sluicegate.planner.problems.plan_limits import PlanLimitFields
 from sluicegate.simulator.arrivals.trace_fields import Positive, TraceSpec
 from sluicegate.simulator.engine.service_times import ServiceMode
@@ -164,16 +165,16 @@ class PlannerFailureSpec(Section):
     until_s: Positive | None = None
 
 
-class PlannerSpec(PlanLimitFields, Section):
+class PlannerSpec(PlanLimitFields, PlannerChoice, Section):
     """The planner by name, and the core around it. Defaults are those of the live system.
 
     ``latency_s``: seconds a plan takes to be made, or "measured" (then equal seeds may differ); where an urgent one
     takes longer than ``patience_s``, a heuristic stands in. ``planners``: how many run; one leads, another takes over
     where it is silent for ``lease_s``. ``headroom``: one for all apps instead of each app's own. ``demand``: settings
-    of the demand estimate (alpha, window, z, ...). ``geometry``: who has GPUs cut otherwise, as live.
+    of the demand estimate (alpha, window, z, ...). ``start_s``: seconds until the worker of a ``spare`` serves, once it
+    is started.
     """
 
-    name: str = "allocation"
     planners: int = Field(default=1, ge=1, le=16)
     lease_s: Positive = 3.0
     patience_s: Positive = 1.0
@@ -186,10 +187,8 @@ class PlannerSpec(PlanLimitFields, Section):
     capacity: Literal["best-batch", "largest-batch"] = "best-batch"
     quantile: Literal["median", "p95"] = "p95"
     variants_per_device: Annotated[int, Field(ge=1, le=64)] | None = 1
-    geometry: Literal["off", "joint", "protean"] = "off"
-    geometry_patience_s: Positive = 5.0
-    geometry_rest_s: Positive = 60.0
     demand: Mapping[str, float] = Field(default_factory=dict)
+    start_s: NotNegative = 5.0
 
 
 class SlowBatches(Section):

@@ -15,6 +15,7 @@ from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.models.app import Promise, WeaklyHard
 from sluicegate.executors.devices.fake_gpus import fake_gpus
 from sluicegate.planner.geometry.mig_tables import TABLES
+from sluicegate.planner.model_less.planner_choice import PlannerChoice
 from sluicegate.planner.problems.plan_limits import PlanLimitFields
 from sluicegate.sluice.settings.elastic_settings import DriverSettings, ProcurementSettings, ScalingSettings
 from sluicegate.sluice.settings.endpoint_settings import (
@@ -126,8 +127,8 @@ class WorkerSettings(_Section):
     slices: SliceSettings = SliceSettings()
 
 
-class PlannerSettings(PlanLimitFields, _Section):
-    """Settings of the planner. ``name``: a planner by name. Periods in seconds.
+class PlannerSettings(PlanLimitFields, PlannerChoice, _Section):
+    """Settings of the planner (``PlannerChoice`` says which). Periods in seconds.
 
     ``lease_s``: silence of the leader after which another planner takes over, the same for all planners of a system.
     ``headroom``: factor on demand, the same for all apps (by default each app's own, from its variance).
@@ -135,16 +136,9 @@ class PlannerSettings(PlanLimitFields, _Section):
     devices, as many as it takes to host every app, by ``allocation`` on GPUs that stay as they are cut).
     What a plan may change and cost: ``PlanLimits``. ``demand``: "plain" takes admission's counts as they come, "faust"
     the windows that stages ``demand`` make of them (kafka:// only); up to ``demand_partitions`` of these share the
-    work. ``geometry``: "joint" cuts GPUs otherwise as demand moves, where their workers can do that, once it has moved
-    for ``geometry_patience_s``; "protean" by PROTEAN's rule, between two geometries. Each GPU not again for
-    ``geometry_rest_s``.
-
-    ``scaling``: model-less, once a second, in the place of a planner by name: "greedy" replicates, upgrades and
-    downgrades instances by their cost, "ilp" solves for the least cost; variants that queries ask for are loaded on
-    demand, what interferes is mitigated. ``spare``: devices whose workers it starts when they are needed.
+    work.
     """
 
-    name: str = "allocation"
     period_s: Seconds = 10.0
     device_timeout_s: Seconds = 2.0
     lease_s: float = Field(default=3.0, ge=0.5, le=300, allow_inf_nan=False)
@@ -153,19 +147,6 @@ class PlannerSettings(PlanLimitFields, _Section):
     variants_per_device: int | None = Field(default=None, ge=1, le=8)
     demand: Literal["plain", "faust"] = "plain"
     demand_partitions: int = Field(default=1, ge=1, le=64)
-    geometry: Literal["off", "joint", "protean"] = "off"
-    geometry_patience_s: Seconds = 5.0
-    geometry_rest_s: Seconds = 60.0
-    scaling: Literal["off", "greedy", "ilp"] = "off"
-    spare: tuple[str, ...] = ()
-
-    @model_validator(mode="after")
-    def _one_planner(self) -> "PlannerSettings":
-        if self.scaling != "off" and (self.name != "allocation" or self.geometry != "off"):
-            raise ValueError("scaling takes the place of the planner: leave name and geometry as they are")
-        if self.spare and self.scaling == "off":
-            raise ValueError("spare: set scaling to greedy or ilp, which starts their workers")
-        return self
 
 
 class FaustSettings(_Section):

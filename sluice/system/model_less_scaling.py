@@ -1,8 +1,6 @@
 """Model-less scaling, wired: the stage beside the planner, its spare devices, the driver that starts their workers."""
 
-from sluicegate.domain.errors import ConfigurationError
-from sluicegate.planner.capacity.core import CapacityCore
-from sluicegate.planner.capacity.model_less_control import LiveScaling, ModelLessScaling
+from sluicegate.planner.capacity.cores import model_less_core
 from sluicegate.planner.model_less.scaling_planners import ScalingPlanner
 from sluicegate.policies.model_less.instance_states import LEASE, InstanceIndex
 from sluicegate.sluice.system.elastic_capacity import driver
@@ -15,12 +13,8 @@ from sluicegate.stages.runtime.supervisor import Stage
 def scaling(system: System, stage: PlannerStage, planner: ScalingPlanner) -> Stage:
     """The stage ``scaling``. Raises ConfigurationError for spare devices that are none."""
     settings = system.settings.planner
-    types = {device.name: device.type for device in system.devices}
-    if unknown := sorted(set(settings.spare) - types.keys()):
-        raise ConfigurationError(f"planner.spare: {unknown[0]!r} is not among the settings' devices")
-    spare = {name: types[name] for name in settings.spare}
-    rule = LiveScaling(spare, timeout=settings.device_timeout_s)
-    core = CapacityCore(ModelLessScaling(rule, InstanceIndex(), lease=LEASE))
+    timeout = settings.device_timeout_s
+    core = model_less_core(settings.spare, system.devices, InstanceIndex(), timeout=timeout, lease=LEASE)
     return CapacityStage(
         "scaling",
         system.connections,

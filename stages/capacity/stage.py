@@ -196,10 +196,9 @@ class CapacityStage:
                 self._meters.set("sluice_workers_wanted", workers, app)
             case Serving(devices):
                 self._meters.set("sluice_devices_serving", devices)
-            case Wishes(avoided, wanted, restored):
+            case Wishes():
                 assert self._planner is not None  # only what runs beside one wishes anything of it
-                planner = self._planner.planner
-                planner.avoided, planner.wanted, planner.restored = frozenset(avoided), frozenset(wanted), restored
+                self._planner.planner.wishes = action
             case Told(text):
                 log.warning("%s: %s", self.name, text)
             case _:

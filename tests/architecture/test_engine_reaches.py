@@ -20,11 +20,8 @@ LIVE_ONLY = "runs live; scenarios cannot set it yet"
 NOT_REACHED = {
     "DriftWatch": LIVE_ONLY,
     "GoalSelection": "chooses a variant as queries come, in the library and its benchmark alone",
-    "LiveScaling": LIVE_ONLY,
-    "ModelLessScaling": LIVE_ONLY,
     "PlannedTables": LIVE_ONLY,
     "TablePublishing": LIVE_ONLY,
-    "WorkerScaling": LIVE_ONLY,
 }
 """By class. One that the engine reaches by now must leave this list."""
 SETTINGS: tuple[dict[str, Any], ...] = (
@@ -42,6 +39,7 @@ SETTINGS: tuple[dict[str, Any], ...] = (
         "traces": {"format": "generator", "qps": [40, 60]},
         "planner.name": "co-resident",
     },
+    {"planner": {"scaling": "greedy", "spare": ["cpu3"]}},
     {"simulation.failures": [{"device": "cpu0", "at_s": 1.0, "until_s": 5.0}]},
     {
         "devices": [{"type": "gpu", "count": 3}, {"type": "gpu", "name": "cheap", "spot": True}],

@@ -47,7 +47,7 @@ def run(tmp_path: Path, rates: list[int], **changes: Any) -> tuple[RunResult, Se
 def test_a_spare_serves_while_the_load_needs_it_and_not_before_nor_long_after(tmp_path: Path) -> None:
     rates = [40] * 15 + [400] * 25 + [40] * 40
     devices = [{"type": "gpu", "count": 4}]
-    scaling = {"spare": ["gpu2", "gpu3"], "keep_alive_s": 5.0, "headroom": 1.5, "lead_s": 0.0, "start_s": 2.0}
+    scaling = {"spare": ["gpu2", "gpu3"], "keep_alive_s": 5.0, "headroom": 1.4, "lead_s": 0.0, "start_s": 2.0}
     result, seen = run(tmp_path, rates, devices=devices, scaling=scaling)
     assert result.summary.violation_ratio < 0.1
     assert min(seen.by["gpu2"]) >= 15 + 2

@@ -12,7 +12,7 @@ import pytest
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.outcome import Outcome
 from sluicegate.domain.plan import Epoch, Placement, Plan
-from sluicegate.planner.control.events import DeviceHeard
+from sluicegate.policies.serving.device_actions import Beat
 from sluicegate.simulator.engine.control_plane import ControlEvent, FixedPlan
 from sluicegate.simulator.engine.engine import Engine, RunResult, SystemModel
 from sluicegate.simulator.scenario import Scenario, build, overridden, scenario_of, source_of
@@ -69,7 +69,7 @@ class Seen:
             self.answers.append(Answer(o.app, o.device, o.slice, o.at, o.batch_size, o.execution_s))
 
     def heard(self, event: ControlEvent, now: float) -> None:
-        if isinstance(event, DeviceHeard):
+        if isinstance(event, Beat):
             profiles = tuple(sorted(part.profile for part in event.seen.slices))
             if profiles != self._last.get(event.seen.device):
                 self._last[event.seen.device] = profiles

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from sluicegate.planner.policy_tables.table_requests import TableRules
 
-_UNHURRIED = 20.0
-
 
 def planner_stages(system: System, apps: "Sequence[str]") -> list[Stage]:
     """The stage ``planner``, and ``scaling`` beside it where planners scale."""
@@ -22,7 +20,7 @@ def planner_stages(system: System, apps: "Sequence[str]") -> list[Stage]:
     from sluicegate.planner.control.core import CoreSettings, PlannerCore
     from sluicegate.planner.geometry.joint_planner import JointGeometry
     from sluicegate.planner.geometry.recut_tracker import ChangeSettings
-    from sluicegate.planner.model_less.scaling_planners import TICK, ScalingPlanner
+    from sluicegate.planner.model_less.scaling_planners import TICK, UNHURRIED, ScalingPlanner
     from sluicegate.planner.registry import planner
     from sluicegate.sluice.system.model_less_scaling import scaling
     from sluicegate.stages.planner.stage import PlannerStage
@@ -31,7 +29,7 @@ def planner_stages(system: System, apps: "Sequence[str]") -> list[Stage]:
     windows = settings.demand == "faust"
     if windows:
         _kafka_for(system, "planner.demand: faust")
-    scales = settings.scaling != "off"
+    scales = settings.scales
     shares = settings.name.startswith("allocation") and settings.geometry == "off" and not scales
     chosen = ScalingPlanner(exact=settings.scaling == "ilp") if scales else planner(settings.name)
     rules = system.rules or ControllerSettings(
@@ -55,8 +53,7 @@ def planner_stages(system: System, apps: "Sequence[str]") -> list[Stage]:
         settings=CoreSettings(
             rules=rules,
             lease=settings.lease_s,
-            # No solver can be late there, and a stand-in would load variants only to forget them.
-            patience=_UNHURRIED if scales or settings.name == "co-resident" else 1.0,
+            patience=UNHURRIED if scales or settings.name == "co-resident" else 1.0,
             tables=tables,
         ),
         devices=system.devices,

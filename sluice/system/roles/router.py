@@ -36,5 +36,5 @@ def router_rules(system: System) -> RouterRules:
         make_policy=routing(settings.routing, **counted),
         quantile=settings.planner.quantile,
         packing=settings.routing == Packing.name,
-        on_demand=settings.planner.scaling != "off",
+        on_demand=settings.planner.scales,
     )

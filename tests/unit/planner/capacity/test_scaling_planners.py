@@ -9,6 +9,7 @@ from sluicegate.domain.models.app import App
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.plan import Placement
+from sluicegate.planner.capacity.events import Wishes
 from sluicegate.planner.model_less.scaling_planners import ScalingPlanner
 from sluicegate.planner.problems.problem import Allocation, AppDemand, Problem
 from sluicegate.profiles.catalogue.catalogue import Catalogue
@@ -64,19 +65,19 @@ def test_what_is_not_needed_is_given_up_once_that_has_lasted(exact: bool) -> Non
 def test_a_device_that_interferes_is_left_while_others_are_enough(exact: bool) -> None:
     planner = ScalingPlanner(exact=exact)
     placed = planner.allocate(asked(80)).placements
-    planner.avoided = frozenset(p.device for p in placed)
+    planner.wishes = Wishes(tuple(p.device for p in placed), (), {})
     moved = planner.allocate(asked(80, previous=placed)).placements
     assert len(moved) == 1
-    assert moved[0].device not in planner.avoided
+    assert moved[0].device not in planner.wishes.avoided
     alone = asked(80, cpus=1, gpus=0, previous=placed[:1])
-    planner.avoided = frozenset({"cpu0"})
+    planner.wishes = Wishes(("cpu0",), (), {})
     assert planner.allocate(alone).placements  # nothing else could answer: it stays
 
 
 @BOTH
 def test_a_variant_that_is_asked_for_gets_an_instance_without_taking_the_last_one(exact: bool) -> None:
     planner = ScalingPlanner(exact=exact)
-    planner.wanted = frozenset({"slow"})
+    planner.wishes = Wishes((), ("slow",), {})
     assert held(planner.allocate(asked(80, gpus=0))) == [("cpu", "quick"), ("cpu", "slow")]
     assert held(planner.allocate(asked(80, cpus=1, gpus=0))) == [("cpu", "quick")]
     assert held(planner.allocate(asked(150, cpus=2, gpus=0))) == [("cpu", "quick")] * 2
@@ -87,10 +88,10 @@ def test_a_variant_that_is_asked_for_gets_an_instance_without_taking_the_last_on
 
 def test_what_a_dead_worker_held_is_what_the_one_in_its_place_gets() -> None:
     planner = ScalingPlanner(exact=False)
-    planner.restored = {"cpu3": ("quick",)}
+    planner.wishes = Wishes((), (), {"cpu3": ("quick",)})
     (placed,) = planner.allocate(asked(80)).placements
     assert (placed.device, placed.variants) == ("cpu3", ("quick",))
-    planner.restored = {"cpu3": ("unheard-of",)}
+    planner.wishes = Wishes((), (), {"cpu3": ("unheard-of",)})
     assert len(planner.allocate(asked(80)).placements) == 1
 
 

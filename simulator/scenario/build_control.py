@@ -1,0 +1,173 @@
+"""The control plane of a scenario: planners, and capacity that comes and goes beside them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from math import inf
+
+import numpy as np
+
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.fleet.device import Device
+from sluicegate.planner.allocation.solver_types import Limits
+from sluicegate.planner.capacity.core import CapacityCore
+from sluicegate.planner.capacity.cores import LoadRules, SpotRules, load_core, model_less_core, spot_core
+from sluicegate.planner.capacity.procurement import CostMeter, Prices
+from sluicegate.planner.control.controller_settings import ControllerSettings
+from sluicegate.planner.control.core import CoreSettings, PlannerCore
+from sluicegate.planner.estimates.demand_estimate import DemandSettings
+from sluicegate.planner.geometry.geometry_search import GeometrySettings
+from sluicegate.planner.geometry.joint_planner import JointGeometry
+from sluicegate.planner.geometry.recut_tracker import ChangeSettings
+from sluicegate.planner.model_less.scaling_planners import TICK, UNHURRIED, ScalingPlanner
+from sluicegate.planner.problems.problem import Planner
+from sluicegate.planner.registry import planner
+from sluicegate.policies.model_less.instance_states import LEASE, InstanceIndex
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.simulator.engine.control_plane import ControlPlane
+from sluicegate.simulator.engine.elastic_control import CapacityModel, ElasticControl, SpotNotice
+from sluicegate.simulator.engine.faults import Failure
+from sluicegate.simulator.engine.planned_control import Controlled, PlannerModel
+from sluicegate.simulator.scenario.scenario_fields import PlannerSpec, Scenario
+
+_MARKET = 3
+_SEARCHED = Limits(nodes=50)
+"""Nodes of the search of a geometry, as live, without its limit in seconds."""
+
+
+def control_of(
+    scenario: Scenario, timer: Callable[[], float], catalogue: Catalogue, devices: tuple[Device, ...]
+) -> ControlPlane:
+    """The control plane of ``scenario``. ``timer``: wall seconds, to measure solves. Raises ConfigurationError."""
+    spec = scenario.planner
+    chosen = planner(spec.name)
+    if spec.geometry == "joint":
+        chosen = JointGeometry(chosen, settings=GeometrySettings(limits=_SEARCHED))
+
+    def make_planner() -> Planner:
+        return ScalingPlanner(exact=spec.scaling == "ilp") if spec.scales else chosen
+
+    hop = scenario.simulation.control_ms / 1e3
+    plans = control(spec, make_planner, timer, catalogue=catalogue, devices=devices, hop=hop)
+    inner: ControlPlane = _scaled(scenario, plans, devices) if spec.scales else plans
+    return elastic(scenario, inner, catalogue, devices)
+
+
+def _scaled(scenario: Scenario, plans: Controlled, devices: tuple[Device, ...]) -> ControlPlane:
+    """Model-less scaling beside each planner."""
+    spec = scenario.planner
+    meter = CostMeter(Prices(0.0, 0.0), {d.name: Prices(d.price, d.price) for d in devices})
+    model = CapacityModel(driven=spec.spare, start_s=spec.start_s, heartbeat=scenario.simulation.heartbeat_s)
+
+    def make_core() -> CapacityCore:
+        return model_less_core(spec.spare, devices, InstanceIndex(), timeout=spec.device_timeout_s, lease=LEASE)
+
+    inner: ControlPlane = plans
+    for beside in plans.running:
+        inner = ElasticControl(inner, make_core, model, meter=meter, beside=beside)
+    return inner
+
+
+def control(
+    spec: PlannerSpec,
+    make_planner: Callable[[], Planner],
+    timer: Callable[[], float],
+    *,
+    catalogue: Catalogue,
+    devices: tuple[Device, ...],
+    hop: float,
+) -> Controlled:
+    """The planners of a run, ``make_planner`` of what is behind each. Raises ConfigurationError."""
+    patience = max(spec.patience_s, UNHURRIED) if spec.scales else spec.patience_s
+    settings = CoreSettings(rules=controller_settings(spec), lease=spec.lease_s, patience=patience)
+    names = [f"planner{i}" for i in range(spec.planners)]
+    for failure in spec.failures:
+        if failure.planner not in names:
+            raise ConfigurationError(f"planner.failures: {failure.planner!r} is none of {', '.join(names)}")
+    model = PlannerModel(
+        solve_s=spec.latency_s,
+        hop_s=hop,
+        planners=spec.planners,
+        failures=tuple(Failure(f.planner, f.at_s, f.until_s or inf) for f in spec.failures),
+    )
+    return Controlled(
+        lambda holder: PlannerCore(catalogue, holder=holder, settings=settings, devices=devices),
+        make_planner,
+        model,
+        timer,
+    )
+
+
+def elastic(scenario: Scenario, inner: ControlPlane, catalogue: Catalogue, devices: tuple[Device, ...]) -> ControlPlane:
+    """``inner``, and elastic capacity beside it where the scenario has any. Raises ConfigurationError."""
+    scaling, bought = scenario.scaling, scenario.procurement
+    others = {*(scaling.spare if scaling is not None else ()), *(d.name for d in devices if d.spot and bought)}
+    if both := sorted(others & {*scenario.planner.spare}):
+        raise ConfigurationError(f"planner.spare: {both[0]!r} is driven by scaling or procurement already")
+    if scaling is not None:
+        rules = LoadRules(
+            spare=scaling.spare,
+            keep_alive=scaling.keep_alive_s,
+            headroom=scaling.headroom,
+            lead=scaling.lead_s,
+            settle=scaling.settle_s,
+            patience=scaling.patience_s,
+            start_timeout=scaling.start_timeout_s,
+        )
+        inner = ElasticControl(
+            inner,
+            lambda: load_core(rules, catalogue, devices, scenario.planner.quantile),
+            CapacityModel(driven=scaling.spare, period=scaling.period_s, start_s=scaling.start_s),
+        )
+    if bought is not None:
+        spot = tuple(d.name for d in devices if d.spot)
+        for notice in bought.notices:
+            if notice.device not in spot:
+                raise ConfigurationError(f"procurement.notices: {notice.device!r} is no spot device")
+        if scaling is not None and (both := sorted({*scaling.spare} & {*spot})):
+            raise ConfigurationError(f"scaling.spare: {both[0]!r} is a spot device; procurement looks after those")
+        market = SpotRules(
+            on_demand_price=bought.on_demand_price,
+            mode=bought.mode,
+            interval=bought.interval_s,
+            settle=bought.settle_s,
+        )
+        rng = np.random.default_rng([scenario.seed, _MARKET])
+        model = CapacityModel(
+            driven=spot,
+            period=bought.poll_s,
+            start_s=bought.start_s,
+            notices=tuple(SpotNotice(n.device, n.at_s, n.deadline_s) for n in bought.notices),
+            boot_s=bought.boot_s,
+            granted=lambda: bool(rng.random() >= bought.p_rev),
+        )
+        inner = ElasticControl(inner, lambda: spot_core(market, devices), model)
+    return inner
+
+
+def controller_settings(spec: PlannerSpec) -> ControllerSettings:
+    """Settings of the controller, here and live. Raises ConfigurationError."""
+    return ControllerSettings(
+        plan_period=min(spec.period_s, TICK) if spec.scales else spec.period_s,
+        burst_interval=spec.burst_interval_s,
+        device_timeout=spec.device_timeout_s,
+        headroom=spec.headroom,
+        capacity=spec.capacity,
+        quantile=spec.quantile,
+        variants_per_device=spec.variants_per_device,
+        switching_weight=spec.switching_weight,
+        money_weight=spec.money_weight,
+        budget=spec.budget,
+        strict_on_demand=spec.strict_on_demand,
+        max_loads=spec.max_loads,
+        geometry=spec.geometry,
+        changes=ChangeSettings(patience=spec.geometry_patience_s, rest=spec.geometry_rest_s),
+        demand=_demand(spec.demand),
+    )
+
+
+def _demand(options: Mapping[str, float]) -> DemandSettings:
+    allowed = [f.name for f in fields(DemandSettings)]
+    for option in options:
+        if option not in allowed:
+            raise ConfigurationError(f"planner.demand.{option}: no such setting; it takes {', '.join(allowed)}")
+    return DemandSettings(**dict(options))
