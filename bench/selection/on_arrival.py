@@ -1,10 +1,12 @@
-"""Time to choose a variant for a query when it comes, by number of variants, against brute force.
+"""Time to decide on a query that asks something of its own, as live: at the door, at the router, and both.
 
-Three cases as in INFaaS' table 7: the query names its model; a variant that meets its goals is loaded; none is. In a
-fourth none is and queries have a limit of cost as well. Half the variants are loaded on some of 40 workers; some
-queries of all but the first case are infeasible (finding the suggestion counts). ``staircase``: no variant is better
-than another in everything, the worst case of the index. Brute force is the same rule as a loop, and as NumPy masks.
-Each query is timed three times and counts with the median, so that p99 is of the rule and not of the machine.
+The door (``GoalAdmission``) holds goals against every variant of the app; the router (``GoalRouting``) finds, of the
+slices of 40 workers that host one variant each, the one that meets them and would be done first, or names the variant
+to be loaded. Four cases, after INFaaS' table 7: the query names a model that is hosted; goals that some slice meets;
+it names one that is not hosted; goals with a limit of cost that nothing meets (a suggestion is
+found). ``staircase``: no variant is better than another in everything, the worst case of the index at the door. What
+the door says is compared with the same rule as a loop. Each query is timed three times and counts with the median, so
+that p99 is of the rule and not of the machine.
 
     python bench/selection/on_arrival.py [--json]
 """
@@ -15,27 +17,23 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
-from math import inf
 
 import numpy as np
 
-from sluicegate.domain.query import Goal
-from sluicegate.policies.model_less.infaas_selection import (
-    Chosen,
-    GoalSelection,
-    GoalVariant,
-    Infeasible,
-    InstanceReported,
-    VariantsRegistered,
-    WorkerReported,
-)
+from sluicegate.domain.actions import Accept, Drop, Send
+from sluicegate.domain.events import Arrived, Hosted, HostedOn, PlanActivated
+from sluicegate.domain.models.profile import LatencyCurve
+from sluicegate.domain.plan import Epoch, Plan
+from sluicegate.domain.query import Goal, Query
+from sluicegate.policies.admission.deadline_feasibility import DeadlineAdmission
+from sluicegate.policies.admission.known_goals import GoalAdmission
+from sluicegate.policies.model_less.goal_variants import GoalVariant
+from sluicegate.policies.routing.goal_filter import GoalRouting
 
-CASES = ("named", "loaded", "not loaded", "priced")
-LOADED = ("named", "loaded")
+CASES = ("named", "hosted", "not hosted", "infeasible")
 SIZES = (10, 166, 1_000, 10_000)
-WORKERS = [f"w{i}" for i in range(40)]
+WORKERS = 40
 APP = "app"
-Ask = tuple[float, Goal]
 
 
 def variants(count: int, rng: np.random.Generator, *, staircase: bool) -> tuple[GoalVariant, ...]:
@@ -56,139 +54,91 @@ def variants(count: int, rng: np.random.Generator, *, staircase: bool) -> tuple[
     )
 
 
-def selection(known: tuple[GoalVariant, ...], *, loaded: bool) -> GoalSelection:
-    """Every other variant loaded on three workers, or none."""
-    built = GoalSelection()
-    built.handle(VariantsRegistered(APP, known), 0.0)
-    for worker in WORKERS:
-        built.handle(WorkerReported(worker, "cpu", 0.5), 0.0)
-    for i, v in enumerate(known):
-        if loaded and i % 2 == 0:
-            for j in range(3):
-                report = InstanceReported(APP, v.name, WORKERS[(i + 7 * j) % len(WORKERS)], True, float(j), v.latency)
-                built.handle(report, 0.0)
-    return built
+def queries(known: tuple[GoalVariant, ...], hosted: list[GoalVariant], case: str, count: int) -> list[Query]:
+    """Of one case."""
+    rng = np.random.default_rng(len(known) + 1)
+    here = {v.name for v in hosted}
+    others = [v for v in known if v.name not in here] or list(known)
+    drawn = hosted if case in ("named", "hosted") else others if case == "not hosted" else list(known)
+    found = []
+    for number, i in enumerate(rng.integers(0, len(drawn), count).tolist()):
+        v = drawn[i]
+        goal, latency = Goal(accuracy=v.accuracy), 1.2 * v.latency
+        if case in ("named", "not hosted"):
+            goal = Goal(model=v.name)
+        elif case == "infeasible":
+            goal = Goal(accuracy=min(1.0, v.accuracy + 0.5), cost=0.9 * v.cost)
+        found.append(Query(str(number), APP, 0.0, latency, goal=goal))
+    return found
 
 
-def asks(known: tuple[GoalVariant, ...], rng: np.random.Generator, count: int, case: str) -> list[Ask]:
-    """Queries: a model by name; or goals near what some variant has, feasible or not."""
-    drawn = [known[i] for i in rng.integers(0, len(known), count)]
-    if case == "named":
-        return [(v.latency, Goal(model=v.name)) for v in drawn]
-    priced = case == "priced"
-    return [
-        (
-            v.latency * rng.uniform(0.9, 2.0),
-            Goal(
-                accuracy=v.accuracy * rng.uniform(0.9, 1.02), cost=v.cost * rng.uniform(0.95, 1.2) if priced else None
-            ),
-        )
-        for v in drawn
-    ]
-
-
-def loop(known: tuple[GoalVariant, ...], active: set[str]) -> Callable[[float, Goal], str | None]:
-    """Brute force, variant by variant."""
-
-    def choose(latency: float, goal: Goal) -> str | None:
-        if goal.model is not None:
-            return goal.model
-        least = goal.accuracy or 0.0
-        most = inf if goal.cost is None else goal.cost
-        fit = [v for v in known if v.accuracy >= least and v.latency <= latency and v.cost <= most]
-        ready = [v for v in fit if v.name in active]
-        if ready:
-            return min(ready, key=lambda v: (v.cost, v.latency, v.name)).name
-        if fit:
-            return min(fit, key=lambda v: (v.load + v.latency, v.name)).name
-        return min(
-            known,
-            key=lambda v: (
-                max(0.0, (least - v.accuracy) / least)
-                + max(0.0, (v.latency - latency) / latency)
-                + (max(0.0, (v.cost - most) / most) if most < inf else 0.0)
-            ),
-        ).name
-
-    return choose
-
-
-def masks(known: tuple[GoalVariant, ...], active: set[str]) -> Callable[[float, Goal], str | None]:
-    """Brute force, on arrays."""
-    accuracy, latency_of, cost, load = (
-        np.array([getattr(v, name) for v in known]) for name in ("accuracy", "latency", "cost", "load")
-    )
-    ready = np.array([v.name in active for v in known])
-
-    def choose(latency: float, goal: Goal) -> str | None:
-        if goal.model is not None:
-            return goal.model
-        least = goal.accuracy or 0.0
-        most = inf if goal.cost is None else goal.cost
-        fit = (accuracy >= least) & (latency_of <= latency) & (cost <= most)
-        now = fit & ready
-        if now.any():
-            return known[int(np.argmin(np.where(now, cost, inf)))].name
-        if fit.any():
-            return known[int(np.argmin(np.where(fit, load + latency_of, inf)))].name
-        short = np.maximum(0.0, least - accuracy) / least + np.maximum(0.0, latency_of / latency - 1.0)
-        if most < inf:
-            short += np.maximum(0.0, cost / most - 1.0)
-        return known[int(np.argmin(short))].name
-
-    return choose
-
-
-def timed(choose: Callable[[float, Goal], object], queries: list[Ask]) -> tuple[float, float]:
+def timed(decide: Callable[[Query], object], asked: list[Query]) -> tuple[float, float]:
     """Median and 99th percentile of a call, microseconds."""
     taken = []
-    for latency, goal in queries:
+    for query in asked:
         three = []
         for _ in range(3):
             begun = time.perf_counter_ns()
-            choose(latency, goal)
+            decide(query)
             three.append((time.perf_counter_ns() - begun) / 1e3)
         taken.append(statistics.median(three))
     return statistics.median(taken), float(np.quantile(taken, 0.99))
 
 
-def measure(
-    known: tuple[GoalVariant, ...], built: GoalSelection, active: set[str], case: str, *, staircase: bool
-) -> dict[str, float | str | int]:
-    """One line of the table. Raises AssertionError where the index and the loop differ."""
-    count = len(known)
-    queries = asks(known, np.random.default_rng(count + 1), 2000, case)
-    few = queries[: max(20, 50_000 // count)]
-    by_loop, by_masks = loop(known, active), masks(known, active)
-
-    def choose(latency: float, goal: Goal) -> Chosen | Infeasible:
-        return built.get_variant(APP, latency, goal)
-
-    for latency, goal in few[:100]:
-        found = choose(latency, goal)
-        name = found.variant if isinstance(found, Chosen) else found.suggestion and found.suggestion.name
-        assert name == by_loop(latency, goal), (latency, goal, found)
-    median, p99 = timed(choose, queries)
-    return {
-        "variants": count,
-        "case": case,
-        "shape": "staircase" if staircase else "scattered",
-        "median_us": round(median, 2),
-        "p99_us": round(p99, 2),
-        "loop_us": round(timed(by_loop, few)[0], 1),
-        "masks_us": round(timed(by_masks, queries)[0], 1),
-    }
+def feasible(known: tuple[GoalVariant, ...], query: Query) -> bool:
+    """The rule of the door, as a loop."""
+    goal, time_ = query.goal or Goal(), query.deadline - query.arrival
+    if goal.model is not None:
+        return any(v.name == goal.model and v.accuracy >= (goal.accuracy or 0.0) for v in known)
+    return any(
+        v.accuracy >= (goal.accuracy or 0.0) and v.latency <= time_ and (goal.cost is None or v.cost <= goal.cost)
+        for v in known
+    )
 
 
-def cases(count: int, *, staircase: bool) -> list[dict[str, float | str | int]]:
-    """The lines of all cases at one number of variants."""
+def lines(count: int, *, staircase: bool) -> list[dict[str, float | str | int]]:
+    """All cases at one number of variants. Raises AssertionError where a decision is not that of its case."""
     known = variants(count, np.random.default_rng(count), staircase=staircase)
-    some, none = selection(known, loaded=True), selection(known, loaded=False)
-    active = {v.name for i, v in enumerate(known) if i % 2 == 0}
-    return [
-        measure(known, some if case in LOADED else none, active if case in LOADED else set(), case, staircase=staircase)
-        for case in CASES
-    ]
+    hosted = [known[i] for i in np.linspace(0, count - 1, min(WORKERS, max(1, count // 2))).astype(int).tolist()]
+    door = GoalAdmission(DeadlineAdmission(), {APP: known})
+    router = GoalRouting({v.name: v.cost for v in known}, known)
+    places = []
+    for worker in range(WORKERS):
+        v = hosted[worker % len(hosted)]
+        curve = LatencyCurve((v.latency, 1.5 * v.latency))
+        places.append(HostedOn(f"w{worker}", "whole", (Hosted(v.name, v.accuracy, curve),)))
+    router.handle(PlanActivated(Plan(epoch=Epoch(1, 1), created=0.0, placements=()), tuple(places)), 0.0)
+
+    def at_door(query: Query) -> object:
+        return door.handle(Arrived(query), 0.0)[0]
+
+    def at_router(query: Query) -> object:
+        (action,) = router.handle(Arrived(query), 0.0)
+        return router.wanted(query) if isinstance(action, Drop) else action
+
+    rows: list[dict[str, float | str | int]] = []
+    for case in CASES:
+        asked = queries(known, hosted, case, 1000)
+        for query in asked[:50]:
+            let_in = isinstance(at_door(query), Accept)
+            assert let_in == feasible(known, query) == (case != "infeasible"), (case, query)
+            if let_in:
+                assert isinstance(at_router(query), str if case == "not hosted" else Send), (case, query)
+        few = asked[: max(20, 100_000 // count)]
+        there, there99 = timed(at_door, asked)
+        row: dict[str, float | str | int] = {
+            "variants": count,
+            "case": case,
+            "shape": "staircase" if staircase else "scattered",
+            "door_us": round(there, 2),
+            "door_p99_us": round(there99, 2),
+            "loop_us": round(timed(lambda query: feasible(known, query), few)[0], 1),
+        }
+        if case != "infeasible":
+            on, on99 = timed(at_router, few)
+            row |= {"router_us": round(on, 2), "router_p99_us": round(on99, 2)}
+        rows.append(row)
+    return rows
 
 
 def main() -> None:
@@ -197,17 +147,20 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     as_json = parser.parse_args().json
     rows = sorted(
-        (row for staircase in (False, True) for count in SIZES for row in cases(count, staircase=staircase)),
+        (row for staircase in (False, True) for count in SIZES for row in lines(count, staircase=staircase)),
         key=lambda row: (row["shape"] == "staircase", CASES.index(str(row["case"]))),
     )
     if as_json:
         print(json.dumps({"machine": platform.processor() or platform.machine(), "rows": rows}, indent=2))
         return
-    print(f"{'variants':>9} {'case':>11} {'shape':>10} {'median us':>10} {'p99':>8} {'loop':>10} {'masks':>8}")
+    print(
+        f"{'variants':>9} {'case':>11} {'shape':>10} {'door us':>9} {'p99':>7} {'loop':>8} {'router us':>10} {'p99':>8}"
+    )
     for row in rows:
+        on, on99 = row.get("router_us", "-"), row.get("router_p99_us", "-")
         print(
-            f"{row['variants']:>9} {row['case']:>11} {row['shape']:>10} {row['median_us']:>10} {row['p99_us']:>8} "
-            f"{row['loop_us']:>10} {row['masks_us']:>8}"
+            f"{row['variants']:>9} {row['case']:>11} {row['shape']:>10} {row['door_us']:>9} {row['door_p99_us']:>7} "
+            f"{row['loop_us']:>8} {on:>10} {on99:>8}"
         )
 
 

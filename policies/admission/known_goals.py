@@ -14,7 +14,7 @@ from sluicegate.domain.actions import AdmissionAction, Reject
 from sluicegate.domain.events import Arrived
 from sluicegate.domain.outcome import Reason
 from sluicegate.domain.query import Query
-from sluicegate.policies.model_less.infaas_selection import AppGoals, GoalVariant
+from sluicegate.policies.model_less.goal_variants import AppGoals, GoalVariant
 from sluicegate.policies.protocols import AdmissionPolicy
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.models.profile import Profile
-from sluicegate.policies.model_less.infaas_selection import GoalVariant
+from sluicegate.policies.model_less.goal_variants import GoalVariant
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 

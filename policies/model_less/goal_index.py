@@ -1,9 +1,8 @@
 """Finds the first of many variants that meets two goals, or the nearest, in a time that hardly grows with their number.
 
 Rules. Places are ordered by preference, best first. Each node of a binary tree over them keeps the staircase of what is
-present below it: times ascending, and for each the best accuracy reached within it. Whether any place below meets
-(accuracy, time) is one bisection of that staircase, so the first place that does is found in O(log n) of them. A place
-that comes or goes changes the staircases above it and no others.
+below it: times ascending, and for each the best accuracy reached within it. Whether any place below meets
+(accuracy, time) is one bisection of that staircase, so the first place that does is found in O(log n) of them.
 """
 
 from bisect import bisect_left, bisect_right
@@ -15,58 +14,30 @@ import numpy.typing as npt
 
 
 class FirstFit:
-    """A search tree for the first variant that fits. ``accuracies`` and ``times`` by place, in the order of preference;
-    all absent at first unless ``present``."""
+    """A search tree for the first variant that fits. ``accuracies`` and ``times`` by place, in order of preference."""
 
-    __slots__ = ("_accuracies", "_best", "_present", "_size", "_steps", "_times")
+    __slots__ = ("_best", "_size", "_steps")
 
-    def __init__(self, accuracies: Sequence[float], times: Sequence[float], *, present: bool = False) -> None:
-        self._accuracies = list(accuracies)
-        self._times = list(times)
-        self._present = [present] * len(accuracies)
+    def __init__(self, accuracies: Sequence[float], times: Sequence[float]) -> None:
         self._size = 1
         while self._size < len(accuracies):
             self._size *= 2
         # Staircases by node, the root at 1: the steps' times, and the best accuracy within each.
         self._steps: list[list[float]] = [[] for _ in range(2 * self._size)]
         self._best: list[list[float]] = [[] for _ in range(2 * self._size)]
-        if present:
-            for place in range(len(accuracies)):
-                self._steps[self._size + place] = [self._times[place]]
-                self._best[self._size + place] = [self._accuracies[place]]
-            for node in range(self._size - 1, 0, -1):
-                self._join(node)
-
-    def put(self, place: int, *, present: bool) -> None:
-        """Say whether ``place`` may be found from now on."""
-        if self._present[place] == present:
-            return
-        self._present[place] = present
-        node = self._size + place
-        self._steps[node], self._best[node] = ([self._times[place]], [self._accuracies[place]]) if present else ([], [])
-        while node > 1:
-            node //= 2
+        for place, (accuracy, time) in enumerate(zip(accuracies, times, strict=True)):
+            self._steps[self._size + place] = [time]
+            self._best[self._size + place] = [accuracy]
+        for node in range(self._size - 1, 0, -1):
             self._join(node)
 
-    def first(self, accuracy: float, time: float, start: int = 0) -> int:
-        """First place at or after ``start`` with at least ``accuracy`` within ``time``; -1 where there is none."""
+    def first(self, accuracy: float, time: float) -> int:
+        """First place with at least ``accuracy`` within ``time``; -1 where there is none."""
         steps, best, size = self._steps, self._best, self._size
+        at = bisect_right(steps[1], time)
+        if not at or best[1][at - 1] < accuracy:
+            return -1
         node = 1
-        if start:
-            if start >= size:
-                return -1
-            node = size + start
-        while True:
-            at = bisect_right(steps[node], time)
-            if at and best[node][at - 1] >= accuracy:
-                break
-            if not start:
-                return -1
-            while node & 1:  # a right child: what lies to the right of its parent is next
-                node >>= 1
-            if not node:
-                return -1
-            node += 1
         while node < size:
             node *= 2
             at = bisect_right(steps[node], time)
@@ -103,39 +74,6 @@ class FirstFit:
                     steps.append(time)
                     best.append(accuracy)
         self._steps[node], self._best[node] = steps, best
-
-
-class Soonest:
-    """Of variants of one kind of hardware, ascending in ``starts``, the first that is present and meets the goals."""
-
-    __slots__ = ("_accuracies", "_costs", "_fits", "_present", "_times", "starts")
-
-    def __init__(
-        self, starts: Sequence[float], accuracies: Sequence[float], times: Sequence[float], costs: Sequence[float]
-    ) -> None:
-        self.starts = starts
-        self._fits = FirstFit(accuracies, times, present=True)
-        self._present = np.ones(len(starts), bool)
-        self._accuracies, self._times, self._costs = (np.array(v, float) for v in (accuracies, times, costs))
-
-    def put(self, place: int, *, present: bool) -> None:
-        """Say whether ``place`` may be found from now on."""
-        self._fits.put(place, present=present)
-        self._present[place] = present
-
-    def first(self, accuracy: float, time: float, cost: float = inf) -> int:
-        """First place with at least ``accuracy`` within ``time`` and ``cost``; -1 where there is none.
-
-        With a cost every variant is looked at (three goals have no staircase), ten microseconds for ten thousand.
-        """
-        found = self._fits.first(accuracy, time)
-        if found < 0 or self._costs[found] <= cost:
-            return found
-        fitting = self._present & (self._costs <= cost)
-        fitting &= self._accuracies >= accuracy
-        fitting &= self._times <= time
-        found = int(fitting.argmax())
-        return found if fitting[found] else -1
 
 
 class Nearest:

@@ -2,7 +2,10 @@
 
 Rules.
 - A worker looks at each instance it holds once a ``period``: rows answered in it, and how long batches took beside the
-  profile. Its state follows by ``instance_state``; an instance that ran nothing keeps no grudge (it is ACTIVE).
+  profile. An instance that ran nothing keeps no grudge (it is ACTIVE).
+- An instance is INACTIVE while it is not loaded; else OVERLOADED from its peak rate on, until it is below 0.95 of it;
+  else INTERFERED while it takes more than 1.5 times its profile, until below 1.25 times; else ACTIVE (INFaaS, ATC 2021,
+  4.2). The function is total, hence it also goes from INTERFERED to OVERLOADED, which the paper's figure lacks.
 - A record is written when an instance comes, when its state changes, and when half of its lease is over; it is ended by
   a tombstone when the instance goes. What a worker finds recorded of itself at its start, and does not hold, it ends.
 - An index believes a record until it expires: workers that died leave records behind, and nobody else may end them.
@@ -12,10 +15,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sluicegate.domain.fleet.instance import Instance, InstanceState
-from sluicegate.policies.model_less.infaas_selection import instance_state
 
+LEAVES_OVERLOAD, INTERFERES, LEAVES_INTERFERENCE = 0.95, 1.5, 1.25
 LEASE = 10.0
 """Seconds that a record counts for."""
+
+
+def instance_state(
+    *, loaded: bool, qps: float, peak: float, latency: float, profiled: float, before: InstanceState
+) -> InstanceState:
+    """By the rules above. Rates in queries/s, latencies in seconds (0: nothing ran)."""
+    if not loaded:
+        return InstanceState.INACTIVE
+    if qps >= peak * (LEAVES_OVERLOAD if before is InstanceState.OVERLOADED else 1.0):
+        return InstanceState.OVERLOADED
+    if latency > profiled * (LEAVES_INTERFERENCE if before is InstanceState.INTERFERED else INTERFERES):
+        return InstanceState.INTERFERED
+    return InstanceState.ACTIVE
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from sluicegate.domain.actions import Drop, RoutingAction, Send
 from sluicegate.domain.events import Arrived, DeviceReported, PlanActivated, RoutingEvent
 from sluicegate.domain.outcome import Reason
 from sluicegate.domain.query import Goal, Query
-from sluicegate.policies.model_less.infaas_selection import GoalVariant
+from sluicegate.policies.model_less.goal_variants import GoalVariant
 from sluicegate.policies.routing.backlog_estimate import Backlog
 from sluicegate.policies.routing.packing import fullest
 

@@ -43,7 +43,7 @@ from sluicegate.domain.outcome import OutcomeKind, Reason
 from sluicegate.domain.plan import Epoch, Plan
 from sluicegate.domain.query import Query
 from sluicegate.policies.model_less.deployment import goal_variants, highest_costs
-from sluicegate.policies.model_less.infaas_selection import GoalVariant
+from sluicegate.policies.model_less.goal_variants import GoalVariant
 from sluicegate.policies.placement.hosted_variants import Hosting
 from sluicegate.policies.protocols import RoutingPolicy
 from sluicegate.policies.routing.activation import Activation

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sluicegate.domain.fleet.instance import InstanceState
 from sluicegate.planner.capacity.worker_count import USED, AddWorker, WorkerBeat, WorkerScaling, WorkerTick
-from sluicegate.policies.model_less.infaas_selection import instance_state
+from sluicegate.policies.model_less.instance_states import instance_state
 from sluicegate.profiles.catalogue.slowdown import eta
 
 WINDOWS = 10

@@ -5,8 +5,8 @@ in any process. Arrivals come vectorised and are walked in time order beside the
 once it has ended, so memory does not grow with the trace.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import assert_never
 
@@ -35,19 +35,15 @@ from sluicegate.domain.events import (
 )
 from sluicegate.domain.fleet.device import Device, Slice, profile_type
 from sluicegate.domain.fleet.instance import Instance
-from sluicegate.domain.fold import Summary
-from sluicegate.domain.models.app import App
 from sluicegate.domain.outcome import Outcome
 from sluicegate.domain.plan import Plan
 from sluicegate.domain.query import Query
 from sluicegate.planner.capacity.events import InstanceRead, VariantWanted
 from sluicegate.planner.geometry.first_cut import laid_out
 from sluicegate.policies.placement.hosted_variants import profile_on
-from sluicegate.policies.protocols import StagingPolicy, StationPolicy
 from sluicegate.policies.serving.admission import (
     AdmissionCore,
     AdmissionEvent,
-    AdmissionRules,
     Came,
     DemandAsked,
     Duplicate,
@@ -56,80 +52,16 @@ from sluicegate.policies.serving.admission import (
     Serve,
 )
 from sluicegate.policies.serving.device_core import DeviceCore
-from sluicegate.policies.serving.router import Ignore, LookedUp, LookUp, RouterCore, RouterEvent, RouterRules, Want
-from sluicegate.policies.serving.slices import DeviceParts, DeviceRules
-from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.policies.serving.router import Ignore, LookedUp, LookUp, RouterCore, RouterEvent, Want
+from sluicegate.policies.serving.slices import DeviceParts
 from sluicegate.simulator.arrivals.sampling import ArrivalSource
-from sluicegate.simulator.engine.control_plane import ControlPlane
 from sluicegate.simulator.engine.device_model import DeviceModel, SimulatedDevice
-from sluicegate.simulator.engine.faults import Faults
 from sluicegate.simulator.engine.ledger import ConservationError, Ledger, Observer
-from sluicegate.simulator.engine.service_times import ServiceMode, ServiceTimes
-from sluicegate.simulator.engine.slice_model import SharingModel, SliceModel
+from sluicegate.simulator.engine.service_times import ServiceTimes
+from sluicegate.simulator.engine.slice_model import SliceModel
+from sluicegate.simulator.engine.system_model import RunResult, SystemModel
 from sluicegate.simulator.engine.timeline import Alarm, Timeline
-
-_LENGTHS = 4096
-"""Lengths drawn at a time."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
-    """Seconds. ``to_router``: from a query's arrival to its router; ``to_device``: on to the device.
-
-    ``control``: plans and acknowledgements on their way. ``heartbeat``: between heartbeats of a device, and between
-    counts of demand. ``warm_up``: control and devices run this long before the first arrival. ``drain``: longest wait
-    for open queries after the last arrival.
-    """
-
-    to_router: float = 0.0
-    to_device: float = 0.0
-    control: float = 0.0
-    heartbeat: float = 0.5
-    warm_up: float = 5.0
-    drain: float = 600.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class SystemModel:
-    """What is simulated: nouns, and a factory for each decision. ``apps`` in the order of the arrivals' indices.
-
-    ``lengths``: by app, what its queries' lengths are drawn from, all equally likely; apps without vary in none.
-    """
-
-    catalogue: Catalogue
-    apps: tuple[App, ...]
-    devices: tuple[Device, ...]
-    make_control: Callable[[], ControlPlane]
-    make_station: Callable[[], StationPolicy]
-    make_staging: Callable[[Device, Slice], StagingPolicy]
-    routers: RouterRules
-    admission: AdmissionRules = field(default_factory=AdmissionRules)
-    lengths: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    batching: str = ""
-    service: ServiceMode = "median"
-    slow_probability: float = 0.0
-    slow_factor: float = 1.0
-    rules: DeviceRules = field(default_factory=DeviceRules)
-    sharing: SharingModel = field(default_factory=SharingModel)
-    exclusive_loads: bool = False
-    timing: Timing = field(default_factory=Timing)
-    faults: Faults = field(default_factory=Faults)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
-    """What a run came to.
-
-    ``summary``: the metrics. ``epochs``: plans published. ``solve_s``: wall seconds of each solve.
-
-    ``nondeterministic``: solves cut off by a limit in seconds. ``cost``: money, by kind of instance.
-    """
-
-    summary: Summary
-    epochs: int
-    solve_s: tuple[float, ...]
-    nondeterministic: int
-    cost: Mapping[str, float] = field(default_factory=dict)
+from sluicegate.simulator.engine.varied_queries import varieties
 
 
 class Engine:
@@ -169,7 +101,7 @@ class Engine:
         self._alarms = {router: Alarm(self.timeline, partial(self._woke, router)) for router in self._routers}
         self._by_app = {router.app.name: router for router in self._routers}
         self._serial = [0] * len(self._routers)
-        self._lengths = {app: _drawn(drawn, rng.spawn(1)[0]) for app, drawn in sorted(system.lengths.items())}
+        self._varieties = varieties(system.lengths, system.asked, rng)
         self._hosting: dict[tuple[str, str], tuple[str, ...]] = {}
 
     def run(self, source: ArrivalSource) -> RunResult:
@@ -218,8 +150,8 @@ class Engine:
         serial = self._serial[index]
         self._serial[index] = serial + 1
         query = Query(f"{app.name}-{serial}", app.name, now, now + app.slo, 1, app.query_class, "", serial)
-        if self._lengths and app.name in self._lengths:
-            query.length = next(self._lengths[app.name])
+        if self._varieties and (variety := self._varieties.get(app.name)) is not None:
+            variety.apply(query)
         self.ledger.begin(query)
         self._ask(Came(query, serial, now), now)
 
@@ -411,8 +343,3 @@ class Engine:
             parts=system.sharing.parts,
             exclusive_loads=system.exclusive_loads,
         )
-
-
-def _drawn(lengths: tuple[int, ...], rng: Generator) -> Iterator[int]:
-    while True:
-        yield from rng.choice(lengths, _LENGTHS).tolist()

@@ -14,6 +14,7 @@ from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.models.app import NO_PROMISE, App, Promise, QueryClass, WeaklyHard
 from sluicegate.domain.models.profile import BatchLatency, LengthPoints, Profile, Quantile
 from sluicegate.domain.models.variant import Variant
+from sluicegate.domain.query import Goal
 from sluicegate.policies.admission.registry import admission
 from sluicegate.policies.admission.sustainable import SustainableAdmission
 from sluicegate.policies.batching.registry import STATIONS, batching
@@ -30,8 +31,9 @@ from sluicegate.profiles.catalogue.catalogue_folder import load_catalogue
 from sluicegate.profiles.formats.proteus_csv import load_proteus
 from sluicegate.profiles.formats.ramsis_json import load_ramsis
 from sluicegate.simulator.arrivals.sampling import ArrivalSource
-from sluicegate.simulator.engine.engine import SystemModel, Timing
 from sluicegate.simulator.engine.faults import Failure, Faults, Straggler, hits
+from sluicegate.simulator.engine.system_model import SystemModel, Timing
+from sluicegate.simulator.engine.varied_queries import OwnWish
 from sluicegate.simulator.scenario.build_control import control_of
 from sluicegate.simulator.scenario.mdp_scenario import switching_batching, table_batching
 from sluicegate.simulator.scenario.scenario_fields import (
@@ -43,6 +45,7 @@ from sluicegate.simulator.scenario.scenario_fields import (
     PromiseSpec,
     Scenario,
     SimulationSpec,
+    WishSpec,
 )
 from sluicegate.simulator.scenario.sliced_devices import MB, devices_of, profiled_on, sharing_of
 
@@ -53,6 +56,7 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
     devices = devices_of(scenario)
     policies, simulation = scenario.policies, scenario.simulation
     scales = scenario.planner.scales
+    specs = {name: spec for name, spec in (scenario.apps or {}).items() if spec is not None}
     if policies.batching.name == TableSelection.name:
         make_batching = table_batching(policies.batching.options, catalogue, devices, _app_names(scenario, catalogue))
     elif policies.batching.name in {ModelSwitching.name, PublishedModelSwitching.name}:
@@ -74,9 +78,8 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
             on_demand=scales,
         ),
         admission=_admission(policies, scenario.planner.quantile),
-        lengths={
-            name: spec.lengths for name, spec in (scenario.apps or {}).items() if spec is not None and spec.lengths
-        },
+        lengths={name: spec.lengths for name, spec in specs.items() if spec.lengths},
+        asked={name: tuple(_wish(one) for one in spec.queries) for name, spec in specs.items() if spec.queries},
         batching=policies.batching.name,
         service=simulation.service,
         slow_probability=simulation.slow_batches.probability,
@@ -90,6 +93,17 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
         exclusive_loads=simulation.loads == "exclusive",
         timing=_timing(simulation),
         faults=_faults(simulation, devices),
+    )
+
+
+def _wish(spec: WishSpec) -> OwnWish:
+    goal = Goal(spec.accuracy, spec.cost, spec.model)
+    return OwnWish(
+        share=spec.share,
+        slo=None if spec.latency_ms is None else spec.latency_ms / 1e3,
+        query_class=None if spec.query_class is None else QueryClass(spec.query_class),
+        priority=spec.priority,
+        goal=goal if goal != Goal() else None,
     )
 
 

@@ -43,10 +43,23 @@ class PromiseSpec(Section):
     weakly_hard: tuple[WeaklyHardSpec, ...] = ()
 
 
+class WishSpec(Section):
+    """What a ``share`` of an app's queries ask of their own, as parameters of a live query do."""
+
+    share: Share
+    latency_ms: Positive | None = None
+    accuracy: Share | None = None
+    cost: NotNegative | None = None
+    model: str | None = None
+    query_class: QueryClass | None = Field(default=None, alias="class")
+    priority: int = 0
+
+
 class AppSpec(Section):
     """What an app asks. What is left out stays as the catalogue has it.
 
     ``lengths``: those of its queries' inputs, all equally likely, where its variants' latency goes with the length.
+    ``queries``: what some of them ask of their own.
     """
 
     slo_ms: Positive | None = None
@@ -54,6 +67,13 @@ class AppSpec(Section):
     min_accuracy: Share | None = None
     promise: PromiseSpec | None = None
     lengths: Annotated[tuple[Length, ...], Field(max_length=100_000)] = ()
+    queries: tuple[WishSpec, ...] = ()
+
+    @model_validator(mode="after")
+    def _within_all(self) -> "AppSpec":
+        if sum(wish.share for wish in self.queries) > 1.0 + 1e-9:
+            raise ValueError("queries: their shares are more than all queries")
+        return self
 
 
 class InlineVariant(Section):

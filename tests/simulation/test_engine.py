@@ -15,9 +15,10 @@ from sluicegate.domain.actions import Drop, Run
 from sluicegate.domain.errors import ConfigurationError, IllegalEventError
 from sluicegate.domain.events import Arrived, Finished
 from sluicegate.domain.outcome import Reason
-from sluicegate.simulator.engine.engine import Engine, Timing
+from sluicegate.simulator.engine.engine import Engine
 from sluicegate.simulator.engine.faults import Failure, Faults, Straggler
 from sluicegate.simulator.engine.ledger import ConservationError
+from sluicegate.simulator.engine.system_model import Timing
 from tests.simulation.worlds import Waits, one_app, poisson, simulate, world
 
 _PROFILE = [0.02, 0.03, 0.035, 0.04]

@@ -9,7 +9,8 @@ import pytest
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.outcome import Outcome
-from sluicegate.simulator.engine.engine import Engine, RunResult
+from sluicegate.simulator.engine.engine import Engine
+from sluicegate.simulator.engine.system_model import RunResult
 from sluicegate.simulator.scenario import build, overridden, read_scenario, scenario_of, source_of
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "scenarios" / "model-less.yaml"

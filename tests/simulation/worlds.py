@@ -19,7 +19,8 @@ from sluicegate.policies.serving.slice_scheduler import Station
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.simulator.arrivals import Rates, SampledArrivals, zipf_shares
 from sluicegate.simulator.engine.control_plane import FixedPlan
-from sluicegate.simulator.engine.engine import Engine, RunResult, SystemModel
+from sluicegate.simulator.engine.engine import Engine
+from sluicegate.simulator.engine.system_model import RunResult, SystemModel
 
 
 def one_app(seconds: Sequence[float], *, slo: float = 1e6, load: float = 0.0, accuracy: float = 0.9) -> Catalogue:

@@ -12,7 +12,7 @@ from sluicegate.domain.query import Goal, Query
 from sluicegate.policies.admission.deadline_feasibility import DeadlineAdmission
 from sluicegate.policies.admission.known_goals import GoalAdmission
 from sluicegate.policies.model_less.deployment import goal_variants, highest_costs
-from sluicegate.policies.model_less.infaas_selection import GoalVariant
+from sluicegate.policies.model_less.goal_variants import GoalVariant
 from sluicegate.policies.routing.goal_filter import GoalRouting
 from tests.harness import toy_catalogue
 

@@ -1,0 +1,80 @@
+"""What is simulated, and what a run of it comes to."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from sluicegate.domain.fleet.device import Device, Slice
+from sluicegate.domain.fold import Summary
+from sluicegate.domain.models.app import App
+from sluicegate.policies.protocols import StagingPolicy, StationPolicy
+from sluicegate.policies.serving.admission import AdmissionRules
+from sluicegate.policies.serving.router import RouterRules
+from sluicegate.policies.serving.slices import DeviceRules
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.simulator.engine.control_plane import ControlPlane
+from sluicegate.simulator.engine.faults import Faults
+from sluicegate.simulator.engine.service_times import ServiceMode
+from sluicegate.simulator.engine.slice_model import SharingModel
+from sluicegate.simulator.engine.varied_queries import OwnWish
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Seconds. ``to_router``: from a query's arrival to its router; ``to_device``: on to the device.
+
+    ``control``: plans and acknowledgements on their way. ``heartbeat``: between heartbeats of a device, and between
+    counts of demand. ``warm_up``: control and devices run this long before the first arrival. ``drain``: longest wait
+    for open queries after the last arrival.
+    """
+
+    to_router: float = 0.0
+    to_device: float = 0.0
+    control: float = 0.0
+    heartbeat: float = 0.5
+    warm_up: float = 5.0
+    drain: float = 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SystemModel:
+    """What is simulated: nouns, and a factory for each decision. ``apps`` in the order of the arrivals' indices.
+
+    By app: ``lengths``, what its queries' lengths are drawn from, all equally likely; apps without vary in none;
+    ``asked``, what part of its queries ask of their own.
+    """
+
+    catalogue: Catalogue
+    apps: tuple[App, ...]
+    devices: tuple[Device, ...]
+    make_control: Callable[[], ControlPlane]
+    make_station: Callable[[], StationPolicy]
+    make_staging: Callable[[Device, Slice], StagingPolicy]
+    routers: RouterRules
+    admission: AdmissionRules = field(default_factory=AdmissionRules)
+    lengths: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    asked: Mapping[str, tuple[OwnWish, ...]] = field(default_factory=dict)
+    batching: str = ""
+    service: ServiceMode = "median"
+    slow_probability: float = 0.0
+    slow_factor: float = 1.0
+    rules: DeviceRules = field(default_factory=DeviceRules)
+    sharing: SharingModel = field(default_factory=SharingModel)
+    exclusive_loads: bool = False
+    timing: Timing = field(default_factory=Timing)
+    faults: Faults = field(default_factory=Faults)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """What a run came to.
+
+    ``summary``: the metrics. ``epochs``: plans published. ``solve_s``: wall seconds of each solve.
+
+    ``nondeterministic``: solves cut off by a limit in seconds. ``cost``: money, by kind of instance.
+    """
+
+    summary: Summary
+    epochs: int
+    solve_s: tuple[float, ...]
+    nondeterministic: int
+    cost: Mapping[str, float] = field(default_factory=dict)

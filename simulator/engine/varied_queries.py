@@ -1,0 +1,64 @@
+"""How queries of one app differ: in length, and in what they ask of their own beside what their app asks."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from numpy.random import Generator
+
+from sluicegate.domain.models.app import QueryClass
+from sluicegate.domain.query import Goal, Query
+
+_DRAWN = 4096
+"""Draws at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnWish:
+    """A ``share`` (0..1) of an app's queries asks this. ``slo``: seconds. None: as the app."""
+
+    share: float
+    slo: float | None = None
+    query_class: QueryClass | None = None
+    priority: int = 0
+    goal: Goal | None = None
+
+
+class Variety:
+    """Of one app. ``lengths``: all equally likely; ``wishes``: what is left of their shares asks nothing."""
+
+    def __init__(self, lengths: Sequence[int], wishes: Sequence[OwnWish], rng: Generator) -> None:
+        self._lengths = _lengths(lengths, rng) if lengths else None
+        self._wishes = _wishes(wishes, rng) if wishes else None
+
+    def apply(self, query: Query) -> None:
+        """Make ``query`` one of them."""
+        if self._lengths is not None:
+            query.length = next(self._lengths)
+        if self._wishes is not None and (wish := next(self._wishes)) is not None:
+            query.goal, query.priority = wish.goal, wish.priority
+            if wish.slo is not None:
+                query.deadline = query.arrival + wish.slo
+            if wish.query_class is not None:
+                query.query_class = wish.query_class
+
+
+def varieties(
+    lengths: Mapping[str, Sequence[int]], wishes: Mapping[str, Sequence[OwnWish]], rng: Generator
+) -> dict[str, Variety]:
+    """By app, of those whose queries differ."""
+    return {
+        app: Variety(lengths.get(app, ()), wishes.get(app, ()), rng.spawn(1)[0]) for app in sorted({*lengths, *wishes})
+    }
+
+
+def _lengths(lengths: Sequence[int], rng: Generator) -> Iterator[int]:
+    while True:
+        yield from rng.choice(lengths, _DRAWN).tolist()
+
+
+def _wishes(wishes: Sequence[OwnWish], rng: Generator) -> Iterator[OwnWish | None]:
+    every: list[OwnWish | None] = [*wishes, None]
+    shares = [wish.share for wish in wishes]
+    while True:
+        for drawn in rng.choice(len(every), _DRAWN, p=[*shares, max(0.0, 1.0 - sum(shares))]).tolist():
+            yield every[drawn]
