@@ -86,16 +86,22 @@ class QueueingPolicy:
     def handle(self, event: BatchingEvent, now: float) -> list[StationAction]:
         """Decide. Raises IllegalEventError for Offered while a batch runs and for Finished while none does."""
         actions: list[StationAction] = []
+        if isinstance(event, Arrived):
+            query = event.query
+            self.queue.push(query)
+            self.arrived(query, now, actions)
+            if query.deadline < self._armed:
+                self.wake_by(query.deadline, actions)
+        elif isinstance(event, Offered):
+            self._offered(now, actions)
+        elif isinstance(event, Finished):
+            self._finished(event, now, actions)
+        else:
+            self._change(event, now, actions)
+        return actions
+
+    def _change(self, event: Woke | HostingChanged | StreamResumed, now: float, actions: list[StationAction]) -> None:
         match event:
-            case Arrived():
-                self.queue.push(event.query)
-                self.arrived(event.query, now, actions)
-                if event.query.deadline < self._armed:
-                    self.wake_by(event.query.deadline, actions)
-            case Offered():
-                self._offered(now, actions)
-            case Finished():
-                self._finished(event, now, actions)
             case Woke():
                 self._woke(now, actions)
             case HostingChanged():
@@ -115,7 +121,6 @@ class QueueingPolicy:
                 self.resumed(event)
             case _:
                 assert_never(event)
-        return actions
 
     def drain(self) -> tuple[Query, ...]:
         """Take everything out of the queue."""
@@ -190,6 +195,8 @@ class QueueingPolicy:
         queue = self.queue
         seconds = self.seconds
         head = queue.items[0]
+        if len(queue.items) == 1:
+            return head.rows
         deadline = head.deadline
         rows = queue.fit(limit if limit < len(seconds) else len(seconds))
         while rows > head.rows and now + seconds[rows - 1] > deadline:

@@ -140,22 +140,31 @@ class AdmissionRules:
     only: frozenset[str] = frozenset()
 
 
+class _Known:
+    """An app that was registered. ``app``: None where it is served no more; ``rows`` and ``classes``: not told yet."""
+
+    __slots__ = ("app", "classes", "rows")
+
+    def __init__(self) -> None:
+        self.app: App | None = None
+        self.rows = 0
+        self.classes: Counter[float] = Counter()
+
+
 class AdmissionCore:
     """Serves nothing until Serve says what. ``devices``: all that plans may name."""
 
     __slots__ = (
         "_activations",
-        "_classes",
-        "_counts",
         "_dedupe",
         "_door",
         "_hosting",
+        "_known",
         "_looks_at",
         "_policy",
         "_promised",
         "_routed",
         "_rules",
-        "_served",
         "_story",
         "_warned",
     )
@@ -169,9 +178,7 @@ class AdmissionCore:
         self._dedupe = DedupeWindow(rules.dedupe_s, rules.dedupe_entries) if rules.dedupe_entries else None
         self._routed = RoutedApps(most=rules.most_held)
         self._hosting = Hosting(_NOTHING, devices, rules.quantile)
-        self._served: dict[str, App] = {}
-        self._counts: dict[str, int] = {}
-        self._classes: dict[str, Counter[float]] = {}
+        self._known: dict[str, _Known] = {}
         self._activations: dict[str, Activation] = {}
         self._looks_at = inf
         self._story: deque[str] = deque(maxlen=8)
@@ -199,12 +206,13 @@ class AdmissionCore:
         name = query.app
         if self._dedupe is not None and not self._dedupe.add(name, query.source, query.id, event.place, now):
             return (Duplicate(query),)
-        app = self._served.get(name)
-        if app is None or event.flaw is not None:
+        known = self._known.get(name)
+        if known is None or known.app is None or event.flaw is not None:
             return (self._refused(query, event.flaw, now),)
-        self._counts[name] += query.rows
+        app = known.app
+        known.rows += query.rows
         if app.slo_classes:
-            self._classes[name][slo_class(app.slo_classes, query.deadline - query.arrival)] += query.rows
+            known.classes[slo_class(app.slo_classes, query.deadline - query.arrival)] += query.rows
         if self._door is not None:
             return self._judged(app, event, self._door, now)
         if self._routed.reads(name, event.steady):
@@ -240,7 +248,7 @@ class AdmissionCore:
     def _refused(self, query: Query, flaw: Flaw | None, now: float) -> End:
         if flaw is not None:
             return End(query, OutcomeKind.REJECTED, flaw.reason, flaw.problem)
-        if query.app not in self._counts:
+        if query.app not in self._known:
             problem = f"query {query.id} of {query.app} at {now}: no such app was ever registered"
             raise IllegalEventError(problem, tuple(self._story))
         told = f"{query.app} is served no more; register it again"
@@ -270,10 +278,10 @@ class AdmissionCore:
 
     def _counted(self, window: float) -> list[AdmissionCoreAction]:
         told: list[AdmissionCoreAction] = []
-        for app, count in self._counts.items():
-            told.append(DemandCounted(app, count, window, tuple(sorted(self._classes[app].items()))))
-            self._counts[app] = 0
-            self._classes[app].clear()
+        for app, known in self._known.items():
+            told.append(DemandCounted(app, known.rows, window, tuple(sorted(known.classes.items()))))
+            known.rows = 0
+            known.classes.clear()
         return told
 
     def _looked(self, steady: float, now: float) -> list[AdmissionCoreAction]:
@@ -328,10 +336,11 @@ class AdmissionCore:
     def _serve(self, event: Registered, steady: float, now: float) -> Sequence[AdmissionCoreAction]:
         catalogue = Catalogue.of(event.apps, event.variants, event.profiles)
         self._hosting.catalogue.add(catalogue)
-        self._served = {name: catalogue.apps[name] for name in self.chosen(catalogue.apps)}
-        for name in self._served:
-            self._counts.setdefault(name, 0)
-            self._classes.setdefault(name, Counter())
+        served = self.chosen(catalogue.apps)
+        for known in self._known.values():
+            known.app = None
+        for name in served:
+            self._known.setdefault(name, _Known()).app = catalogue.apps[name]
             if self._rules.by_plan:
                 self._activations.setdefault(name, Activation(name))
         for app in event.apps:
@@ -340,7 +349,7 @@ class AdmissionCore:
                 self._promised.add(app.name)
         if self._door is not None:
             self._door.registered(goal_variants(catalogue, self._hosting.devices))
-        given_up = self._routed.watch(self._served, steady)
+        given_up = self._routed.watch(served, steady)
         return [*self._gave_up(given_up), *self._look(steady, now)]
 
     def _gave_up(self, given_up: Iterable[GivenUp]) -> list[Announce | End]:

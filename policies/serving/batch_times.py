@@ -21,6 +21,23 @@ class RunLimits:
     floor: float = 2.0
 
 
+class _Size:
+    """Batches of ``rows`` of ``variant``: their ``limit`` (None: to be reckoned), and what was measured of them.
+
+    ``warm``: whether one ran since the variant was loaded; ``batches`` took ``seconds`` in all since they were told.
+    """
+
+    __slots__ = ("batches", "limit", "rows", "seconds", "variant", "warm")
+
+    def __init__(self, variant: str, rows: int) -> None:
+        self.variant = variant
+        self.rows = rows
+        self.limit: float | None = None
+        self.warm = False
+        self.batches = 0
+        self.seconds = 0.0
+
+
 class BatchTimes:
     """The batches of slice ``part``, between two heartbeats and in all."""
 
@@ -29,42 +46,30 @@ class BatchTimes:
         self._catalogue = catalogue
         self._limits = limits
         self._load_s: dict[str, float] = {}
-        self._warm: dict[tuple[str, int], float | None] = {}
-        """(variant, rows) that ran since the variant was loaded: its limit, None where that goes with the length."""
+        self._sizes: dict[tuple[str, int], _Size] = {}
         self._curves: dict[str, LatencyCurve] = {}
         self._medians: dict[str, LatencyCurve] = {}
-        self._measured: dict[tuple[str, int], tuple[int, float]] = {}
+        self._measured: list[_Size] = []
         self._busy_s = 0.0
 
     def registered(self) -> None:
         """Profiles may be others from now on."""
         self._curves.clear()
         self._medians.clear()
-        self._warm = dict.fromkeys(self._warm)
+        for size in self._sizes.values():
+            size.limit = None
 
     def loaded(self, variant: str, seconds: float) -> None:
         """It was loaded (again), which took so long."""
         self._load_s[variant] = seconds
-        self._warm = {(name, rows): limit for (name, rows), limit in self._warm.items() if name != variant}
+        for size in self._sizes.values():
+            if size.variant == variant:
+                size.warm, size.limit = False, None
 
     def limit(self, run: Run) -> float:
         """Seconds after which ``run`` is taken to hang."""
-        variant, rows = run.variant, run.rows
-        limit = self._warm.get((variant, rows))
-        if limit is not None:
-            return limit
-        curve = self._curve(variant)
-        if curve is None:
-            normal = self._catalogue.apps[run.queries[0].app].slo
-        else:
-            known = min(rows, curve.max_batch)
-            normal = curve.at(known, run.length) * rows / known
-        limit = max(self._limits.floor, self._limits.factor * normal)
-        if (variant, rows) not in self._warm:
-            return limit + self._load_s.get(variant, 0.0)
-        if curve is None or curve.lengths is None:
-            self._warm[variant, rows] = limit
-        return limit
+        size = self._sizes.get((run.variant, run.rows)) or self._size(run)
+        return size.limit if size.limit is not None else self._reckoned(run, size)
 
     def expected(self, run: Run) -> float:
         """Seconds that ``run`` takes by its profile, 0 where it has none."""
@@ -83,32 +88,53 @@ class BatchTimes:
 
     def ran(self, run: Run) -> None:
         """A batch of its size has run: the next one needs no warming."""
-        self._warm.setdefault((run.variant, run.rows), None)
+        self._size(run).warm = True
 
     def note(self, run: Run, seconds: float) -> None:
         """It took so long."""
-        key = (run.variant, run.rows)
-        if key not in self._warm:
-            self._warm[key] = None
+        size = self._sizes.get((run.variant, run.rows)) or self._size(run)
+        size.warm = True
         curve = self._curves.get(run.variant)
-        told = seconds if curve is None or curve.lengths is None else curve.as_of_longest(run.rows, run.length, seconds)
-        count, total = self._measured.get(key, (0, 0.0))
-        self._measured[key] = (count + 1, total + told)
+        if not size.batches:
+            self._measured.append(size)
+        size.batches += 1
+        size.seconds += (
+            seconds if curve is None or curve.lengths is None else curve.as_of_longest(run.rows, run.length, seconds)
+        )
         self._busy_s += seconds
 
     def take_measured(self) -> tuple[LatencyMeasured, ...]:
         """Batch latencies since the last call, one mean a variant and size."""
+        sizes, self._measured = self._measured, []
         measured = tuple(
-            LatencyMeasured(variant, self.kind, rows, total / count, count)
-            for (variant, rows), (count, total) in self._measured.items()
+            [LatencyMeasured(s.variant, self.kind, s.rows, s.seconds / s.batches, s.batches) for s in sizes]
         )
-        self._measured.clear()
+        for size in sizes:
+            size.batches, size.seconds = 0, 0.0
         return measured
 
     def take_busy(self) -> float:
         """Seconds the executor ran since the last call."""
         busy, self._busy_s = self._busy_s, 0.0
         return busy
+
+    def _size(self, run: Run) -> _Size:
+        key = (run.variant, run.rows)
+        return self._sizes.get(key) or self._sizes.setdefault(key, _Size(*key))
+
+    def _reckoned(self, run: Run, size: _Size) -> float:
+        curve = self._curve(run.variant)
+        if curve is None:
+            normal = self._catalogue.apps[run.queries[0].app].slo
+        else:
+            known = min(run.rows, curve.max_batch)
+            normal = curve.at(known, run.length) * run.rows / known
+        limit = max(self._limits.floor, self._limits.factor * normal)
+        if not size.warm:
+            return limit + self._load_s.get(run.variant, 0.0)
+        if curve is None or curve.lengths is None:  # else it goes with the length
+            size.limit = limit
+        return limit
 
     def _curve(self, variant: str) -> LatencyCurve | None:
         curve = self._curves.get(variant)

@@ -161,9 +161,10 @@ class RouterCore:
         if not isinstance(event, Arrived):
             return self._heard(event, now)
         query = event.query
-        if not self._planned or (query.deadline <= now and self._goals is not None) or query in self._held:
+        goals = self._goals
+        if not self._planned or (query.deadline <= now and goals is not None) or (self._held and query in self._held):
             return self._unroutable(query, now)
-        policy = self._policy if query.goal is None or self._goals is None else self._goals
+        policy = self._policy if query.goal is None or goals is None else goals
         decided = policy.handle(event, now)
         if type(decided[0]) is Send:
             return decided  # type: ignore[return-value]  # a query that is sent is not dropped

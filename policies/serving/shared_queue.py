@@ -22,7 +22,7 @@ from sluicegate.policies.placement.slice_queue import (
     SliceSharing,
 )
 from sluicegate.policies.serving.device_actions import DeviceAction, SendBack, WakeMe
-from sluicegate.policies.serving.slice import Held, Neighbours, SliceCore
+from sluicegate.policies.serving.slice import Neighbours, SliceCore
 
 KEY = "/shared"
 """Of its wakes."""
@@ -31,14 +31,14 @@ KEY = "/shared"
 class SharedQueue(Neighbours):
     """The queue that all slices of a device take from.
 
-    ``slices`` by name; ``held``: the table of all queries; ``bound``: apps whose queries keep the plan's slice.
+    ``slices`` by name; ``held``: all queries, with their turns; ``bound``: apps whose queries keep the plan's slice.
     """
 
     def __init__(
         self,
         sharing: SliceSharing,
         slices: Mapping[str, SliceCore],
-        held: dict[Query, Held],
+        held: dict[Query, int],
         bound: Collection[str],
     ) -> None:
         self._sharing = sharing
@@ -95,9 +95,7 @@ class SharedQueue(Neighbours):
         for action in self._sharing.handle(event, now):
             match action:
                 case Place(query, part):
-                    held = self._held[query]
-                    held.part = self._slices[part]
-                    held.part.arrived(query, held.turn, now, actions)
+                    self._slices[part].arrived(query, self._held[query], now, actions)
                 case GiveBack(query):
                     del self._held[query]
                     actions.append(SendBack(query))

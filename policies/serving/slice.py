@@ -63,20 +63,6 @@ _WOKE = Woke()
 _ANSWERED = OutcomeKind.ANSWERED
 
 
-class Held:
-    """A query of this device: the slice it is on (None: it waits before them), and whether it runs there.
-
-    ``turn``: as it came.
-    """
-
-    __slots__ = ("part", "runs", "turn")
-
-    def __init__(self, part: "SliceCore | None", turn: int) -> None:
-        self.part = part
-        self.runs = False
-        self.turn = turn
-
-
 class Batch:
     """What runs. ``left``: of a batch that failed for ``why``, what is still to be run alone; ``ends``: what was."""
 
@@ -113,7 +99,7 @@ class Neighbours(Protocol):
 
 
 class SliceCore:
-    """Slice ``name``. ``held``: the table of all queries of the device; ``gathering``: of its slices' reports.
+    """Slice ``name``. ``held``: all queries of the device, with their turns; ``gathering``: of its slices' reports.
 
     ``neighbours``: what shares queries among the slices, if anything does.
     """
@@ -126,7 +112,7 @@ class SliceCore:
         staging: StagingPolicy,
         times: BatchTimes,
         book: StreamBook,
-        held: dict[Query, Held],
+        held: dict[Query, int],
         gathering: Gathering,
         neighbours: Neighbours | None,
     ) -> None:
@@ -211,7 +197,7 @@ class SliceCore:
 
     def ended(self, execution_s: float, seconds: float, now: float, actions: list[DeviceAction]) -> None:
         """What ran has ended."""
-        batch = self._ran("BatchEnded", now)
+        batch = self.batch or self._ran("BatchEnded", now)
         run = batch.run
         if batch.alone is not None:
             self.times.ran(Run(run.variant, (batch.alone,), batch.alone.rows))
@@ -260,11 +246,9 @@ class SliceCore:
         if self.batch is not None:
             raise IllegalEventError(f"{self.name} is to run {run.variant} at {now} while {self.batch.run.variant} runs")
         held = self._held
-        try:
-            for query in run.queries:
-                held[query].runs = True
-        except KeyError:
-            raise IllegalEventError(f"{self.name} is to run query {query.id} at {now}, which is not here") from None
+        for query in run.queries:
+            if query not in held:
+                raise IllegalEventError(f"{self.name} is to run query {query.id} at {now}, which is not here")
         self.batch = Batch(run, now)
         if self._neighbours is not None:
             self._neighbours.started(self.name, run.queries, now, actions)

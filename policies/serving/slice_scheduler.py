@@ -39,6 +39,7 @@ from sluicegate.domain.table import TableObserved, TablesChanged
 from sluicegate.policies.protocols import BatchingPolicy, FollowsTables
 
 _OFFERED = Offered()
+_Change = Woke | HostingChanged | StreamResumed | TablesChanged
 _STORY = 24
 
 
@@ -120,14 +121,28 @@ class Station:
     def handle(self, event: StationEvent, now: float) -> list[StationAction]:
         """Decide. Raises IllegalEventError, with the last events and runs, for a Finished that nothing runs for."""
         actions: list[StationAction] = []
+        if isinstance(event, Arrived):
+            query = event.query
+            lanes = self._strict if query.query_class is QueryClass.STRICT else self._loose
+            lane = lanes.get(query.app) or self._lane(query.app, query.query_class)
+            if decided := lane.policy.handle(event, now):
+                self._absorb(lane, decided, actions)
+        elif isinstance(event, Finished):
+            self._finish(event, now, actions)
+        elif isinstance(event, TurnsTold):
+            for lane in self._lanes:
+                if lane.app == event.app and lane.follows is not None:
+                    lane.follows.turned(event)
+            return actions  # hundreds a second, and nothing to decide
+        else:
+            self._change(event, now, actions)
+        self._story.append((now, event))
+        if self._running is None:
+            self._offer(now, actions)
+        return actions
+
+    def _change(self, event: _Change, now: float, actions: list[StationAction]) -> None:
         match event:
-            case Arrived():
-                query = event.query
-                lanes = self._strict if query.query_class is QueryClass.STRICT else self._loose
-                lane = lanes.get(query.app) or self._lane(query.app, query.query_class)
-                self._absorb(lane, lane.policy.handle(event, now), actions)
-            case Finished():
-                self._finish(event, now, actions)
             case Woke():
                 self._woke(event, now, actions)
             case HostingChanged():
@@ -138,17 +153,8 @@ class Station:
                 self._tables[event.app] = event
                 for lane in self._lanes:
                     _tell_tables(lane, event)
-            case TurnsTold():
-                for lane in self._lanes:
-                    if lane.app == event.app and lane.follows is not None:
-                        lane.follows.turned(event)
-                return actions  # hundreds a second, and nothing to decide
             case _:
                 assert_never(event)
-        self._story.append((now, event))
-        if self._running is None:
-            self._offer(now, actions)
-        return actions
 
     def drain(self, app: str) -> tuple[Query, ...]:
         """Take out what waits for ``app``; the caller routes it anew or ends it. A batch that runs goes on."""
@@ -200,7 +206,8 @@ class Station:
             raise IllegalEventError(f"{event} at {now} while {running.variant} runs for {lane.app}", self._told())
         decided = lane.policy.handle(event, now)
         self._running = self._running_lane = None
-        self._absorb(lane, decided, actions)
+        if decided:
+            self._absorb(lane, decided, actions)
 
     def _woke(self, event: Woke, now: float, actions: list[StationAction]) -> None:
         if now < self._wake:
@@ -217,8 +224,14 @@ class Station:
         self._wake_by(min((lane.wake for lane in self._lanes), default=inf), actions)
 
     def _offer(self, now: float, actions: list[StationAction]) -> None:
-        lanes = [lane for lane in self._lanes if lane.policy.queued]
-        for lane in self.order(lanes) if len(lanes) > 1 else lanes:
+        lanes = self._lanes
+        if len(lanes) > 1:
+            lanes = [lane for lane in lanes if lane.policy.queued]
+            if len(lanes) > 1:
+                lanes = self.order(lanes)
+        elif not (lanes and lanes[0].policy.queued):
+            return
+        for lane in lanes:
             self._absorb(lane, lane.policy.handle(_OFFERED, now), actions)
             if self._running is not None:
                 if lane.strict and lane.app in self._loose:

@@ -10,7 +10,7 @@ Rules.
   first: apps that leave are retired once their queues are empty, and what waits after ``patience`` seconds goes back to
   the routers, except of apps that are bound. What comes while it is cut goes back.
 - Slices on which batches take longer than their profiles say are told, and when they no longer do.
-- Every query that was read is in one table, ``held``, until it ends, goes back or is abandoned.
+- Every query that was read is in one table, ``held``, with its turn, until it ends, goes back or is abandoned.
 
 Illegal: a query that is here already; the end of what was not begun; an event of a slice that is not.
 """
@@ -46,7 +46,7 @@ from sluicegate.policies.serving.device_actions import DeviceAction, Say, SendBa
 from sluicegate.policies.serving.device_events import QueryCame, TableCame
 from sluicegate.policies.serving.shared_queue import KEY as SHARED
 from sluicegate.policies.serving.shared_queue import SharedQueue
-from sluicegate.policies.serving.slice import Held, SliceCore
+from sluicegate.policies.serving.slice import SliceCore
 from sluicegate.policies.serving.tables import KnownTables
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
@@ -85,7 +85,7 @@ class DeviceSlices:
 
     def __init__(self, device: Device, parts: DeviceParts, catalogue: Catalogue, rules: DeviceRules) -> None:
         self.device = device
-        self.held: dict[Query, Held] = {}
+        self.held: dict[Query, int] = {}
         self.by_name: dict[str, SliceCore] = {}
         self.recutting: Recutting | None = None
         self.leaving = False  # the worker ends: no cut is begun
@@ -124,10 +124,10 @@ class DeviceSlices:
         if part is None or not served or (self._impatient and app not in self._rules.bound):
             actions.append(SendBack(query))
         elif self._shared is not None and self._shared.takes(query):
-            self.held[query] = Held(None, event.turn)
+            self.held[query] = event.turn
             self._shared.came(query, now, actions)
         else:
-            self.held[query] = Held(part, event.turn)
+            self.held[query] = event.turn
             part.arrived(query, event.turn, now, actions)
 
     def woken(self, key: str, now: float, actions: list[DeviceAction]) -> None:

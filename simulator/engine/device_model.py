@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, assert_never
 
-from sluicegate.domain.actions import Acknowledge, Announce
+from sluicegate.domain.actions import Acknowledge, Announce, Send
 from sluicegate.domain.events import PlanPublished, TurnsTold
 from sluicegate.domain.fleet.device import Device, Slice
 from sluicegate.domain.fleet.instance import Instance
@@ -146,9 +146,9 @@ class SimulatedDevice:
         parts = self._worker.core.slices.values() if self.alive else ()
         return sum(part.station.queued + (part.batch is not None) for part in parts)
 
-    def deliver(self, query: Query, part: str, now: float, turn: int = -1) -> None:
-        """A query came by the work topic, as number ``turn`` of those that its router sent (-1: not counted)."""
-        came = QueryCame(query, part, turn, self._end)
+    def deliver(self, sent: Send, now: float) -> None:
+        """A query came by the work topic."""
+        came = QueryCame(sent.query, sent.slice, sent.turn, self._end)
         self._end += 1
         if self._worker.reads:
             self._worker.tell(came, now)

@@ -73,6 +73,7 @@ class Engine:
         self.ledger = Ledger(system.catalogue, observers)
         self._system = system
         self._timing = timing
+        self._to_router = timing.to_router
         self._to_device = timing.to_device
         self._service = ServiceTimes(
             system.catalogue,
@@ -110,12 +111,8 @@ class Engine:
         if source.apps != names:
             raise ConfigurationError(f"arrivals are of {', '.join(source.apps)}; the system serves {', '.join(names)}")
         self._start()
-        run_until = self.timeline.run_until
-        arrive = self._arrive
         for times, apps in source.chunks():
-            for now, app in zip(times.tolist(), apps.tolist(), strict=True):
-                run_until(now)
-                arrive(app, now)
+            self.timeline.walk(zip(times.tolist(), apps.tolist(), strict=True), self._arrive)
         self.timeline.run_until(max(self.timeline.now, source.duration))
         self._drain()
         self.ledger.check()
@@ -149,20 +146,22 @@ class Engine:
         app = self._routers[index].app
         serial = self._serial[index]
         self._serial[index] = serial + 1
-        query = Query(f"{app.name}-{serial}", app.name, now, now + app.slo, 1, app.query_class, "", serial)
-        if self._varieties and (variety := self._varieties.get(app.name)) is not None:
+        name = app.name
+        query = Query(f"{name}-{serial}", name, now, now + app.slo, 1, app.query_class, "", serial)
+        if self._varieties and (variety := self._varieties.get(name)) is not None:
             variety.apply(query)
         self.ledger.begin(query)
         self._ask(Came(query, serial, now), now)
 
     def _ask(self, event: AdmissionEvent, now: float) -> None:
         for action in self._admission.handle(event, now):
+            if isinstance(action, Accept):  # most of what is said
+                if self._to_router:
+                    self.timeline.at(now + self._to_router, self._reach_router, action.query)
+                else:
+                    self._tell(self._by_app[action.query.app], Arrived(action.query), now)
+                continue
             match action:
-                case Accept(query):
-                    if self._timing.to_router:
-                        self.timeline.at(now + self._timing.to_router, self._reach_router, query)
-                    else:
-                        self._tell(self._by_app[query.app], Arrived(query), now)
                 case End(query, kind, reason):
                     self.ledger.ended(query, kind, now, reason)
                 case DemandCounted():
@@ -179,12 +178,13 @@ class Engine:
 
     def _tell(self, router: RouterCore, event: RouterEvent, now: float) -> None:
         for action in router.handle(event, now):
+            if isinstance(action, Send):  # most of what is said
+                if self._to_device:
+                    self.timeline.at(now + self._to_device, self._reach_device, action)
+                else:
+                    self._devices[action.device].deliver(action, now)
+                continue
             match action:
-                case Send():
-                    if self._to_device:
-                        self.timeline.at(now + self._to_device, self._reach_device, action)
-                    else:
-                        self._devices[action.device].deliver(action.query, action.slice, now, action.turn)
                 case End(query, kind, reason):
                     self.ledger.ended(query, kind, now, reason)
                 case TellTurns(told):
@@ -204,7 +204,7 @@ class Engine:
         self._tell(router, Woke(), now)
 
     def _reach_device(self, sent: Send, now: float) -> None:
-        self._devices[sent.device].deliver(sent.query, sent.slice, now, sent.turn)
+        self._devices[sent.device].deliver(sent, now)
 
     def _turns_reach_devices(self, told: TurnsTold, now: float) -> None:
         for device in self._devices.values():

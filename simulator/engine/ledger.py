@@ -70,17 +70,18 @@ class Ledger:
     def _close(self, queries: Sequence[Query], waited_until: float, now: float) -> None:
         outcome = self._scratch
         outcome.at = now
+        still_open = self.open
         for query in queries:
-            if query not in self.open:
+            if query not in still_open:
                 raise ConservationError(f"query {query.id} of {query.app} ended a second time at {now}")
-            self.open.remove(query)
+            still_open.remove(query)
             outcome.query_id = query.id
-            outcome.app = query.app
-            outcome.arrival = query.arrival
-            outcome.queue_s = waited_until - query.arrival
+            outcome.app = app = query.app
+            outcome.arrival = arrival = query.arrival
+            outcome.queue_s = waited_until - arrival
             outcome.deadline = query.deadline
             outcome.query_class = query.query_class
-            outcome.best_accuracy = self._best[query.app]
+            outcome.best_accuracy = self._best[app]
             outcome.stream = query.stream
             outcome.sequence = query.sequence
             for observer in self._observers:

@@ -52,13 +52,32 @@ class SliceModel:
 class ModelledExecutor:
     """Of slice ``part``; ``tell`` hears what has ended."""
 
-    __slots__ = ("_busy_until", "_loading_until", "_model", "_part", "_tell", "_timeline")
+    __slots__ = (
+        "_busy_until",
+        "_by_length",
+        "_exclusive",
+        "_load",
+        "_loading_until",
+        "_part",
+        "_parts",
+        "_processor",
+        "_service",
+        "_slowdown",
+        "_tell",
+        "_timeline",
+    )
 
     def __init__(
         self, part: str, model: SliceModel, timeline: Timeline, tell: Callable[[DeviceEvent, float], None]
     ) -> None:
         self._part = part
-        self._model = model
+        self._service = model.service
+        self._load = model.load
+        self._by_length = model.by_length
+        self._slowdown = model.slowdown
+        self._processor = model.processor
+        self._parts = model.parts
+        self._exclusive = model.exclusive_loads
         self._timeline = timeline
         self._tell = tell
         self._busy_until = -1e300
@@ -66,25 +85,23 @@ class ModelledExecutor:
 
     def run(self, run: Run, now: float) -> None:
         """Begin a batch."""
-        model = self._model
-        seconds = model.service(run.variant, run.rows)
-        curve = model.by_length.get(run.variant)
-        if curve is not None:
+        seconds = self._service(run.variant, run.rows)
+        if self._by_length and (curve := self._by_length.get(run.variant)) is not None:
             seconds *= curve.at(run.rows, run.length) / curve(run.rows)
-        if model.slowdown is not None:
-            seconds *= model.slowdown(now)
-        starts = max(now, self._loading_until) if model.exclusive_loads else now
+        if self._slowdown is not None:
+            seconds *= self._slowdown(now)
+        starts = max(now, self._loading_until) if self._exclusive else now
         self._busy_until = starts + seconds
-        if model.processor is None:
+        if self._processor is None:
             self._timeline.at(starts + seconds, self._ended, now)
         else:
-            part = model.parts.get(run.variant, 1.0)
-            model.processor.begin(seconds + (starts - now), self._ended, now, now, part)
+            part = self._parts.get(run.variant, 1.0)
+            self._processor.begin(seconds + (starts - now), self._ended, now, now, part)
 
     def load(self, variant: str, now: float) -> None:
         """Begin a load."""
-        begins = max(now, self._busy_until) if self._model.exclusive_loads else now
-        seconds = self._model.load(variant)
+        begins = max(now, self._busy_until) if self._exclusive else now
+        seconds = self._load(variant)
         self._loading_until = begins + seconds
         self._timeline.at(begins + seconds, self._loaded, (variant, seconds))
 

@@ -3,7 +3,7 @@
 That order is the whole of determinism: no hash, address or wall clock decides anything.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from math import inf
 from typing import Any
@@ -35,6 +35,17 @@ class Timeline:
             self.now = when
             happening(argument, when)
         self.now = limit
+
+    def walk(self, steps: Iterable[tuple[float, Any]], happening: Happening) -> None:
+        """Let ``happening`` be beside what is scheduled, at each of ``steps``: (when, its argument), in time order."""
+        heap = self._heap
+        for at, given in steps:
+            while heap and heap[0][0] <= at:
+                when, _, scheduled, argument = heappop(heap)
+                self.now = when
+                scheduled(argument, when)
+            self.now = at
+            happening(given, at)
 
     def step(self) -> bool:
         """Let the next thing happen; False where nothing is left."""
