@@ -25,6 +25,7 @@ from sluicegate.planner.mdp.mdp_model import (
     pareto_front,
 )
 from sluicegate.planner.policy_tables.keys import Shelf
+from sluicegate.planner.policy_tables.table_fields import TableFields
 from sluicegate.planner.policy_tables.table_library import LibraryRules
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
@@ -51,6 +52,24 @@ class TableRules:
     phases: int = 1
     watch_s: float = 10.0
     library: LibraryRules = field(default_factory=LibraryRules)
+
+
+def rules_of(fields: TableFields, *, guard_s: float, margin: float | None = None) -> TableRules:
+    """Rules as set; ``guard_s``, and ``margin`` where it is not that of the tables: of the workers' batching."""
+    return TableRules(
+        hop_s=fields.hop_s,
+        guard_s=guard_s,
+        margin=fields.margin if margin is None else margin,
+        criterion=fields.criterion,
+        violation_price=fields.violation_price,
+        grid=fields.grid,
+        arrival_shape=fields.arrival_shape,
+        batching=fields.batching,
+        late=fields.late,
+        phases=fields.phases,
+        watch_s=fields.watch_s,
+        library=LibraryRules(spacing=fields.spacing, max_violation=fields.max_violation),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from sluicegate.domain.errors import IllegalEventError
+from sluicegate.domain.actions import Announce
+from sluicegate.domain.errors import IllegalEventError, InvalidInputError
 from sluicegate.domain.table import SelectionTable
 from sluicegate.planner.mdp.generate_table import generate
 from sluicegate.planner.policy_tables.fingerprint import fingerprint
@@ -27,6 +28,7 @@ from sluicegate.planner.policy_tables.table_requests import Question
 
 _ABOVE = 1.1
 _CACHED = 8
+_MOST_QPS = 1e7
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,24 @@ class WithdrawTable:
 
 PublishingEvent = Asked | TableSeen | LoadMissing | Made
 PublishingAction = Make | PutTable | WithdrawTable
+
+
+def missing_load(said: Announce) -> LoadMissing | None:
+    """What a worker's word on the status topic says of a load that it has no table for; None where it says nothing.
+
+    Raises InvalidInputError.
+    """
+    if said.state != "table_missing" or said.data is None:
+        return None
+    app = said.subject.removeprefix("tables:")
+    try:
+        shelf = Shelf(app, str(said.data["worker_class"]), float(said.data["slo"]))
+        qps = float(said.data["qps"])
+    except (KeyError, ValueError) as error:
+        raise InvalidInputError("status.data", f"{said.data} names no load, SLO and kind of worker") from error
+    if not 0.0 < qps <= _MOST_QPS:
+        raise InvalidInputError("status.data.qps", f"{qps:g} is no load; give queries/s above 0, to {_MOST_QPS:g}")
+    return LoadMissing(shelf, qps)
 
 
 def make_tables(make: Make, rules: LibraryRules) -> tuple[SelectionTable, ...]:

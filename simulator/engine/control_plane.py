@@ -12,10 +12,12 @@ from sluicegate.domain.query import Query
 from sluicegate.planner.capacity.events import InstanceRead, VariantWanted
 from sluicegate.planner.capacity.procurement import Kind
 from sluicegate.planner.control.events import DeviceNoted
+from sluicegate.planner.policy_tables.table_schedule import LoadMissing
 from sluicegate.policies.serving.device_actions import Beat
+from sluicegate.policies.serving.device_events import TableCame
 from sluicegate.simulator.engine.timeline import Timeline
 
-ControlEvent = Beat | DemandCounted | DeviceNoted | InstanceRead | PlanAcknowledged | VariantWanted
+ControlEvent = Beat | DemandCounted | DeviceNoted | InstanceRead | LoadMissing | PlanAcknowledged | VariantWanted
 
 
 class Plant(Protocol):
@@ -33,6 +35,10 @@ class Plant(Protocol):
 
     def publish(self, plan: Plan, now: float) -> None:
         """Put ``plan`` on the control topic."""
+        ...
+
+    def table(self, came: TableCame, now: float) -> None:
+        """Have devices read a selection table, or that it is withdrawn."""
         ...
 
     def left(self, device: str) -> tuple[int, Sequence[Query]]:

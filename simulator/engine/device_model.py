@@ -45,6 +45,7 @@ from sluicegate.policies.serving.device_events import (
     Opened,
     QueryCame,
     ReadingBegins,
+    TableCame,
     Woken,
 )
 from sluicegate.simulator.engine.ledger import Ledger
@@ -52,22 +53,8 @@ from sluicegate.simulator.engine.processor_sharing import SharedProcessor
 from sluicegate.simulator.engine.slice_model import ModelledExecutor, SliceModel
 from sluicegate.simulator.engine.timeline import Timeline
 
-Rare = (
-    SendBack
-    | LoadVariant
-    | UnloadVariant
-    | Acknowledge
-    | Announce
-    | Read
-    | Seek
-    | Abandon
-    | CatchUp
-    | Cut
-    | Say
-    | Beat
-    | Recorded
-    | InterferenceChanged
-)
+Letter = SendBack | Acknowledge | Announce | Say | Beat | Recorded
+Rare = Letter | LoadVariant | UnloadVariant | Read | Seek | Abandon | CatchUp | Cut | Recorded | InterferenceChanged
 
 SEND_BACK_S = 0.005
 """Seconds until a query that a device does not serve is with its router again."""
@@ -94,6 +81,10 @@ class Network(Protocol):
 
     def instances_of(self, device: str) -> tuple[Instance, ...]:
         """What stands there of a device."""
+        ...
+
+    def announced(self, said: Announce, now: float) -> None:
+        """To whom it may concern: what was said of a promise or of tables."""
         ...
 
 
@@ -135,6 +126,7 @@ class SimulatedDevice:
         self.network = network
         self._starts = 0
         self._plan: Plan | None = None
+        self._tables: dict[tuple[str, str, float, float], TableCame] = {}
         self._work: deque[QueryCame] = deque()  # of the work topic, what is not read
         self._end = 0
         self._worker: SimulatedWorker
@@ -164,6 +156,11 @@ class SimulatedDevice:
         self._plan = plan
         self._worker.tell(PlanPublished(plan), now)
 
+    def table(self, came: TableCame, now: float) -> None:
+        """A selection table was published, or withdrawn."""
+        self._tables[came.app, came.kind, came.slo, came.qps] = came
+        self._worker.tell(came, now)
+
     def beat(self, now: float) -> Beat:
         """What its worker says of itself."""
         self._worker.tell(BeatDue(), now)
@@ -192,6 +189,8 @@ class SimulatedDevice:
         if not self.alive:
             self.alive = True
             self._worker = SimulatedWorker(self, now)
+            for came in self._tables.values():
+                self._worker.tell(came, now)
             if self._plan is not None:
                 self._worker.tell(PlanPublished(self._plan), now)
 
@@ -271,12 +270,10 @@ class SimulatedWorker:
     def _do(self, action: Rare, now: float) -> None:
         owner = self._owner
         match action:
-            case SendBack() | Acknowledge() | Say() | Recorded():
+            case SendBack() | Acknowledge() | Announce() | Say() | Beat() | Recorded():
                 self._write(action, now)
             case LoadVariant(part, variant, _):
                 self._executors[part].load(variant, now)
-            case Beat():
-                self.said = action
             case Read():
                 self._timeline.at(now, self._read)
             case Seek(offset):
@@ -289,20 +286,24 @@ class SimulatedWorker:
                 self.tell(CaughtUp(), now)
             case Cut(profiles):
                 self._timeline.at(now + owner.model.cut_s, self._was_cut, profiles)
-            case UnloadVariant() | Announce() | InterferenceChanged():
+            case UnloadVariant() | InterferenceChanged():
                 pass
             case _ as unreachable:
                 assert_never(unreachable)
 
-    def _write(self, action: SendBack | Acknowledge | Say | Recorded, now: float) -> None:
-        network, device = self._owner.network, self._owner.device.name
-        match action:
+    def _write(self, letter: Letter, now: float) -> None:
+        owner, network = self._owner, self._owner.network
+        match letter:
             case SendBack(query):
                 self._timeline.at(now + SEND_BACK_S, network.readmit, query)
             case Acknowledge():
-                network.staged(device, action, now)
+                network.staged(owner.device.name, letter, now)
+            case Announce():
+                network.announced(letter, now)
             case Say():
-                network.beats(device, now)
+                network.beats(owner.device.name, now)
+            case Beat():
+                self.said = letter
             case Recorded(key, instance):
                 network.record(key, instance, now)
             case _ as unreachable:

@@ -40,6 +40,7 @@ from sluicegate.domain.plan import Plan
 from sluicegate.domain.query import Query
 from sluicegate.planner.capacity.events import InstanceRead, VariantWanted
 from sluicegate.planner.geometry.first_cut import laid_out
+from sluicegate.planner.policy_tables.table_schedule import missing_load
 from sluicegate.policies.placement.hosted_variants import profile_on
 from sluicegate.policies.serving.admission import (
     AdmissionCore,
@@ -52,6 +53,7 @@ from sluicegate.policies.serving.admission import (
     Serve,
 )
 from sluicegate.policies.serving.device_core import DeviceCore
+from sluicegate.policies.serving.device_events import TableCame
 from sluicegate.policies.serving.router import Ignore, LookedUp, LookUp, RouterCore, RouterEvent, Want
 from sluicegate.policies.serving.slices import DeviceParts
 from sluicegate.simulator.arrivals.sampling import ArrivalSource
@@ -304,6 +306,17 @@ class Engine:
                 report = DeviceReported(device.device.name, part.slice, part.queued, part.busy_for)
                 for app in apps:
                     self._tell(self._by_app[app], report, now)
+
+    def announced(self, said: Announce, now: float) -> None:
+        """A device's word on the status topic: the planners look for loads that no table covers."""
+        missing = missing_load(said)
+        if missing is not None:
+            self.timeline.at(now + self._timing.control, self._control.heard, missing)
+
+    def table(self, came: TableCame, now: float) -> None:
+        """Devices read of a selection table."""
+        for device in self._devices.values():
+            device.table(came, now)
 
     def _cut_told(self, seen: DeviceSeen, now: float) -> None:
         """It may be cut otherwise: what it can host is another matter then."""

@@ -33,6 +33,8 @@ from sluicegate.planner.control.events import (
     Sweep,
     SweepBegan,
     Swept,
+    TableRead,
+    TablesReached,
     WorkLeft,
 )
 from sluicegate.planner.control.leader_lease import Lead, LeaseRead, StepDown, Write
@@ -44,6 +46,7 @@ from sluicegate.planner.problems.problem import Planner
 from sluicegate.policies.serving.device_actions import Beat
 from sluicegate.simulator.engine.control_plane import ControlEvent, Plant
 from sluicegate.simulator.engine.faults import Failure
+from sluicegate.simulator.engine.modelled_tables import TableModel, TablesTopic
 
 MakeCore = Callable[[str], PlannerCore]
 """A planner's core by its name on the lease."""
@@ -56,12 +59,14 @@ class PlannerModel:
     ``solve_s``: seconds from asking for a plan to having it, or as long as this solve took (then runs differ).
 
     ``hop_s``: of what planners write. ``planners``: how many run, called planner0 and so on; ``failures``: of theirs.
+    ``tables``: how selection tables are made.
     """
 
     solve_s: float | Literal["measured"] = 0.0
     hop_s: float = 0.0
     planners: int = 1
     failures: tuple[Failure, ...] = ()
+    tables: TableModel = field(default_factory=TableModel)
 
 
 @dataclass(slots=True)
@@ -105,6 +110,7 @@ class Controlled:
         self._lease: LeaseRead | None = None
         self._plan: PlanRead | None = None
         self._noted: dict[tuple[str, str], DeviceNoted] = {}
+        self._tables = TablesTopic(model.tables, timer)
         self.solve_s: list[float] = []
         self.epochs = 0
         self.nondeterministic = 0
@@ -139,7 +145,8 @@ class Controlled:
         one.starts += 1
         one.core = self._make_core(f"{one.name}.{one.starts}")
         self._tell(one, ClockRead(now), now)
-        for known in (*self._noted.values(), self._plan, self._lease, LogReached()):
+        read = (*self._noted.values(), self._plan, self._lease, LogReached(), *self._tables.standing, TablesReached())
+        for known in read:
             if known is not None:
                 self._tell(one, known, now)
 
@@ -189,8 +196,23 @@ class Controlled:
                 one.term += 1
             case Lead() | Reclaim() | LetIn() | SafeMode() | Announce():
                 pass
-            case Make() | PutTable() | WithdrawTable() | Move() | End():
-                raise NotImplementedError(f"{type(action).__name__} is not simulated")
+            case Make() | PutTable() | WithdrawTable():
+                self._do_of_tables(one, action, now)
+            case Move() | End():
+                raise AssertionError("said of records alone")
+            case _:
+                assert_never(action)
+
+    def _do_of_tables(self, one: SimulatedPlanner, action: Make | PutTable | WithdrawTable, now: float) -> None:
+        at, hop = self._plant.timeline.at, self._model.hop_s
+        match action:
+            case Make():
+                made, took = self._tables.made(action)
+                at(now + took, self._arrives, _ToOne(one, made))
+            case PutTable(name, table):
+                at(now + hop, self._tabled, TableRead(name, table))
+            case WithdrawTable(name):
+                at(now + hop, self._tabled, TableRead(name, None))
             case _:
                 assert_never(action)
 
@@ -201,6 +223,11 @@ class Controlled:
             self._lease = event
         for one in self.running:
             self._tell(one, event, now)
+
+    def _tabled(self, read: TableRead, now: float) -> None:
+        self._plant.table(self._tables.put(read), now)
+        for one in self.running:
+            self._tell(one, read, now)
 
     def _arrives(self, said: _ToOne, now: float) -> None:
         if said.term == said.to.term:

@@ -1,7 +1,7 @@
 """The control plane of a scenario: planners, and capacity that comes and goes beside them."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from math import inf
 
 import numpy as np
@@ -19,6 +19,7 @@ from sluicegate.planner.geometry.geometry_search import GeometrySettings
 from sluicegate.planner.geometry.joint_planner import JointGeometry
 from sluicegate.planner.geometry.recut_tracker import ChangeSettings
 from sluicegate.planner.model_less.scaling_planners import TICK, UNHURRIED, ScalingPlanner
+from sluicegate.planner.policy_tables.table_requests import TableRules
 from sluicegate.planner.problems.problem import Planner
 from sluicegate.planner.registry import planner
 from sluicegate.policies.model_less.instance_states import LEASE, InstanceIndex
@@ -26,6 +27,7 @@ from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.simulator.engine.control_plane import ControlPlane
 from sluicegate.simulator.engine.elastic_control import CapacityModel, ElasticControl, SpotNotice
 from sluicegate.simulator.engine.faults import Failure
+from sluicegate.simulator.engine.modelled_tables import TableModel
 from sluicegate.simulator.engine.planned_control import Controlled, PlannerModel
 from sluicegate.simulator.scenario.scenario_fields import PlannerSpec, Scenario
 
@@ -34,10 +36,23 @@ _SEARCHED = Limits(nodes=50)
 """Nodes of the search of a geometry, as live, without its limit in seconds."""
 
 
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Selection tables that planners publish: by which rules, and how making them is modelled."""
+
+    rules: TableRules
+    model: TableModel
+
+
 def control_of(
-    scenario: Scenario, timer: Callable[[], float], catalogue: Catalogue, devices: tuple[Device, ...]
+    scenario: Scenario,
+    timer: Callable[[], float],
+    catalogue: Catalogue,
+    devices: tuple[Device, ...],
+    tables: TableRules | None = None,
 ) -> ControlPlane:
-    """The control plane of ``scenario``. ``timer``: wall seconds, to measure solves. Raises ConfigurationError."""
+    """The control plane of ``scenario``. ``timer``: wall seconds, to measure solves. ``tables``: how planners make
+    selection tables, if they do. Raises ConfigurationError."""
     spec = scenario.planner
     chosen = planner(spec.name)
     if spec.geometry == "joint":
@@ -47,7 +62,10 @@ def control_of(
         return ScalingPlanner(exact=spec.scaling == "ilp") if spec.scales else chosen
 
     hop = scenario.simulation.control_ms / 1e3
-    plans = control(spec, make_planner, timer, catalogue=catalogue, devices=devices, hop=hop)
+    made = None
+    if tables is not None and scenario.tables is not None:
+        made = Tables(tables, TableModel(make_s=scenario.tables.make_s, library=tables.library))
+    plans = control(spec, make_planner, timer, catalogue=catalogue, devices=devices, hop=hop, tables=made)
     inner: ControlPlane = _scaled(scenario, plans, devices) if spec.scales else plans
     return elastic(scenario, inner, catalogue, devices)
 
@@ -75,10 +93,12 @@ def control(
     catalogue: Catalogue,
     devices: tuple[Device, ...],
     hop: float,
+    tables: Tables | None = None,
 ) -> Controlled:
     """The planners of a run, ``make_planner`` of what is behind each. Raises ConfigurationError."""
     patience = max(spec.patience_s, UNHURRIED) if spec.scales else spec.patience_s
-    settings = CoreSettings(rules=controller_settings(spec), lease=spec.lease_s, patience=patience)
+    rules = tables.rules if tables is not None else None
+    settings = CoreSettings(rules=controller_settings(spec), lease=spec.lease_s, patience=patience, tables=rules)
     names = [f"planner{i}" for i in range(spec.planners)]
     for failure in spec.failures:
         if failure.planner not in names:
@@ -88,6 +108,7 @@ def control(
         hop_s=hop,
         planners=spec.planners,
         failures=tuple(Failure(f.planner, f.at_s, f.until_s or inf) for f in spec.failures),
+        tables=tables.model if tables is not None else TableModel(),
     )
     return Controlled(
         lambda holder: PlannerCore(catalogue, holder=holder, settings=settings, devices=devices),

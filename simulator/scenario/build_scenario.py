@@ -35,7 +35,7 @@ from sluicegate.simulator.engine.faults import Failure, Faults, Straggler, hits
 from sluicegate.simulator.engine.system_model import SystemModel, Timing
 from sluicegate.simulator.engine.varied_queries import OwnWish
 from sluicegate.simulator.scenario.build_control import control_of
-from sluicegate.simulator.scenario.mdp_scenario import switching_batching, table_batching
+from sluicegate.simulator.scenario.mdp_scenario import rules_of_tables, switching_batching, table_batching, turns_told
 from sluicegate.simulator.scenario.scenario_fields import (
     AppSpec,
     CatalogueSpec,
@@ -57,10 +57,15 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
     policies, simulation = scenario.policies, scenario.simulation
     scales = scenario.planner.scales
     specs = {name: spec for name, spec in (scenario.apps or {}).items() if spec is not None}
-    if policies.batching.name == TableSelection.name:
+    tables = rules_of_tables(scenario.tables, policies)
+    if scenario.tables is not None:
+        options = {"margin": scenario.tables.margin, **policies.batching.options}
+        make_batching = batching(policies.batching.name, **options)
+    elif policies.batching.name == TableSelection.name:
         make_batching = table_batching(policies.batching.options, catalogue, devices, _app_names(scenario, catalogue))
     elif policies.batching.name in {ModelSwitching.name, PublishedModelSwitching.name}:
-        served, options = _app_names(scenario, catalogue), policies.batching.options
+        served = _app_names(scenario, catalogue)
+        options = policies.batching.options
         make_batching = switching_batching(policies.batching.name, options, catalogue, devices, served)
     else:
         make_batching = batching(policies.batching.name, **policies.batching.options)
@@ -68,11 +73,13 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
         catalogue=catalogue,
         apps=tuple(catalogue.apps[name] for name in _app_names(scenario, catalogue)),
         devices=devices,
-        make_control=lambda: control_of(scenario, timer, catalogue, devices),
+        make_control=lambda: control_of(scenario, timer, catalogue, devices, tables),
         make_station=lambda: STATIONS[policies.turns](make_batching),
         make_staging=lambda device, part: Staging(device, part, catalogue, quantile=scenario.planner.quantile),
         routers=RouterRules(
-            make_policy=routing(policies.routing.name, **policies.routing.options),
+            make_policy=routing(
+                policies.routing.name, **{**turns_told(scenario.tables, policies), **policies.routing.options}
+            ),
             quantile=scenario.planner.quantile,
             packing=policies.routing.name == Packing.name,
             on_demand=scales,

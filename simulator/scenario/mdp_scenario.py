@@ -1,6 +1,8 @@
 """Batching by selection table or model switching in a scenario: made for its catalogue and devices.
 
-With tables, the options of ``policies.batching`` are those of the generator and of the policy:
+Where the scenario has a section ``tables``, planners make and publish them for every plan, as live, and the options of
+``policies.batching`` are those of the policy. Else they are made before the run, and the options are those of the
+generator and of the policy:
 
 - ``loads``: queries/s of the tables of each app (default: a library over all loads), less those of loads that would be
   violated by more than ``max_violation``; ``fixed_load``: queries/s that the
@@ -26,10 +28,13 @@ from sluicegate.domain.table import SelectionTable
 from sluicegate.planner.mdp.generate_table import candidates, generate
 from sluicegate.planner.mdp.mdp_model import SelectionModel, pareto_front
 from sluicegate.planner.policy_tables.table_library import LibraryRules, build_library, peak_rate
+from sluicegate.planner.policy_tables.table_requests import TableRules, rules_of
 from sluicegate.policies.batching.registry import batching
 from sluicegate.policies.mdp_serving.table_policy import TableSelection
 from sluicegate.policies.protocols import BatchingPolicy
+from sluicegate.policies.routing.weighted import WeightedRouting
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.simulator.scenario.scenario_fields import PoliciesSpec, TablesSpec
 from sluicegate.simulator.worlds.selection_study import World, measure_capable
 
 _MODEL = ("criterion", "violation_price", "grid", "queue", "arrival_shape", "batching", "late", "phases")
@@ -39,6 +44,22 @@ _OWN = ("loads", "fixed_load")
 _STEPS = 48
 _LEAST = 0.01
 _MEASURED_S = 15.0
+
+
+def rules_of_tables(tables: TablesSpec | None, policies: PoliciesSpec) -> TableRules | None:
+    """How planners make tables in the run; None where they make none. Raises ConfigurationError."""
+    if tables is None:
+        return None
+    chosen = policies.batching
+    if chosen.name != TableSelection.name:
+        raise ConfigurationError(f"tables: policies.batching {chosen.name!r} follows none; choose table")
+    return rules_of(tables, guard_s=float(chosen.options.get("guard_s", 0.0)), margin=chosen.options.get("margin"))
+
+
+def turns_told(tables: TablesSpec | None, policies: PoliciesSpec) -> dict[str, float]:
+    """Options of routing where tables tell phases apart: routers then count turns."""
+    counted = tables is not None and tables.phases > 1 and policies.routing.name == WeightedRouting.name
+    return {"turns_s": tables.turns_s} if counted and tables is not None else {}
 
 
 def table_batching(

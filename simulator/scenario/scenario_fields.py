@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from sluicegate.domain.models.app import QueryClass
 from sluicegate.planner.model_less.planner_choice import PlannerChoice
+from sluicegate.planner.policy_tables.table_fields import TableFields
 from sluicegate.planner.problems.plan_limits import PlanLimitFields
 from sluicegate.simulator.arrivals.trace_fields import Positive, TraceSpec
 from sluicegate.simulator.engine.service_times import ServiceMode
@@ -268,6 +269,15 @@ class SlicesSpec(Section):
     cut_s: NotNegative = 2.0
 
 
+class TablesSpec(TableFields, Section):
+    """Selection tables that planners make and publish for every plan, as live, where batching is by ``table``.
+
+    ``make_s``: seconds that a table takes to be made, or "measured" (then equal seeds may differ).
+    """
+
+    make_s: NotNegative | Literal["measured"] = 0.2
+
+
 class ScalingSpec(Section):
     """Settings of scaling by load. ``spare``: devices by name that have a worker only while the load needs it; others
     as live.
@@ -327,6 +337,7 @@ class Scenario(Section):
     planner: PlannerSpec = Field(default_factory=PlannerSpec)
     simulation: SimulationSpec = Field(default_factory=SimulationSpec)
     slices: SlicesSpec = Field(default_factory=SlicesSpec)
+    tables: TablesSpec | None = None
     scaling: ScalingSpec | None = None
     procurement: ProcurementSpec | None = None
     parameters: Mapping[Name, tuple[str, ...]] = Field(default_factory=dict)

@@ -56,7 +56,7 @@ ROLES = ("admission", "router", "worker", "planner")
 _NUMBER = (TensorSpec("x", "FP32", (1,)),)
 _SETTLE = 10.0
 _BY_TABLES = frozenset({TableSelection.name, ModelSwitching.name, PublishedModelSwitching.name})
-"""Batching rules that get their tables in another way live: ``bench/selection/live_tables.py`` compares them."""
+"""Batching rules that get their tables in another way live, unless planners publish them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,8 @@ def check(scenario: Scenario) -> None:
         "simulation.loads: exclusive": simulation.loads == "exclusive",
         "policies.routing options": bool(policies.routing.options),
         "policies.admission: other than deadline": door is not None and (door.name != "deadline" or bool(door.options)),
-        f"policies.batching: {policies.batching.name}": policies.batching.name in _BY_TABLES,
+        f"policies.batching: {policies.batching.name}": policies.batching.name in _BY_TABLES
+        and scenario.tables is None,
         f"planner.name: {scenario.planner.name}": scenario.planner.name.startswith("scaling-"),
         "apps.*.lengths": any(app is not None and app.lengths for app in (scenario.apps or {}).values()),
         "planner.latency_s": scenario.planner.latency_s != 0.0,
@@ -215,6 +216,7 @@ def live_settings(scenario: Scenario) -> Settings:
                 "heartbeat_s": scenario.simulation.heartbeat_s,
             },
             "planner": {"name": spec.name, "quantile": spec.quantile},
+            "tables": scenario.tables.model_dump(exclude={"make_s"}) if scenario.tables is not None else {},
         },
     )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from typing_extensions import override
 
@@ -16,6 +16,7 @@ from sluicegate.domain.models.app import Promise, WeaklyHard
 from sluicegate.executors.devices.fake_gpus import fake_gpus
 from sluicegate.planner.geometry.mig_tables import TABLES
 from sluicegate.planner.model_less.planner_choice import PlannerChoice
+from sluicegate.planner.policy_tables.table_fields import TableFields
 from sluicegate.planner.problems.plan_limits import PlanLimitFields
 from sluicegate.sluice.settings.elastic_settings import DriverSettings, ProcurementSettings, ScalingSettings
 from sluicegate.sluice.settings.endpoint_settings import (
@@ -155,38 +156,6 @@ class FaustSettings(_Section):
     port: int = Field(default=6066, ge=1, le=65535)
 
 
-class TableSettings(_Section):
-    """How selection tables are made, where ``worker.batching`` is ``table``.
-
-    ``hop_s``: seconds from a query's arrival to its place in a worker's queue; ``margin``: factor on profiled
-    latencies, for executions that vary; ``arrival_shape``: of the Gamma gaps between arrivals that tables expect, 1 is
-    Poisson, below 1 bursty; ``batching``: "maximal" runs all that wait, "variable" the best number of them; ``late``:
-    what cannot be in time is served all the same, or dropped; ``phases``: groups of turns that tables tell apart, 1 for
-    none; ``turns_s``: how often routers then tell workers the turns they have given; ``max_violation``: promised at
-    most by a table that is published; ``watch_s``: over which promises are compared with what came of them.
-    """
-
-    hop_s: float = Field(default=0.005, ge=0, allow_inf_nan=False)
-    margin: float = Field(default=1.03, ge=1, le=10)
-    criterion: Literal["query", "decision"] = "query"
-    violation_price: float = Field(default=0.5, ge=0, allow_inf_nan=False)
-    grid: int = Field(default=100, ge=1, le=1000)
-    arrival_shape: float = Field(default=1.0, ge=0.01, le=100, allow_inf_nan=False)
-    batching: Literal["maximal", "variable"] = "maximal"
-    late: Literal["serve", "drop"] = "serve"
-    phases: int = Field(default=1, ge=1, le=16)
-    turns_s: float = Field(default=0.005, ge=0, le=1, allow_inf_nan=False)
-    watch_s: Seconds = 10.0
-    spacing: float = Field(default=0.01, ge=1e-4, le=1)
-    max_violation: float = Field(default=0.05, gt=0, le=1)
-
-    @model_validator(mode="after")
-    def _told_apart(self) -> "TableSettings":
-        if self.phases > 1 and (self.batching == "variable" or self.late == "drop"):
-            raise ValueError("phases: are told apart only with batching maximal and late serve")
-        return self
-
-
 Kept = Annotated[float | None, Field(ge=60, allow_inf_nan=False)]
 
 
@@ -237,7 +206,7 @@ class Settings(BaseSettings):
     worker: WorkerSettings = WorkerSettings()
     planner: PlannerSettings = PlannerSettings()
     faust: FaustSettings = FaustSettings()
-    tables: TableSettings = TableSettings()
+    tables: TableFields = TableFields()
     drivers: DriverSettings = DriverSettings()
     scaling: ScalingSettings | None = None
     procurement: ProcurementSettings | None = None

@@ -44,14 +44,14 @@ from sluicegate.planner.greedy_fill import GreedyFill
 from sluicegate.planner.policy_tables.keys import decode_name, encode_name
 from sluicegate.planner.policy_tables.table_codec import decode, encode
 from sluicegate.planner.policy_tables.table_library import LibraryRules
-from sluicegate.planner.policy_tables.table_schedule import Made, Make, PutTable, WithdrawTable
+from sluicegate.planner.policy_tables.table_schedule import Made, Make, PutTable, WithdrawTable, missing_load
 from sluicegate.planner.problems.problem import Allocation, Planner, Problem
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.connections import Connections
 from sluicegate.stages.following.control_follower import Follower
 from sluicegate.stages.following.work_topics import WorkTopics
 from sluicegate.stages.planner.dead_device_sweep import Reclaimer
-from sluicegate.stages.planner.table_publisher import TableMaker, missing_load
+from sluicegate.stages.planner.table_publisher import TableMaker
 from sluicegate.stages.runtime.background_tasks import beside
 from sluicegate.stages.runtime.decision_log import Handle
 from sluicegate.stages.runtime.malloc_trim import release_freed

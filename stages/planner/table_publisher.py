@@ -1,18 +1,14 @@
-"""Making selection tables beside the planner, in a process of its own, and reading which loads workers miss."""
+"""Making selection tables beside the planner, in a process of its own."""
 
 import asyncio
 import contextlib
 import sys
 
-from sluicegate.domain.actions import Announce
-from sluicegate.domain.errors import InvalidInputError, SluiceError
+from sluicegate.domain.errors import SluiceError
 from sluicegate.domain.table import SelectionTable
-from sluicegate.planner.policy_tables.keys import Shelf
 from sluicegate.planner.policy_tables.table_library import LibraryRules
-from sluicegate.planner.policy_tables.table_schedule import LoadMissing, Make
+from sluicegate.planner.policy_tables.table_schedule import Make
 from sluicegate.stages.planner.table_process import LENGTH, decode_answer, encode_request
-
-_MOST_QPS = 1e7
 
 
 class TableMaker:
@@ -74,21 +70,3 @@ class TableMaker:
                 stdout=asyncio.subprocess.PIPE,
             )
         return self._process
-
-
-def missing_load(said: Announce) -> LoadMissing | None:
-    """What a worker's word on the status topic says of a load that it has no table for; None where it says nothing.
-
-    Raises InvalidInputError.
-    """
-    if said.state != "table_missing" or said.data is None:
-        return None
-    app = said.subject.removeprefix("tables:")
-    try:
-        shelf = Shelf(app, str(said.data["worker_class"]), float(said.data["slo"]))
-        qps = float(said.data["qps"])
-    except (KeyError, ValueError) as error:
-        raise InvalidInputError("status.data", f"{said.data} names no load, SLO and kind of worker") from error
-    if not 0.0 < qps <= _MOST_QPS:
-        raise InvalidInputError("status.data.qps", f"{qps:g} is no load; give queries/s above 0, to {_MOST_QPS:g}")
-    return LoadMissing(shelf, qps)

@@ -98,22 +98,8 @@ def _kafka_for(system: System, what: str) -> str:
 
 def _tables(system: System) -> "TableRules":
     """How selection tables are made for every plan."""
-    from sluicegate.planner.policy_tables.table_library import LibraryRules
-    from sluicegate.planner.policy_tables.table_requests import TableRules
+    from sluicegate.planner.policy_tables.table_requests import rules_of
 
-    settings = system.settings.tables
     options = system.settings.worker.batching_options
-    return TableRules(
-        hop_s=settings.hop_s,
-        guard_s=float(options.get("guard_s", system.settings.worker.guard_s)),
-        margin=float(options.get("margin", settings.margin)),
-        criterion=settings.criterion,
-        violation_price=settings.violation_price,
-        grid=settings.grid,
-        arrival_shape=settings.arrival_shape,
-        batching=settings.batching,
-        late=settings.late,
-        phases=settings.phases,
-        watch_s=settings.watch_s,
-        library=LibraryRules(spacing=settings.spacing, max_violation=settings.max_violation),
-    )
+    guard_s = float(options.get("guard_s", system.settings.worker.guard_s))
+    return rules_of(system.settings.tables, guard_s=guard_s, margin=options.get("margin"))

@@ -13,6 +13,7 @@ from sluicegate.planner.mdp.mdp_model import Candidate, SelectionModel
 from sluicegate.planner.policy_tables.keys import Shelf, TableName, decode_name, encode_name
 from sluicegate.planner.policy_tables.promise_monitor import DriftWatch, held
 from sluicegate.planner.policy_tables.table_codec import encode
+from sluicegate.planner.policy_tables.table_fields import TableFields
 from sluicegate.planner.policy_tables.table_library import LibraryRules
 from sluicegate.planner.policy_tables.table_requests import Question, TableRules, questions
 from sluicegate.planner.policy_tables.table_schedule import (
@@ -28,7 +29,6 @@ from sluicegate.planner.policy_tables.table_schedule import (
     make_tables,
 )
 from sluicegate.policies.serving.tables import KnownTables
-from sluicegate.sluice.settings.settings import TableSettings
 from sluicegate.stages.worker.table_follower import table_came
 from sluicegate.streams.ports import Record
 from tests.harness import toy_catalogue
@@ -207,7 +207,7 @@ def test_tables_are_made_for_the_arrivals_and_the_batching_that_settings_name() 
     assert bursty.fingerprint != poisson.fingerprint
     assert bursty.expected.violation > poisson.expected.violation
     with pytest.raises(ValidationError, match="phases"):
-        TableSettings(phases=2, batching="variable")
+        TableFields(phases=2, batching="variable")
 
 
 def test_an_slo_that_hops_take_whole_is_no_question() -> None:
