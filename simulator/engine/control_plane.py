@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from sluicegate.domain.events import DemandCounted, PlanAcknowledged
+from sluicegate.domain.events import DemandCounted, PlanAcknowledged, Registered
 from sluicegate.domain.fleet.instance import Instance
 from sluicegate.domain.outcome import Outcome
 from sluicegate.domain.plan import Epoch, Plan
@@ -17,7 +17,9 @@ from sluicegate.policies.serving.device_actions import Beat
 from sluicegate.policies.serving.device_events import TableCame
 from sluicegate.simulator.engine.timeline import Timeline
 
-ControlEvent = Beat | DemandCounted | DeviceNoted | InstanceRead | LoadMissing | PlanAcknowledged | VariantWanted
+ControlEvent = (
+    Beat | DemandCounted | DeviceNoted | InstanceRead | LoadMissing | PlanAcknowledged | Registered | VariantWanted
+)
 
 
 class Plant(Protocol):

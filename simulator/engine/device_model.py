@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, assert_never
 
 from sluicegate.domain.actions import Acknowledge, Announce, Send
-from sluicegate.domain.events import PlanPublished, TurnsTold
+from sluicegate.domain.events import PlanPublished, Registered, TurnsTold
 from sluicegate.domain.fleet.device import Device, Slice
 from sluicegate.domain.fleet.instance import Instance
 from sluicegate.domain.plan import Plan
@@ -160,6 +160,10 @@ class SimulatedDevice:
         """A selection table was published, or withdrawn."""
         self._tables[came.app, came.kind, came.slo, came.qps] = came
         self._worker.tell(came, now)
+
+    def registered(self, served: Registered, now: float) -> None:
+        """The registry has changed."""
+        self._worker.tell(served, now)
 
     def beat(self, now: float) -> Beat:
         """What its worker says of itself."""

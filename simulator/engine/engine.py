@@ -35,7 +35,7 @@ from sluicegate.domain.events import (
 )
 from sluicegate.domain.fleet.device import Device, Slice, profile_type
 from sluicegate.domain.fleet.instance import Instance
-from sluicegate.domain.outcome import Outcome
+from sluicegate.domain.outcome import Outcome, OutcomeKind, Reason
 from sluicegate.domain.plan import Plan
 from sluicegate.domain.query import Query
 from sluicegate.planner.capacity.events import InstanceRead, VariantWanted
@@ -56,12 +56,13 @@ from sluicegate.policies.serving.device_core import DeviceCore
 from sluicegate.policies.serving.device_events import TableCame
 from sluicegate.policies.serving.router import Ignore, LookedUp, LookUp, RouterCore, RouterEvent, Want
 from sluicegate.policies.serving.slices import DeviceParts
+from sluicegate.profiles.catalogue.catalogue import Catalogue, KnownCatalogue
 from sluicegate.simulator.arrivals.sampling import ArrivalSource
 from sluicegate.simulator.engine.device_model import DeviceModel, SimulatedDevice
 from sluicegate.simulator.engine.ledger import ConservationError, Ledger, Observer
 from sluicegate.simulator.engine.service_times import ServiceTimes
 from sluicegate.simulator.engine.slice_model import SliceModel
-from sluicegate.simulator.engine.system_model import RunResult, SystemModel
+from sluicegate.simulator.engine.system_model import Registration, RunResult, SystemModel
 from sluicegate.simulator.engine.timeline import Alarm, Timeline
 from sluicegate.simulator.engine.varied_queries import varieties
 
@@ -85,6 +86,11 @@ class Engine:
             slow_factor=system.slow_factor,
         )
         self.instances: dict[str, Instance] = {}
+        first, *self._later = system.registry or (Registration(at=0.0, served=system.catalogue),)
+        self._served = first.served
+        self._known = KnownCatalogue(first.served) if self._later else first.served
+        self._bound = set(system.rules.bound)
+        self._coming = {app.name for app in system.apps} - first.served.apps.keys()  # never registered so far
         self._admission = AdmissionCore(system.devices, system.admission)
         self._alarm = Alarm(self.timeline, lambda now: self._ask(Looked(now), now))
         self._control = system.make_control()
@@ -98,7 +104,12 @@ class Engine:
         )
         self._devices: Mapping[str, SimulatedDevice] = {d.name: self._device(d) for d in system.devices}
         self._routers = [
-            RouterCore(app, catalogue=system.catalogue, devices=system.devices, rules=system.routers)
+            RouterCore(
+                self._served.apps.get(app.name, app),
+                catalogue=self._served if app.name in self._served.apps else system.catalogue,
+                devices=system.devices,
+                rules=system.routers,
+            )
             for app in system.apps
         ]
         self._alarms = {router: Alarm(self.timeline, partial(self._woke, router)) for router in self._routers}
@@ -113,8 +124,9 @@ class Engine:
         if source.apps != names:
             raise ConfigurationError(f"arrivals are of {', '.join(source.apps)}; the system serves {', '.join(names)}")
         self._start()
+        arrive = self._arrive_registered if self._coming else self._arrive
         for times, apps in source.chunks():
-            self.timeline.walk(zip(times.tolist(), apps.tolist(), strict=True), self._arrive)
+            self.timeline.walk(zip(times.tolist(), apps.tolist(), strict=True), arrive)
         self.timeline.run_until(max(self.timeline.now, source.duration))
         self._drain()
         self.ledger.check()
@@ -132,7 +144,9 @@ class Engine:
             for failure in self._system.faults.failures_of(device.device):
                 self.timeline.at(failure.at, self._fails, name)
                 self.timeline.at(failure.until, self._recovers, name)
-        self._ask(Serve(self._system.catalogue.registered, now), now)
+        for change in self._later:
+            self.timeline.at(change.at + self._timing.control, self._registered, change.served)
+        self._ask(Serve(self._served.registered, now), now)
         self._control.start(self, now)
         self._beat(None, now)
 
@@ -143,6 +157,31 @@ class Engine:
                 raise ConservationError(
                     f"{len(self.ledger.open)} queries are still open {self._timing.drain} s after the last arrival"
                 )
+
+    def _registered(self, served: Catalogue, now: float) -> None:
+        """The registry has changed: who runs and routes is told, then who lets in."""
+        self._served = served
+        self._coming -= served.apps.keys()
+        promised = {name for name, app in served.apps.items() if app.promise.active}
+        self._bound -= served.apps.keys() - promised
+        self._bound |= promised
+        self.ledger.registered(served)
+        for device in self._devices.values():
+            device.registered(served.registered, now)
+        for app, router in self._by_app.items():
+            self._tell(router, served.only({app}).registered, now)
+        self._control.heard(served.registered, now)
+        self._ask(Serve(served.registered, now), now)
+
+    def _arrive_registered(self, index: int, now: float) -> None:
+        """Before its app was ever registered a query is refused where it is written: there is no topic for it."""
+        app = self._routers[index].app.name
+        if app not in self._coming:
+            self._arrive(index, now)
+            return
+        query = Query(f"{app}-before-{self.ledger.opened}", app, now, now)
+        self.ledger.begin(query)
+        self.ledger.ended(query, OutcomeKind.REJECTED, now, Reason.UNKNOWN_APP)
 
     def _arrive(self, index: int, now: float) -> None:
         app = self._routers[index].app
@@ -286,7 +325,8 @@ class Engine:
         self.timeline.at(now + self._timing.heartbeat, self._beat)
         self._ask(DemandAsked(self._timing.heartbeat), now)
         for app in self._by_app:
-            self._ask(RouterHeard(app, now), now)
+            if app not in self._coming:
+                self._ask(RouterHeard(app, now), now)
         for device in self._devices.values():
             if device.alive:
                 self._report(device, now)
@@ -338,11 +378,11 @@ class Engine:
         system = self._system
         parts = DeviceParts(
             make_station=system.make_station,
-            make_staging=system.make_staging,
+            make_staging=lambda device, part: system.make_staging(device, part, self._known),
             make_sharing=system.sharing.make_sharing,
         )
-        rules = replace(system.rules, cuttable=device.name in system.sharing.cuttable)
-        return DeviceCore(device, parts, system.catalogue, rules)
+        rules = replace(system.rules, bound=self._bound, cuttable=device.name in system.sharing.cuttable)
+        return DeviceCore(device, parts, self._known, rules)
 
     def _slice(self, owner: SimulatedDevice, part: Slice) -> SliceModel:
         system, device = self._system, owner.device

@@ -33,10 +33,16 @@ class Ledger:
         self.open: set[Query] = set()
         self.opened = 0
         self.closed = 0
-        self._accuracy = {v.name: v.accuracy for v in catalogue.variants.values()}
-        self._best = {app: catalogue.best_accuracy(app) for app in catalogue.apps}
+        self._accuracy: dict[str, float] = {}
+        self._best: dict[str, float] = {}
+        self.registered(catalogue)
         self._observers = (self.fold, *observers)
         self._scratch = Outcome(query_id="", app="", kind=OutcomeKind.ANSWERED, arrival=0.0, deadline=0.0, at=0.0)
+
+    def registered(self, served: Catalogue) -> None:
+        """These are served from now on."""
+        self._accuracy |= {v.name: v.accuracy for v in served.variants.values()}
+        self._best |= {app: served.best_accuracy(app) for app in served.apps}
 
     def begin(self, query: Query) -> None:
         """``query`` came in."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal, assert_never
 
 from sluicegate.domain.actions import Announce, Publish, Reclaim, WakeAt
+from sluicegate.domain.events import Registered
 from sluicegate.planner.capacity.events import InstanceRead, VariantWanted
 from sluicegate.planner.capacity.procurement import Kind
 from sluicegate.planner.control.core import PlannerCore
@@ -109,6 +110,7 @@ class Controlled:
         self.running = tuple(SimulatedPlanner(f"planner{i}", make_planner()) for i in range(model.planners))
         self._lease: LeaseRead | None = None
         self._plan: PlanRead | None = None
+        self._registered: Registered | None = None
         self._noted: dict[tuple[str, str], DeviceNoted] = {}
         self._tables = TablesTopic(model.tables, timer)
         self.solve_s: list[float] = []
@@ -133,6 +135,8 @@ class Controlled:
             return
         if isinstance(event, DeviceNoted):
             self._noted[event.device, event.by] = event
+        elif isinstance(event, Registered):
+            self._registered = event
         told = _heard(event) if isinstance(event, Beat) else event
         for one in self.running:
             self._tell(one, told, now)
@@ -145,7 +149,15 @@ class Controlled:
         one.starts += 1
         one.core = self._make_core(f"{one.name}.{one.starts}")
         self._tell(one, ClockRead(now), now)
-        read = (*self._noted.values(), self._plan, self._lease, LogReached(), *self._tables.standing, TablesReached())
+        read = (
+            *self._noted.values(),
+            self._registered,
+            self._plan,
+            self._lease,
+            LogReached(),
+            *self._tables.standing,
+            TablesReached(),
+        )
         for known in read:
             if known is not None:
                 self._tell(one, known, now)

@@ -35,9 +35,19 @@ class Timing:
     drain: float = 600.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """``served`` are the apps and variants from ``at`` seconds on, and no others."""
+
+    at: float
+    served: Catalogue
+
+
 @dataclass(frozen=True, kw_only=True)
 class SystemModel:
     """What is simulated: nouns, and a factory for each decision. ``apps`` in the order of the arrivals' indices.
+
+    ``catalogue``: all that there ever is. ``registry``: what is registered, the first from the start; () all of it.
 
     By app: ``lengths``, what its queries' lengths are drawn from, all equally likely; apps without vary in none;
     ``asked``, what part of its queries ask of their own.
@@ -45,10 +55,11 @@ class SystemModel:
 
     catalogue: Catalogue
     apps: tuple[App, ...]
+    registry: tuple[Registration, ...] = ()
     devices: tuple[Device, ...]
     make_control: Callable[[], ControlPlane]
     make_station: Callable[[], StationPolicy]
-    make_staging: Callable[[Device, Slice], StagingPolicy]
+    make_staging: Callable[[Device, Slice, Catalogue], StagingPolicy]
     routers: RouterRules
     admission: AdmissionRules = field(default_factory=AdmissionRules)
     lengths: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

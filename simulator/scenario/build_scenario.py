@@ -1,7 +1,7 @@
 """A validated scenario made runnable: catalogue, devices, arrivals, and the system with its policies and planner."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from functools import partial
 from inspect import signature
 from math import inf
 from pathlib import Path
@@ -11,7 +11,7 @@ from numpy.random import Generator
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.fleet.device import Device
-from sluicegate.domain.models.app import NO_PROMISE, App, Promise, QueryClass, WeaklyHard
+from sluicegate.domain.models.app import App, QueryClass
 from sluicegate.domain.models.profile import BatchLatency, LengthPoints, Profile, Quantile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.query import Goal
@@ -36,13 +36,13 @@ from sluicegate.simulator.engine.system_model import SystemModel, Timing
 from sluicegate.simulator.engine.varied_queries import OwnWish
 from sluicegate.simulator.scenario.build_control import control_of
 from sluicegate.simulator.scenario.mdp_scenario import rules_of_tables, switching_batching, table_batching, turns_told
+from sluicegate.simulator.scenario.registrations import asking, registry_of
 from sluicegate.simulator.scenario.scenario_fields import (
     AppSpec,
     CatalogueSpec,
     InlineVariant,
     Latencies,
     PoliciesSpec,
-    PromiseSpec,
     Scenario,
     SimulationSpec,
     WishSpec,
@@ -54,6 +54,8 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
     """The system of ``scenario``. ``timer``: wall seconds, to measure solves. Raises ConfigurationError."""
     catalogue = profiled_on(catalogue_of(scenario), scenario)
     devices = devices_of(scenario)
+    registry = registry_of(scenario, catalogue)
+    first = registry[0].served if registry else catalogue
     policies, simulation = scenario.policies, scenario.simulation
     scales = scenario.planner.scales
     specs = {name: spec for name, spec in (scenario.apps or {}).items() if spec is not None}
@@ -72,10 +74,11 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
     return SystemModel(
         catalogue=catalogue,
         apps=tuple(catalogue.apps[name] for name in _app_names(scenario, catalogue)),
+        registry=registry,
         devices=devices,
-        make_control=lambda: control_of(scenario, timer, catalogue, devices, tables),
+        make_control=lambda: control_of(scenario, timer, first, devices, tables),
         make_station=lambda: STATIONS[policies.turns](make_batching),
-        make_staging=lambda device, part: Staging(device, part, catalogue, quantile=scenario.planner.quantile),
+        make_staging=partial(Staging, quantile=scenario.planner.quantile),
         routers=RouterRules(
             make_policy=routing(
                 policies.routing.name, **{**turns_told(scenario.tables, policies), **policies.routing.options}
@@ -94,7 +97,7 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
         rules=DeviceRules(
             instances=scales,
             patience=scenario.slices.drain_s,
-            bound=tuple(name for name, app in catalogue.apps.items() if app.promise.active),
+            bound=tuple(name for name, app in first.apps.items() if app.promise.active),
         ),
         sharing=sharing_of(scenario, catalogue),
         exclusive_loads=simulation.loads == "exclusive",
@@ -139,7 +142,7 @@ def catalogue_of(scenario: Scenario) -> Catalogue:
     whole = _read(scenario.catalogue, scenario.apps)
     names = _app_names(scenario, whole)
     specs = scenario.apps or {}
-    apps = [_asked(whole.apps[name], specs.get(name)) for name in names]
+    apps = [asking(whole.apps[name], specs.get(name)) for name in names]
     variants = [v for v in whole.variants.values() if v.app in names]
     kept = {v.name for v in variants}
     profiles = [p for p in whole.profiles.values() if p.variant in kept]
@@ -215,25 +218,6 @@ def _points(latencies: Latencies) -> tuple[BatchLatency, ...]:
 def _point(batch: int, latency: float | tuple[float, float]) -> BatchLatency:
     median, p95 = latency if isinstance(latency, tuple) else (latency, latency)
     return BatchLatency(batch, median / 1e3, max(median, p95) / 1e3)
-
-
-def _asked(app: App, spec: AppSpec | None) -> App:
-    if spec is None:
-        return app
-    return replace(
-        app,
-        slo=app.slo if spec.slo_ms is None else spec.slo_ms / 1e3,
-        query_class=app.query_class if spec.query_class is None else QueryClass(spec.query_class),
-        min_accuracy=app.min_accuracy if spec.min_accuracy is None else spec.min_accuracy,
-        promise=app.promise if spec.promise is None else _promise(spec.promise),
-    )
-
-
-def _promise(spec: PromiseSpec) -> Promise:
-    promise = Promise(
-        max_consecutive=spec.max_consecutive, weakly_hard=tuple(WeaklyHard(w.m, w.k) for w in spec.weakly_hard)
-    )
-    return promise if promise.active else NO_PROMISE
 
 
 def _timing(spec: SimulationSpec) -> Timing:

@@ -56,17 +56,32 @@ class WishSpec(Section):
     priority: int = 0
 
 
-class AppSpec(Section):
-    """What an app asks. What is left out stays as the catalogue has it.
-
-    ``lengths``: those of its queries' inputs, all equally likely, where its variants' latency goes with the length.
-    ``queries``: what some of them ask of their own.
-    """
+class AppAsks(Section):
+    """What an app asks. What is left out stays as the catalogue has it. ``variants``: by name, all where left out."""
 
     slo_ms: Positive | None = None
     query_class: QueryClass | None = Field(default=None, alias="class")
     min_accuracy: Share | None = None
     promise: PromiseSpec | None = None
+    variants: Annotated[tuple[Name, ...], Field(min_length=1)] | None = None
+
+
+class RegistrationSpec(AppAsks):
+    """At ``at_s`` the app is registered, anew or once more with what is said here, or (``retired``) served no more."""
+
+    at_s: NotNegative
+    app: Name
+    retired: bool = False
+
+
+class AppSpec(AppAsks):
+    """An app, as it is registered at the start, unless ``at_start`` says that it comes later.
+
+    ``lengths``: those of its queries' inputs, all equally likely, where its variants' latency goes with the length.
+    ``queries``: what some of them ask of their own.
+    """
+
+    at_start: bool = True
     lengths: Annotated[tuple[Length, ...], Field(max_length=100_000)] = ()
     queries: tuple[WishSpec, ...] = ()
 
@@ -331,6 +346,7 @@ class Scenario(Section):
     seed: int = Field(default=0, ge=0, le=2**63 - 1)
     catalogue: CatalogueSpec
     apps: Mapping[str, AppSpec | None] | None = None
+    registrations: tuple[RegistrationSpec, ...] = ()
     devices: tuple[DeviceSpec, ...] = Field(min_length=1)
     traces: TraceSpec
     policies: PoliciesSpec = Field(default_factory=PoliciesSpec)

@@ -49,7 +49,7 @@ def world(
         devices=machines,
         make_control=lambda: FixedPlan(Plan(epoch=Epoch(1, 1), created=0.0, placements=placed)),
         make_station=lambda: Station(make_policy),
-        make_staging=lambda d, s: Staging(d, s, catalogue),
+        make_staging=Staging,
         routers=RouterRules(make_policy=routing("weighted")),
         batching=policy,
     )
