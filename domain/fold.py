@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from sluicegate.domain.models.app import QueryClass
 from sluicegate.domain.outcome import Outcome, OutcomeKind
+from sluicegate.domain.query import Query
 
 WINDOW = 10.0
 """Seconds of a window of max_accuracy_drop."""
@@ -92,7 +93,7 @@ class Summary:
 
 
 class OutcomeFold:
-    """The metrics of a stream of outcomes. ``add`` each outcome once, then ``summary``."""
+    """The metrics of a stream of outcomes. ``add`` or ``count`` each outcome once, then ``summary``."""
 
     def __init__(self) -> None:
         self._kinds = dict.fromkeys(OutcomeKind, 0)
@@ -106,35 +107,39 @@ class OutcomeFold:
 
     def add(self, outcome: Outcome) -> None:
         """Fold one terminal outcome in."""
-        kind = outcome.kind
+        self.count(outcome, outcome.kind, outcome.at, outcome.variant or "", outcome.accuracy, outcome.best_accuracy)
+
+    def count(
+        self, query: Query | Outcome, kind: OutcomeKind, at: float, variant: str, accuracy: float, best_accuracy: float
+    ) -> None:
+        """Fold the end of ``query`` in, as its outcome has it: without one, where nobody else is shown it."""
         self._kinds[kind] += 1
-        arrival, at = outcome.arrival, outcome.at
+        arrival = query.arrival
         if arrival < self._first:
             self._first = arrival
         if at > self._last:
             self._last = at
-        app = self._apps.get(outcome.app)
+        app = self._apps.get(query.app)
         if app is None:
-            app = self._apps[outcome.app] = _AppFold()
+            app = self._apps[query.app] = _AppFold()
         app.queries += 1
-        strict = outcome.query_class is QueryClass.STRICT
+        strict = query.query_class is QueryClass.STRICT
         if strict:
             self._strict += 1
         if kind is not OutcomeKind.ANSWERED:
             return
         self._latency.add(at - arrival)
         app.answered += 1
-        app.accuracy_answered += outcome.accuracy
-        if at > outcome.deadline:
+        app.accuracy_answered += accuracy
+        if at > query.deadline:
             self._late += 1
             return
         app.on_time += 1
-        app.accuracy_on_time += outcome.accuracy
+        app.accuracy_on_time += accuracy
         if strict:
             self._strict_on_time += 1
-        variant = outcome.variant or ""
         app.variants[variant] = app.variants.get(variant, 0) + 1
-        relative = outcome.accuracy / (outcome.best_accuracy or 1.0)
+        relative = accuracy / (best_accuracy or 1.0)
         app.relative_on_time += relative
         window = int(arrival // WINDOW)
         count, total = app.windows.get(window, (0, 0.0))

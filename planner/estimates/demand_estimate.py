@@ -75,6 +75,8 @@ class _AppState:
     last: float | None = None
     covered: float = math.inf
     burst_until: float = -math.inf
+    rated: tuple[int, float, float] | None = None
+    """Until another count comes: a half second, and the rates over the last one and two seconds as of it."""
 
 
 class DemandEstimator:
@@ -97,6 +99,7 @@ class DemandEstimator:
         state.seconds[second] = state.seconds.get(second, 0.0) + event.count
         half = math.floor(2 * middle)
         state.halves[half] = state.halves.get(half, 0.0) + event.count
+        state.rated = None
         for old in [h for h in state.halves if h < half - _HALVES]:
             del state.halves[old]
 
@@ -108,14 +111,17 @@ class DemandEstimator:
     def bursting(self, now: float) -> tuple[str, ...]:
         """Apps that get more than their plan covers, by name."""
         found = []
-        for app, state in sorted(self._apps.items()):
-            s = self._settings
-            second, two = self._sliding(state, now, 2), self._sliding(state, now, 4)
+        s = self._settings
+        half = math.floor(2 * now)
+        for app, state in self._apps.items():
+            if state.rated is None or state.rated[0] != half:
+                state.rated = half, self._sliding(state, now, 2), self._sliding(state, now, 4)
+            _, second, two = state.rated
             sharp = second > s.sharp * state.covered
             if second > s.min_qps and (sharp or min(second, two) > s.sustained * state.covered):
                 state.burst_until = now + s.window
                 found.append(app)
-        return tuple(found)
+        return tuple(sorted(found))
 
     def estimates(self, now: float) -> Mapping[str, Estimate]:
         """Estimates of all apps that were ever counted, by name."""

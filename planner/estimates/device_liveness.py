@@ -31,8 +31,9 @@ class Change(StrEnum):
 
 @dataclass(slots=True)
 class DeviceState:
-    """A device as it was last heard of."""
+    """A device as it was last heard of. ``said``: its last heartbeat."""
 
+    said: DeviceSeen
     device: Device
     incarnation: str
     seen: float
@@ -87,11 +88,14 @@ class Fleet:
 
     def seen(self, event: DeviceSeen, now: float) -> Change:
         """Fold a heartbeat in."""
+        state = self._states.get(event.device)
+        if state is not None and state.alive and state.said == event:
+            state.seen = now
+            return Change.NONE
         device = self._described(event)
         self._expected.pop(event.device, None)
-        state = self._states.get(event.device)
         if state is None or not state.alive:
-            self._states[event.device] = DeviceState(device, event.incarnation, now, leaving=event.leaving)
+            self._states[event.device] = DeviceState(event, device, event.incarnation, now, leaving=event.leaving)
             if event.leaving:
                 return Change.NONE
             return Change.JOINED if state is None else Change.RETURNED
@@ -104,7 +108,8 @@ class Fleet:
             change = Change.CHANGED
         elif state.incarnation != event.incarnation:
             change = Change.RESTARTED
-        state.device, state.incarnation, state.seen, state.leaving = device, event.incarnation, now, event.leaving
+        state.said, state.seen = event, now
+        state.device, state.incarnation, state.leaving = device, event.incarnation, event.leaving
         return change
 
     def excuse(self, now: float) -> None:

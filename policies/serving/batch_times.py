@@ -68,7 +68,7 @@ class BatchTimes:
 
     def limit(self, run: Run) -> float:
         """Seconds after which ``run`` is taken to hang."""
-        size = self._sizes.get((run.variant, run.rows)) or self._size(run)
+        size = self._sizes.get((run.variant, run.rows)) or self._size(run.variant, run.rows)
         return size.limit if size.limit is not None else self._reckoned(run, size)
 
     def expected(self, run: Run) -> float:
@@ -86,13 +86,13 @@ class BatchTimes:
             curve = self._medians[measured.variant] = profile.curve("median")
         return curve(min(max(1, measured.rows), curve.max_batch))
 
-    def ran(self, run: Run) -> None:
-        """A batch of its size has run: the next one needs no warming."""
-        self._size(run).warm = True
+    def ran(self, variant: str, rows: int) -> None:
+        """A batch of that size has run: the next one needs no warming."""
+        self._size(variant, rows).warm = True
 
     def note(self, run: Run, seconds: float) -> None:
         """It took so long."""
-        size = self._sizes.get((run.variant, run.rows)) or self._size(run)
+        size = self._sizes.get((run.variant, run.rows)) or self._size(run.variant, run.rows)
         size.warm = True
         curve = self._curves.get(run.variant)
         if not size.batches:
@@ -118,9 +118,9 @@ class BatchTimes:
         busy, self._busy_s = self._busy_s, 0.0
         return busy
 
-    def _size(self, run: Run) -> _Size:
-        key = (run.variant, run.rows)
-        return self._sizes.get(key) or self._sizes.setdefault(key, _Size(*key))
+    def _size(self, variant: str, rows: int) -> _Size:
+        key = (variant, rows)
+        return self._sizes.get(key) or self._sizes.setdefault(key, _Size(variant, rows))
 
     def _reckoned(self, run: Run, size: _Size) -> float:
         curve = self._curve(run.variant)

@@ -1,8 +1,8 @@
 """One slice of a device: its station, its staging, the batch that runs, the promises kept there.
 
 Rules.
-- One batch runs at a time. A batch that fails is run again query by query, so that one that breaks the model fails
-  alone; those whose deadline passes meanwhile expire. All of them end together.
+- One batch runs at a time. A batch that fails is run again query by query (``running_batch``), and all of them end
+  together.
 - The policy hears of misses before they are told: it may have to announce them. Where nothing is hosted yet for an app
   with a promise there is none: safe mode is announced before the first miss, and its end once something is hosted, or
   nothing is to be.
@@ -58,24 +58,10 @@ from sluicegate.policies.serving.device_actions import (
     UnloadVariant,
     WakeMe,
 )
+from sluicegate.policies.serving.running_batch import Batch, Retry
 
 _WOKE = Woke()
 _ANSWERED = OutcomeKind.ANSWERED
-
-
-class Batch:
-    """What runs. ``left``: of a batch that failed for ``why``, what is still to be run alone; ``ends``: what was."""
-
-    __slots__ = ("alone", "ends", "gone", "left", "run", "started", "why")
-
-    def __init__(self, run: Run, started: float) -> None:
-        self.run = run
-        self.started = started
-        self.gone = False
-        self.alone: Query | None = None
-        self.left: deque[Query] = deque()
-        self.ends: list[tuple[Query, OutcomeKind, float, float, str | None]] = []
-        self.why: str | None = None
 
 
 class Neighbours(Protocol):
@@ -199,10 +185,10 @@ class SliceCore:
         """What ran has ended."""
         batch = self.batch or self._ran("BatchEnded", now)
         run = batch.run
-        if batch.alone is not None:
-            self.times.ran(Run(run.variant, (batch.alone,), batch.alone.rows))
-            batch.ends.append((batch.alone, _ANSWERED, now, execution_s, None))
-            self._run_next_alone(batch, now, actions)
+        if batch.retry is not None:
+            self.times.ran(run.variant, batch.retry.rows)
+            batch.retry.answered(execution_s, now)
+            self._run_next_alone(batch, batch.retry, now, actions)
             return
         if seconds > 0.0:
             self.times.note(run, seconds)
@@ -229,13 +215,11 @@ class SliceCore:
     def failed(self, detail: str, now: float, actions: list[DeviceAction]) -> None:
         """What ran raised."""
         batch = self._ran("BatchFailed", now)
-        queries = batch.run.queries
-        batch.why = detail
-        if batch.alone is not None or len(queries) == 1:
-            batch.ends.append((batch.alone or queries[0], OutcomeKind.FAILED, now, 0.0, detail))
+        if batch.retry is None:
+            batch.retry = Retry(batch.run.queries, detail, now)
         else:
-            batch.left.extend(queries)
-        self._run_next_alone(batch, now, actions)
+            batch.retry.failed(detail, now)
+        self._run_next_alone(batch, batch.retry, now, actions)
 
     def _ran(self, what: str, now: float) -> Batch:
         if self.batch is None:
@@ -254,24 +238,16 @@ class SliceCore:
             self._neighbours.started(self.name, run.queries, now, actions)
         actions.append(RunBatch(self.name, run, self.times.limit(run)))
 
-    def _run_next_alone(self, batch: Batch, now: float, actions: list[DeviceAction]) -> None:
-        batch.alone = None
-        while batch.left and not batch.gone:
-            query = batch.left.popleft()
-            if now < query.deadline:
-                batch.alone = query
-                run = Run(batch.run.variant, (query,), query.rows)
-                actions.append(RunBatch(self.name, run, self.times.limit(run), again=True))
-                return
-            batch.ends.append((query, OutcomeKind.EXPIRED, now, 0.0, f"its batch failed: {batch.why}"))
-        self._conclude(batch, now, actions)
-
-    def _conclude(self, batch: Batch, now: float, actions: list[DeviceAction]) -> None:
-        """Tell how the queries of a batch that failed have ended."""
+    def _run_next_alone(self, batch: Batch, retry: Retry, now: float, actions: list[DeviceAction]) -> None:
+        query = None if batch.gone else retry.next(now)
+        if query is not None:
+            run = Run(batch.run.variant, (query,), query.rows)
+            actions.append(RunBatch(self.name, run, self.times.limit(run), again=True))
+            return
         self.batch = None
         run = batch.run
         self._finish(Finished(run.queries[0].app, run.variant, run.rows, 0.0, failed=True), now, actions)
-        for query, kind, at, execution_s, detail in () if batch.gone else batch.ends:
+        for query, kind, at, execution_s, detail in () if batch.gone else retry.ends:
             self._leave(query)
             promise = self._kept(query, kind is not _ANSWERED or query.deadline < at)
             if kind is _ANSWERED:

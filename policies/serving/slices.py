@@ -25,6 +25,7 @@ from sluicegate.domain.events import PlanPublished, TurnsTold
 from sluicegate.domain.fleet.device import Device, Slice
 from sluicegate.domain.plan import Plan
 from sluicegate.domain.query import Query
+from sluicegate.policies.mdp_serving.known_tables import KnownTables
 from sluicegate.policies.placement.ack_barrier import Gathering
 from sluicegate.policies.placement.interference import InterferenceDetector
 from sluicegate.policies.placement.repartition import (
@@ -47,7 +48,6 @@ from sluicegate.policies.serving.device_events import QueryCame, TableCame
 from sluicegate.policies.serving.shared_queue import KEY as SHARED
 from sluicegate.policies.serving.shared_queue import SharedQueue
 from sluicegate.policies.serving.slice import SliceCore
-from sluicegate.policies.serving.tables import KnownTables
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 _PATIENCE = "/patience"

@@ -36,7 +36,7 @@ class Ledger:
         self._accuracy: dict[str, float] = {}
         self._best: dict[str, float] = {}
         self.registered(catalogue)
-        self._observers = (self.fold, *observers)
+        self._observers = tuple(observers)
         self._scratch = Outcome(query_id="", app="", kind=OutcomeKind.ANSWERED, arrival=0.0, deadline=0.0, at=0.0)
 
     def registered(self, served: Catalogue) -> None:
@@ -53,46 +53,55 @@ class Ledger:
         self, run: Run, queries: Sequence[Query], started: float, now: float, by: tuple[str, str, str]
     ) -> None:
         """``queries`` of a batch were answered ``by`` a device, slice and policy."""
-        outcome = self._scratch
-        outcome.kind = OutcomeKind.ANSWERED
-        outcome.reason = None
-        outcome.variant = run.variant
-        outcome.accuracy = self._accuracy[run.variant]
-        outcome.device, outcome.slice, outcome.policy = by
-        outcome.batch_size = run.rows
-        outcome.execution_s = outcome.batch_s = now - started
-        self._close(queries, started, now)
+        self._close(queries, OutcomeKind.ANSWERED, now, run.variant)
+        if self._observers:
+            outcome = self._scratch
+            outcome.kind = OutcomeKind.ANSWERED
+            outcome.reason = None
+            outcome.variant = run.variant
+            outcome.accuracy = self._accuracy[run.variant]
+            outcome.device, outcome.slice, outcome.policy = by
+            outcome.batch_size = run.rows
+            outcome.execution_s = outcome.batch_s = now - started
+            self._show(queries, started, now)
 
     def ended(self, query: Query, kind: OutcomeKind, now: float, reason: Reason | str | None = None) -> None:
         """``query`` ended without an answer."""
-        outcome = self._scratch
-        outcome.kind = kind
-        outcome.reason = reason
-        outcome.variant = outcome.device = outcome.slice = outcome.policy = None
-        outcome.accuracy = outcome.execution_s = outcome.batch_s = 0.0
-        outcome.batch_size = 0
-        self._close((query,), now, now)
+        self._close((query,), kind, now, "")
+        if self._observers:
+            outcome = self._scratch
+            outcome.kind = kind
+            outcome.reason = reason
+            outcome.variant = outcome.device = outcome.slice = outcome.policy = None
+            outcome.accuracy = outcome.execution_s = outcome.batch_s = 0.0
+            outcome.batch_size = 0
+            self._show((query,), now, now)
 
-    def _close(self, queries: Sequence[Query], waited_until: float, now: float) -> None:
-        outcome = self._scratch
-        outcome.at = now
-        still_open = self.open
+    def _close(self, queries: Sequence[Query], kind: OutcomeKind, now: float, variant: str) -> None:
+        accuracy = self._accuracy[variant] if variant else 0.0
+        still_open, best, count = self.open, self._best, self.fold.count
         for query in queries:
             if query not in still_open:
                 raise ConservationError(f"query {query.id} of {query.app} ended a second time at {now}")
             still_open.remove(query)
+            count(query, kind, now, variant, accuracy, best[query.app])
+        self.closed += len(queries)
+
+    def _show(self, queries: Sequence[Query], waited_until: float, now: float) -> None:
+        outcome = self._scratch
+        outcome.at = now
+        for query in queries:
             outcome.query_id = query.id
-            outcome.app = app = query.app
-            outcome.arrival = arrival = query.arrival
-            outcome.queue_s = waited_until - arrival
+            outcome.app = query.app
+            outcome.arrival = query.arrival
+            outcome.queue_s = waited_until - query.arrival
             outcome.deadline = query.deadline
             outcome.query_class = query.query_class
-            outcome.best_accuracy = self._best[app]
+            outcome.best_accuracy = self._best[query.app]
             outcome.stream = query.stream
             outcome.sequence = query.sequence
             for observer in self._observers:
                 observer.add(outcome)
-        self.closed += len(queries)
 
     def check(self) -> None:
         """Raises ConservationError unless each query that came in has had one end."""

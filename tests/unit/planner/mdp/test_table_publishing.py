@@ -28,7 +28,7 @@ from sluicegate.planner.policy_tables.table_schedule import (
     WithdrawTable,
     make_tables,
 )
-from sluicegate.policies.serving.tables import KnownTables
+from sluicegate.policies.mdp_serving.known_tables import KnownTables
 from sluicegate.stages.worker.table_follower import table_came
 from sluicegate.streams.ports import Record
 from tests.harness import toy_catalogue
