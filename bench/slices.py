@@ -20,6 +20,8 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from reproduce.protean.slices.costs import savings
+from reproduce.protean.slices.slices_fields import slice_scenario
 from sluicegate.domain.models.app import QueryClass
 from sluicegate.planner.capacity.procurement import PER_GPU
 from sluicegate.planner.geometry.geometry_demand import SliceDemand, slack_left, slice_problem
@@ -35,8 +37,6 @@ from sluicegate.policies.placement.slice_choice import (
     choose_strict,
     strict_first,
 )
-from sluicegate.simulator.slices.costs import savings
-from sluicegate.simulator.slices.slices_fields import slice_scenario
 
 SCENARIO = Path(__file__).parents[1] / "examples" / "scenarios" / "protean-wiki.yaml"
 TARGET = Path("reports/bench/slices.json")

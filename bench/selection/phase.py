@@ -20,10 +20,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 
+from reproduce.ramsis.selection_study import World, by_tables
 from sluicegate.planner.mdp.generate_table import generate
 from sluicegate.planner.policy_tables.table_library import peak_rate
 from sluicegate.profiles.formats.ramsis_json import DEVICE_TYPE, load_ramsis
-from sluicegate.simulator.worlds.selection_study import World, by_tables, poisson
+from sluicegate.simulator.scenario.central_queue import poisson
 
 WORKERS = (2, 4, 8, 20, 60)
 SHARES = (0.3, 0.6, 0.85)

@@ -3,10 +3,10 @@
 from reproduce.figure import Options, Result
 from reproduce.protean.plots import grouped
 from reproduce.protean.runs import SHOWN, compared, scenario, seconds_of
+from reproduce.protean.slices.costs import savings
 from reproduce.protean.tables import Compared, beside, percent, tables_of
 from sluicegate.planner.capacity.procurement import PER_GPU
 from sluicegate.simulator.report.page import Table
-from sluicegate.simulator.slices.costs import savings
 
 
 def cost(options: Options) -> Result:

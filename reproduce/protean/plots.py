@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 from reproduce.drawing import panels as panels_of
+from reproduce.protean.slices.figures import PARTS
+from reproduce.protean.slices.slices_experiment import GRID
 from sluicegate.simulator.report.charts import STYLE
-from sluicegate.simulator.slices.figures import PARTS
-from sluicegate.simulator.slices.slices_experiment import GRID
 
 COLOURS = ("#999999", "#dfc27d", "#7fbf7b", "#d6604d", "#2166ac", "#762a83", "#1b7837", "#b8860b")
 PART_COLOURS = ("#d9d9d9", "#fdae61", "#762a83", "#4d9221", "#2166ac", "#b2182b")

@@ -8,8 +8,8 @@ from typing import Any
 import yaml
 
 from reproduce.figure import Options
-from sluicegate.simulator.slices.slices_experiment import run_once, together
-from sluicegate.simulator.slices.slices_fields import SliceScenario, slice_scenario
+from reproduce.protean.slices.slices_experiment import run_once, together
+from reproduce.protean.slices.slices_fields import SliceScenario, slice_scenario
 
 SCENARIOS = Path(__file__).parents[2] / "examples" / "scenarios"
 SHOWN = ("molecule", "naive", "infless", "mps-mig", "protean", "joint")

@@ -6,8 +6,8 @@ from typing import Any
 
 from reproduce.figure import Options
 from reproduce.protean.runs import SHOWN, compared, scenario, seconds_of
+from reproduce.protean.slices.slices_fields import SliceScenario
 from sluicegate.simulator.report.page import Table
-from sluicegate.simulator.slices.slices_fields import SliceScenario
 
 FOUR = ("vgg19", "resnet50", "dpn92", "shufflenetv2")
 

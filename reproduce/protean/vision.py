@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from reproduce.figure import Options, Result
 from reproduce.protean.plots import distributions, grouped, over_time, tails
 from reproduce.protean.runs import SHOWN, seconds_of
+from reproduce.protean.slices.motivation import WAYS, figure_2
+from reproduce.protean.slices.slices_experiment import workload_of
+from reproduce.protean.slices.systems import world_of
 from reproduce.protean.tables import (
     FOUR,
     beside,
@@ -16,9 +19,6 @@ from reproduce.protean.tables import (
     vision,
     wiki,
 )
-from sluicegate.simulator.slices.motivation import WAYS, figure_2
-from sluicegate.simulator.slices.slices_experiment import workload_of
-from sluicegate.simulator.slices.systems import world_of
 
 VISION = (
     "resnet50",

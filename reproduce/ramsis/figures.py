@@ -14,6 +14,7 @@ import numpy as np
 from reproduce.figure import Options, Result, TraceOptions
 from reproduce.ramsis.gains import PAPER, PLOTTED, Point, gains, good
 from reproduce.ramsis.pictures import Line, picture
+from reproduce.ramsis.selection_study import Rule, World, by_rule, by_tables
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.planner.mdp.generate_table import generate
@@ -22,7 +23,7 @@ from sluicegate.planner.policy_tables.table_library import build_library
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.formats.ramsis_json import DEVICE_TYPE, load_ramsis
 from sluicegate.simulator.report.page import Table
-from sluicegate.simulator.worlds.selection_study import Rule, World, by_rule, by_tables, measure_capable, poisson
+from sluicegate.simulator.scenario.central_queue import poisson
 
 SLOS_MS = {"image": (150, 300, 500), "text": (100, 200, 300)}
 CONSTANT_WORKERS = {"image": 60, "text": 20}
@@ -159,7 +160,7 @@ def _one_load(w: World, job: Job, arrivals: Any, at: Place, model: SelectionMode
 
 def _rules(w: World, job: Job, arrivals: Any, rates: Any, panel: str, x: float) -> list[Point]:
     loads = [float(q) for q in range(200, int(max(rates)) + 400, 200)]
-    capable = measure_capable(replace(w, service="p95"), job.workers, loads, np.random.default_rng(3), seconds=10.0)
+    capable = replace(w, service="p95").capable(job.workers, loads, np.random.default_rng(3), 10.0)
     qps = job.qps if job.kind == "constant" else None
     points = []
     for rule in RULES:

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.events import Hosted
 from sluicegate.domain.fleet.device import Device, profile_type
 from sluicegate.domain.table import SelectionTable
 from sluicegate.planner.mdp.generate_table import candidates, generate
@@ -34,8 +35,9 @@ from sluicegate.policies.mdp_serving.table_policy import TableSelection
 from sluicegate.policies.protocols import BatchingPolicy
 from sluicegate.policies.routing.weighted import WeightedRouting
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.simulator.engine.service_times import ServiceTimes
+from sluicegate.simulator.scenario.central_queue import capable_loads
 from sluicegate.simulator.scenario.scenario_fields import PoliciesSpec, TablesSpec
-from sluicegate.simulator.worlds.selection_study import World, measure_capable
 
 _MODEL = ("criterion", "violation_price", "grid", "queue", "arrival_shape", "batching", "late", "phases")
 _LIBRARY = tuple(f.name for f in fields(LibraryRules))
@@ -44,6 +46,8 @@ _OWN = ("loads", "fixed_load")
 _STEPS = 48
 _LEAST = 0.01
 _MEASURED_S = 15.0
+_LARGEST = 32
+"""Queries a batch."""
 
 
 def rules_of_tables(tables: TablesSpec | None, policies: PoliciesSpec) -> TableRules | None:
@@ -103,10 +107,15 @@ def switching_batching(
 
 def _capable(catalogue: Catalogue, app: str, kind: str, workers: int) -> dict[str, float]:
     """Queries/s up to which each variant violates less than a hundredth, to a tenth."""
-    world = World(catalogue, app, kind, catalogue.apps[app].slo, "p95")
-    peak = peak_rate(world.model(workers))
+    slo, rng = catalogue.apps[app].slo, np.random.default_rng(0)
+    front = pareto_front(candidates(catalogue, app, kind))
+    hosted = [
+        Hosted(v.name, v.accuracy, catalogue.profiles[v.name, kind].curve("p95", _LARGEST)) for v in reversed(front)
+    ]
+    peak = peak_rate(SelectionModel(variants=front, slo=slo, workers=workers, qps=0.0))
     loads = (peak * np.geomspace(_LEAST, 1.0, _STEPS)).tolist()
-    return measure_capable(world, workers, loads, np.random.default_rng(0), seconds=_MEASURED_S)
+    service = ServiceTimes(catalogue, "p95", rng).of(kind)
+    return capable_loads(hosted, loads, rng, slo=slo, workers=workers, service=service, seconds=_MEASURED_S)
 
 
 def _tables(

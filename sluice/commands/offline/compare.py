@@ -1,6 +1,8 @@
 """``sluice compare``: several systems on the same arrivals, side by side, with confidence intervals."""
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -13,14 +15,13 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from sluicegate import sluice
 from sluicegate.domain.errors import ConfigurationError, SluiceError
 from sluicegate.simulator.report_rows import HEADER, row_of
 from sluicegate.simulator.scenario import catalogue_of, scenario_of
 from sluicegate.simulator.scenario.experiment import Run, determinism_notes, run_once, systems_of, together
-from sluicegate.simulator.slices.slices_fields import is_slices
-from sluicegate.sluice.commands.offline.simulate import SetOption, document_of, save
+from sluicegate.sluice.commands.offline.simulate import PROTEANS, SetOption, document_of, save
 from sluicegate.sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, print_json, require_plots
-from sluicegate.sluice.offline.compare_slices import compare_slices
 
 Document = Mapping[str, Any]
 
@@ -52,12 +53,13 @@ def compare(
     """Run the systems of SCENARIO on the same arrivals and compare them."""
     with one_line_errors():
         document = document_of(scenario, settings)
-        if is_slices(document):
+        if document.get("kind") == PROTEANS:
             if live:
-                raise ConfigurationError("--live: a scenario of sliced GPUs is simulated only")
-            asked = [name.strip() for name in policies.split(",") if name.strip()] if policies else None
-            compare_slices(document, scenario, names=asked, seeds=seeds, jobs=jobs, report=report, as_json=as_json)
-            return
+                raise ConfigurationError(f"--live: a scenario of kind {PROTEANS} is simulated only")
+            options = {"--policies": policies, "--seeds": seeds, "--report": report, "--jobs": jobs}
+            asked = [f"{name}={value}" for name, value in options.items() if value is not None]
+            asked += [f"--set={one}" for one in settings or ()] + (["--json"] if as_json else [])
+            raise typer.Exit(_handed_on(scenario, asked))
         base = scenario_of(document, f"scenario {scenario}")
         if live:
             from sluicegate.sluice.offline.live_vs_simulated import (
@@ -83,6 +85,17 @@ def compare(
         print_json({name: together(of_system) for name, of_system in runs.items()})
         return
     _print(base.name, runs, base.reference, target)
+
+
+def _handed_on(scenario: Path, options: Sequence[str]) -> int:
+    """Its exit status: PROTEAN's world re-makes that paper's figures, and lies beside the product in the repository."""
+    root = Path(sluice.__file__).resolve().parents[1]
+    if not (root / "reproduce").is_dir():
+        raise ConfigurationError(f"scenario {scenario}: kind {PROTEANS} needs reproduce/, which the repository has")
+    command = [sys.executable, "-m", "reproduce.protean.compare", str(scenario), *options]
+    inherited = os.environ.get("PYTHONPATH")
+    path = os.pathsep.join([str(root), *([inherited] if inherited else [])])
+    return subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False).returncode
 
 
 def run_all(documents: Mapping[str, Document], seeds: Sequence[int], jobs: int) -> dict[str, list[Run]]:

@@ -11,13 +11,16 @@ from rich.table import Table
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.simulator.scenario import Scenario, catalogue_of, read_scenario, scenario_of, with_setting
 from sluicegate.simulator.scenario.experiment import Run, determinism_notes, run_once
-from sluicegate.simulator.slices.slices_fields import is_slices
 from sluicegate.sluice.console import JsonOption, one_line_errors, out, print_json, require_plots
 
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Override a field: policies.batching=eager, devices.0.count=5."),
 ]
+
+
+PROTEANS = "gpu-slices"
+"""Kind of the scenarios of PROTEAN's world."""
 
 
 def register(app: typer.Typer) -> None:
@@ -35,8 +38,8 @@ def simulate(
     """Simulate SCENARIO with the live policies and planner, and print its metrics."""
     with one_line_errors():
         document = document_of(scenario, settings)
-        if is_slices(document):
-            raise ConfigurationError(f"scenario {scenario}: is one of sliced GPUs; run it with `sluice compare`")
+        if document.get("kind") == PROTEANS:
+            raise ConfigurationError(f"scenario {scenario}: kind {PROTEANS} compares systems; run `sluice compare`")
         validated = scenario_of(document, f"scenario {scenario}")
         if report is not None:
             require_plots()

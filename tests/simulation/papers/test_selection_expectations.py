@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from reproduce.ramsis.round_robin_workers import Tally, serve_by_workers
 from sluicegate.domain.events import Hosted
 from sluicegate.domain.models.profile import LatencyCurve
 from sluicegate.domain.table import SelectionTable
@@ -15,7 +16,6 @@ from sluicegate.planner.mdp.mdp_model import Candidate, SelectionModel, pareto_f
 from sluicegate.planner.mdp.table_sizing import fewest_workers
 from sluicegate.planner.policy_tables.table_library import LibraryRules, build_library, peak_rate
 from sluicegate.policies.mdp_serving.table_policy import TableSelection
-from sluicegate.simulator.worlds.round_robin_workers import Tally, serve_by_workers
 
 SLO = 0.15
 CURVES = {"tiny": (0.55, 0.012, 0.010), "small": (0.7, 0.03, 0.02), "large": (0.85, 0.07, 0.05)}

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from reproduce.ramsis.selection_study import World, by_rule, by_tables
 from sluicegate.domain.events import HostingChanged
 from sluicegate.domain.fleet.device import Device, Slice
 from sluicegate.planner.mdp.generate_table import generate
 from sluicegate.policies.mdp_serving.jellyfish_model_switching import ModelSwitching
 from sluicegate.profiles.formats.ramsis_json import DEVICE_TYPE, load_ramsis
+from sluicegate.simulator.scenario.central_queue import Served, poisson, serve_centrally
 from sluicegate.simulator.scenario.mdp_scenario import switching_batching
-from sluicegate.simulator.worlds.central_queue import Served, serve_centrally
-from sluicegate.simulator.worlds.selection_study import World, by_rule, by_tables, measure_capable, poisson
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_model_switching_chooses_as_its_authors_shipped_it(image: World, sluice_
     shipped = golden["model_switching_image_150ms"]["policy"]["60"]
     names = [v.name for v in image.candidates]
     loads = [float(q) for q in range(200, 4001, 200)]
-    capable = measure_capable(image, 60, loads, np.random.default_rng(0), seconds=20.0)
+    capable = image.capable(60, loads, np.random.default_rng(0), 20.0)
     for load in loads:
         able = [i for i, name in enumerate(names) if capable[name] >= load]
         assert max(able, default=0) == shipped[f"{load:.0f}"], load

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from reproduce.protean.slices.costs import PROBABILITIES, savings
+from reproduce.protean.slices.slices_experiment import run_once
+from reproduce.protean.slices.slices_fields import slice_scenario
 from sluicegate.planner.capacity.procurement import PER_GPU
-from sluicegate.simulator.slices.costs import PROBABILITIES, savings
-from sluicegate.simulator.slices.slices_experiment import run_once
-from sluicegate.simulator.slices.slices_fields import slice_scenario
 
 TWITTER = Path(__file__).parents[3] / "examples" / "scenarios" / "protean-twitter.yaml"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluicegate.simulator.slices.motivation import figure_2
+from reproduce.protean.slices.motivation import figure_2
 
 EXPECTED = {"MPS only": 0.0, "MPS + MIG": 0.5, "smart MPS + MIG": 1.0, "no sharing": 0.5}
 

@@ -13,18 +13,18 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reproduce.protean.slices.cluster import Rules
+from reproduce.protean.slices.slices_experiment import run_once, together, workload_of
+from reproduce.protean.slices.slices_fields import SliceScenario, slice_scenario
+from reproduce.protean.slices.systems import SYSTEMS, world_of
+from reproduce.protean.slices.workload import Batch, Bursts, Workload
+from reproduce.protean.slices.world import World
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.planner.geometry.mig_tables import parse_geometry, table_of
 from sluicegate.planner.geometry.reconfigurator import Desired
 from sluicegate.policies.placement.gpu_choice import LeastSlowdown
 from sluicegate.policies.placement.strategies import STRATEGIES, strategy
 from sluicegate.profiles.catalogue.slowdown import SlowdownTable, VariantDemand
-from sluicegate.simulator.slices.cluster import Rules
-from sluicegate.simulator.slices.slices_experiment import run_once, together, workload_of
-from sluicegate.simulator.slices.slices_fields import SliceScenario, slice_scenario
-from sluicegate.simulator.slices.systems import SYSTEMS, world_of
-from sluicegate.simulator.slices.workload import Batch, Bursts, Workload
-from sluicegate.simulator.slices.world import World
 
 GB = 1 << 30
 SCENARIOS = Path(__file__).parents[3] / "examples" / "scenarios"

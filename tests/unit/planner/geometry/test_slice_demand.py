@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from reproduce.protean.slices.slices_fields import slice_scenario
 from sluicegate.domain.models.app import QueryClass
 from sluicegate.planner.geometry.geometry_demand import SliceDemand, SliceForecast, lasting, slack_left, slice_problem
 from sluicegate.planner.geometry.geometry_search import GeometrySettings
 from sluicegate.planner.geometry.gpu_pools import sliced
 from sluicegate.planner.geometry.joint_plan import plan_geometry
 from sluicegate.planner.geometry.mig_tables import parse_geometry, table_of
-from sluicegate.simulator.slices.slices_fields import slice_scenario
 
 WIKI = Path(__file__).parents[4] / "examples" / "scenarios" / "protean-wiki.yaml"
 TABLE = slice_scenario(yaml.safe_load(WIKI.read_text())).table()

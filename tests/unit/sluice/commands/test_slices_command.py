@@ -1,11 +1,13 @@
-"""``sluice compare`` on scenarios of sliced GPUs."""
+"""Scenarios of PROTEAN's world: what compares them, and ``sluice compare``, which hands them on to it."""
 
 import json
 from pathlib import Path
 
+import pytest
 import typer
 from typer.testing import CliRunner
 
+from reproduce.protean.compare import compare as compare_proteans
 from sluicegate.sluice.commands.offline import compare, simulate
 
 WIKI = str(Path(__file__).parents[4] / "examples" / "scenarios" / "protean-wiki.yaml")
@@ -13,11 +15,13 @@ SHORT = ("--set", "duration_s=15", "--set", "warm_up_s=3", "--jobs", "1")
 app = typer.Typer()
 compare.register(app)
 simulate.register(app)
+proteans = typer.Typer()
+proteans.command()(compare_proteans)
 
 
 def test_json_has_the_figures_of_each_system_for_each_seed() -> None:
-    asked = ["compare", WIKI, "--json", "--policies", "joint,protean", "--seeds", "2", *SHORT]
-    result = CliRunner().invoke(app, asked)
+    asked = [WIKI, "--json", "--policies", "joint,protean", "--seeds", "2", *SHORT]
+    result = CliRunner().invoke(proteans, asked)
     answer = json.loads(result.stdout)
     assert result.exit_code == 0
     assert list(answer) == ["joint", "protean"]
@@ -28,22 +32,36 @@ def test_json_has_the_figures_of_each_system_for_each_seed() -> None:
 
 def test_a_table_and_a_page_come_out(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    asked = ["compare", WIKI, "--policies", "molecule", "--seeds", "1", "--report", str(page), *SHORT]
-    result = CliRunner().invoke(app, asked)
+    asked = [WIKI, "--policies", "molecule", "--seeds", "1", "--report", str(page), *SHORT]
+    result = CliRunner().invoke(proteans, asked)
     assert result.exit_code == 0
     assert "strict on time" in result.stdout
     assert page.read_text().count("<svg") == 3
 
 
+def test_the_command_hands_them_on_with_every_option(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.html"
+    asked = ["compare", WIKI, "--policies", "molecule", "--seeds", "2", "--json", "--report", str(page), *SHORT]
+    result = CliRunner().invoke(app, asked)
+    assert result.exit_code == 0
+    answer = json.loads(capfd.readouterr().out)
+    assert list(answer) == ["molecule"]
+    assert [one["seed"] for one in answer["molecule"]["by_seed"]] == [0, 1]
+    assert page.read_text().count("<svg") == 3
+    wrong = CliRunner().invoke(app, ["compare", WIKI, "--policies", "nobody"])
+    assert wrong.exit_code == 2
+    assert capfd.readouterr().err.startswith("error ")
+
+
 def test_what_cannot_run_is_one_line() -> None:
-    for asked in (
-        ["compare", WIKI, "--policies", "nobody"],
-        ["compare", WIKI, "--policies", "joint,joint"],
-        ["compare", WIKI, "--live"],
-        ["compare", WIKI, "--set", "workload.strict=nobody"],
-        ["simulate", WIKI],
+    for command, asked in (
+        (proteans, [WIKI, "--policies", "nobody"]),
+        (proteans, [WIKI, "--policies", "joint,joint"]),
+        (proteans, [WIKI, "--set", "workload.strict=nobody"]),
+        (app, ["compare", WIKI, "--live"]),
+        (app, ["simulate", WIKI]),
     ):
-        result = CliRunner().invoke(app, asked)
+        result = CliRunner().invoke(command, asked)
         assert result.exit_code == 2
         assert result.output.startswith("error ")
         assert result.output.count("\n") == 1

@@ -15,6 +15,10 @@ from copy import deepcopy
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
+from reproduce.protean.slices.cluster import Dispatch, Ended, Rules, SimGpu
+from reproduce.protean.slices.containers import Containers
+from reproduce.protean.slices.shared_gpu import Running, SimSlice
+from reproduce.protean.slices.workload import Workload
 from sluicegate.planner.geometry.mig_tables import Geometry, PlacementTable
 from sluicegate.planner.geometry.reconfigurator import (
     Desired,
@@ -29,10 +33,6 @@ from sluicegate.planner.geometry.reconfigurator import (
 )
 from sluicegate.policies.placement.slice_queue_port import SlicePlacement, Waiting
 from sluicegate.profiles.catalogue.slowdown import Footprint, SlowdownTable
-from sluicegate.simulator.slices.cluster import Dispatch, Ended, Rules, SimGpu
-from sluicegate.simulator.slices.containers import Containers
-from sluicegate.simulator.slices.shared_gpu import Running, SimSlice
-from sluicegate.simulator.slices.workload import Workload
 
 _ARRIVE, _END, _BEGIN, _TICK, _RESHAPED, _NODE = range(6)
 

@@ -1,4 +1,9 @@
-"""Comparisons of sliced GPUs for the command line: runs side by side, a table, JSON."""
+"""Scenarios of PROTEAN's world (``kind: gpu-slices``): its systems on the same batches, side by side.
+
+    python -m reproduce.protean.compare examples/scenarios/protean-wiki.yaml --seeds 5 --report wiki.html
+
+``sluice compare`` hands such scenarios on to this, with its options.
+"""
 
 import os
 import time
@@ -6,17 +11,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from reproduce.protean.slices.slices_experiment import SliceRun, run_once, together
+from reproduce.protean.slices.slices_fields import SliceScenario, slice_scenario
+from reproduce.protean.slices.systems import system_of
 from sluicegate.domain.errors import ConfigurationError, SluiceError
-from sluicegate.simulator.slices.slices_experiment import SliceRun, run_once, together
-from sluicegate.simulator.slices.slices_fields import SliceScenario, slice_scenario
-from sluicegate.simulator.slices.systems import system_of
-from sluicegate.sluice.console import err, out, print_json, require_plots
+from sluicegate.sluice.commands.offline.simulate import SetOption, document_of, save
+from sluicegate.sluice.console import JsonOption, err, one_line_errors, out, print_json, require_plots
 
 Document = Mapping[str, Any]
 
@@ -31,7 +38,23 @@ _ROWS = (
 )
 
 
-def compare_slices(
+def compare(
+    scenario: Annotated[Path, typer.Argument(help="Scenario file (YAML) of kind gpu-slices.")],
+    policies: Annotated[str | None, typer.Option(metavar="A,B,C", help="Systems (default: the scenario's).")] = None,
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each system, on as many arrivals.")] = 5,
+    settings: SetOption = None,
+    report: Annotated[Path | None, typer.Option(help="HTML report.")] = None,
+    jobs: Annotated[int, typer.Option(min=0, help="Runs at a time (0: one a core).")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Run the systems of SCENARIO on the same batches and compare them."""
+    with one_line_errors():
+        asked = [name.strip() for name in policies.split(",") if name.strip()] if policies else None
+        document = document_of(scenario, settings)
+        _compare(document, scenario, names=asked, seeds=seeds, jobs=jobs, report=report, as_json=as_json)
+
+
+def _compare(
     document: Document,
     path: Path,
     *,
@@ -41,7 +64,6 @@ def compare_slices(
     report: Path | None,
     as_json: bool,
 ) -> None:
-    """Run the systems of a scenario on the same batches and print them. Raises ConfigurationError."""
     scenario = slice_scenario(document, f"scenario {path}")
     chosen = list(names) if names else list(scenario.systems)
     if len(set(chosen)) < len(chosen):
@@ -53,7 +75,9 @@ def compare_slices(
     runs = _run_all(document, chosen, [scenario.seed + i for i in range(seeds)], jobs)
     results = {name: together(of_system) for name, of_system in runs.items()}
     if report is not None:
-        _write(report, _page(scenario, results))
+        from reproduce.protean.page import comparison  # plots take half a second to import
+
+        save(report, comparison(scenario, results))
     if as_json:
         hidden = {"strict_quantiles_ms"}
         print_json({name: {k: v for k, v in r.items() if k not in hidden} for name, r in results.items()})
@@ -116,15 +140,5 @@ def _cell(result: Mapping[str, Any], key: str, scale: float, digits: int, unit: 
     return f"{scale * result[key]:.{digits}f}{spread}{unit}"
 
 
-def _page(scenario: SliceScenario, results: Mapping[str, Mapping[str, Any]]) -> str:
-    from sluicegate.simulator.report.slices_page import comparison  # plots take half a second to import
-
-    return comparison(scenario, results)
-
-
-def _write(path: Path, html: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(html, encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"--report {path}: {error.strerror}; choose a path that can be written") from error
+if __name__ == "__main__":
+    typer.run(compare)

@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
+from reproduce.protean.slices.figures import PARTS, latencies, usage
+from reproduce.protean.slices.oracle import OracleControl
+from reproduce.protean.slices.slices_fields import SliceScenario
+from reproduce.protean.slices.spot import BoughtNodes
+from reproduce.protean.slices.systems import world_of
+from reproduce.protean.slices.workload import BEST_EFFORT, STRICT, Bursts, Workload, gather, redraws
+from reproduce.protean.slices.world import World
 from sluicegate.simulator.arrivals.lists import ListedArrivals
 from sluicegate.simulator.arrivals.sampling import collect
 from sluicegate.simulator.scenario.experiment import mean_and_half_width
-from sluicegate.simulator.slices.figures import PARTS, latencies, usage
-from sluicegate.simulator.slices.oracle import OracleControl
-from sluicegate.simulator.slices.slices_fields import SliceScenario
-from sluicegate.simulator.slices.spot import BoughtNodes
-from sluicegate.simulator.slices.systems import world_of
-from sluicegate.simulator.slices.workload import BEST_EFFORT, STRICT, Bursts, Workload, gather, redraws
-from sluicegate.simulator.slices.world import World
 
 MEASURES = (
     "slo_compliance_strict",

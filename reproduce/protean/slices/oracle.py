@@ -14,12 +14,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from reproduce.protean.slices.cluster import Dispatch
+from reproduce.protean.slices.workload import Batch
+from reproduce.protean.slices.world import World
 from sluicegate.planner.geometry.mig_tables import Geometry
 from sluicegate.planner.geometry.reconfigurator import Desired
 from sluicegate.policies.placement.slice_queue_port import SlicePlacement
-from sluicegate.simulator.slices.cluster import Dispatch
-from sluicegate.simulator.slices.workload import Batch
-from sluicegate.simulator.slices.world import World
 
 _TOLERANCE = 1e-9
 _STEPS = 16

@@ -5,6 +5,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from reproduce.protean.slices.cluster import Dispatch, Rules
+from reproduce.protean.slices.controls import JointControl, ProteanControl
+from reproduce.protean.slices.oracle import OracleControl, Way
+from reproduce.protean.slices.slices_fields import SliceScenario, SystemSpec
+from reproduce.protean.slices.spot import BoughtNodes
+from reproduce.protean.slices.workload import Workload
+from reproduce.protean.slices.world import Control, World
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.planner.capacity.procurement import Mode, Prices
 from sluicegate.planner.geometry.mig_tables import TABLES, Geometry, parse_geometry
@@ -13,13 +20,6 @@ from sluicegate.policies.placement.slice_queue_port import SlicePlacement
 from sluicegate.policies.placement.strategies import strategy
 from sluicegate.policies.placement.strict import StrictRoom
 from sluicegate.profiles.catalogue.slowdown import SlowdownTable
-from sluicegate.simulator.slices.cluster import Dispatch, Rules
-from sluicegate.simulator.slices.controls import JointControl, ProteanControl
-from sluicegate.simulator.slices.oracle import OracleControl, Way
-from sluicegate.simulator.slices.slices_fields import SliceScenario, SystemSpec
-from sluicegate.simulator.slices.spot import BoughtNodes
-from sluicegate.simulator.slices.workload import Workload
-from sluicegate.simulator.slices.world import Control, World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from reproduce.protean.slices.cluster import Rules
+from reproduce.protean.slices.figures import latencies
+from reproduce.protean.slices.workload import Batch, Workload
+from reproduce.protean.slices.world import World
 from sluicegate.planner.geometry.mig_tables import GB, parse_geometry, table_of
 from sluicegate.policies.placement.gpu_choice import RoundRobin
 from sluicegate.policies.placement.strategies import strategy
 from sluicegate.profiles.catalogue.slowdown import SlowdownTable, VariantDemand
-from sluicegate.simulator.slices.cluster import Rules
-from sluicegate.simulator.slices.figures import latencies
-from sluicegate.simulator.slices.workload import Batch, Workload
-from sluicegate.simulator.slices.world import World
 
 SOLO = 0.1
 LIGHT: Mapping[str, float] = {"7g": 1.0, "4g": 1.05, "3g": 1.2}

@@ -4,15 +4,15 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from reproduce.protean.slices.cluster import Rules
+from reproduce.protean.slices.spot import BoughtNodes, SpotMarket
+from reproduce.protean.slices.workload import Workload
+from reproduce.protean.slices.world import World
 from sluicegate.planner.capacity.procurement import Mode, Prices
 from sluicegate.planner.geometry.mig_tables import TABLES
 from sluicegate.policies.placement.gpu_choice import RoundRobin
 from sluicegate.policies.placement.strict import StrictFirst
 from sluicegate.profiles.catalogue.slowdown import SlowdownTable
-from sluicegate.simulator.slices.cluster import Rules
-from sluicegate.simulator.slices.spot import BoughtNodes, SpotMarket
-from sluicegate.simulator.slices.workload import Workload
-from sluicegate.simulator.slices.world import World
 
 PROBABILITIES = (0.0, 0.354, 0.708)
 """Of a revocation in an interval, from low to high (PROTEAN, section 5)."""

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from reproduce.protean.slices.cluster import Ended
+from reproduce.protean.slices.workload import Floats
 from sluicegate.profiles.catalogue.slowdown import SlowdownTable
-from sluicegate.simulator.slices.cluster import Ended
-from sluicegate.simulator.slices.workload import Floats
 
 _TOLERANCE = 1e-9
 PARTS = ("gathering", "queueing", "cold_start", "least_possible", "deficiency", "interference")

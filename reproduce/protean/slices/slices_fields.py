@@ -5,12 +5,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from reproduce.protean.slices.spot import SpotMarket
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.planner.geometry.mig_tables import TABLES, parse_geometry
 from sluicegate.policies.placement.strategies import STRATEGIES
 from sluicegate.profiles.catalogue.slowdown import SlowdownTable, VariantDemand
 from sluicegate.simulator.arrivals.trace_fields import Positive, TraceSpec
-from sluicegate.simulator.slices.spot import SpotMarket
 
 KIND = "gpu-slices"
 NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
@@ -197,11 +197,6 @@ class SliceScenario(Section):
                 for name, m in self.models.items()
             }
         )
-
-
-def is_slices(document: Mapping[str, Any]) -> bool:
-    """Whether a scenario is one of sliced GPUs."""
-    return document.get("kind") == KIND
 
 
 def slice_scenario(document: Mapping[str, Any], what: str = "scenario") -> SliceScenario:

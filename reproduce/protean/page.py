@@ -7,11 +7,11 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure as Plot
 
+from reproduce.protean.slices.figures import PARTS
+from reproduce.protean.slices.slices_experiment import GRID
+from reproduce.protean.slices.slices_fields import SliceScenario
 from sluicegate.simulator.report.charts import COLOURS, STYLE, svg_of
 from sluicegate.simulator.report.page import Figure, Table, page
-from sluicegate.simulator.slices.figures import PARTS
-from sluicegate.simulator.slices.slices_experiment import GRID
-from sluicegate.simulator.slices.slices_fields import SliceScenario
 
 Results = Mapping[str, Mapping[str, Any]]
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from reproduce.protean.slices.shared_gpu import SimSlice, cut
+from reproduce.protean.slices.workload import Batch
 from sluicegate.planner.geometry.mig_tables import Geometry, PlacementTable
 from sluicegate.policies.placement.slice_queue_port import SlicePlacement, Waiting
-from sluicegate.simulator.slices.shared_gpu import SimSlice, cut
-from sluicegate.simulator.slices.workload import Batch
 
 
 @dataclass(frozen=True, slots=True)

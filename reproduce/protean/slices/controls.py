@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Collection
 
+from reproduce.protean.slices.world import World
 from sluicegate.planner.geometry.geometry_demand import SliceDemand, SliceForecast, lasting, slack_left, slice_problem
 from sluicegate.planner.geometry.geometry_search import GeometrySettings
 from sluicegate.planner.geometry.gpu_pools import sliced
@@ -14,7 +15,6 @@ from sluicegate.planner.geometry.joint_plan import plan_geometry
 from sluicegate.planner.geometry.mig_tables import PlacementTable
 from sluicegate.planner.geometry.protean_geometry import BestEffortForecast, desired_geometry, published_geometry
 from sluicegate.planner.geometry.reconfigurator import Desired
-from sluicegate.simulator.slices.world import World
 
 
 class ProteanControl:

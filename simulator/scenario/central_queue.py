@@ -1,15 +1,18 @@
-"""One queue for all workers, first come, first served: how the baselines of RAMSIS are published.
+"""One queue for all workers, first come, first served: what a variant is capable of, as model switching counts on it.
 
 Each worker that is free takes up to ``limit`` queries of the one variant that the rule names at that moment. A pure
 function of arrivals, rule and service times: no events but the starts of batches.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
+
+from sluicegate.domain.events import Hosted
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +76,41 @@ def serve_centrally(
         head += size
         heapreplace(free, finish)
     return CentralResult(end, on_time, gained / on_time if on_time else float("nan"), batches)
+
+
+def capable_loads(
+    hosted: Sequence[Hosted],
+    loads: Sequence[float],
+    rng: Generator,
+    *,
+    slo: float,
+    workers: int,
+    service: Callable[[str, int], float],
+    seconds: float = 60.0,
+    tolerated: float = 0.01,
+) -> dict[str, float]:
+    """The highest of ``loads`` (ascending) that each variant serves with fewer violations than ``tolerated``.
+
+    ``service``: as for ``serve_centrally``; ``seconds``: of each trial. Found by bisection; 0 where it serves none so.
+    """
+    capable: dict[str, float] = {}
+    for each in hosted:
+        served = Served(each.variant, each.accuracy, max(1, each.curve.largest_within(slo / 2)))
+
+        def copes(load: float, served: Served = served) -> bool:
+            arrivals = poisson(np.array([load]), seconds, rng)
+            result = serve_centrally(arrivals, slo=slo, workers=workers, rule=lambda _: served, service=service)
+            return result.violation < tolerated
+
+        low, high = 0, len(loads)  # it copes with loads[:low], not with loads[high:]
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if copes(loads[middle]) else (low, middle)
+        capable[each.variant] = loads[low - 1] if low else 0.0
+    return capable
+
+
+def poisson(rates: NDArray[np.float64], step: float, rng: Generator) -> NDArray[np.float64]:
+    """Arrivals, ascending, at each of ``rates`` for ``step`` seconds in turn."""
+    pieces = [np.sort(rng.uniform(i * step, (i + 1) * step, rng.poisson(r * step))) for i, r in enumerate(rates)]
+    return np.concatenate(pieces)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from reproduce.protean.slices.world import World
 from sluicegate.planner.capacity.procurement import (
     AskSpot,
     CostMeter,
@@ -36,7 +37,6 @@ from sluicegate.planner.capacity.procurement import (
     SpotAnswered,
     StopSending,
 )
-from sluicegate.simulator.slices.world import World
 
 _SHORTEST_NOTICE = 30.0
 

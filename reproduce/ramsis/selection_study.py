@@ -13,6 +13,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from reproduce.ramsis.round_robin_workers import serve_by_workers
 from sluicegate.domain.events import Hosted
 from sluicegate.domain.table import SelectionTable
 from sluicegate.planner.mdp.generate_table import candidates
@@ -21,8 +22,7 @@ from sluicegate.policies.mdp_serving.jellyfish_model_switching import Fixed, jel
 from sluicegate.policies.mdp_serving.table_policy import TableSelection
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.simulator.engine.service_times import ServiceMode, ServiceTimes
-from sluicegate.simulator.worlds.central_queue import Served, serve_centrally
-from sluicegate.simulator.worlds.round_robin_workers import serve_by_workers
+from sluicegate.simulator.scenario.central_queue import Served, capable_loads, serve_centrally
 
 Times = NDArray[np.float64]
 Rule = Literal["jellyfish-plus", "model-switching", "model-switching, mended"]
@@ -76,6 +76,11 @@ class World:
         """Service times."""
         return ServiceTimes(self.catalogue, self.service, rng).of(self.kind)
 
+    def capable(self, workers: int, loads: Sequence[float], rng: Generator, seconds: float) -> dict[str, float]:
+        """What each variant is capable of on one central queue, of ``loads``; see ``capable_loads``."""
+        service = self.seconds(rng)
+        return capable_loads(self.hosted, loads, rng, slo=self.slo, workers=workers, service=service, seconds=seconds)
+
 
 def by_tables(
     world: World,
@@ -110,7 +115,7 @@ def by_rule(
     capable: dict[str, float] | None = None,
     qps: float | None = None,
 ) -> Found:
-    """A rule on one central queue. ``capable``: for model switching, what ``measure_capable`` found."""
+    """A rule on one central queue. ``capable``: for model switching, what ``capable_loads`` found."""
     hosted = world.hosted
 
     def choose(load: float) -> Fixed:
@@ -136,45 +141,7 @@ def by_rule(
     return Found(result.accuracy, result.violation, result.queries)
 
 
-def measure_capable(
-    world: World,
-    workers: int,
-    loads: Sequence[float],
-    rng: Generator,
-    *,
-    seconds: float = 60.0,
-    tolerated: float = 0.01,
-) -> dict[str, float]:
-    """The highest of ``loads`` (ascending) that each variant serves centrally with fewer violations than tolerated.
-
-    Found by bisection; 0 where it serves none of them so.
-    """
-    service = world.seconds(rng)
-    capable: dict[str, float] = {}
-    for hosted in world.hosted:
-        limit = max(1, hosted.curve.largest_within(world.slo / 2))
-        served = Served(hosted.variant, hosted.accuracy, limit)
-
-        def copes(load: float, served: Served = served) -> bool:
-            arrivals = poisson(np.array([load]), seconds, rng)
-            result = serve_centrally(arrivals, slo=world.slo, workers=workers, rule=lambda _: served, service=service)
-            return result.violation < tolerated
-
-        low, high = 0, len(loads)  # it copes with loads[:low], not with loads[high:]
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (middle + 1, high) if copes(loads[middle]) else (low, middle)
-        capable[hosted.variant] = loads[low - 1] if low else 0.0
-    return capable
-
-
 def windowed(arrivals: Times, now: float) -> float:
     """Queries a second over the last half second (less at the very start)."""
     count = np.searchsorted(arrivals, now, side="right") - np.searchsorted(arrivals, now - WINDOW)
     return float(count) / min(WINDOW, max(now, _STEP))
-
-
-def poisson(rates: Times, step: float, rng: Generator) -> Times:
-    """Arrivals, ascending, at each of ``rates`` for ``step`` seconds in turn."""
-    pieces = [np.sort(rng.uniform(i * step, (i + 1) * step, rng.poisson(r * step))) for i, r in enumerate(rates)]
-    return np.concatenate(pieces)

@@ -1,1 +1,0 @@
-"""Smaller worlds of single papers."""
