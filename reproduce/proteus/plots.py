@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from reproduce.drawing import panels as panels_of
-from sluicegate.simulator.engine.time_series import Series
 from sluicegate.simulator.report.charts import STYLE
+from sluicegate.simulator.time_series import Series
 
 COLOURS = (
     "#2166ac", "#d6604d", "#f4a582", "#b2182b", "#1b7837", "#7fbf7b",

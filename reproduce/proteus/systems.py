@@ -26,10 +26,10 @@ from sluicegate.planner.baselines.infaas_accuracy import InfaasAccuracyPlanner
 from sluicegate.planner.baselines.per_device import PerDevicePlanner
 from sluicegate.planner.problems.problem import Planner
 from sluicegate.simulator.engine.engine import Engine
-from sluicegate.simulator.engine.time_series import SeriesFold
 from sluicegate.simulator.scenario import build, overridden, scenario_of
 from sluicegate.simulator.scenario.build_control import control
 from sluicegate.simulator.scenario.experiment import Run, arrivals_of
+from sluicegate.simulator.time_series import SeriesFold
 
 WORD: Mapping[str, Any] = {
     "planner.name": "allocation",

@@ -18,7 +18,7 @@ from sluicegate.policies.serving.device_events import TableCame
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableModel:
-    """``make_s``: seconds that a table takes to be made, or as long as it took (then equal seeds may differ)."""
+    """How tables are made. ``make_s``: seconds each takes, or as long as it took (then equal seeds may differ)."""
 
     make_s: float | Literal["measured"] = 0.0
     library: LibraryRules = field(default_factory=LibraryRules)

@@ -37,7 +37,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """``served`` are the apps and variants from ``at`` seconds on, and no others."""
+    """What the registry says: ``served`` are the apps and variants from ``at`` seconds on, and no others."""
 
     at: float
     served: Catalogue

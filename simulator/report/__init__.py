@@ -3,9 +3,9 @@
 ``Series`` is what a plot takes; ``charts`` draws SVG; ``page`` puts it together.
 """
 
-from sluicegate.simulator.engine.time_series import Series, SeriesFold
 from sluicegate.simulator.report.charts import accuracy_chart, bars_chart, demand_chart, latency_chart, variants_chart
 from sluicegate.simulator.report.page import Figure, Table, Tile, page
+from sluicegate.simulator.time_series import Series, SeriesFold
 
 __all__ = [
     "Figure",

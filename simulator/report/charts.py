@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from sluicegate.simulator.engine.time_series import Series
+from sluicegate.simulator.time_series import Series
 
 COLOURS = ("#2166ac", "#d6604d", "#1b7837", "#762a83", "#b8860b", "#4d4d4d", "#35978f", "#c51b7d")
 STYLE: Any = {

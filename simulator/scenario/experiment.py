@@ -20,10 +20,10 @@ from sluicegate.policies.routing.registry import ROUTING
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.simulator.arrivals.sampling import ArrivalSource
 from sluicegate.simulator.engine.engine import Engine
-from sluicegate.simulator.engine.time_series import Series, SeriesFold
 from sluicegate.simulator.scenario.build_scenario import build, source_of
 from sluicegate.simulator.scenario.scenario_fields import Scenario
 from sluicegate.simulator.scenario.scenario_file import overridden, scenario_of
+from sluicegate.simulator.time_series import Series, SeriesFold
 
 COUNTS = ("queries", "answered_on_time", "late", "expired", "dropped", "rejected")
 MEASURES = (

@@ -9,9 +9,9 @@ import orjson
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.plan import Plan
 from sluicegate.profiles.catalogue.catalogue import Catalogue
-from sluicegate.simulator.engine.time_series import Series
 from sluicegate.simulator.report.charts import accuracy_chart, demand_chart, latency_chart, variants_chart
 from sluicegate.simulator.report.page import Figure, Table, Tile, page
+from sluicegate.simulator.time_series import Series
 from sluicegate.sluice.load.demo_run import DemoResult
 
 _COUNTS = ("queries", "answered_on_time", "late", "expired", "dropped", "rejected", "failed", "lost", "duplicates")
