@@ -13,9 +13,12 @@ from sluicegate.planner.problems.problem import Allocation, Planner, Problem
 
 
 def answered(planner: Planner, problem: Problem) -> Allocation:
-    """What ``planner`` allocates, or the best stand-in. Never raises."""
+    """What ``planner`` allocates, or the best stand-in. Never raises.
+
+    By class it is not told apart: that is for reports on plans, which ask planners themselves.
+    """
     try:
-        return planner.allocate(problem)
+        return replace(planner.allocate(problem), served_by_class={})
     except Exception as error:
         # Planners call libraries that raise what they like, and an operator's own planner may do so too.
         said = f"{planner.name}: {type(error).__name__}: {error}"
@@ -23,7 +26,7 @@ def answered(planner: Planner, problem: Problem) -> Allocation:
         stand_in = GreedyFill().allocate(problem.merged())
     except Exception as error:
         return _in_force(problem, (said, f"greedy-fill: {error}; placements in force kept"))
-    return replace(stand_in, steps=(f"{said}; greedy-fill instead", *stand_in.steps))
+    return replace(stand_in, served_by_class={}, steps=(f"{said}; greedy-fill instead", *stand_in.steps))
 
 
 def _in_force(problem: Problem, steps: tuple[str, ...]) -> Allocation:

@@ -183,7 +183,7 @@ class SustainableAdmission:
         return window
 
     def _said(self, app: str, window: _AppWindow, fits: bool) -> list[AdmissionAction]:
-        data = {"bound": window.fair.bound, "window_s": window.window_s}
+        data = {"bound": float(window.fair.bound), "window_s": window.window_s}
         if fits and window.switch.calm_for(1):
             return [Announce(f"app:{app}", "within_sustainable_rate", "arrivals fit again", data)]
         if not fits and window.switch.trouble():

@@ -233,7 +233,7 @@ class Engine:
                 case WakeAt(at):
                     self._alarms[router].set(at)
                 case LookUp(devices):
-                    self._tell(router, LookedUp(devices & self._devices.keys()), now)
+                    self._tell(router, LookedUp(devices.intersection(self._devices)), now)
                 case Want(variant):
                     self.timeline.at(now + self._timing.control, self._control.heard, VariantWanted(variant))
                 case Activate() | Announce() | Ignore():

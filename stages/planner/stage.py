@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Coroutine, Sequence
-from dataclasses import replace
 from typing import Any, assert_never
 
 from sluicegate.domain.actions import Announce, Publish, Reclaim, WakeAt
@@ -327,8 +326,6 @@ class PlannerStage:
     ) -> None:
         started = self._clock.monotonic()
         allocation = await asyncio.to_thread(_solved, planner, problem)
-        # By class it is told apart for reports on plans alone, which ask planners themselves.
-        allocation = replace(allocation, served_by_class={})
         self._tell(Solved(allocation, reason, self._clock.monotonic() - started, number, provisional))
 
     async def _sweep(self, device: str) -> None:

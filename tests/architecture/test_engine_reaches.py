@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sluicegate import planner, policies
+from sluicegate.simulator.scenario import Scenario
 from sluicegate.simulator.scenario.experiment import run_once
 from sluicegate.simulator.scenario.scenario_file import overridden, read_scenario, scenario_of
 
@@ -33,7 +34,12 @@ SETTINGS: tuple[dict[str, Any], ...] = (
         "traces": {"format": "generator", "qps": [40, 60]},
         "planner.name": "co-resident",
     },
-    {"planner": {"scaling": "greedy", "spare": ["cpu3"]}},
+    {
+        "planner": {"scaling": "greedy", "spare": ["cpu3"]},
+        "policies.admission": "deadline",
+        "apps.images.queries": [{"share": 0.2, "model": "images-large"}, {"share": 0.1, "accuracy": 0.99}],
+    },
+    {"apps.words.at_start": False, "registrations": [{"app": "words", "at_s": 1.0}]},
     {"simulation.failures": [{"device": "cpu0", "at_s": 1.0, "until_s": 5.0}]},
     {
         "devices": [{"type": "gpu", "count": 3}, {"type": "gpu", "name": "cheap", "spot": True}],
@@ -46,7 +52,8 @@ SETTINGS: tuple[dict[str, Any], ...] = (
 )
 
 
-def _machines() -> dict[str, type]:
+def machines() -> dict[str, type]:
+    """Every machine of decisions by its name."""
     found = {}
     for root in (policies, planner):
         for module in pkgutil.walk_packages(root.__path__, root.__name__ + "."):
@@ -69,16 +76,22 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
 
         return noted
 
-    for name, machine in _machines().items():
+    for name, machine in machines().items():
         monkeypatch.setattr(machine, "handle", noting(name, vars(machine)["handle"]))
     yield names
 
 
-def test_the_engine_reaches_every_machine_but_those_named(reached: set[str]) -> None:
+def scenarios() -> Iterator[Scenario]:
+    """Those that together reach everything."""
     sliced = {"planner.geometry": "protean", "devices.0.count": 2, "duration_s": 12.0, "traces.qps": [60, 60]}
     for file, changes in [*((SMALL, changes) for changes in SETTINGS), (SLICED, sliced), (TABLES, {})]:
         document = {**read_scenario(file, {}), "systems": {}}
         document["policies"] = document.get("policies", {}) if file == TABLES else {}
         document = overridden(document, {"duration_s": 6.0, **changes})
-        run_once(scenario_of(document), 1, time.perf_counter)
-    assert _machines().keys() - reached == NOT_REACHED.keys()
+        yield scenario_of(document)
+
+
+def test_the_engine_reaches_every_machine_but_those_named(reached: set[str]) -> None:
+    for scenario in scenarios():
+        run_once(scenario, 1, time.perf_counter)
+    assert machines().keys() - reached == NOT_REACHED.keys()
