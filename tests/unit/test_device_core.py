@@ -326,3 +326,16 @@ def test_who_is_to_host_it_no_more_takes_back_that_a_promise_may_be_broken() -> 
         assert world.wake()
     assert spoken(world.said) == [("app:b", "safe_mode")]
     assert spoken(world.plan((("a", "a-large", BIG),))) == [("app:b", "promise_kept")]
+
+
+def test_a_load_that_fails_is_acknowledged_as_failed_and_what_was_served_goes_on() -> None:
+    world = serving()
+    world.plan((("a", "a-small", BIG), ("b", "b-only", SMALL)))
+    assert world.loads() == [BIG.name]
+    world.load(BIG.name, ok=False)
+    assert world.loads() == []
+    told = of(Acknowledge, world.said)[-1]
+    assert (told.failed, set(told.variants)) == (("a-small",), {"b-only"})
+    query = world.query("a", BIG.name)
+    world.end(BIG.name)
+    assert world.ends[query]

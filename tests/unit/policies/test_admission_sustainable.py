@@ -124,3 +124,21 @@ def test_a_slice_that_others_share_sustains_what_its_turn_in_the_cycle_leaves() 
     assert alone is not None and shared is not None
     assert (alone.bound, alone.window_s) == (4, 1.0)
     assert (shared.bound, shared.window_s) == (4, 3.0)
+
+
+def test_an_app_on_unequal_slices_sustains_the_least_of_them_everywhere_and_more_on_its_faster_variants() -> None:
+    """One miss in three. Batches of 1 s and 2 rows: 3 a window; of 0.5 s and 4 rows: 6 in half of one."""
+    promise = Promise(weakly_hard=(WeaklyHard(2, 6),))
+    good = Hosted("good", 0.9, LatencyCurve((1.0, 1.0)))
+    fast = Hosted("fast", 0.7, LatencyCurve((0.5,) * 4))
+    slower = Hosted("good", 0.9, LatencyCurve((1.5, 1.5)))
+    alone = sustained([HostedOn("d0", "whole", (good,))], 4.0, promise)
+    assert alone is not None
+    assert (alone.bound, alone.window_s, alone.degraded) == (3, 1.0, 3)
+    both = sustained([HostedOn("d0", "whole", (good, fast))], 4.0, promise)
+    assert both is not None
+    assert (both.bound, both.window_s, both.degraded) == (3, 1.0, 12)
+    mixed = sustained([HostedOn("d0", "left", (good, fast)), HostedOn("d1", "whole", (slower, fast))], 4.0, promise)
+    assert mixed is not None
+    assert (mixed.bound, mixed.window_s) == (2 * 3, 1.5)  # (1, 3) on each
+    assert mixed.degraded == 2 * 6 * 3  # 1.5 s are three windows of the faster variant

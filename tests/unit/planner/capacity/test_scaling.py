@@ -16,6 +16,7 @@ from sluicegate.planner.allocation.pipeline import AllocationPlanner
 from sluicegate.planner.capacity.worker_count import AddWorker, ReplaceWorker, WorkerBeat, WorkerScaling, WorkerTick
 from sluicegate.planner.model_less.greedy_scaling import GreedyScaling
 from sluicegate.planner.model_less.integer_program import scale_exactly
+from sluicegate.planner.model_less.objectives import Changes, LeastCost, Saving
 from sluicegate.planner.model_less.scaling_problem import Asked, Fleet, ScalingVariant
 from sluicegate.planner.problems.problem import AppDemand, Problem
 from sluicegate.profiles.catalogue.catalogue import Catalogue
@@ -210,3 +211,43 @@ def test_a_dead_worker_is_replaced_at_once_with_what_it_held() -> None:
     assert scaling.handle(WorkerTick(), 2.0) == []
     assert scaling.handle(WorkerTick(), 2.1) == [ReplaceWorker("w0", "gpu", ("a", "b"))]
     assert scaling.handle(WorkerTick(), 2.2) == []
+
+
+class OneOrTheOther:
+    """An aim that would save either of two, as ``wishes`` say, after 3 s."""
+
+    at_once = False
+
+    def __init__(self, *wishes: str) -> None:
+        self.wishes = list(wishes)
+
+    def grow(self, fleet: Fleet, app: str, need: float) -> Changes:
+        raise AssertionError((fleet, app, need))
+
+    def improve(self, fleet: Fleet, app: str, spare: float) -> Saving:
+        return Saving({self.wishes.pop(0): -1}, 3.0)
+
+
+def test_what_may_be_saved_must_be_the_same_for_as_long_as_it_waits() -> None:
+    rich = fleet(10.0, 0.3, A=10, B=2)
+    steady = GreedyScaling(aim=OneOrTheOther("A", "A", "A", "A"))
+    assert [steady.step(rich) for _ in range(4)] == [{}, {}, {"A": -1}, {}]
+    torn = GreedyScaling(aim=OneOrTheOther("A", "A", "B", "B", "B"))
+    assert [torn.step(rich) for _ in range(5)] == [{}, {}, {}, {}, {"B": -1}]
+
+
+def test_of_two_downgrades_the_one_that_saves_more_is_made() -> None:
+    """Two dear ones would each become one of the cheapest that suffices; what is saved counts, not what it costs."""
+    variants = (
+        ScalingVariant(name="cheap", app="a", latency=0.1, capacity=10.0, cost=2.0),
+        ScalingVariant(name="dear", app="a", latency=0.1, capacity=30.0, cost=9.0),
+        ScalingVariant(name="middle", app="a", latency=0.1, capacity=30.0, cost=4.0),
+    )
+    there = Fleet(variants=variants, asked={"a": Asked(load=25.0, slo=0.3)}, running={"dear": 1, "middle": 0})
+    saving = LeastCost().improve(there, "a", spare=0.0)
+    assert saving is not None
+    assert saving.changes == {"dear": -1, "middle": 1}
+    both = Fleet(variants=variants, asked={"a": Asked(load=25.0, slo=0.3)}, running={"dear": 1, "middle": 1})
+    saving = LeastCost().improve(both, "a", spare=20.0)  # either may become a cheap one
+    assert saving is not None
+    assert saving.changes == {"dear": -1, "cheap": 1}

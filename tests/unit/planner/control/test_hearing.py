@@ -38,3 +38,17 @@ def test_an_excuse_does_not_bring_the_dead_back() -> None:
     there.bury(3.0)
     there.excuse(4.0)
     assert there.usable() == []
+
+
+def test_devices_that_the_term_before_counted_on_have_the_whole_timeout_from_when_one_looks() -> None:
+    there = Fleet([], TIMEOUT)
+    now = 1.7e9
+    there.seen(DeviceSeen("a", "cpu", "a-1"), now)
+    there.expect({"a": "a-1", "b": "b-7", "c": "c-2"})
+    assert there.expected
+    assert there.unheard(now) == []
+    there.seen(DeviceSeen("b", "cpu", "b-8"), now + 1.0)
+    assert there.unheard(now + TIMEOUT) == []
+    assert there.unheard(now + TIMEOUT + 0.1) == [("c", "c-2")]
+    assert not there.expected
+    assert there.unheard(now + TIMEOUT + 0.2) == []

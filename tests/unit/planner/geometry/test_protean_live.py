@@ -1,8 +1,15 @@
 """PROTEAN's rule in a running system: GPUs cut between two geometries as best-effort queries come and go."""
 
+from dataclasses import replace
+
+import pytest
+
+from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.models.app import App, QueryClass
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
+from sluicegate.domain.plan import Epoch, Placement, Plan
+from sluicegate.planner.geometry.protean_controller import _Asked
 from sluicegate.planner.geometry.protean_geometry import LARGE, SMALL
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.slice_profiles import with_slices
@@ -80,3 +87,22 @@ def test_the_next_leader_starts_no_change_while_an_inherited_one_runs() -> None:
     assert actions
     one.run(20, strict=60, loose=10)
     assert len(one.asked) == 1
+
+
+def test_best_effort_queries_are_counted_where_the_plan_sends_them() -> None:
+    """60/s of which g0 takes two thirds of what is served, by two placements; a variant counts by what it takes."""
+    placements = [
+        Placement("g0", "loose", ("loose",), 0.1, 8, "2g.0"),
+        Placement("g0", "loose", ("loose",), 0.3, 8, "1g.0"),
+        Placement("g1", "loose", ("loose",), 0.2, 8, "2g.0"),
+        Placement("g1", "strict", ("strict",), 1.0, 8, "4g.0"),
+        Placement("g1", "gone", ("gone",), 1.0, 8, "1g.0"),
+    ]
+    plan = Plan(epoch=Epoch(1, 1), created=1.7e9, placements=tuple(placements), demand={"loose": 60.0, "strict": 9.0})
+    asked = _Asked(plan, served(), "p95")
+    assert [asked.rate(name, 0.5) for name in ("g0", "g1", "g2")] == pytest.approx([40.0, 20.0, 0.0])
+    nowhere = _Asked(replace(plan, placements=()), served(), "p95")
+    assert [nowhere.rate(name, part) for name, part in (("g0", 0.25), ("g1", 0.5))] == [15.0, 30.0]
+    gpu = Device(name="g0", type="a100", slices=())
+    found = [asked.demand(kind, gpu) for kind in (QueryClass.STRICT, QueryClass.BEST_EFFORT)]
+    assert [demand.name if demand else None for demand in found] == ["strict", "loose"]

@@ -4,15 +4,26 @@ For small questions of any load, SLO and task: expectations and, wherever the po
 of the criterion per query is found by bisection here.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from sluicegate.domain.errors import InvalidInputError
 from sluicegate.planner.mdp.generate_table import candidates
 from sluicegate.planner.mdp.guarantees import expectations
-from sluicegate.planner.mdp.mdp_model import Candidate, Criterion, SelectionModel, pareto_front
+from sluicegate.planner.mdp.mdp_model import (
+    MAX_QUEUE,
+    MAX_SLACK_BINS,
+    MAX_WORKERS,
+    Candidate,
+    Criterion,
+    SelectionModel,
+    pareto_front,
+)
 from sluicegate.planner.mdp.operators import build_chain
 from sluicegate.planner.mdp.value_iteration import solve
 from sluicegate.profiles.formats.ramsis_json import DEVICE_TYPE, load_ramsis
@@ -167,3 +178,67 @@ def test_policies_of_the_papers_tasks_equal_those_of_another_solver(
             criterion="decision",
         )
     )  # fmt: skip
+
+
+FAST = Candidate("fast", 0.6, (0.01, 0.02))
+GOOD = Candidate("good", 0.9, (0.03, 0.05))
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"variants": ()}, "variants"),
+        ({"variants": (FAST, replace(GOOD, name="fast"))}, "variants"),
+        ({"variants": (FAST, replace(GOOD, accuracy=math.nan))}, "variants.good.accuracy"),
+        ({"variants": (FAST, replace(GOOD, accuracy=-0.1))}, "variants.good.accuracy"),
+        ({"variants": (FAST, replace(GOOD, accuracy=1.1))}, "variants.good.accuracy"),
+        ({"variants": (replace(FAST, latency=()), GOOD)}, "variants.fast.latency"),
+        ({"variants": (replace(FAST, latency=(0.01, math.nan)), GOOD)}, r"variants.fast.latency\[2\]"),
+        ({"variants": (replace(FAST, latency=(0.0, 0.1)), GOOD)}, r"variants.fast.latency\[1\]"),
+        ({"variants": (replace(FAST, latency=(0.02, 0.01)), GOOD)}, r"variants.fast.latency\[2\]"),
+        ({"slo": 0.0}, "slo"),
+        ({"slo": math.inf}, "slo"),
+        ({"qps": -1.0}, "qps"),
+        ({"qps": math.nan}, "qps"),
+        ({"violation_price": -0.1}, "violation_price"),
+        ({"arrival_shape": 0.0}, "arrival_shape"),
+        ({"arrival_shape": 0.04}, "arrival_shape"),
+        ({"workers": 0}, "workers"),
+        ({"workers": MAX_WORKERS + 1}, "workers"),
+        ({"workers": 1.5}, "workers"),
+        ({"queue": 0}, "queue"),
+        ({"queue": MAX_QUEUE + 1}, "queue"),
+        ({"grid": 0}, "grid"),
+        ({"grid": MAX_SLACK_BINS + 1}, "grid"),
+        ({"phases": 0}, "phases"),
+        ({"phases": 2, "late": "drop"}, "phases"),
+        ({"share": 0.5}, "share"),
+        ({"dispatch": "weighted"}, "share"),
+        ({"dispatch": "weighted", "share": 0.0}, "share"),
+        ({"dispatch": "weighted", "share": 1.01}, "share"),
+        ({"criterion": "tokens"}, "criterion"),
+    ],
+)
+def test_what_no_model_can_be_is_refused_by_the_name_of_its_field(change: dict[str, Any], field: str) -> None:
+    usual: dict[str, Any] = {"variants": (FAST, GOOD), "slo": 0.1, "workers": 2, "qps": 20.0}
+    SelectionModel(**usual)
+    with pytest.raises(InvalidInputError, match=f"^{field}:? "):
+        SelectionModel(**{**usual, **change})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"variants": (replace(FAST, accuracy=0.0), replace(GOOD, accuracy=1.0))},
+        {"variants": (replace(FAST, latency=(0.01, 0.01)),)},
+        {"qps": 0.0, "violation_price": 0.0},
+        {"arrival_shape": 0.05},
+        {"workers": MAX_WORKERS, "queue": MAX_QUEUE, "grid": MAX_SLACK_BINS},
+        {"workers": 1, "queue": 1, "grid": 1},
+        {"dispatch": "weighted", "share": 1.0},
+        {"phases": 2},
+    ],
+)
+def test_a_model_at_its_bounds_is_taken(change: dict[str, Any]) -> None:
+    usual: dict[str, Any] = {"variants": (FAST, GOOD), "slo": 0.1, "workers": 2, "qps": 20.0}
+    SelectionModel(**{**usual, **change})

@@ -61,6 +61,19 @@ def test_strict_leaves_slices_that_best_effort_will_fill_unless_nothing_else_fit
     assert choose_strict(known, "a", full, best_effort="b", waiting_bytes=100 * GB) == 0
 
 
+def test_strict_reckons_with_the_bandwidth_of_best_effort_that_will_come_beside_it() -> None:
+    """On 3g a strict batch takes 2.15 times what it takes alone, on 4g beside 1.1 of bandwidth 1.5 x 1.6 times.
+
+    Batches of best effort take 4 GB and 0.8 of bandwidth each, and go to 3g first.
+    """
+    known = table(a=0.5, b=0.8)
+    parts = slices(("3g", 20, 0.0), ("4g", 20, 1.1))
+    assert choose_strict(known, "a", parts) == 0
+    assert choose_strict(known, "a", parts, best_effort="b", waiting_bytes=3 * GB) == 0  # 2.15 x (0.5 + 0.6)
+    assert choose_strict(known, "a", parts, best_effort="b", waiting_bytes=4 * GB) == 1  # 2.15 x (0.5 + 0.8)
+    assert choose_strict(known, "a", parts, best_effort="a", waiting_bytes=4 * GB) == 0  # 2.15 x (0.5 + 0.5)
+
+
 def test_best_effort_takes_the_first_slice_with_room_and_waits_without() -> None:
     known = table(b=0.5)
     assert choose_best_effort(known, "b", slices(("1g", 3, 0), ("2g", 10, 0), ("4g", 20, 0))) == 1

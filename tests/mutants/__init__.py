@@ -1,0 +1,1 @@
+"""Mutants: which changes of the pure code no fast test notices."""

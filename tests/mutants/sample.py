@@ -1,0 +1,152 @@
+"""Draws mutants: a place in the code at random, and one of the changes that can be made there.
+
+Left out is what changes no decision: annotations, docstrings, decorators, assertions for the type checker, and what
+errors say.
+"""
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+
+import cosmic_ray.plugins
+from cosmic_ray.ast import ast_nodes, get_ast
+from cosmic_ray.mutating import mutate_code
+
+ROOMS = ("policies", "planner", "simulator", "sluice/audit", "streams/records")
+"""Of decisions, what simulates them, the auditor and the records' codecs."""
+
+Position = tuple[int, int]
+"""Line and column."""
+Place = tuple[Position, Position]
+
+_KINDS = (
+    {"Add", "Sub", "Mul", "Div", "FloorDiv", "Mod"},
+    {"BitOr", "BitAnd", "BitXor"},
+    {"Eq", "NotEq", "Lt", "LtE", "Gt", "GtE"},
+    {"Is", "IsNot"},
+    {"In", "NotIn"},
+)
+"""Operators that take one another's operands."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A change of one file. ``line``: the first that differs; ``before`` and ``after``: that line."""
+
+    file: str
+    line: int
+    operator: str
+    before: str
+    after: str
+    source: str
+
+    @property
+    def name(self) -> str:
+        """What it is known by, however lines move."""
+        return f"{self.file}: {self.before} -> {self.after}"
+
+
+def drawn(root: Path, count: int, rng: Random, files: Sequence[str] = ()) -> list[Mutant]:
+    """``count`` of them, each at a place of its own; fewer where there are no more. ``files``: relative to ``root``."""
+    chosen = list(files) or [str(f.relative_to(root)) for room in ROOMS for f in sorted((root / room).rglob("*.py"))]
+    lines = {file: len((root / file).read_text().splitlines()) for file in chosen}
+    places: dict[str, list[Place]] = {}
+    found: list[Mutant] = []
+    while len(found) < count and lines:
+        (file,) = rng.choices(list(lines), list(lines.values()))
+        source = (root / file).read_text()
+        if file not in places:
+            places[file] = sorted(_options(source))
+            rng.shuffle(places[file])
+        if places[file]:
+            found += _one_at(file, source, places[file].pop(), rng)
+        else:
+            del lines[file]
+    return found
+
+
+@cache
+def _options(source: str) -> dict[Place, list[tuple[str, int]]]:
+    """Of each place, operators and which of their occurrences it is."""
+    dead = list(_without_effect(ast.parse(source)))
+    nodes = list(ast_nodes(get_ast(source)))
+    found: dict[Place, list[tuple[str, int]]] = {}
+    for name in sorted(cosmic_ray.plugins.operator_names()):
+        kind = cosmic_ray.plugins.get_operator(name)
+        if kind.arguments() or not _is_telling(name.rpartition("/")[2]):
+            continue
+        operator = kind()
+        everywhere = (at for node in nodes for at in operator.mutation_positions(node))
+        for occurrence, (start, end) in enumerate(everywhere):
+            place = (start[0], start[1]), (end[0], end[1])
+            if not any(first <= place[0] and place[1] <= last for first, last in dead):
+                found.setdefault(place, []).append((name, occurrence))
+    return found
+
+
+def _is_telling(operator: str) -> bool:
+    """Whether what it makes is told from the original by what comes out, not by a TypeError at once."""
+    _, _, pair = operator.partition("Operator_")
+    if not pair or "_" not in pair:
+        return operator != "RemoveDecorator"
+    if operator.startswith("ReplaceUnary"):
+        return pair in {"USub_UAdd", "Delete_Not", "Delete_USub"}
+    old, new = pair.split("_")
+    return any(old in kind and new in kind for kind in _KINDS)
+
+
+def _one_at(file: str, source: str, place: Place, rng: Random) -> list[Mutant]:
+    options = list(_options(source)[place])
+    rng.shuffle(options)
+    for name, occurrence in options:
+        mutated = mutate_code(source, cosmic_ray.plugins.get_operator(name)(), occurrence)
+        if mutated is None:
+            continue
+        try:
+            same = ast.dump(ast.parse(mutated)) == ast.dump(ast.parse(source))
+        except SyntaxError:
+            continue
+        if same:
+            continue
+        lines = zip(source.splitlines(), mutated.splitlines(), strict=False)
+        number, (before, after) = next((i, pair) for i, pair in enumerate(lines, 1) if pair[0] != pair[1])
+        return [Mutant(file, number, name.rpartition("/")[2], before.strip(), after.strip(), mutated)]
+    return []
+
+
+def _without_effect(tree: ast.Module) -> Iterator[Place]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation is not None:
+            yield _span(node.annotation)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.returns is not None:
+            yield _span(node.returns)
+        if isinstance(node, ast.Assert | ast.Raise) or (
+            isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        ):
+            yield _span(node)
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            for decorator in node.decorator_list:
+                start, end = _span(decorator)
+                yield (start[0], start[1] - 1), end
+        if isinstance(node, ast.Assign) and _is_type(node.value):
+            yield _span(node)
+
+
+def _is_type(value: ast.expr) -> bool:
+    """Whether it is a name of types alone: ``A | B``, ``Mapping[str, A]``."""
+    if isinstance(value, ast.BinOp):
+        return isinstance(value.op, ast.BitOr) and _is_type(value.left) and _is_type(value.right)
+    if isinstance(value, ast.Subscript):
+        return _is_type(value.value)
+    if isinstance(value, ast.Constant):
+        return value.value is None
+    return isinstance(value, ast.Name) and (value.id[:1].isupper() or value.id in {"tuple", "dict", "list"})
+
+
+def _span(node: ast.expr | ast.stmt) -> Place:
+    assert node.end_lineno is not None
+    assert node.end_col_offset is not None
+    return (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
