@@ -51,7 +51,8 @@ async def write(folder: Path, *, broken: bool) -> None:
             missed = broken and second in {14, 15}
             ended = outcome(second, at, OutcomeKind.EXPIRED if missed else OutcomeKind.ANSWERED)
             message = codec.encode_outcome(ended, ())
-            await producer.send(TOPICS.results("toy"), message.value, key=message.key, headers=message.headers)
+            written = {"key": message.key, "headers": message.headers, "timestamp": ended.at}
+            await producer.send(TOPICS.results("toy"), message.value, **written)  # type: ignore[arg-type]
     for state, at in (("joined", NOON), ("lost", NOON + 14), ("returned", NOON + 18)):
         said = control.encode_announce(Announce("device:d1", state, ""))
         await producer.send(TOPICS.status, said, key=b"device:d1", timestamp=at)
