@@ -60,7 +60,7 @@ async def load(run: Running, rate: float, seconds: float) -> None:
         wait = began + number / rate - loop.time()
         if wait > 0:
             await asyncio.sleep(wait)
-        await run.ask()
+        await run.ask(parameters={})
 
 
 async def served(
