@@ -51,6 +51,7 @@ from sluicegate.sluice.system.process_stages import stages_of
 from sluicegate.sluice.system.system import System
 from sluicegate.sluice.system.what_ran import what_ran
 from sluicegate.stages.following.control_follower import Follower
+from sluicegate.stages.runtime.frozen_heap import frozen_heap
 from sluicegate.stages.runtime.supervisor import Stage, run_stages
 from sluicegate.stages.runtime.system_clock import SystemClock
 from sluicegate.streams import connect
@@ -199,7 +200,8 @@ async def _running(scenario: Scenario, catalogue: Catalogue) -> AsyncIterator[tu
         stop = asyncio.Event()
         running = asyncio.create_task(run_stages(stages, stop))
         try:
-            yield built, stages
+            with frozen_heap():
+                yield built, stages
         finally:
             stop.set()
             await running
