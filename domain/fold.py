@@ -5,7 +5,7 @@ Memory is flat in the number of outcomes: latencies go into a histogram of 1 % w
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sluicegate.domain.models.app import QueryClass
@@ -16,6 +16,7 @@ WINDOW = 10.0
 """Seconds of a window of max_accuracy_drop."""
 _GROWTH = math.log(1.01)
 _FLOOR = 1e-6
+_EMPTY = (0, 0.0)
 
 
 class LatencyHistogram:
@@ -107,43 +108,54 @@ class OutcomeFold:
 
     def add(self, outcome: Outcome) -> None:
         """Fold one terminal outcome in."""
-        self.count(outcome, outcome.kind, outcome.at, outcome.variant or "", outcome.accuracy, outcome.best_accuracy)
+        variant, accuracy, best = outcome.variant or "", outcome.accuracy, outcome.best_accuracy
+        self.count((outcome,), outcome.kind, outcome.at, variant, accuracy, best)
 
     def count(
-        self, query: Query | Outcome, kind: OutcomeKind, at: float, variant: str, accuracy: float, best_accuracy: float
+        self,
+        queries: Sequence[Query | Outcome],
+        kind: OutcomeKind,
+        at: float,
+        variant: str,
+        accuracy: float,
+        best_accuracy: float,
     ) -> None:
-        """Fold the end of ``query`` in, as its outcome has it: without one, where nobody else is shown it."""
-        self._kinds[kind] += 1
-        arrival = query.arrival
-        if arrival < self._first:
-            self._first = arrival
+        """Fold in that ``queries`` of one app ended together, as their outcomes have it. At least one."""
+        self._kinds[kind] += len(queries)
         if at > self._last:
             self._last = at
-        app = self._apps.get(query.app)
+        name = queries[0].app
+        app = self._apps.get(name)
         if app is None:
-            app = self._apps[query.app] = _AppFold()
-        app.queries += 1
-        strict = query.query_class is QueryClass.STRICT
-        if strict:
-            self._strict += 1
-        if kind is not OutcomeKind.ANSWERED:
-            return
-        self._latency.add(at - arrival)
-        app.answered += 1
-        app.accuracy_answered += accuracy
-        if at > query.deadline:
-            self._late += 1
-            return
-        app.on_time += 1
-        app.accuracy_on_time += accuracy
-        if strict:
-            self._strict_on_time += 1
-        app.variants[variant] = app.variants.get(variant, 0) + 1
+            app = self._apps[name] = _AppFold()
+        app.queries += len(queries)
+        answered = kind is OutcomeKind.ANSWERED
         relative = accuracy / (best_accuracy or 1.0)
-        app.relative_on_time += relative
-        window = int(arrival // WINDOW)
-        count, total = app.windows.get(window, (0, 0.0))
-        app.windows[window] = (count + 1, total + relative)
+        add_latency = self._latency.add
+        for query in queries:
+            arrival = query.arrival
+            if arrival < self._first:
+                self._first = arrival
+            strict = query.query_class is QueryClass.STRICT
+            if strict:
+                self._strict += 1
+            if not answered:
+                continue
+            add_latency(at - arrival)
+            app.answered += 1
+            app.accuracy_answered += accuracy
+            if at > query.deadline:
+                self._late += 1
+                continue
+            app.on_time += 1
+            app.accuracy_on_time += accuracy
+            if strict:
+                self._strict_on_time += 1
+            app.variants[variant] = app.variants.get(variant, 0) + 1
+            app.relative_on_time += relative
+            window = int(arrival // WINDOW)
+            count, total = app.windows.get(window, _EMPTY)
+            app.windows[window] = (count + 1, total + relative)
 
     @property
     def latency(self) -> LatencyHistogram:

@@ -111,14 +111,14 @@ class Controller:
         """Decide. Unknown apps, devices and epochs are ignored."""
         actions: list[ControllerAction | Solve] = []
         match event:
-            case DemandCounted():
-                self._outlook.counted(event, now)
-            case DeviceSeen():
-                self._device_seen(event, now, actions)
-            case PlanAcknowledged():
-                self._acknowledged(event, now, actions)
             case LatencyMeasured():
                 self._measured(event, now, actions)
+            case DeviceSeen():
+                self._device_seen(event, now, actions)
+            case DemandCounted():
+                self._outlook.counted(event, now)
+            case PlanAcknowledged():
+                self._acknowledged(event, now, actions)
             case Ticked():
                 self._ticked(now, actions)
             case Solved():

@@ -143,13 +143,13 @@ class PlannerCore:
             raise IllegalEventError(f"{type(event).__name__} at {now}, after an event at {self._now}", self._story())
         actions: list[PlannerAction] = []
         match event:
+            case DeviceHeard() | DemandCounted() | DeviceNoted() | PlanAcknowledged() | Registered():
+                self._of_the_system(event, now, actions)
             case ClockRead(wall):
                 self._ahead = wall - now
                 self._woke(now, actions)
             case LogReached() | Heard() | LeaseRead() | PlanRead() | PlansRead() | Stopping() | Parted():
                 self._of_the_log(event, now, actions)
-            case DemandCounted() | DeviceHeard() | DeviceNoted() | PlanAcknowledged() | Registered():
-                self._of_the_system(event, now, actions)
             case Solved():
                 self._solved(event, now, actions)
             case TableRead() | TablesReached() | LoadMissing() | Made():
@@ -255,12 +255,12 @@ class PlannerCore:
 
     def _of_the_system(self, event: SystemEvent, now: float, actions: list[PlannerAction]) -> None:
         match event:
-            case DemandCounted():
-                self._heard(now, actions)
-                self._tell(event, now, actions)
             case DeviceHeard():
                 self._heard(now, actions)
                 self._device_heard(event, now, actions)
+            case DemandCounted():
+                self._heard(now, actions)
+                self._tell(event, now, actions)
             case DeviceNoted():
                 self._notes.put(event)
             case PlanAcknowledged():

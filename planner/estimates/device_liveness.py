@@ -119,7 +119,8 @@ class Fleet:
 
     def bury(self, now: float) -> list[DeviceState]:
         """Declare dead what has been silent for too long; those that died now, by name."""
-        dead = [s for _, s in sorted(self._states.items()) if s.alive and now - s.seen > self._timeout]
+        dead = [s for s in self._states.values() if s.alive and now - s.seen > self._timeout]
+        dead.sort(key=lambda state: state.device.name)
         for state in dead:
             state.alive = False
         return dead

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sluicegate.domain.events import LatencyMeasured
-from sluicegate.domain.models.profile import Quantile
+from sluicegate.domain.models.profile import LatencyCurve, Quantile
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 
@@ -43,16 +43,17 @@ class LatencyFactors:
         self._quantile = quantile
         self._settings = settings or LatencySettings()
         self._evidence: dict[tuple[str, str], _Evidence] = {}
+        self._curves: dict[tuple[str, str], LatencyCurve] = {}
 
     def handle(self, event: LatencyMeasured) -> float | None:
         """Fold a report in; the new factor where it must be acted on, else None. Unknown pairs are ignored."""
-        profile = self._catalogue.profiles.get((event.variant, event.device_type))
-        if profile is None or event.rows < 1 or event.batches < 1 or not event.execution_s > 0:
+        key = (event.variant, event.device_type)
+        curve = self._curves.get(key) or self._curve(key)
+        if curve is None or event.rows < 1 or event.batches < 1 or not event.execution_s > 0:
             return None
-        curve = profile.curve(self._quantile)
         expected = curve(min(event.rows, curve.max_batch))
         s = self._settings
-        seen = self._evidence.setdefault((event.variant, event.device_type), _Evidence())
+        seen = self._evidence.get(key) or self._evidence.setdefault(key, _Evidence())
         keep = s.fade**event.batches
         seen.weight = seen.weight * keep + (1.0 - keep)
         ratio = min(max(event.execution_s / expected, s.lowest), s.highest)
@@ -69,7 +70,15 @@ class LatencyFactors:
         """Other variants are served from now on; what was measured of those that stay unchanged counts."""
         kept = {k for k, p in catalogue.profiles.items() if self._catalogue.profiles.get(k) == p}
         self._evidence = {key: e for key, e in self._evidence.items() if key in kept}
+        self._curves.clear()
         self._catalogue = catalogue
+
+    def _curve(self, key: tuple[str, str]) -> LatencyCurve | None:
+        profile = self._catalogue.profiles.get(key)
+        if profile is None:
+            return None
+        curve = self._curves[key] = profile.curve(self._quantile)
+        return curve
 
     @property
     def factors(self) -> Mapping[tuple[str, str], float]:

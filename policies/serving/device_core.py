@@ -240,7 +240,7 @@ class DeviceCore:
             seen = replace(seen, slices=cut.slices, fault=cut.fault, fault_epoch=cut.fault_epoch)
         epoch = self._plan.epoch if self._plan is not None else NO_EPOCH
         reports = self._slices.reports(now, actions)
-        busy_s = sum(part.times.take_busy() for part in parts)
+        busy_s = sum([part.times.take_busy() for part in parts])
         actions.append(Beat(seen, epoch, len(self._slices.held), busy_s, reports))
         if self._instances is not None:
             actions += self._instances.ended(now) if leaving else self._instances.reported(reports, now)

@@ -102,7 +102,7 @@ class Station:
     @property
     def queued(self) -> int:
         """Queries waiting, of all apps."""
-        return sum(lane.policy.queued for lane in self._lanes)
+        return sum([lane.policy.queued for lane in self._lanes])
 
     def queued_of(self, app: str) -> int:
         """Queries of ``app`` waiting."""
@@ -163,7 +163,7 @@ class Station:
     def take_observed(self, now: float) -> tuple[TableObserved, ...]:
         """What became of strict queries under selection tables since the last call."""
         lanes = [lane.follows for lane in self._strict.values() if lane.follows is not None and lane.hosted]
-        return tuple(seen for follows in lanes for seen in follows.take_observed(now))
+        return tuple([seen for follows in lanes for seen in follows.take_observed(now)])
 
     def order(self, lanes: list[Lane]) -> list[Lane]:
         """Who is offered the executor, in this order; ``lanes`` have queries waiting and are more than one."""

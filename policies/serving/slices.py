@@ -177,7 +177,7 @@ class DeviceSlices:
 
     def reports(self, now: float, actions: list[DeviceAction]) -> tuple[SliceReport, ...]:
         """For a heartbeat; what was measured is told once."""
-        reports = tuple(part.report(now) for part in self.by_name.values())
+        reports = tuple([part.report(now) for part in self.by_name.values()])
         for report in reports:
             times = self.by_name[report.slice].times
             for one in report.measured:

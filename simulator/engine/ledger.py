@@ -52,7 +52,7 @@ class Ledger:
     def answered(
         self, run: Run, queries: Sequence[Query], started: float, now: float, by: tuple[str, str, str]
     ) -> None:
-        """``queries`` of a batch were answered ``by`` a device, slice and policy."""
+        """``queries``, of one app and a batch, were answered ``by`` a device, slice and policy."""
         self._close(queries, OutcomeKind.ANSWERED, now, run.variant)
         if self._observers:
             outcome = self._scratch
@@ -78,14 +78,14 @@ class Ledger:
             self._show((query,), now, now)
 
     def _close(self, queries: Sequence[Query], kind: OutcomeKind, now: float, variant: str) -> None:
-        accuracy = self._accuracy[variant] if variant else 0.0
-        still_open, best, count = self.open, self._best, self.fold.count
+        still_open = self.open
         for query in queries:
             if query not in still_open:
                 raise ConservationError(f"query {query.id} of {query.app} ended a second time at {now}")
             still_open.remove(query)
-            count(query, kind, now, variant, accuracy, best[query.app])
         self.closed += len(queries)
+        accuracy = self._accuracy[variant] if variant else 0.0
+        self.fold.count(queries, kind, now, variant, accuracy, self._best[queries[0].app])
 
     def _show(self, queries: Sequence[Query], waited_until: float, now: float) -> None:
         outcome = self._scratch

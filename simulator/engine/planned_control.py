@@ -276,6 +276,6 @@ def _heard(beat: Beat) -> DeviceHeard:
     """What planners read of a heartbeat."""
     return DeviceHeard(
         beat.seen,
-        tuple(measured for part in beat.slices for measured in part.measured),
-        tuple(observed for part in beat.slices for observed in part.observed),
+        tuple([measured for part in beat.slices for measured in part.measured]),
+        tuple([observed for part in beat.slices for observed in part.observed]),
     )

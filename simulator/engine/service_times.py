@@ -1,9 +1,12 @@
 """How long a batch takes: what the profile says, drawn around it, or slowed down."""
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain, repeat
 from typing import Literal
 
+import numpy as np
 from numpy.random import Generator
+from numpy.typing import NDArray
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.models.profile import LatencyCurve, Profile, Quantile
@@ -94,7 +97,6 @@ def _spread(profile: Profile) -> tuple[float, ...]:
     return tuple((p / m) ** (1.0 / Z95) for m, p in zip(median, p95, strict=True))
 
 
-def _endless(draw: Callable[[int], "object"]) -> Iterator[float]:
+def _endless(draw: Callable[[int], NDArray[np.float64]]) -> Iterator[float]:
     """One number after the other, drawn thousands at a time."""
-    while True:
-        yield from draw(_BLOCK).tolist()  # type: ignore[attr-defined]
+    return chain.from_iterable(draw(_BLOCK).tolist() for _ in repeat(None))
