@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SIDE_BY_SIDE := tests/unit tests/property tests/simulation
 
 .DEFAULT_GOAL := help
-.PHONY: help demo secrets stack test check reproduce bench lock chaos explore explore-teeth soak clean
+.PHONY: help demo secrets stack test check reproduce bench mutants lock chaos explore explore-teeth soak clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 15
@@ -65,6 +65,10 @@ explore-teeth: $(VENV)/.dev ## that exploring finds the faults we once had, put 
 
 soak: $(VENV)/.dev ## an hour's traffic of a million queries in a quarter of it, memory watched; into reports/bench/
 	$(BIN)/python bench/soak.py --queries 1000000 --speed 4
+
+mutants: $(VENV)/.dev ## changes of the pure code that no fast test notices, N=60 SEED=7 FILES=…; into reports/mutants/
+	$(PIP) install -c requirements.lock -e '.[mutants]'
+	$(BIN)/python -m tests.mutants.run --n $(or $(N),60) --seed $(or $(SEED),7) $(if $(FILES),--files $(FILES))
 
 lock: $(VENV)/.dev ## pin all dependencies again, one version of each for every Python
 	$(PIP) install uv

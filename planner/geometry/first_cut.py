@@ -1,10 +1,10 @@
 """GPUs before any plan: what they are cut into first, which slices that gives, and what is profiled on these."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.fleet.device import Slice
-from sluicegate.planner.geometry.mig_tables import TABLES, Geometry, parse_geometry, table_of
+from sluicegate.planner.geometry.mig_tables import TABLES, Geometry, Instance, parse_geometry, table_of
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.slice_profiles import with_slices
 
@@ -23,10 +23,14 @@ def first_cut(kind: str, asked: str | None) -> Geometry:
     return table.ordered(geometry)
 
 
-def laid_out(kind: str, geometry: Geometry) -> tuple[Slice, ...]:
-    """Slices of a GPU of type ``kind`` cut so, named by profile and first memory slot as those of real ones."""
+def laid_out(kind: str, geometry: Geometry, there: Sequence[Slice] = ()) -> tuple[Slice, ...]:
+    """Slices of a GPU of type ``kind`` cut so, named by profile and first memory slot as those of real ones.
+
+    Of those that are ``there`` as many stay as can.
+    """
     table = TABLES[kind]
-    instances = sorted(table.layout_of(geometry), key=lambda i: i.start)
+    kept = frozenset(Instance(part.profile, int(part.name.rpartition(".")[2])) for part in there)
+    instances = sorted(table.layout_of(geometry, keep=kept), key=lambda i: i.start)
     return tuple(Slice(f"{i.profile}.{i.start}", i.profile, table.profile(i.profile).memory_bytes) for i in instances)
 
 

@@ -90,16 +90,17 @@ class Network(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceModel:
-    """How the devices of a run are made. ``policy``: the batching rule's name. ``cut_s``: seconds that a cut takes.
+    """How the devices of a run are made. ``policy``: the batching rule's name.
 
-    ``slices_of``: what a device of a type has once it is cut into these profiles. ``instances``: see ``SharingModel``.
+    ``slices_of``: what a device of a type has once it is cut into these profiles, from what it had. ``step_s``,
+    ``instances``: see ``SharingModel``.
     """
 
     make_core: Callable[[Device], DeviceCore]
     make_slice: Callable[["SimulatedDevice", Slice], SliceModel]
     policy: str
-    cut_s: float
-    slices_of: Callable[[str, tuple[str, ...]], tuple[Slice, ...]]
+    step_s: float
+    slices_of: Callable[[str, tuple[str, ...], Sequence[Slice]], tuple[Slice, ...]]
     instances: Mapping[tuple[str, str], str]
 
 
@@ -289,7 +290,10 @@ class SimulatedWorker:
             case CatchUp():
                 self.tell(CaughtUp(), now)
             case Cut(profiles):
-                self._timeline.at(now + owner.model.cut_s, self._was_cut, profiles)
+                there = owner.device.slices
+                slices = owner.model.slices_of(owner.device.type, profiles, there)
+                steps = len({*slices} ^ {*there})
+                self._timeline.at(now + steps * owner.model.step_s, self._was_cut, slices)
             case UnloadVariant() | InterferenceChanged():
                 pass
             case _ as unreachable:
@@ -323,10 +327,9 @@ class SimulatedWorker:
     def _woke(self, key: str, now: float) -> None:
         self.tell(Woken(key), now)
 
-    def _was_cut(self, profiles: tuple[str, ...], now: float) -> None:
+    def _was_cut(self, slices: tuple[Slice, ...], now: float) -> None:
         owner = self._owner
         if not self.dead:
-            slices = owner.model.slices_of(owner.device.type, profiles)
             owner.device = replace(owner.device, slices=slices)
             self._open()
             self.tell(CutEnded(slices), now)

@@ -98,7 +98,7 @@ class Engine:
             make_core=self._core,
             make_slice=self._slice,
             policy=system.batching,
-            cut_s=system.sharing.cut_s,
+            step_s=system.sharing.step_s,
             slices_of=laid_out,
             instances=system.sharing.instances,
         )

@@ -19,14 +19,14 @@ from sluicegate.simulator.engine.timeline import Timeline
 class SharingModel:
     """What slices share, and how they become others.
 
-    ``cuttable``: devices that plans may have cut otherwise, which takes ``cut_s`` seconds. ``make_sharing``: of the
-    queue before the slices of a device. ``instances``: by device and slice, what it shares with others of the device
-    (MPS); those that are not named have their compute for themselves. ``parts``: by variant, the part of that which a
-    batch takes; others take all.
+    ``cuttable``: devices that plans may have cut otherwise, which takes ``step_s`` seconds for each slice that is made
+    or destroyed. ``make_sharing``: of the queue before the slices of a device. ``instances``: by device and slice, what
+    it shares with others of the device (MPS); those that are not named have their compute for themselves. ``parts``: by
+    variant, the part of that which a batch takes; others take all.
     """
 
     cuttable: frozenset[str] = frozenset()
-    cut_s: float = 0.0
+    step_s: float = 0.0
     make_sharing: Callable[[Device], SliceSharing | None] = lambda _device: None
     instances: Mapping[tuple[str, str], str] = field(default_factory=dict)
     parts: Mapping[str, float] = field(default_factory=dict)

@@ -276,12 +276,12 @@ class SimulationSpec(Section):
 
 
 class SlicesSpec(Section):
-    """Slices of GPUs. ``cut_s``: seconds that cutting one otherwise takes; others as live (``worker.slices``)."""
+    """Slices of GPUs. ``step_s``: seconds to make or destroy one; others as live (``worker.slices``)."""
 
     choice: Literal["plan", "strict-first", "strict-room"] = "strict-first"
     drain_s: Positive = 5.0
     rdf: Mapping[str, Annotated[float, Field(ge=1, le=1000)]] = Field(default_factory=dict)
-    cut_s: NotNegative = 2.0
+    step_s: NotNegative = 0.5
 
 
 class TablesSpec(TableFields, Section):

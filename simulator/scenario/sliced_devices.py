@@ -43,7 +43,7 @@ def sharing_of(scenario: Scenario, catalogue: Catalogue) -> SharingModel:
     by_tables = takes(scenario.policies.batching.name, "tables")  # which count on strict turns
     return SharingModel(
         cuttable=frozenset(cuttable),
-        cut_s=slices.cut_s,
+        step_s=slices.step_s,
         make_sharing=lambda device: None if by_tables else sharing(slices.choice, device),
         instances=instances,
         parts=simulation.bandwidth,

@@ -22,6 +22,7 @@ from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.executor import Executor
 from sluicegate.domain.fleet.device import Device, Slice
 from sluicegate.domain.models.tensor import TensorSpec
+from sluicegate.executors.devices.fake_gpus import FakeLibrary
 from sluicegate.executors.emulated import EmulatedExecutor
 from sluicegate.planner.control.questions import STANDS_IN
 from sluicegate.policies.mdp_serving.jellyfish_model_switching import ModelSwitching, PublishedModelSwitching
@@ -40,14 +41,17 @@ from sluicegate.simulator.scenario import (
     scenario_of,
 )
 from sluicegate.simulator.scenario.experiment import arrivals_of, figures_of, run_once
+from sluicegate.simulator.scenario.sliced_devices import sharing_of
 from sluicegate.sluice.console import err, out, print_json
 from sluicegate.sluice.load.open_loop_client import Sender, samples_of
 from sluicegate.sluice.load.run_observer import Observer
 from sluicegate.sluice.settings.settings import Settings, settings_of
+from sluicegate.sluice.system.deployed_gpus import Gpus
 from sluicegate.sluice.system.process_stages import stages_of
 from sluicegate.sluice.system.system import System
 from sluicegate.sluice.system.what_ran import what_ran
 from sluicegate.stages.following.control_follower import Follower
+from sluicegate.stages.runtime.frozen_heap import frozen_heap
 from sluicegate.stages.runtime.supervisor import Stage, run_stages
 from sluicegate.stages.runtime.system_clock import SystemClock
 from sluicegate.streams import connect
@@ -105,7 +109,6 @@ def check(scenario: Scenario) -> None:
         "simulation.slow_batches": simulation.slow_batches.probability > 0.0,
         "simulation.shared": bool(simulation.shared),
         "devices.*.slices.*.instance": any(part.instance for spec in scenario.devices for part in spec.slices),
-        "devices.*.geometry": any(spec.geometry is not None for spec in scenario.devices),
         "simulation.failures": bool(simulation.failures),
         "simulation.stragglers": bool(simulation.stragglers),
         "simulation.loads: exclusive": simulation.loads == "exclusive",
@@ -117,6 +120,9 @@ def check(scenario: Scenario) -> None:
         "apps.*.lengths": any(app is not None and app.lengths for app in (scenario.apps or {}).values()),
         "planner.latency_s": scenario.planner.latency_s != 0.0,
     }
+    cut = {(spec.type, spec.geometry) for spec in scenario.devices if spec.geometry is not None}
+    if len(cut) > 1:
+        raise ConfigurationError("devices.*.geometry: with --live all GPUs are of one type, and are cut alike at first")
     for name, asked in unknown.items():
         if asked:
             raise ConfigurationError(f"{name}: emulated devices do not do that live; leave it out with --live")
@@ -184,13 +190,18 @@ async def _running(scenario: Scenario, catalogue: Catalogue) -> AsyncIterator[tu
             rules=controller_settings(scenario.planner),
         )
         built.make_executor = partial(_executor, scenario, built.catalogue)
+        gpus = [device for device in settings.devices if device.gpu is not None]
+        if gpus:
+            step_s = settings.worker.slices.fake_step_s
+            built.gpus = Gpus(settings, FakeLibrary(gpus[0].type, len(gpus), step_s=step_s))
         await producer.start()
         await built.create_topics()
         stages = stages_of(built, ROLES)
         stop = asyncio.Event()
         running = asyncio.create_task(run_stages(stages, stop))
         try:
-            yield built, stages
+            with frozen_heap():
+                yield built, stages
         finally:
             stop.set()
             await running
@@ -200,7 +211,9 @@ async def _running(scenario: Scenario, catalogue: Catalogue) -> AsyncIterator[tu
 
 def live_settings(scenario: Scenario) -> Settings:
     """Settings of the live system under ``scenario``; its devices and planner's rules are handed over as they are."""
-    spec, policies = scenario.planner, scenario.policies
+    spec, policies, slices = scenario.planner, scenario.policies, scenario.slices
+    cuttable = sharing_of(scenario, catalogue_of(scenario)).cuttable
+    devices = [d for d in devices_of(scenario) if d.name in cuttable]
     return settings_of(
         f"scenario {scenario.name}",
         {
@@ -214,8 +227,16 @@ def live_settings(scenario: Scenario) -> Settings:
                 "batching_options": policies.batching.options,
                 "turns": policies.turns,
                 "heartbeat_s": scenario.simulation.heartbeat_s,
+                "slices": {
+                    "choice": slices.choice,
+                    "geometry": next((s.geometry for s in scenario.devices if s.geometry is not None), None),
+                    "drain_s": slices.drain_s,
+                    "rdf": slices.rdf,
+                    "fake_step_s": slices.step_s,
+                },
             },
-            "planner": {"name": spec.name, "quantile": spec.quantile},
+            "devices": [{"name": d.name, "type": d.type, "gpu": number} for number, d in enumerate(devices)],
+            "planner": {"name": spec.name, "quantile": spec.quantile, "geometry": spec.geometry},
             "tables": scenario.tables.model_dump(exclude={"make_s"}) if scenario.tables is not None else {},
         },
     )
@@ -226,6 +247,7 @@ def _executor(scenario: Scenario, catalogue: Catalogue, device: Device, part: Sl
     return EmulatedExecutor(
         catalogue,
         profiled_as(catalogue, device, part),
+        memory_bytes=part.memory_bytes,
         quantile="p95" if service == "p95" else "median",
         jitter=service == "sampled",
         seed=scenario.seed + sum(f"{device.name}/{part.name}".encode()),

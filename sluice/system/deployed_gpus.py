@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sluicegate.domain.executor import Executor
-from sluicegate.domain.fleet.device import Device, Slice, profile_type
+from sluicegate.domain.fleet.device import Device, Slice
 from sluicegate.planner.geometry.first_cut import first_cut, profiled
 from sluicegate.planner.geometry.mig_tables import TABLES, Geometry
 from sluicegate.policies.batching.registry import takes
@@ -31,10 +31,14 @@ _MB = 1 << 20
 
 
 class Gpus:
-    """Of one process. GPUs are looked at when a worker asks for its own, not before."""
+    """Of one process. GPUs are looked at when a worker asks for its own, not before.
 
-    def __init__(self, settings: Settings) -> None:
+    ``library``: what they are reached by, in place of this machine's.
+    """
+
+    def __init__(self, settings: Settings, library: "DeviceLibrary | None" = None) -> None:
         self._settings = settings
+        self._given = library
         self._slices = settings.worker.slices
         devices = settings.all_devices()
         if settings.fake_gpu is not None:
@@ -71,6 +75,8 @@ class Gpus:
         from sluicegate.executors.devices.mig_manager import explained
         from sluicegate.executors.devices.nvml import PynvmlLibrary
 
+        if self._given is not None:
+            return self._given
         if self._settings.fake_gpu is not None:
             return fake_library(self._settings.fake_gpu, step_s=self._slices.fake_step_s)
         try:
@@ -82,16 +88,10 @@ class Gpus:
         """What ``device`` is cut into where it has no instance. Raises ConfigurationError."""
         return first_cut(device.type, self._slices.geometry) if device.type in TABLES else ()
 
-    def executor(
-        self, gpu: "Gpu", device: Device, part: Slice, catalogue: Catalogue, folders: Sequence[Path]
-    ) -> Executor:
+    def executor(self, gpu: "Gpu", part: Slice, catalogue: Catalogue, folders: Sequence[Path]) -> Executor:
         """What runs variants on a slice, in a process of its own that sees nothing else."""
-        from sluicegate.executors.emulated import EmulatedExecutor
         from sluicegate.executors.onnx.onnx_executor import OnnxExecutor
 
-        if self.emulated:
-            kind = profile_type(device.type, part.profile)
-            return EmulatedExecutor(catalogue, kind, memory_bytes=part.memory_bytes)
         return OnnxExecutor(folders, catalogue.apps, self.runtime(gpu, part))
 
     def runtime(self, gpu: "Gpu", part: Slice) -> "Runtime":

@@ -19,6 +19,7 @@ from sluicegate.sluice.catalogue.run_folders import connected
 from sluicegate.sluice.registration.registry_topic import publish_catalogue
 from sluicegate.sluice.settings.settings import Settings
 from sluicegate.sluice.system.system import System
+from sluicegate.stages.runtime.frozen_heap import frozen_heap
 from sluicegate.stages.runtime.supervisor import Stage, run_stages
 from sluicegate.stages.telemetry.telemetry import Telemetry
 from sluicegate.stages.telemetry.tracing import Tracing
@@ -116,7 +117,8 @@ async def serve(
         if await _ended(_prepared(built, plans=any(stage.name == "planner" for stage in stages)), stop):
             if started is not None:
                 started()
-            await run_stages(stages, stop)
+            with frozen_heap():
+                await run_stages(stages, stop)
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)

@@ -12,12 +12,12 @@ from sluicegate.sluice.settings.settings import Settings
 def executor_of(
     settings: Settings, known: KnownCatalogue, models: tuple[Path, Path], device: Device, part: Slice
 ) -> Executor:
-    """What runs models on a slice of a device that is no GPU of this machine. ``models``: folders they lie in."""
+    """What runs models on a slice of a device that is no GPU, or an emulated one. ``models``: folders they lie in."""
     from sluicegate.executors.emulated import EmulatedExecutor
     from sluicegate.executors.onnx.onnx_executor import OnnxExecutor
     from sluicegate.executors.onnx.runtime_options import Runtime
 
-    if settings.worker.executor == "emulated":
-        return EmulatedExecutor(known, profiled_as(known, device, part))
+    if settings.worker.executor == "emulated" or settings.fake_gpu is not None:
+        return EmulatedExecutor(known, profiled_as(known, device, part), memory_bytes=part.memory_bytes)
     threads = {d.name: d.threads for d in settings.devices}
     return OnnxExecutor(models, known.apps, Runtime(threads=threads.get(device.name, 1)))

@@ -71,6 +71,9 @@ def _planner(stage: PlannerStage) -> dict[str, Any]:
         "budget": settings.budget,
         "strict_on_demand": settings.strict_on_demand,
         "max_loads": settings.max_loads,
+        "geometry": settings.geometry,
+        "geometry_patience_s": settings.changes.patience,
+        "geometry_rest_s": settings.changes.rest,
         "demand": asdict(settings.demand),
     }
 

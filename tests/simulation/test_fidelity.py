@@ -8,10 +8,11 @@ import pytest
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.simulator.figure_differences import Difference, difference
 from sluicegate.simulator.scenario import Scenario, overridden, read_scenario, scenario_of
-from sluicegate.sluice.offline.live_vs_simulated import LiveRun, check, fidelity, run_live
+from sluicegate.sluice.offline.live_vs_simulated import LiveRun, check, fidelity, live_settings, run_live
 from sluicegate.sluice.system.system import System
 
-SMALL = Path(__file__).resolve().parents[2] / "examples" / "scenarios" / "small.yaml"
+SCENARIOS = Path(__file__).resolve().parents[2] / "examples" / "scenarios"
+SMALL, SLICED, TABLES = (SCENARIOS / f"{name}.yaml" for name in ("small", "sliced-gpus", "published-tables"))
 
 
 def _document(**overrides: Any) -> dict[str, Any]:
@@ -100,6 +101,9 @@ KNOBS: dict[str, Any] = {
     "planner.budget": 50.0,
     "planner.strict_on_demand": 0.125,
     "planner.max_loads": 7,
+    "planner.geometry": "protean",
+    "planner.geometry_patience_s": 3.5,
+    "planner.geometry_rest_s": 12.5,
     "planner.demand": {"alpha": 0.55},
     "simulation.service": "p95",
     "simulation.heartbeat_s": 0.3,
@@ -149,6 +153,43 @@ async def test_every_knob_of_a_scenario_reaches_what_runs_live(monkeypatch: pyte
     loads = {name: seconds for _, part in parts for name, seconds in part["loads_s"].items()}
     assert loads["words-large"] >= 0.7
     assert all(seconds >= 0.5 for seconds in loads.values())
+
+
+async def test_sliced_gpus_are_cut_live_as_the_scenario_has_them() -> None:
+    document = overridden(
+        read_scenario(SLICED, {}),
+        {
+            "duration_s": 2,
+            "traces.qps": [20, 20],
+            "devices.0": {"count": 2, "geometry": "4g+2g+1g"},
+            "planner": {"geometry": "protean", "geometry_patience_s": 3.5, "geometry_rest_s": 12.5},
+            "slices": {"choice": "plan", "drain_s": 2.5, "rdf": {"2g": 2.25}, "step_s": 0.25},
+            "simulation": {"service": "p95", "warm_up_s": 3.0},
+        },
+    )
+    scenario = scenario_of(document)
+    settings = live_settings(scenario)
+    worker = settings.worker.slices
+    assert (worker.choice, worker.drain_s, worker.rdf, worker.fake_step_s) == ("plan", 2.5, {"2g": 2.25}, 0.25)
+    live = await run_live(scenario, 2)
+    devices = live.ran["devices"]
+    assert {name: sorted(device["slices"]) for name, device in devices.items()} == {
+        "a1000": ["1g.6", "2g.4", "4g.0"],
+        "a1001": ["1g.6", "2g.4", "4g.0"],
+    }
+    parts = [(name, part) for device in devices.values() for name, part in device["slices"].items()]
+    assert all(part["profiled_as"] == f"a100:{name.partition('.')[0]}" for name, part in parts)
+    assert {part["service"] for _, part in parts} == {"p95"}
+    planner = live.ran["planner"]
+    assert [planner[f"geometry{what}"] for what in ("", "_patience_s", "_rest_s")] == ["protean", 3.5, 12.5]
+
+
+def test_tables_are_made_live_as_the_scenario_has_them() -> None:
+    tables = {"hop_s": 0.007, "margin": 1.2, "grid": 30, "spacing": 0.03, "watch_s": 4.0, "make_s": 0.3}
+    scenario = scenario_of(overridden(read_scenario(TABLES, {}), {"tables": tables, "simulation.stragglers": []}))
+    check(scenario)
+    live = live_settings(scenario).tables
+    assert live.model_dump(include=tables.keys() - {"make_s"}) == {k: v for k, v in tables.items() if k != "make_s"}
 
 
 def _is_rule(name: str) -> bool:

@@ -24,8 +24,8 @@ def worker_stage(system: System, device: Device) -> WorkerStage:
     def make_runner(stage: WorkerStage, device: Device, part: Slice) -> SliceRunner:
         executor = (
             system.make_executor(device, part)
-            if gpu is None
-            else system.gpus.executor(gpu, device, part, system.known, system.model_folders)
+            if gpu is None or system.gpus.emulated
+            else system.gpus.executor(gpu, part, system.known, system.model_folders)
         )
         return SliceRunner(
             device.name,

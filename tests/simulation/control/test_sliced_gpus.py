@@ -12,6 +12,7 @@ import pytest
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.outcome import Outcome
 from sluicegate.domain.plan import Epoch, Placement, Plan
+from sluicegate.planner.geometry.first_cut import laid_out
 from sluicegate.policies.serving.device_actions import Beat
 from sluicegate.simulator.engine.control_plane import ControlEvent, FixedPlan
 from sluicegate.simulator.engine.engine import Engine
@@ -36,6 +37,8 @@ VARIANTS = [
         "latency_ms": {"a100": {1: 10, 2: 19}, "a100:1g": {1: 16, 2: 30}},
     },
 ]
+STEP = 0.7
+"""Seconds to make or destroy a slice."""
 BASE: dict[str, Any] = {
     "catalogue": {"format": "inline", "variants": VARIANTS},
     "apps": {"heavy": {"slo_ms": 400}, "light": {"slo_ms": 200, "class": "best_effort"}},
@@ -175,7 +178,7 @@ def test_a_gpu_is_drained_cut_and_loaded_as_the_planner_asks_and_serves_nothing_
         traces={"qps": [20, 420], "generator": {"period_s": 80}, "shares": {"heavy": 0.05, "light": 0.95}},
         duration_s=80.0,
         planner={"geometry": "joint", "period_s": 2, "geometry_patience_s": 2, "geometry_rest_s": 5},
-        slices={"cut_s": 3.0},
+        slices={"step_s": STEP, "choice": "plan"},
     )
     result, seen = run(given)
     cuts = [(at, device, profiles) for at, device, profiles in seen.beats if profiles != ("7g",)]
@@ -184,14 +187,14 @@ def test_a_gpu_is_drained_cut_and_loaded_as_the_planner_asks_and_serves_nothing_
         served = sorted(a.at for a in seen.answers if a.device == device)
         before = [t for t in served if t < at - 1e-6]
         if before and before[-1] > 0.0:
-            assert at - before[-1] >= 3.0  # idle, then cut
+            assert at - before[-1] >= 3 * STEP  # idle, then one slice destroyed and two made at least
         after = [a for a in seen.answers if a.device == device and a.at > at]
         until = min((t for t, d, _ in seen.beats if d == device and t > at), default=1e9)
         assert {a.part.split(".")[0] for a in after if a.at < until} <= set(profiles)
     assert any(a.app == "light" and a.part.startswith("1g") for a in seen.answers)
     assert not any(a.app == "heavy" and a.part[:2] in ("1g", "2g") for a in seen.answers)  # does not fit there
     one_at_a_time = [later[0] - earlier[0] for earlier, later in pairwise(cuts)]
-    assert all(gap >= 3.0 - 1e-6 for gap in one_at_a_time)
+    assert all(gap >= 3 * STEP for gap in one_at_a_time)
     assert result.summary.violation_ratio < 0.25
 
 
@@ -218,6 +221,20 @@ def test_proteans_rule_gives_small_slices_to_some_best_effort_queries_and_a_larg
     for ways in cuts.values():
         assert ways[:2] == [("7g",), small]
         assert large in ways[2:]
+
+
+def test_a_cut_takes_a_step_for_each_slice_that_is_made_or_destroyed_and_spares_what_can_stay() -> None:
+    given = scenario(devices=[{"type": "a100", "geometry": "4g+2g+1g"}], slices={"step_s": STEP})
+    system = build(given, lambda: 0.0)
+    (device,) = system.devices
+    asked = Plan(
+        epoch=Epoch(1, 1), created=0.0, placements=(), geometries={device.name: laid_out("a100", ("4g", "3g"))}
+    )
+    system = replace(system, make_control=lambda: FixedPlan(asked))
+    _, seen = run(given, system)
+    (begin, _, before), (end, _, after) = seen.beats
+    assert (before, after) == (("1g", "2g", "4g"), ("3g", "4g"))
+    assert end - begin == pytest.approx(3 * STEP)  # 2g and 1g go, 3g comes, 4g stays
 
 
 @pytest.mark.parametrize(
