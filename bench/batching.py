@@ -36,11 +36,11 @@ from typing import Any
 
 import numpy as np
 
+from reproduce.spread_drop.trial import ON_TIME, Trial, try_alone
 from sluicegate.domain.events import Hosted
 from sluicegate.domain.models.profile import LatencyCurve
 from sluicegate.domain.query import Query
 from sluicegate.policies.batching.registry import batching
-from sluicegate.policies.batching.trial import ON_TIME, Trial, try_alone
 from sluicegate.policies.serving.slice_scheduler import Station
 
 CURVES: dict[str, Callable[[int], float]] = {

@@ -20,11 +20,11 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from reproduce.protean.geometry_demand import SliceDemand, slack_left, slice_problem
 from reproduce.protean.slices.costs import savings
 from reproduce.protean.slices.slices_fields import slice_scenario
 from sluicegate.domain.models.app import QueryClass
 from sluicegate.planner.capacity.procurement import PER_GPU
-from sluicegate.planner.geometry.geometry_demand import SliceDemand, slack_left, slice_problem
 from sluicegate.planner.geometry.geometry_search import GeometrySettings
 from sluicegate.planner.geometry.gpu_pools import sliced
 from sluicegate.planner.geometry.joint_plan import plan_geometry

@@ -8,8 +8,6 @@ Rules:
 - T_low: the least number at which a strict batch that spills off 4g is no better on a 3g shared with them than on the
   small slices shared with them. T_high: the greatest number that fits and leaves a best-effort batch a slowdown of at
   most the SLO multiplier on the small slices.
-- ``published`` is Algorithm 2 as printed: the sum of memories against the prediction, the second candidate equal to the
-  fallback, and a fallback that its indentation never applies (then the geometry stays as it is).
 
 After PROTEAN (Middleware 2024), Algorithm 2, corrected.
 """
@@ -68,18 +66,6 @@ def desired_geometry(
     low = t_low(table, placements, strict=strict, best_effort=best_effort, capacity=capacity)
     high = t_high(table, placements, best_effort=best_effort, capacity=capacity, multiplier=multiplier)
     return SMALL if low <= batches <= high else LARGE
-
-
-def published_geometry(
-    table: SlowdownTable, placements: PlacementTable, *, best_effort: str, queries: float
-) -> Geometry | None:
-    """Algorithm 2 as printed; None where its unreachable fallback leaves the geometry as it is."""
-    demand = table.demands[best_effort]
-    wanted = math.ceil(queries / demand.batch - 1e-9) * demand.memory_bytes
-    for part, geometry in ((_SMALL_PART, SMALL), (_LARGE_PART, LARGE)):
-        if sum(placements.profile(p).memory_bytes for p in part) >= wanted:
-            return geometry
-    return None
 
 
 def t_low(table: SlowdownTable, placements: PlacementTable, *, strict: str, best_effort: str, capacity: int) -> int:

@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from reproduce.drawing import panels
 from reproduce.figure import Options, Result
+from reproduce.spread_drop.trial import ON_TIME, Trial, try_alone
 from sluicegate.domain.actions import StationAction
 from sluicegate.domain.events import Hosted
 from sluicegate.domain.models.profile import LatencyCurve
@@ -21,7 +22,6 @@ from sluicegate.policies.batching.aimd import AdditiveIncrease
 from sluicegate.policies.batching.base import last_start
 from sluicegate.policies.batching.deadline import DeadlineBatching
 from sluicegate.policies.batching.registry import batching
-from sluicegate.policies.batching.trial import ON_TIME, Trial, try_alone
 from sluicegate.policies.promises.tracker import MissTracker
 from sluicegate.policies.protocols import BatchingPolicy
 from sluicegate.policies.serving.slice_scheduler import Station

@@ -7,14 +7,15 @@ import math
 from collections import Counter
 from collections.abc import Collection
 
+from reproduce.protean.geometry_demand import SliceDemand, SliceForecast, lasting, slack_left, slice_problem
 from reproduce.protean.slices.world import World
-from sluicegate.planner.geometry.geometry_demand import SliceDemand, SliceForecast, lasting, slack_left, slice_problem
 from sluicegate.planner.geometry.geometry_search import GeometrySettings
 from sluicegate.planner.geometry.gpu_pools import sliced
 from sluicegate.planner.geometry.joint_plan import plan_geometry
-from sluicegate.planner.geometry.mig_tables import PlacementTable
-from sluicegate.planner.geometry.protean_geometry import BestEffortForecast, desired_geometry, published_geometry
+from sluicegate.planner.geometry.mig_tables import Geometry, PlacementTable
+from sluicegate.planner.geometry.protean_geometry import LARGE, SMALL, BestEffortForecast, desired_geometry
 from sluicegate.planner.geometry.reconfigurator import Desired
+from sluicegate.profiles.catalogue.slowdown import SlowdownTable
 
 
 class ProteanControl:
@@ -127,3 +128,18 @@ def _rounded(demand: SliceDemand) -> tuple[object, ...]:
 
 def _step(rate: float) -> int:
     return round(10.0 * math.log(rate)) if rate > 0.0 else -1000
+
+
+def published_geometry(
+    table: SlowdownTable, placements: PlacementTable, *, best_effort: str, queries: float
+) -> Geometry | None:
+    """Algorithm 2 as printed: the sum of memories against the prediction, the second candidate equal to the fallback.
+
+    None where that fallback, which its indentation never applies, leaves the geometry as it is.
+    """
+    demand = table.demands[best_effort]
+    wanted = math.ceil(queries / demand.batch - 1e-9) * demand.memory_bytes
+    for part, geometry in ((("1g", "2g"), SMALL), (("3g",), LARGE)):
+        if sum(placements.profile(p).memory_bytes for p in part) >= wanted:
+            return geometry
+    return None

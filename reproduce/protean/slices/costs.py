@@ -4,13 +4,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from reproduce.protean.gpu_choice import RoundRobin
 from reproduce.protean.slices.cluster import Rules
 from reproduce.protean.slices.spot import BoughtNodes, SpotMarket
 from reproduce.protean.slices.workload import Workload
 from reproduce.protean.slices.world import World
 from sluicegate.planner.capacity.procurement import Mode, Prices
 from sluicegate.planner.geometry.mig_tables import TABLES
-from sluicegate.policies.placement.gpu_choice import RoundRobin
 from sluicegate.policies.placement.strict import StrictFirst
 from sluicegate.profiles.catalogue.slowdown import SlowdownTable
 

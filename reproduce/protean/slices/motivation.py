@@ -7,13 +7,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from reproduce.protean.baselines import strategy
+from reproduce.protean.gpu_choice import RoundRobin
 from reproduce.protean.slices.cluster import Rules
 from reproduce.protean.slices.figures import latencies
 from reproduce.protean.slices.workload import Batch, Workload
 from reproduce.protean.slices.world import World
 from sluicegate.planner.geometry.mig_tables import GB, parse_geometry, table_of
-from sluicegate.policies.placement.gpu_choice import RoundRobin
-from sluicegate.policies.placement.strategies import strategy
 from sluicegate.profiles.catalogue.slowdown import SlowdownTable, VariantDemand
 
 SOLO = 0.1

@@ -5,10 +5,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from reproduce.protean.baselines import STRATEGIES
 from reproduce.protean.slices.spot import SpotMarket
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.planner.geometry.mig_tables import TABLES, parse_geometry
-from sluicegate.policies.placement.strategies import STRATEGIES
 from sluicegate.profiles.catalogue.slowdown import SlowdownTable, VariantDemand
 from sluicegate.simulator.arrivals.trace_fields import Positive, TraceSpec
 

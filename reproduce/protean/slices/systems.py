@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from reproduce.protean.baselines import strategy
+from reproduce.protean.gpu_choice import LeastSlowdown, RoundRobin
 from reproduce.protean.slices.cluster import Dispatch, Rules
 from reproduce.protean.slices.controls import JointControl, ProteanControl
 from reproduce.protean.slices.oracle import OracleControl, Way
@@ -15,9 +17,7 @@ from reproduce.protean.slices.world import Control, World
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.planner.capacity.procurement import Mode, Prices
 from sluicegate.planner.geometry.mig_tables import TABLES, Geometry, parse_geometry
-from sluicegate.policies.placement.gpu_choice import LeastSlowdown, RoundRobin
 from sluicegate.policies.placement.slice_queue_port import SlicePlacement
-from sluicegate.policies.placement.strategies import strategy
 from sluicegate.policies.placement.strict import StrictRoom
 from sluicegate.profiles.catalogue.slowdown import SlowdownTable
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from reproduce.spread_drop.trial import TrialRun
 from sluicegate.domain.actions import Drop, Expire, Run, StationAction, WakeAt
 from sluicegate.domain.events import (
     Arrived,
@@ -23,7 +24,6 @@ from sluicegate.domain.models.app import QueryClass
 from sluicegate.domain.models.profile import LatencyCurve
 from sluicegate.domain.query import Query
 from sluicegate.policies.batching.registry import BATCHING, batching
-from sluicegate.policies.batching.trial import TrialRun
 from sluicegate.policies.protocols import BatchingPolicy
 from sluicegate.policies.serving.slice_scheduler import Station
 

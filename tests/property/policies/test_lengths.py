@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reproduce.spread_drop.trial import DROPPED, EXPIRED, LATE, TrialRun, try_alone
 from sluicegate.domain.actions import Run, StationAction
 from sluicegate.domain.events import Hosted, StationEvent
 from sluicegate.domain.models.profile import BatchLatency, LatencyCurve, LengthPoints, Profile
 from sluicegate.domain.query import Query
 from sluicegate.policies.batching.registry import BATCHING, batching
-from sluicegate.policies.batching.trial import DROPPED, EXPIRED, LATE, TrialRun, try_alone
 from sluicegate.policies.serving.slice_scheduler import Station
 
 COUNTING = sorted(name for name, rule in BATCHING.items() if getattr(rule, "counts_length", False))

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reproduce.spread_drop.trial import ON_TIME, Trial, TrialRun
 from sluicegate.domain.actions import Announce, Drop, Run, StationAction
 from sluicegate.domain.events import Arrived, Finished, Hosted, HostingChanged, Offered, StreamResumed, Woke
 from sluicegate.domain.models.app import Promise, WeaklyHard
@@ -14,7 +15,6 @@ from sluicegate.domain.models.profile import LatencyCurve
 from sluicegate.domain.query import Query
 from sluicegate.policies.batching.registry import batching
 from sluicegate.policies.batching.spread import GreedySpread
-from sluicegate.policies.batching.trial import ON_TIME, Trial, TrialRun
 from sluicegate.policies.promises.drop_choice import balanced, blockwise, blockwise_range, greedy, grouped
 from sluicegate.policies.promises.history import MissHistory, constraints_of
 from sluicegate.policies.promises.sustainable_rate import window_bound

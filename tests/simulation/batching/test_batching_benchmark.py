@@ -21,11 +21,11 @@ from bench.batching import (
     read,
     times,
 )
+from reproduce.spread_drop.trial import DROPPED, ON_TIME, Trial, try_alone
 from sluicegate.domain.events import Hosted
 from sluicegate.domain.models.profile import LatencyCurve
 from sluicegate.domain.query import Query
 from sluicegate.policies.batching.registry import batching
-from sluicegate.policies.batching.trial import DROPPED, ON_TIME, Trial, try_alone
 from sluicegate.policies.promises.tracker import MissTracker
 from sluicegate.policies.serving.slice_scheduler import Station
 

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from reproduce.spread_drop.trial import Trial, try_alone
 from sluicegate.domain.events import Hosted
 from sluicegate.domain.models.profile import LatencyCurve
 from sluicegate.domain.query import Query
 from sluicegate.policies.batching.registry import batching
-from sluicegate.policies.batching.trial import Trial, try_alone
 from sluicegate.policies.protocols import BatchingPolicy
 from sluicegate.policies.serving.slice_scheduler import Station
 

@@ -13,6 +13,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reproduce.protean.baselines import STRATEGIES, strategy
+from reproduce.protean.gpu_choice import LeastSlowdown
 from reproduce.protean.slices.cluster import Rules
 from reproduce.protean.slices.slices_experiment import run_once, together, workload_of
 from reproduce.protean.slices.slices_fields import SliceScenario, slice_scenario
@@ -22,8 +24,6 @@ from reproduce.protean.slices.world import World
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.planner.geometry.mig_tables import parse_geometry, table_of
 from sluicegate.planner.geometry.reconfigurator import Desired
-from sluicegate.policies.placement.gpu_choice import LeastSlowdown
-from sluicegate.policies.placement.strategies import STRATEGIES, strategy
 from sluicegate.profiles.catalogue.slowdown import SlowdownTable, VariantDemand
 
 GB = 1 << 30

@@ -2,13 +2,13 @@
 
 import pytest
 
+from reproduce.protean.slices.controls import published_geometry
 from sluicegate.planner.geometry.mig_tables import table_of
 from sluicegate.planner.geometry.protean_geometry import (
     LARGE,
     SMALL,
     BestEffortForecast,
     desired_geometry,
-    published_geometry,
     t_high,
     t_low,
 )

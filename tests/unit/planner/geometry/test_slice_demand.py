@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from reproduce.protean.geometry_demand import SliceDemand, SliceForecast, lasting, slack_left, slice_problem
 from reproduce.protean.slices.slices_fields import slice_scenario
 from sluicegate.domain.models.app import QueryClass
-from sluicegate.planner.geometry.geometry_demand import SliceDemand, SliceForecast, lasting, slack_left, slice_problem
 from sluicegate.planner.geometry.geometry_search import GeometrySettings
 from sluicegate.planner.geometry.gpu_pools import sliced
 from sluicegate.planner.geometry.joint_plan import plan_geometry

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from reproduce.spread_drop.trial import try_alone
 from sluicegate.domain.events import Hosted
 from sluicegate.domain.models.profile import LatencyCurve
 from sluicegate.domain.query import Query
 from sluicegate.policies.batching.registry import batching
-from sluicegate.policies.batching.trial import try_alone
 from sluicegate.policies.serving.slice_scheduler import Station
 
 FLAT = (0.2727, 0.2740, 0.2737, 0.2733, 0.2731, 0.2730, 0.2729, 0.2727)

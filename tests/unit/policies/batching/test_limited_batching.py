@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reproduce.spread_drop.trial import Trial, try_alone
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.events import Hosted
 from sluicegate.domain.models.profile import LatencyCurve
 from sluicegate.domain.query import Query
 from sluicegate.policies.batching.registry import batching
-from sluicegate.policies.batching.trial import Trial, try_alone
 from sluicegate.policies.serving.slice_scheduler import Station
 
 SLO = 0.04

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from sluicegate.policies.placement.gpu_choice import RoundRobin
+from reproduce.protean.baselines import strategy
+from reproduce.protean.gpu_choice import RoundRobin
 from sluicegate.policies.placement.slice_choice import SliceLoad
 from sluicegate.policies.placement.slice_queue_port import Waiting
-from sluicegate.policies.placement.strategies import strategy
 from sluicegate.profiles.catalogue.slowdown import SlowdownTable, VariantDemand
 
 GB = 1 << 30
