@@ -105,16 +105,6 @@ class Staging:
             case _ as unreachable:
                 assert_never(unreachable)
 
-    def reset(self) -> list[StagingAction]:
-        """The executor was started afresh and holds nothing: stage the newest plan again."""
-        self._loaded.clear()
-        self._loading = None
-        gone = [Host(HostingChanged(app, (), change.slo, change.promise)) for app, change in self._hosted.items()]
-        self._hosted.clear()
-        self._leaving.clear()
-        self._failed.clear()
-        return [*gone, *self._advance()]
-
     def _meet(self, plan: Plan, now: float) -> list[StagingAction]:
         """Note the peers of apps with a promise. What they were before counts for a while."""
         actions: list[StagingAction] = []

@@ -86,6 +86,23 @@ class UnloadVariant:
     variant: str
 
 
+@dataclass(frozen=True, slots=True)
+class RestartExecutor:
+    """Start the process behind the executor of ``part`` again, ``after`` seconds; answer with ExecutorStarted."""
+
+    part: str
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadVariant:
+    """Load and warm ``variant`` once more on the executor of ``part``; answer with Reloaded."""
+
+    part: str
+    variant: str
+    max_batch: int
+
+
 @dataclass(slots=True)
 class WakeMe:
     """Send Woken(``key``) at ``at``; the earliest time asked for a key is enough."""
@@ -158,6 +175,8 @@ DeviceAction = (
     | SendBack
     | LoadVariant
     | UnloadVariant
+    | RestartExecutor
+    | ReloadVariant
     | WakeMe
     | Acknowledge
     | Announce

@@ -36,6 +36,8 @@ from sluicegate.policies.serving.device_events import (
     BeatDue,
     CaughtUp,
     DeviceEvent,
+    ExecutorEnded,
+    ExecutorStarted,
     Fenced,
     InstancesFound,
     Joined,
@@ -59,7 +61,9 @@ Ours = PlanPublished | Joined | ReadingBegins | Suspended | CaughtUp | Fenced | 
 """What bears on whether plans count on us."""
 All = TurnsTold | TableCame | Recalled | Opened | CutEnded | Registered
 """What all slices are told, and which there are."""
-Seldom = Woken | BatchFailed | Loaded | Reloaded | BeatDue | InstancesFound | Ours | All
+Seldom = (
+    Woken | BatchFailed | Loaded | ExecutorEnded | ExecutorStarted | Reloaded | BeatDue | InstancesFound | Ours | All
+)
 
 
 class DeviceCore:
@@ -125,8 +129,8 @@ class DeviceCore:
                 slices.named(part).failed(detail, now, actions)
             case Loaded(part, variant, ok, seconds):
                 slices.named(part).loaded_variant(variant, ok, seconds, now, actions)
-            case Reloaded(part, variant, seconds):
-                slices.named(part).times.loaded(variant, seconds)
+            case ExecutorEnded() | ExecutorStarted() | Reloaded():
+                slices.named(event.part).executor_told(event, now, actions)
             case BeatDue():
                 self._beat(now, actions)
             case InstancesFound(instances):

@@ -37,7 +37,7 @@ class BatchEnded:
 
 @dataclass(frozen=True, slots=True)
 class BatchFailed:
-    """The model raised, or the executor died or was ended because it took too long; it is whole again."""
+    """The model raised, or the executor's process ended under it, perhaps because it took too long."""
 
     part: str
     detail: str
@@ -54,12 +54,28 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
+class ExecutorEnded:
+    """The process behind the executor of ``part`` has ended unasked: nothing is loaded there. Told before what failed
+    with it."""
+
+    part: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorStarted:
+    """The answer to RestartExecutor: it runs again, and holds nothing."""
+
+    part: str
+
+
+@dataclass(frozen=True, slots=True)
 class Reloaded:
-    """The executor of ``part`` was started again and has loaded ``variant`` once more, within ``seconds``."""
+    """The answer to ReloadVariant, after ``seconds``, or that it cannot be loaded."""
 
     part: str
     variant: str
-    seconds: float
+    ok: bool
+    seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -148,6 +164,8 @@ DeviceEvent = (
     | BatchEnded
     | BatchFailed
     | Loaded
+    | ExecutorEnded
+    | ExecutorStarted
     | Reloaded
     | Woken
     | PlanPublished

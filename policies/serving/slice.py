@@ -8,6 +8,8 @@ Rules.
   nothing is to be.
 - A variant is forgotten once the batch that runs with it has ended, and what is loaded in its place waits for that.
 - An app that leaves is retired once none of its queries waits or runs here.
+- An executor whose process ends is made whole again (``sluicegate.policies.serving.kept_executor``): what is to be run
+  or loaded waits for that.
 - A batch of queries that were abandoned runs to its end and answers nobody.
 """
 
@@ -58,6 +60,8 @@ from sluicegate.policies.serving.device_actions import (
     UnloadVariant,
     WakeMe,
 )
+from sluicegate.policies.serving.device_events import ExecutorEnded, ExecutorStarted, Reloaded
+from sluicegate.policies.serving.kept_executor import KeptExecutor
 from sluicegate.policies.serving.running_batch import Batch, Retry
 
 _WOKE = Woke()
@@ -94,6 +98,7 @@ class SliceCore:
         self,
         name: str,
         *,
+        executor: KeptExecutor,
         station: StationPolicy,
         staging: StagingPolicy,
         times: BatchTimes,
@@ -103,6 +108,7 @@ class SliceCore:
         neighbours: Neighbours | None,
     ) -> None:
         self.name = name
+        self.executor = executor
         self.station = station
         self.staging = staging
         self.times = times
@@ -172,6 +178,7 @@ class SliceCore:
             self.station.drain(app)
         if self.batch is not None:
             self.batch.gone = True
+            self.executor.abandon()
 
     def take_waiting(self, apps: Collection[str], now: float, actions: list[DeviceAction]) -> list[Query]:
         """Take out what waits of ``apps``, and not what runs."""
@@ -215,6 +222,9 @@ class SliceCore:
     def failed(self, detail: str, now: float, actions: list[DeviceAction]) -> None:
         """What ran raised."""
         batch = self._ran("BatchFailed", now)
+        if not self.executor.whole:
+            self.executor.failure = detail
+            return
         if batch.retry is None:
             batch.retry = Retry(batch.run.queries, detail, now)
         else:
@@ -236,13 +246,13 @@ class SliceCore:
         self.batch = Batch(run, now)
         if self._neighbours is not None:
             self._neighbours.started(self.name, run.queries, now, actions)
-        actions.append(RunBatch(self.name, run, self.times.limit(run)))
+        self.executor.run(RunBatch(self.name, run, self.times.limit(run)), actions)
 
     def _run_next_alone(self, batch: Batch, retry: Retry, now: float, actions: list[DeviceAction]) -> None:
         query = None if batch.gone else retry.next(now)
         if query is not None:
             run = Run(batch.run.variant, (query,), query.rows)
-            actions.append(RunBatch(self.name, run, self.times.limit(run), again=True))
+            self.executor.run(RunBatch(self.name, run, self.times.limit(run), again=True), actions)
             return
         self.batch = None
         run = batch.run
@@ -326,6 +336,8 @@ class SliceCore:
 
     def loaded_variant(self, variant: str, ok: bool, seconds: float, now: float, actions: list[DeviceAction]) -> None:
         """A load has ended."""
+        if not self.executor.loaded(variant, ok, actions):
+            return
         if ok:
             self.times.loaded(variant, seconds)
         self._stage(LoadEnded(variant, ok), now, actions)
@@ -358,11 +370,31 @@ class SliceCore:
                     assert_never(unreachable)
         self._load_on(actions)
 
+    def executor_told(
+        self, event: ExecutorEnded | ExecutorStarted | Reloaded, now: float, actions: list[DeviceAction]
+    ) -> None:
+        """Its process has ended, or it is being made whole."""
+        if isinstance(event, Reloaded) and event.ok:
+            self.times.loaded(event.variant, event.seconds)
+        actions += self.executor.told(event, self.loaded, now)
+        if not self.executor.whole:
+            return
+        failure, self.executor.failure = self.executor.failure, None
+        if failure is not None:
+            self.failed(failure, now, actions)
+        self._load_on(actions)
+
     def _load_on(self, actions: list[DeviceAction]) -> None:
+        if not self.executor.whole:
+            return
         runs = self.batch.run.variant if self.batch is not None else None
         waiting = self._waiting
         while waiting and not (isinstance(waiting[0], UnloadVariant) and waiting[0].variant == runs):
-            actions.append(waiting.popleft())
+            asked = waiting.popleft()
+            if isinstance(asked, LoadVariant):
+                self.executor.load(asked, actions)
+            else:
+                actions.append(asked)
 
     def _retire(self, now: float, actions: list[DeviceAction]) -> None:
         running = self.batch.run.queries[0].app if self.batch is not None else None

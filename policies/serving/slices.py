@@ -45,6 +45,7 @@ from sluicegate.policies.protocols import StagingPolicy, StationPolicy
 from sluicegate.policies.serving.batch_times import BatchTimes, RunLimits
 from sluicegate.policies.serving.device_actions import DeviceAction, Say, SendBack, SliceReport, WakeMe
 from sluicegate.policies.serving.device_events import QueryCame, TableCame
+from sluicegate.policies.serving.kept_executor import KeptExecutor
 from sluicegate.policies.serving.shared_queue import KEY as SHARED
 from sluicegate.policies.serving.shared_queue import SharedQueue
 from sluicegate.policies.serving.slice import SliceCore
@@ -234,6 +235,7 @@ class DeviceSlices:
         for part in slices:
             core = self.by_name[part.name] = SliceCore(
                 part.name,
+                executor=KeptExecutor(part.name, now),
                 station=self._parts.make_station(),
                 staging=self._parts.make_staging(device, part),
                 times=BatchTimes(device, part, self._catalogue, self._rules.limits),

@@ -27,6 +27,8 @@ from sluicegate.policies.serving.device_actions import (
     End,
     LoadVariant,
     Read,
+    ReloadVariant,
+    RestartExecutor,
     RunBatch,
     Say,
     Seek,
@@ -54,7 +56,8 @@ from sluicegate.simulator.engine.slice_model import ModelledExecutor, SliceModel
 from sluicegate.simulator.engine.timeline import Timeline
 
 Letter = SendBack | Acknowledge | Announce | Say | Beat | Recorded
-Rare = Letter | LoadVariant | UnloadVariant | Read | Seek | Abandon | CatchUp | Cut | Recorded | InterferenceChanged
+Executing = LoadVariant | ReloadVariant | RestartExecutor | UnloadVariant
+Rare = Letter | Executing | Read | Seek | Abandon | CatchUp | Cut | InterferenceChanged
 
 SEND_BACK_S = 0.005
 """Seconds until a query that a device does not serve is with its router again."""
@@ -181,6 +184,10 @@ class SimulatedDevice:
                 processor.clear(now)
             self.not_ended(self._worker.core.queries)
 
+    def executor_dies(self, part: str, now: float) -> None:
+        """The process behind an executor ends; "": behind all."""
+        self._worker.executor_dies(part, now)
+
     def leave(self, now: float) -> Beat | None:
         """Its worker ends in good order; its last heartbeat, where one runs."""
         if not self.alive:
@@ -249,6 +256,7 @@ class SimulatedWorker:
         self.said: Beat | None = None
         self._owner = owner
         self._timeline = owner.timeline
+        self._executors: dict[str, ModelledExecutor] = {}
         self._open()
         self.tell(Opened(owner.device.slices), now)
         self.tell(Joined(owner.next_incarnation()), now)
@@ -277,8 +285,10 @@ class SimulatedWorker:
         match action:
             case SendBack() | Acknowledge() | Announce() | Say() | Beat() | Recorded():
                 self._write(action, now)
-            case LoadVariant(part, variant, _):
-                self._executors[part].load(variant, now)
+            case LoadVariant() | ReloadVariant():
+                self._executors[action.part].load(action, now)
+            case RestartExecutor(part, after):
+                self._executors[part].restart(after, now)
             case Read():
                 self._timeline.at(now, self._read)
             case Seek(offset):
@@ -317,8 +327,16 @@ class SimulatedWorker:
             case _ as unreachable:
                 assert_never(unreachable)
 
+    def executor_dies(self, part: str, now: float) -> None:
+        """The process behind the executor of ``part`` ends; "": of each."""
+        for name, executor in self._executors.items():
+            if not self.dead and part in ("", name):
+                executor.dies(now)
+
     def _open(self) -> None:
         owner = self._owner
+        for executor in self._executors.values():
+            executor.close()
         self._executors = {
             part.name: ModelledExecutor(part.name, owner.model.make_slice(owner, part), owner.timeline, self.tell)
             for part in owner.device.slices

@@ -59,6 +59,7 @@ from sluicegate.policies.serving.slices import DeviceParts
 from sluicegate.profiles.catalogue.catalogue import Catalogue, KnownCatalogue
 from sluicegate.simulator.arrivals.sampling import ArrivalSource
 from sluicegate.simulator.engine.device_model import DeviceModel, SimulatedDevice
+from sluicegate.simulator.engine.faults import hits
 from sluicegate.simulator.engine.ledger import ConservationError, Ledger, Observer
 from sluicegate.simulator.engine.service_times import ServiceTimes
 from sluicegate.simulator.engine.slice_model import SliceModel
@@ -144,6 +145,9 @@ class Engine:
             for failure in self._system.faults.failures_of(device.device):
                 self.timeline.at(failure.at, self._fails, name)
                 self.timeline.at(failure.until, self._recovers, name)
+            for ending in self._system.faults.executors:
+                if hits(ending.device, device.device):
+                    self.timeline.at(ending.at, self._executor_dies, (name, ending.part))
         for change in self._later:
             self.timeline.at(change.at + self._timing.control, self._registered, change.served)
         self._ask(Serve(self._served.registered, now), now)
@@ -368,6 +372,10 @@ class Engine:
     def _fails(self, device: str, now: float) -> None:
         self._devices[device].fail(now)
 
+    def _executor_dies(self, where: tuple[str, str], now: float) -> None:
+        device, part = where
+        self._devices[device].executor_dies(part, now)
+
     def _recovers(self, device: str, now: float) -> None:
         self._devices[device].recover(now)
 
@@ -395,4 +403,5 @@ class Engine:
             processor=owner.processor_of(part.name),
             parts=system.sharing.parts,
             exclusive_loads=system.exclusive_loads,
+            start_s=system.faults.executor_start_s,
         )

@@ -29,11 +29,23 @@ class Straggler:
 
 
 @dataclass(frozen=True, slots=True)
+class ExecutorFailure:
+    """At ``at`` seconds the process behind the executor of slice ``part`` ends ("": of all) of ``device`` (a name or
+    pattern)."""
+
+    device: str
+    at: float
+    part: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Faults:
-    """All of a run."""
+    """All of a run. ``executor_start_s``: seconds that an executor's process takes to start again."""
 
     failures: tuple[Failure, ...] = ()
     stragglers: tuple[Straggler, ...] = ()
+    executors: tuple[ExecutorFailure, ...] = ()
+    executor_start_s: float = 0.5
 
     def failures_of(self, device: Device) -> tuple[Failure, ...]:
         """Those that hit ``device``."""

@@ -10,7 +10,16 @@ from sluicegate.domain.actions import Run
 from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.models.profile import LatencyCurve
 from sluicegate.policies.placement.slice_queue import SliceSharing
-from sluicegate.policies.serving.device_events import BatchEnded, DeviceEvent, Loaded
+from sluicegate.policies.serving.device_actions import LoadVariant, ReloadVariant
+from sluicegate.policies.serving.device_events import (
+    BatchEnded,
+    BatchFailed,
+    DeviceEvent,
+    ExecutorEnded,
+    ExecutorStarted,
+    Loaded,
+    Reloaded,
+)
 from sluicegate.simulator.engine.processor_sharing import SharedProcessor
 from sluicegate.simulator.engine.timeline import Timeline
 
@@ -37,7 +46,8 @@ class SliceModel:
     """Times on a slice. ``service``: seconds of (variant, rows) there; ``load``: of loading a variant.
 
     ``by_length``: curves of variants whose inputs vary in length. ``slowdown``: factor on all batches at a time.
-    ``processor``: compute shared with others, if any; ``parts``: of it, as ``SharingModel`` has them.
+    ``processor``: compute shared with others, if any; ``parts``: of it, as ``SharingModel`` has them. ``start_s``:
+    seconds that a process behind it takes to start again.
     """
 
     service: Callable[[str, int], float]
@@ -47,15 +57,18 @@ class SliceModel:
     processor: SharedProcessor | None = None
     parts: Mapping[str, float] = field(default_factory=dict)
     exclusive_loads: bool = False
+    start_s: float = 0.0
 
 
 class ModelledExecutor:
     """Of slice ``part``; ``tell`` hears what has ended."""
 
     __slots__ = (
+        "_began",
         "_busy_until",
         "_by_length",
         "_exclusive",
+        "_life",
         "_load",
         "_loading_until",
         "_part",
@@ -63,8 +76,10 @@ class ModelledExecutor:
         "_processor",
         "_service",
         "_slowdown",
+        "_start_s",
         "_tell",
         "_timeline",
+        "_under_way",
     )
 
     def __init__(
@@ -82,6 +97,10 @@ class ModelledExecutor:
         self._tell = tell
         self._busy_until = -1e300
         self._loading_until = -1e300
+        self._start_s = model.start_s
+        self._life = 0  # of its process; odd: it does not run
+        self._began: float | None = None
+        self._under_way: LoadVariant | ReloadVariant | None = None
 
     def run(self, run: Run, now: float) -> None:
         """Begin a batch."""
@@ -90,6 +109,7 @@ class ModelledExecutor:
             seconds *= curve.at(run.rows, run.length) / curve(run.rows)
         if self._slowdown is not None:
             seconds *= self._slowdown(now)
+        self._began = now
         starts = max(now, self._loading_until) if self._exclusive else now
         self._busy_until = starts + seconds
         if self._processor is None:
@@ -98,15 +118,50 @@ class ModelledExecutor:
             part = self._parts.get(run.variant, 1.0)
             self._processor.begin(seconds + (starts - now), self._ended, now, now, part)
 
-    def load(self, variant: str, now: float) -> None:
+    def load(self, asked: LoadVariant | ReloadVariant, now: float) -> None:
         """Begin a load."""
         begins = max(now, self._busy_until) if self._exclusive else now
-        seconds = self._load(variant)
+        seconds = self._load(asked.variant)
         self._loading_until = begins + seconds
-        self._timeline.at(begins + seconds, self._loaded, (variant, seconds))
+        self._under_way = asked
+        self._timeline.at(begins + seconds, self._loaded, (asked, seconds, self._life))
+
+    def dies(self, now: float) -> None:
+        """Its process ends unasked, and what it runs and loads with it."""
+        if self._life % 2:
+            return
+        self._life += 1
+        began, self._began = self._began, None
+        loading, self._under_way = self._under_way, None
+        self._busy_until = self._loading_until = now
+        self._tell(ExecutorEnded(self._part), now)
+        if began is not None:
+            self._tell(BatchFailed(self._part, "the executor's process is gone"), now)
+        if loading is not None:
+            told = Loaded if isinstance(loading, LoadVariant) else Reloaded
+            self._tell(told(self._part, loading.variant, False), now)
+
+    def restart(self, after: float, now: float) -> None:
+        """Have it run again."""
+        self._timeline.at(now + after + self._start_s, self._started)
+
+    def close(self) -> None:
+        """It is no more."""
+        self._life, self._began = -1, None
+
+    def _started(self, _: object, now: float) -> None:
+        if self._life > 0:
+            self._life += 1
+            self._tell(ExecutorStarted(self._part), now)
 
     def _ended(self, began: float, now: float) -> None:
-        self._tell(BatchEnded(self._part, now - began, now - began), now)
+        if began == self._began:  # else it died meanwhile
+            self._began = None
+            self._tell(BatchEnded(self._part, now - began, now - began), now)
 
-    def _loaded(self, load: tuple[str, float], now: float) -> None:
-        self._tell(Loaded(self._part, load[0], True, load[1]), now)
+    def _loaded(self, load: tuple[LoadVariant | ReloadVariant, float, int], now: float) -> None:
+        asked, seconds, life = load
+        if life == self._life:
+            self._under_way = None
+            told = Loaded if isinstance(asked, LoadVariant) else Reloaded
+            self._tell(told(self._part, asked.variant, True, seconds), now)

@@ -31,7 +31,7 @@ from sluicegate.profiles.catalogue.catalogue_folder import load_catalogue
 from sluicegate.profiles.formats.proteus_csv import load_proteus
 from sluicegate.profiles.formats.ramsis_json import load_ramsis
 from sluicegate.simulator.arrivals.sampling import ArrivalSource
-from sluicegate.simulator.engine.faults import Failure, Faults, Straggler, hits
+from sluicegate.simulator.engine.faults import ExecutorFailure, Failure, Faults, Straggler, hits
 from sluicegate.simulator.engine.system_model import SystemModel, Timing
 from sluicegate.simulator.engine.varied_queries import OwnWish
 from sluicegate.simulator.scenario.build_control import control_of
@@ -235,8 +235,12 @@ def _faults(spec: SimulationSpec, devices: tuple[Device, ...]) -> Faults:
     faults = Faults(
         tuple(Failure(f.device, f.at_s, f.until_s or inf) for f in spec.failures),
         tuple(Straggler(s.device, s.factor, s.at_s, s.until_s or inf) for s in spec.stragglers),
+        tuple(ExecutorFailure(f.device, f.at_s, f.slice) for f in spec.executor_failures),
+        spec.executor_start_s,
     )
-    named = [("failures", f.device) for f in spec.failures] + [("stragglers", s.device) for s in spec.stragglers]
+    named = [("failures", f.device) for f in spec.failures]
+    named += [("executor_failures", f.device) for f in spec.executor_failures]
+    named += [("stragglers", s.device) for s in spec.stragglers]
     for kind, pattern in named:
         if not any(hits(pattern, device) for device in devices):
             names = ", ".join(d.name for d in devices[:6])

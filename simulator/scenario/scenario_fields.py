@@ -242,6 +242,14 @@ class FailureSpec(Section):
     until_s: Positive | None = None
 
 
+class ExecutorFailureSpec(Section):
+    """The process behind an executor of a device (name or pattern) ends at ``at_s``: of ``slice``, or of all."""
+
+    device: str
+    at_s: NotNegative
+    slice: str = ""
+
+
 class StragglerSpec(Section):
     """A device (name or pattern) is slower by ``factor`` for a while."""
 
@@ -272,6 +280,8 @@ class SimulationSpec(Section):
     shared: tuple[str, ...] = ()
     bandwidth: Mapping[Name, Annotated[float, Field(gt=0, le=4)]] = Field(default_factory=dict)
     failures: tuple[FailureSpec, ...] = ()
+    executor_failures: tuple[ExecutorFailureSpec, ...] = ()
+    executor_start_s: Positive = 0.5
     stragglers: tuple[StragglerSpec, ...] = ()
 
 

@@ -9,13 +9,25 @@ from sluicegate.domain.clock import Clock
 from sluicegate.domain.errors import ExecutionError, LoadError
 from sluicegate.domain.executor import Executor
 from sluicegate.domain.models.tensor import Tensor, split_rows
-from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.query import Query
-from sluicegate.policies.serving.device_actions import LoadVariant, RunBatch, UnloadVariant
-from sluicegate.policies.serving.device_events import BatchEnded, BatchFailed, DeviceEvent, Loaded, Reloaded
+from sluicegate.policies.serving.device_actions import (
+    LoadVariant,
+    ReloadVariant,
+    RestartExecutor,
+    RunBatch,
+    UnloadVariant,
+)
+from sluicegate.policies.serving.device_events import (
+    BatchEnded,
+    BatchFailed,
+    DeviceEvent,
+    ExecutorEnded,
+    ExecutorStarted,
+    Loaded,
+    Reloaded,
+)
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.telemetry.telemetry import Telemetry
-from sluicegate.stages.worker.kept_executor import KeptExecutor
 
 log = logging.getLogger(__name__)
 
@@ -35,10 +47,6 @@ class SlicesOwner(Protocol):
 
     def ran(self, query: Query, outputs: Outputs) -> None:
         """Its outputs."""
-        ...
-
-    def loaded(self, part: str) -> Sequence[str]:
-        """Variants that a slice should hold just now."""
         ...
 
     def failed(self, error: BaseException) -> None:
@@ -68,19 +76,13 @@ class SliceRunner:
         self._clock = clock
         self._meters, self._tracing = telemetry.meters, telemetry.tracing
         self._tasks: dict[asyncio.Task[None], None] = {}  # in one order: they are cancelled in it
-        self._kept = KeptExecutor(
-            executor,
-            f"{device}/{part}",
-            clock=clock,
-            held=lambda: [catalogue.variants[name] for name in owner.loaded(part)],
-            spawn=self._spawn,
-            restarts=lambda: self._meters.add("sluice_executor_restarts", device),
-            reloaded=lambda variant, seconds: owner.tell(Reloaded(part, variant, seconds)),
-        )
+        self._loads = asyncio.Lock()
+        self._closing = False
 
     async def start(self) -> None:
         """Start the executor."""
-        await self._kept.start()
+        self.executor.watch(self._ended)
+        await self.executor.start()
 
     def run(self, batch: RunBatch) -> None:
         """Begin to run it."""
@@ -88,22 +90,29 @@ class SliceRunner:
 
     def load(self, asked: LoadVariant) -> None:
         """Begin to load; one after the other."""
-        self._spawn(self._load(self._catalogue.variants[asked.variant], asked.max_batch))
+        self._spawn(self._load(asked, Loaded))
+
+    def reload(self, asked: ReloadVariant) -> None:
+        """The same, of what an executor held that is no more."""
+        self._spawn(self._load(asked, Reloaded))
 
     def unload(self, asked: UnloadVariant) -> None:
         """Begin to forget it, in one order with loads."""
-        self._spawn(self._kept.unload(asked.variant))
+        self._spawn(self._unload(asked.variant))
+
+    def restart(self, asked: RestartExecutor) -> None:
+        """Have the executor started again."""
+        self._spawn(self._restart(asked.after))
 
     async def close(self) -> None:
         """Stop tasks and the executor."""
-        self._kept.let_go()
+        self._closing = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._kept.close()
+        await self.executor.close()
 
     async def _run(self, batch: RunBatch) -> None:
-        await self._kept.ready()
         run = batch.run
         inputs = [(query, tensors) for query in run.queries if (tensors := self._owner.inputs(query)) is not None]
         if not inputs:
@@ -114,7 +123,7 @@ class SliceRunner:
         try:
             ran = await self.executor.run(run.variant, [given for _, given in inputs], rows, within=batch.within)
         except ExecutionError as error:
-            await self._failed(batch, error)
+            self._failed(batch, error)
             return
         seconds = self._clock.monotonic() - began
         for (query, _), outputs in zip(inputs, split_rows(ran.outputs, [q.rows for q, _ in inputs]), strict=True):
@@ -127,27 +136,42 @@ class SliceRunner:
             self._tracing.batch((query.key for query, _ in inputs), started, self._clock.wall(), told)
         self._owner.tell(BatchEnded(self._part, ran.execution_s, seconds))
 
-    async def _failed(self, batch: RunBatch, error: ExecutionError) -> None:
+    def _failed(self, batch: RunBatch, error: ExecutionError) -> None:
         run = batch.run
         if not batch.again:
             told = (run.variant, run.rows, self._device, error)
             ids = [query.id for query in run.queries]
             log.warning("%s failed a batch of %d on %s: %s", *told, extra={"query_ids": ids})
             self._meters.add("sluice_batch_failures", self._device, run.variant)
-        if error.fatal:
-            await self._kept.restart()
         self._owner.tell(BatchFailed(self._part, str(error)))
 
-    async def _load(self, variant: Variant, max_batch: int) -> None:
+    async def _load(self, asked: LoadVariant | ReloadVariant, told: type[Loaded] | type[Reloaded]) -> None:
+        variant = self._catalogue.variants[asked.variant]
         try:
-            seconds = await self._kept.load(variant, max_batch)
+            async with self._loads:
+                seconds = (await self.executor.load(variant, max_batch=asked.max_batch)).load_s
         except (LoadError, ExecutionError) as error:
             log.error("%s cannot be loaded on %s: %s", variant.name, self._device, error)
             self._meters.add("sluice_variant_loads", self._device, variant.name, "no")
-            self._owner.tell(Loaded(self._part, variant.name, ok=False))
+            self._owner.tell(told(self._part, variant.name, ok=False))
         else:
             self._meters.add("sluice_variant_loads", self._device, variant.name, "yes")
-            self._owner.tell(Loaded(self._part, variant.name, ok=True, seconds=seconds))
+            self._owner.tell(told(self._part, variant.name, ok=True, seconds=seconds))
+
+    async def _unload(self, variant: str) -> None:
+        async with self._loads:
+            await self.executor.unload(variant)
+
+    def _ended(self) -> None:
+        if not self._closing:
+            self._owner.tell(ExecutorEnded(self._part))
+
+    async def _restart(self, after: float) -> None:
+        log.warning("%s/%s: the executor's process is gone; starting it again", self._device, self._part)
+        self._meters.add("sluice_executor_restarts", self._device)
+        await asyncio.sleep(after)
+        await self.executor.start()
+        self._owner.tell(ExecutorStarted(self._part))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

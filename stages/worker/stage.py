@@ -33,6 +33,8 @@ from sluicegate.policies.serving.device_actions import (
     End,
     LoadVariant,
     Read,
+    ReloadVariant,
+    RestartExecutor,
     RunBatch,
     Say,
     Seek,
@@ -199,11 +201,6 @@ class WorkerStage:
         """What its batch has put out for a query."""
         self._answers.ran(query, outputs)
 
-    def loaded(self, part: str) -> Sequence[str]:
-        """Variants that a slice should hold just now."""
-        found = self.core.slices.get(part)
-        return found.loaded if found is not None else ()
-
     def failed(self, error: BaseException) -> None:
         """What should never fail did: let ``run`` see it, and others answer what is held here."""
         self._failure = error
@@ -244,6 +241,10 @@ class WorkerStage:
                     self._holding.runners[part].load(action)
                 case UnloadVariant(part):
                     self._holding.runners[part].unload(action)
+                case RestartExecutor(part):
+                    self._holding.runners[part].restart(action)
+                case ReloadVariant(part):
+                    self._holding.runners[part].reload(action)
                 case Acknowledge(epoch, variants, failed):
                     message = PlanAcknowledged(self.device.name, epoch, variants, failed)
                     self._post(self._topics.acks, control.encode_acknowledged(message), self.device.name)

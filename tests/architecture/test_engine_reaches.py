@@ -40,7 +40,10 @@ SETTINGS: tuple[dict[str, Any], ...] = (
         "apps.images.queries": [{"share": 0.2, "model": "images-large"}, {"share": 0.1, "accuracy": 0.99}],
     },
     {"apps.words.at_start": False, "registrations": [{"app": "words", "at_s": 1.0}]},
-    {"simulation.failures": [{"device": "cpu0", "at_s": 1.0, "until_s": 5.0}]},
+    {
+        "simulation.failures": [{"device": "cpu0", "at_s": 1.0, "until_s": 5.0}],
+        "simulation.executor_failures": [{"device": "gpu*", "at_s": 2.0}],
+    },
     {
         "devices": [{"type": "gpu", "count": 3}, {"type": "gpu", "name": "cheap", "spot": True}],
         "scaling": {"spare": ["gpu2"]},

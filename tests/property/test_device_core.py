@@ -5,6 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sluicegate.policies.placement.repartition import CutState
+from sluicegate.policies.serving.device_actions import RestartExecutor
 from sluicegate.policies.serving.device_events import Fenced, Suspended
 from tests.simulation.device_world import BIG, SMALL, WHOLE, World
 
@@ -28,10 +29,11 @@ class Steps:
 
     def step(self) -> None:
         world = self.world
-        kinds = ["query"] * 5 + ["plan", "wake", "wake", "suspend", "cut", "dead"]
+        kinds = ["query"] * 5 + ["plan", "wake", "wake", "suspend", "cut", "dead", "die"]
         kinds += ["end", "end", "fail"] if world.runs else []
         kinds += ["load", "load", "load fails"] if world.loads() else []
         kinds += ["finish cut", "cut fails"] if world.cut is not None else []
+        kinds += ["mend", "mend"] if world.down else []
         kinds += ["caught up"] if world.catching_up else []
         kind = self.data.draw(st.sampled_from(kinds))
         match kind:
@@ -50,6 +52,13 @@ class Steps:
                 world.wake()
             case "caught up":
                 world.caught_up()
+            case "mend":
+                world.mend(self.data.draw(st.sampled_from(sorted(world.down))))
+            case "die":
+                restarts = {part for part, asked in world.down.items() if isinstance(asked, RestartExecutor)}
+                alive = sorted(world.core.slices.keys() - restarts)
+                if alive:
+                    world.die(self.data.draw(st.sampled_from(alive)))
             case _:
                 self.control(kind)
 

@@ -28,6 +28,8 @@ from sluicegate.policies.serving.device_actions import (
     End,
     LoadVariant,
     Read,
+    ReloadVariant,
+    RestartExecutor,
     RunBatch,
     Say,
     Seek,
@@ -41,11 +43,14 @@ from sluicegate.policies.serving.device_events import (
     BatchFailed,
     CaughtUp,
     DeviceEvent,
+    ExecutorEnded,
+    ExecutorStarted,
     Joined,
     Loaded,
     Opened,
     QueryCame,
     ReadingBegins,
+    Reloaded,
     Woken,
 )
 from sluicegate.policies.serving.slice_scheduler import Station
@@ -111,6 +116,7 @@ class World:
         self.commands: dict[str, list[LoadVariant | UnloadVariant]] = {}
         self.loaded: dict[str, set[str]] = {}
         self.wakes: dict[str, float] = {}
+        self.down: dict[str, RestartExecutor | ReloadVariant] = {}
         self.cut: Cut | None = None
         self.catching_up = False
         self.read: list[Query] = []
@@ -128,7 +134,11 @@ class World:
         actions = self.core.handle(event, self.now)
         self.said += actions
         for action in actions:
-            self._note(action)
+            if isinstance(action, RestartExecutor | ReloadVariant):
+                assert action.part not in self.down and action.part not in self.runs
+                self.down[action.part] = action
+            else:
+                self._note(action)
         return actions
 
     def _note(self, action: DeviceAction) -> None:
@@ -162,6 +172,7 @@ class World:
                 self.cut = action
                 self.loaded.clear()
                 self.commands.clear()
+                self.down.clear()
             case Read():
                 assert not self.reads
                 self.tell(ReadingBegins(self.offset, self.offset))
@@ -224,6 +235,30 @@ class World:
         if part in self.commands:
             self._unload(part)
 
+    def die(self, part: str) -> list[DeviceAction]:
+        """The executor of a slice ends, and what it runs and loads with it."""
+        asked = self.down.pop(part, None)
+        assert not isinstance(asked, RestartExecutor), "there is no process"
+        ran = self.runs.pop(part, None)
+        actions = self.tell(ExecutorEnded(part))
+        if asked is not None:
+            actions += self.tell(Reloaded(part, asked.variant, False))
+        if ran is not None:
+            actions += self.tell(BatchFailed(part, "it died"))
+        if self.commands.get(part):
+            load = self.commands[part].pop(0)
+            actions += self.tell(Loaded(part, load.variant, False))
+            self._unload(part)
+        return actions
+
+    def mend(self, part: str) -> list[DeviceAction]:
+        """The next step of making it whole is done."""
+        asked = self.down.pop(part)
+        if isinstance(asked, ReloadVariant):
+            return self.tell(Reloaded(part, asked.variant, True, 0.1))
+        self.now += asked.after
+        return self.tell(ExecutorStarted(part))
+
     def loads(self) -> list[str]:
         """Slices where something is being loaded."""
         return sorted(part for part, waiting in self.commands.items() if waiting)
@@ -258,6 +293,8 @@ class World:
         for _ in range(1000):
             if self.runs:
                 self.end(sorted(self.runs)[0])
+            elif self.down:
+                self.mend(sorted(self.down)[0])
             elif self.loads():
                 self.load(self.loads()[0])
             elif self.cut is not None:

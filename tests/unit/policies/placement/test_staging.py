@@ -129,14 +129,6 @@ def test_a_load_that_was_not_asked_for_is_illegal() -> None:
         staging().handle(LoadEnded("a1", ok=True), 0.0)
 
 
-def test_after_a_fresh_start_of_the_executor_the_newest_plan_is_staged_again() -> None:
-    machine = staging()
-    settle(machine, plan(1, ("a", ("a1",))))
-    actions = machine.reset()
-    assert Load("a1", 8) in actions
-    assert any(isinstance(a, Host) and a.change.hosted == () for a in actions)
-
-
 def test_a_plan_that_counts_on_larger_batches_changes_nothing() -> None:
     machine = staging()
     settle(machine, plan_of(1, 2, ("a", ("a1",))))

@@ -1,0 +1,134 @@
+"""An executor that is kept alive: one whose process ends, at work or idle, is started again with what it held.
+
+Rules.
+- Batches and loads wait until it is whole again: started, and all that the slice holds is loaded once more, one after
+  the other. What fails to be loaded again is done without.
+- A batch that failed because the process ended under it is gone on with then.
+- A load that failed while the process ended, perhaps by what it ran meanwhile, is tried once more.
+- What lived for less than ``_LIVES`` seconds is started again only when they have passed.
+- One that ends while it is made whole is started again.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import assert_never
+
+from sluicegate.domain.errors import IllegalEventError
+from sluicegate.policies.serving.device_actions import (
+    DeviceAction,
+    LoadVariant,
+    ReloadVariant,
+    RestartExecutor,
+    RunBatch,
+)
+from sluicegate.policies.serving.device_events import ExecutorEnded, ExecutorStarted, Reloaded
+
+_LIVES = 1.0
+
+
+class KeptExecutor:
+    """Of slice ``part``, started at ``now``. ``whole``: it runs, and holds what it should. Until then ``waits`` what is
+    to be run, and ``failure`` says how the batch failed that it ended under.
+    """
+
+    __slots__ = (
+        "_again",
+        "_batches",
+        "_before",
+        "_deaths",
+        "_died",
+        "_left",
+        "_load",
+        "_part",
+        "_started",
+        "failure",
+        "waits",
+        "whole",
+    )
+
+    def __init__(self, part: str, now: float) -> None:
+        self.whole = True
+        self.waits: RunBatch | None = None
+        self.failure: str | None = None
+        self._part = part
+        self._started = now
+        self._died = False  # once more, while it is made whole
+        self._deaths = 0
+        self._load: LoadVariant | None = None  # under way: one at a time is asked for
+        self._before: int | None = 0  # deaths before it; None: it is tried once more
+        self._again = False  # that waits
+        self._batches: dict[str, int] = {}  # variant -> batch that it is loaded for
+        self._left: deque[ReloadVariant] | None = None  # to be loaded again; None: it does not run yet
+
+    def run(self, batch: RunBatch, actions: list[DeviceAction]) -> None:
+        """Run it, now or when it can be."""
+        if self.whole:
+            actions.append(batch)
+        else:
+            self.waits = batch
+
+    def abandon(self) -> None:
+        """What waits to be run is others' now."""
+        if self.waits is not None:
+            self.waits, self.failure = None, "it was abandoned"
+
+    def load(self, load: LoadVariant, actions: list[DeviceAction]) -> None:
+        """Load it; only what is whole is asked, for one at a time."""
+        self._load, self._before = load, self._deaths
+        actions.append(load)
+
+    def loaded(self, variant: str, ok: bool, actions: list[DeviceAction]) -> bool:
+        """A load has ended; whether that is the end of it. Raises IllegalEventError."""
+        load, before = self._load, self._before
+        if load is None or load.variant != variant:
+            raise IllegalEventError(f"{variant} ended loading on {self._part}, where {load} is under way")
+        if not ok and before is not None and before != self._deaths:
+            self._before = None
+            self._again = not self.whole
+            if self.whole:
+                actions.append(load)
+            return False
+        self._load = None
+        if ok:
+            self._batches[variant] = load.max_batch
+        return True
+
+    def told(
+        self, event: ExecutorEnded | ExecutorStarted | Reloaded, held: Iterable[str], now: float
+    ) -> Sequence[DeviceAction]:
+        """Its process has ended, or it is being made whole, to hold ``held``. Raises IllegalEventError."""
+        match event:
+            case ExecutorEnded():
+                self._deaths += 1
+                self._died = not self.whole
+                if self._died:
+                    return ()
+                self.whole = False
+                return self._restart(now)
+            case ExecutorStarted():
+                if self.whole or self._left is not None:
+                    raise IllegalEventError(f"the executor of {self._part} was started at {now}, and runs")
+                self._started = now
+                self._left = deque(ReloadVariant(self._part, name, self._batches[name]) for name in held)
+            case Reloaded():
+                if self._left is None:
+                    raise IllegalEventError(f"{event} at {now}, which nobody asked for")
+            case _:
+                assert_never(event)
+        if self._died:
+            return self._restart(now)
+        if self._left:
+            return (self._left.popleft(),)
+        return self._whole()
+
+    def _restart(self, now: float) -> Sequence[DeviceAction]:
+        self._died = False
+        self._left = None
+        # A clock that was set meanwhile must not hold it up for longer.
+        return (RestartExecutor(self._part, min(_LIVES, max(0.0, self._started + _LIVES - now))),)
+
+    def _whole(self) -> Sequence[DeviceAction]:
+        self.whole, self._left = True, None
+        waits = (self._load if self._again else None, self.waits)
+        self._again, self.waits = False, None
+        return tuple(action for action in waits if action is not None)
