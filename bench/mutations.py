@@ -45,6 +45,7 @@ from sluicegate.policies.serving.admission import AdmissionCore, AdmissionRules,
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.admission import AdmissionStage
 from sluicegate.stages.admission import Door as Options
+from sluicegate.stages.connections import Connections
 from sluicegate.stages.runtime.consumer_loop import Reading
 from sluicegate.stages.runtime.system_clock import SystemClock
 from sluicegate.streams import connect
@@ -270,13 +271,10 @@ class Door:
         self._served = Catalogue.of([APP], [], [])
         core = AdmissionCore([], AdmissionRules(make_policy=DeadlineAdmission, dedupe_entries=dedupe_entries))
         self.stage = AdmissionStage(
+            Connections(broker=broker, producer=broker.producer(), topics=TOPICS, clock=SystemClock()),
             core,
             core.handle,
             served=self._served,
-            broker=broker,
-            producer=broker.producer(),
-            topics=TOPICS,
-            clock=SystemClock(),
             door=Options(limits=codec.DEFAULT_LIMITS, reading=Reading(), source="mutations"),
         )
         self._taken = 0

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from sluicegate.domain.actions import Accept, Announce, End, WakeAt
-from sluicegate.domain.clock import Clock
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.events import DemandCounted, PlanPublished, TooLarge
 from sluicegate.domain.models.app import App
@@ -30,15 +29,14 @@ from sluicegate.policies.serving.admission import (
     Serve,
 )
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.stages.connections import Connections
 from sluicegate.stages.following.control_follower import Follower
 from sluicegate.stages.runtime.consumer_loop import Intake, Reading
 from sluicegate.stages.runtime.decision_log import Handle
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.stages.runtime.timers import Wakes
-from sluicegate.stages.telemetry.telemetry import Telemetry
-from sluicegate.streams.ports import Broker, Consumer, Letter, Producer, Record
+from sluicegate.streams.ports import Consumer, Letter, Record
 from sluicegate.streams.records import codec, control
-from sluicegate.streams.topics import Topics
 
 log = logging.getLogger(__name__)
 
@@ -64,35 +62,31 @@ class AdmissionStage:
 
     def __init__(
         self,
+        connections: Connections,
         core: AdmissionCore,
         handle: Handle[AdmissionEvent, AdmissionCoreAction],
         *,
         served: Catalogue,
-        broker: Broker,
-        producer: Producer,
-        topics: Topics,
-        clock: Clock,
         door: Door,
-        telemetry: Telemetry | None = None,
     ) -> None:
         self.core = core
         self._handle = handle
-        telemetry = telemetry or Telemetry()
+        topics, telemetry = connections.topics, connections.telemetry
         self._meters, self._tracing = telemetry.meters, telemetry.tracing
         self._served = served
         self._apps: dict[str, App] = {}
         """By topic, also those that were retired: what is written to theirs is read."""
-        self._broker = broker
+        self._broker = connections.broker
         self._topics = topics
-        self._clock = clock
+        self._clock = connections.clock
         self._door = door
-        self._outbox = Outbox(producer)
+        self._outbox = Outbox(connections.producer)
         reading = door.reading
         once = reading.exactly_once(topics.admission_group) if reading.exactly_once is not None else None
         self._intake = Intake(self._make_consumer, limit=reading.max_in_flight, exactly_once=once)
         self._letters: dict[Query, tuple[codec.QueryMessage | None, Record]] = {}
         """Of the queries that the core has; None: of one that is wrong."""
-        self._wakes = Wakes(clock)
+        self._wakes = Wakes(connections.clock)
         telemetry.of_outbox(self.name, self._outbox)
         telemetry.of_intake(self.name, lambda: self._intake)
 

@@ -14,17 +14,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sluicegate.domain.actions import Announce
-from sluicegate.domain.clock import Clock
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.domain.query import QueryKey
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.stages.connections import Connections
 from sluicegate.stages.runtime.append_file import Appending
 from sluicegate.stages.runtime.consumer_loop import Intake
 from sluicegate.stages.runtime.outbox import Outbox
-from sluicegate.stages.telemetry.telemetry import Telemetry
-from sluicegate.streams.ports import Broker, Consumer, Letter, Producer, Record, Unreadable
+from sluicegate.streams.ports import Consumer, Letter, Record, Unreadable
 from sluicegate.streams.records import codec, control
-from sluicegate.streams.topics import Topics
 
 log = logging.getLogger(__name__)
 
@@ -90,29 +88,25 @@ class SinkStage:
 
     def __init__(
         self,
+        connections: Connections,
         apps: Sequence[str],
         *,
-        broker: Broker,
-        producer: Producer,
-        topics: Topics,
         store: OutcomeStore,
-        clock: Clock,
         member: str | None = None,
         retry: float = 1.0,
-        telemetry: Telemetry | None = None,
     ) -> None:
+        topics, telemetry = connections.topics, connections.telemetry
         self._names = [topics.results(app) for app in apps]
-        self._broker = broker
+        self._broker = connections.broker
         self._topics = topics
         self._store = store
-        self._clock = clock
+        self._clock = connections.clock
         self._member = member
         self._retry = retry
-        self._outbox = Outbox(producer)
+        self._outbox = Outbox(connections.producer)
         self._intake = Intake(self._make_consumer)
         self._read: deque[Record] = deque()
         self._came = asyncio.Event()
-        telemetry = telemetry or Telemetry()
         self._meters = telemetry.meters
         telemetry.of_outbox(self.name, self._outbox)
         telemetry.of_intake(self.name, lambda: self._intake)

@@ -168,15 +168,14 @@ class Beat:
     slices: tuple[SliceReport, ...]
 
 
+Executing = LoadVariant | ReloadVariant | RestartExecutor | UnloadVariant
+"""What is to be done with the executor of a slice, beside batches."""
 DeviceAction = (
     RunBatch
     | Answer
     | End
     | SendBack
-    | LoadVariant
-    | UnloadVariant
-    | RestartExecutor
-    | ReloadVariant
+    | Executing
     | WakeMe
     | Acknowledge
     | Announce

@@ -159,14 +159,13 @@ class BeatDue:
     """Time for a heartbeat."""
 
 
+ExecutorEvent = ExecutorEnded | ExecutorStarted | Reloaded
 DeviceEvent = (
     QueryCame
     | BatchEnded
     | BatchFailed
     | Loaded
-    | ExecutorEnded
-    | ExecutorStarted
-    | Reloaded
+    | ExecutorEvent
     | Woken
     | PlanPublished
     | Registered

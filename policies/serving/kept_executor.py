@@ -21,7 +21,7 @@ from sluicegate.policies.serving.device_actions import (
     RestartExecutor,
     RunBatch,
 )
-from sluicegate.policies.serving.device_events import ExecutorEnded, ExecutorStarted, Reloaded
+from sluicegate.policies.serving.device_events import ExecutorEnded, ExecutorEvent, ExecutorStarted, Reloaded
 
 _LIVES = 1.0
 
@@ -39,9 +39,9 @@ class KeptExecutor:
         "_died",
         "_left",
         "_load",
-        "_part",
         "_started",
         "failure",
+        "part",
         "waits",
         "whole",
     )
@@ -50,7 +50,7 @@ class KeptExecutor:
         self.whole = True
         self.waits: RunBatch | None = None
         self.failure: str | None = None
-        self._part = part
+        self.part = part
         self._started = now
         self._died = False  # once more, while it is made whole
         self._deaths = 0
@@ -81,7 +81,7 @@ class KeptExecutor:
         """A load has ended; whether that is the end of it. Raises IllegalEventError."""
         load, before = self._load, self._before
         if load is None or load.variant != variant:
-            raise IllegalEventError(f"{variant} ended loading on {self._part}, where {load} is under way")
+            raise IllegalEventError(f"{variant} ended loading on {self.part}, where {load} is under way")
         if not ok and before is not None and before != self._deaths:
             self._before = None
             self._again = not self.whole
@@ -93,9 +93,7 @@ class KeptExecutor:
             self._batches[variant] = load.max_batch
         return True
 
-    def told(
-        self, event: ExecutorEnded | ExecutorStarted | Reloaded, held: Iterable[str], now: float
-    ) -> Sequence[DeviceAction]:
+    def told(self, event: ExecutorEvent, held: Iterable[str], now: float) -> Sequence[DeviceAction]:
         """Its process has ended, or it is being made whole, to hold ``held``. Raises IllegalEventError."""
         match event:
             case ExecutorEnded():
@@ -107,9 +105,9 @@ class KeptExecutor:
                 return self._restart(now)
             case ExecutorStarted():
                 if self.whole or self._left is not None:
-                    raise IllegalEventError(f"the executor of {self._part} was started at {now}, and runs")
+                    raise IllegalEventError(f"the executor of {self.part} was started at {now}, and runs")
                 self._started = now
-                self._left = deque(ReloadVariant(self._part, name, self._batches[name]) for name in held)
+                self._left = deque(ReloadVariant(self.part, name, self._batches[name]) for name in held)
             case Reloaded():
                 if self._left is None:
                     raise IllegalEventError(f"{event} at {now}, which nobody asked for")
@@ -125,7 +123,7 @@ class KeptExecutor:
         self._died = False
         self._left = None
         # A clock that was set meanwhile must not hold it up for longer.
-        return (RestartExecutor(self._part, min(_LIVES, max(0.0, self._started + _LIVES - now))),)
+        return (RestartExecutor(self.part, min(_LIVES, max(0.0, self._started + _LIVES - now))),)
 
     def _whole(self) -> Sequence[DeviceAction]:
         self.whole, self._left = True, None

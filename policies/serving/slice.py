@@ -60,7 +60,7 @@ from sluicegate.policies.serving.device_actions import (
     UnloadVariant,
     WakeMe,
 )
-from sluicegate.policies.serving.device_events import ExecutorEnded, ExecutorStarted, Reloaded
+from sluicegate.policies.serving.device_events import ExecutorEvent, Reloaded
 from sluicegate.policies.serving.kept_executor import KeptExecutor
 from sluicegate.policies.serving.running_batch import Batch, Retry
 
@@ -89,16 +89,14 @@ class Neighbours(Protocol):
 
 
 class SliceCore:
-    """Slice ``name``. ``held``: all queries of the device, with their turns; ``gathering``: of its slices' reports.
-
-    ``neighbours``: what shares queries among the slices, if anything does.
+    """The slice of ``executor``. ``held``: all queries of the device, with their turns; ``gathering``: of its slices'
+    reports. ``neighbours``: what shares queries among the slices, if anything does.
     """
 
     def __init__(
         self,
-        name: str,
-        *,
         executor: KeptExecutor,
+        *,
         station: StationPolicy,
         staging: StagingPolicy,
         times: BatchTimes,
@@ -107,7 +105,7 @@ class SliceCore:
         gathering: Gathering,
         neighbours: Neighbours | None,
     ) -> None:
-        self.name = name
+        name = self.name = executor.part
         self.executor = executor
         self.station = station
         self.staging = staging
@@ -370,9 +368,7 @@ class SliceCore:
                     assert_never(unreachable)
         self._load_on(actions)
 
-    def executor_told(
-        self, event: ExecutorEnded | ExecutorStarted | Reloaded, now: float, actions: list[DeviceAction]
-    ) -> None:
+    def executor_told(self, event: ExecutorEvent, now: float, actions: list[DeviceAction]) -> None:
         """Its process has ended, or it is being made whole."""
         if isinstance(event, Reloaded) and event.ok:
             self.times.loaded(event.variant, event.seconds)

@@ -234,8 +234,7 @@ class DeviceSlices:
             self._shared = SharedQueue(sharing, self.by_name, self.held, self._rules.bound)
         for part in slices:
             core = self.by_name[part.name] = SliceCore(
-                part.name,
-                executor=KeptExecutor(part.name, now),
+                KeptExecutor(part.name, now),
                 station=self._parts.make_station(),
                 staging=self._parts.make_staging(device, part),
                 times=BatchTimes(device, part, self._catalogue, self._rules.limits),

@@ -25,6 +25,7 @@ from sluicegate.policies.serving.device_actions import (
     Beat,
     CatchUp,
     End,
+    Executing,
     LoadVariant,
     Read,
     ReloadVariant,
@@ -56,7 +57,6 @@ from sluicegate.simulator.engine.slice_model import ModelledExecutor, SliceModel
 from sluicegate.simulator.engine.timeline import Timeline
 
 Letter = SendBack | Acknowledge | Announce | Say | Beat | Recorded
-Executing = LoadVariant | ReloadVariant | RestartExecutor | UnloadVariant
 Rare = Letter | Executing | Read | Seek | Abandon | CatchUp | Cut | InterferenceChanged
 
 SEND_BACK_S = 0.005

@@ -147,7 +147,7 @@ class Engine:
                 self.timeline.at(failure.until, self._recovers, name)
             for ending in self._system.faults.executors:
                 if hits(ending.device, device.device):
-                    self.timeline.at(ending.at, self._executor_dies, (name, ending.part))
+                    self.timeline.at(ending.at, device.executor_dies, ending.part)
         for change in self._later:
             self.timeline.at(change.at + self._timing.control, self._registered, change.served)
         self._ask(Serve(self._served.registered, now), now)
@@ -371,10 +371,6 @@ class Engine:
 
     def _fails(self, device: str, now: float) -> None:
         self._devices[device].fail(now)
-
-    def _executor_dies(self, where: tuple[str, str], now: float) -> None:
-        device, part = where
-        self._devices[device].executor_dies(part, now)
 
     def _recovers(self, device: str, now: float) -> None:
         self._devices[device].recover(now)

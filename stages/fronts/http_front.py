@@ -15,24 +15,22 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from sluicegate.domain.clock import Clock
 from sluicegate.domain.errors import InvalidInputError, SluiceError
 from sluicegate.domain.models.app import App
 from sluicegate.domain.models.tensor import TensorSpec
 from sluicegate.domain.outcome import Outcome, OutcomeKind, Reason
 from sluicegate.domain.query import QueryKey
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.stages.connections import Connections
 from sluicegate.stages.following.results_reader import ResultsReader
 from sluicegate.stages.fronts.http_auth import Access, Guard, bind
 from sluicegate.stages.fronts.http_connections import runner_of
 from sluicegate.stages.fronts.oip_responses import Asked, read_request, respond, with_model
 from sluicegate.stages.runtime.background_tasks import beside
 from sluicegate.stages.runtime.outbox import Outbox
-from sluicegate.stages.telemetry.telemetry import Telemetry
 from sluicegate.streams.http_bodies import BodyError, read_body
-from sluicegate.streams.ports import Broker, Producer, Record
+from sluicegate.streams.ports import Record
 from sluicegate.streams.records import codec
-from sluicegate.streams.topics import Topics
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +46,12 @@ _HEALTH = frozenset({"/v2/health/live", "/v2/health/ready"})
 """Asked by balancers and orchestrators, which hold no token; they say nothing but whether it serves."""
 _LOOK = 5.0
 """Seconds that looking an unknown app up in the registry may take."""
+_MAX_LATENCY = 600.0
+"""Seconds that a query may take at most."""
 _GRACE = 5.0
 """Seconds after its longest deadline that a request waits for its outcome."""
+_MOST_WAITING = 4096
+"""Requests that may wait at a time."""
 
 
 class HttpStage:
@@ -63,41 +65,33 @@ class HttpStage:
 
     def __init__(
         self,
+        connections: Connections,
         apps: Mapping[str, App],
         *,
-        broker: Broker,
-        producer: Producer,
-        topics: Topics,
-        clock: Clock,
         access: Access,
         routes: Iterable[web.AbstractRouteDef] = (),
         versions: Mapping[str, Sequence[str]] | None = None,
         registry: Callable[[], Awaitable[None]] | None = None,
         max_body_bytes: int = 1_000_000,
-        max_waiting: int = 4096,
-        max_latency: float = 600.0,
-        telemetry: Telemetry | None = None,
     ) -> None:
         self._apps = dict(apps)
-        self._broker = broker
-        self._topics = topics
-        self._clock = clock
+        self._broker = connections.broker
+        self._topics = connections.topics
+        self._clock = connections.clock
         self._access = access
         self._routes = tuple(routes)
         self._versions = dict(versions or {})
         self._registry = registry
-        self._results = ResultsReader(broker, topics, self._on_result)
+        self._results = ResultsReader(self._broker, self._topics, self._on_result)
         self._max_body = max_body_bytes
-        self._max_waiting = max_waiting
-        self._max_latency = max_latency
-        self._outbox = Outbox(producer)
+        self._outbox = Outbox(connections.producer)
         self._waiting: dict[QueryKey, asyncio.Future[codec.OutcomeMessage]] = {}
         self._looking: asyncio.Task[None] | None = None
-        telemetry = telemetry or Telemetry()
+        telemetry = connections.telemetry
         meters = telemetry.meters
         self._guard = Guard(
             access,
-            clock,
+            self._clock,
             open_paths=_HEALTH,
             counted=lambda status: meters.add("sluice_http_requests", self.name, str(status)),
         )
@@ -223,7 +217,7 @@ class HttpStage:
             refused = _error(error.status, error.problem)
             refused.force_close()
             return refused
-        if len(self._waiting) >= self._max_waiting:
+        if len(self._waiting) >= _MOST_WAITING:
             return _error(503, "too many requests wait for their answer; try again later")
         json_length = request.headers.get(codec.JSON_LENGTH_HEADER)
         version = request.match_info.get("version")
@@ -257,7 +251,7 @@ class HttpStage:
                 ),
                 timestamp=self._clock.wall(),
             )
-            async with asyncio.timeout(self._max_latency + _GRACE):
+            async with asyncio.timeout(_MAX_LATENCY + _GRACE):
                 message = await outcome
         except TimeoutError:
             return _error(504, f"query {query_id}: no outcome in time; `sluice explain {query_id}` may tell why")

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, assert_never
 
 from sluicegate.domain.clock import Clock
 from sluicegate.domain.errors import ExecutionError, LoadError
@@ -11,6 +11,7 @@ from sluicegate.domain.executor import Executor
 from sluicegate.domain.models.tensor import Tensor, split_rows
 from sluicegate.domain.query import Query
 from sluicegate.policies.serving.device_actions import (
+    Executing,
     LoadVariant,
     ReloadVariant,
     RestartExecutor,
@@ -88,21 +89,19 @@ class SliceRunner:
         """Begin to run it."""
         self._spawn(self._run(batch))
 
-    def load(self, asked: LoadVariant) -> None:
-        """Begin to load; one after the other."""
-        self._spawn(self._load(asked, Loaded))
-
-    def reload(self, asked: ReloadVariant) -> None:
-        """The same, of what an executor held that is no more."""
-        self._spawn(self._load(asked, Reloaded))
-
-    def unload(self, asked: UnloadVariant) -> None:
-        """Begin to forget it, in one order with loads."""
-        self._spawn(self._unload(asked.variant))
-
-    def restart(self, asked: RestartExecutor) -> None:
-        """Have the executor started again."""
-        self._spawn(self._restart(asked.after))
+    def do(self, asked: Executing) -> None:
+        """Begin it; loads, and what makes room for them, one after the other."""
+        match asked:
+            case LoadVariant():
+                self._spawn(self._load(asked, Loaded))
+            case ReloadVariant():
+                self._spawn(self._load(asked, Reloaded))
+            case UnloadVariant(_, variant):
+                self._spawn(self._unload(variant))
+            case RestartExecutor(_, after):
+                self._spawn(self._restart(after))
+            case _:
+                assert_never(asked)
 
     async def close(self) -> None:
         """Stop tasks and the executor."""

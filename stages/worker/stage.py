@@ -237,14 +237,8 @@ class WorkerStage:
                     self._wakes.wake_at(key, at, partial(self._woke, key))
                 case SendBack(query):
                     self._answers.sent_back(query)
-                case LoadVariant(part):
-                    self._holding.runners[part].load(action)
-                case UnloadVariant(part):
-                    self._holding.runners[part].unload(action)
-                case RestartExecutor(part):
-                    self._holding.runners[part].restart(action)
-                case ReloadVariant(part):
-                    self._holding.runners[part].reload(action)
+                case LoadVariant() | ReloadVariant() | RestartExecutor() | UnloadVariant():
+                    self._holding.runners[action.part].do(action)
                 case Acknowledge(epoch, variants, failed):
                     message = PlanAcknowledged(self.device.name, epoch, variants, failed)
                     self._post(self._topics.acks, control.encode_acknowledged(message), self.device.name)

@@ -21,13 +21,10 @@ def admission_stage(system: System, apps: "Sequence[str]") -> AdmissionStage:
     limits = system.settings.admission
     core = AdmissionCore(system.devices, admission_rules(system, apps))
     return AdmissionStage(
+        system.connections,
         core,
         system.recording(core.handle, "admission"),
         served=system.catalogue,
-        broker=system.broker,
-        producer=system.producer,
-        topics=system.topics,
-        clock=system.clock,
         door=Door(
             limits=codec.Limits(
                 max_body_bytes=limits.max_body_bytes,
@@ -37,7 +34,6 @@ def admission_stage(system: System, apps: "Sequence[str]") -> AdmissionStage:
             reading=Reading(member=system.settings.member, exactly_once=system.exactly_once),
             source=f"admission-{uuid.uuid4().hex[:12]}",
         ),
-        telemetry=system.telemetry,
     )
 
 

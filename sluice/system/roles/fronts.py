@@ -17,14 +17,10 @@ if TYPE_CHECKING:
 def sink_stage(system: System, apps: "Sequence[str]") -> SinkStage:
     """The stage ``sink``: outcomes of ``apps`` into the run's folder."""
     return SinkStage(
+        system.connections,
         apps,
-        broker=system.broker,
-        producer=system.producer,
-        topics=system.topics,
         store=OutcomeStore(system.run_folder),
-        clock=system.clock,
         member=system.settings.member,
-        telemetry=system.telemetry,
     )
 
 
@@ -34,17 +30,13 @@ def http_stage(system: System, apps: "Sequence[str]") -> "HttpStage":
     from sluicegate.streams.remote.server import routes
 
     return HttpStage(
+        system.connections,
         {name: system.apps[name] for name in apps},
-        broker=system.broker,
-        producer=system.producer,
-        topics=system.topics,
-        clock=system.clock,
         access=system.settings.http.access("http"),
         registry=system.registry.catch_up if system.registry is not None else None,
         versions={name: [v.name for v in system.catalogue.of_app(name)] for name in apps},
         routes=routes(system.broker) if isinstance(system.broker, MemoryBroker) else (),
         max_body_bytes=system.settings.admission.max_body_bytes,
-        telemetry=system.telemetry,
     )
 
 
