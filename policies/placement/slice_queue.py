@@ -1,14 +1,14 @@
 """Which slice of a GPU a query goes to, where several host its app: one queue before all of them.
 
 Rules.
-- A slice has room for two of its largest batches, the one that runs and the one that forms; memory stands for room, so
-  that every rule of ``sluicegate.policies.placement`` applies as it stands: a row takes the same part of each slice's
-  memory.
+- A slice has room for two batches, the one that runs and the one that forms, as large as both are done within the SLO:
+  what waits beyond that is late, and would be in time elsewhere. Memory stands for room, so that every rule of
+  ``sluicegate.policies.placement`` applies as it stands: a row takes the same part of each slice's memory.
 - A query takes its place when it is put on a slice and gives it back when it ends. What finds no room waits here, in
   the order of the rule (strict first), and is put on a slice as soon as one has room.
 - Slices run one batch at a time: each takes all of it. eta counts the batch that a query will be in, the one that
   runs, and what waits there, in batches.
-- RDF is taken from what the slices host for the app: the time of the largest batch that all of them can run.
+- RDF is taken from what the slices host for the app: the time of the largest such batch that all of them can run.
 - A query whose deadline passes while it waits goes to a slice all the same, which ends it. One whose app is hosted
   nowhere any more is given back.
 
@@ -223,7 +223,9 @@ class SliceSharing:
             return []
         curves = self._curves.setdefault(change.app, {})
         if change.hosted:
-            curves[part] = change.hosted[0].curve
+            whole = change.hosted[0].curve
+            rows = max(1, whole.largest_within(change.slo / _BATCHES))
+            curves[part] = LatencyCurve(whole.seconds[:rows])
         else:
             curves.pop(part, None)
         if not curves:

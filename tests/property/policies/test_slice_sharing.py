@@ -1,5 +1,7 @@
 """The queue before a GPU's slices: nothing lost, room kept, strict first, the least slowed slice."""
 
+from collections import Counter
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -27,9 +29,9 @@ SLOWER = {"4g.0": 1.4, "2g.4": 2.3, "1g.6": 4.0}
 LARGEST = {"4g.0": 8, "2g.4": 4, "1g.6": 2}
 
 
-def hosting(part: str, app: str = "a", *, hosts: bool = True) -> HostedOnSlice:
+def hosting(part: str, app: str = "a", *, hosts: bool = True, slo: float = 1.0) -> HostedOnSlice:
     curve = LatencyCurve(tuple(0.01 * SLOWER[part] * (1 + 0.2 * b) for b in range(1, LARGEST[part] + 1)))
-    return HostedOnSlice(part, HostingChanged(app, (Hosted("v", 0.9, curve),) if hosts else (), 1.0))
+    return HostedOnSlice(part, HostingChanged(app, (Hosted("v", 0.9, curve),) if hosts else (), slo))
 
 
 def query(number: int, *, strict: bool = True, deadline: float = 10.0, app: str = "a") -> Query:
@@ -77,6 +79,17 @@ def test_what_finds_no_room_waits_and_strict_queries_are_placed_first() -> None:
     assert sharing.queued == waiting - len(gone)
     assert loose in sharing.drain()
     assert sharing.queued == 0
+
+
+def test_there_is_less_room_where_the_slo_leaves_time_for_smaller_batches() -> None:
+    rooms = {1.0: {"4g.0": 16, "2g.4": 8, "1g.6": 4}, 0.05: {"4g.0": 8, "2g.4": 4, "1g.6": 2}}
+    for slo, room in rooms.items():
+        sharing = SliceSharing(PARTS, STRATEGIES["strict-first"])
+        for part in PARTS:
+            sharing.handle(hosting(part.name, slo=slo), 0.0)  # one row takes 17, 28 and 48 ms
+        went = Counter(part for i in range(40) for part in placed(sharing.handle(Arrived(query(i)), 0.0)))
+        assert went == room
+        assert sharing.queued == 40 - sum(room.values())
 
 
 def test_a_query_is_placed_at_its_deadline_though_there_is_no_room() -> None:
