@@ -7,22 +7,19 @@ query or batch are not declared frozen, because creation is on the hot path: tre
 
 from dataclasses import dataclass
 
-from sluicegate.domain.events import PlanPublished, Registered, TurnsTold
+from sluicegate.domain.events import Arrived, PlanPublished, Registered, TurnsTold
 from sluicegate.domain.fleet.device import Slice
 from sluicegate.domain.fleet.instance import Instance
-from sluicegate.domain.query import Query
 from sluicegate.domain.table import SelectionTable
 from sluicegate.policies.placement.repartition import CutEnded
 from sluicegate.policies.promises.stream_book import PastStream
 
 
 @dataclass(slots=True)
-class QueryCame:
+class QueryCame(Arrived):
     """A query, read from the work topic at ``offset``, sent to ``slice`` as number ``turn`` (-1: not counted)."""
 
-    query: Query
-    slice: str
-    turn: int = -1
+    slice: str = ""
     offset: int = -1
 
 

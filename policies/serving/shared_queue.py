@@ -95,7 +95,7 @@ class SharedQueue(Neighbours):
         for action in self._sharing.handle(event, now):
             match action:
                 case Place(query, part):
-                    self._slices[part].arrived(query, self._held[query], now, actions)
+                    self._slices[part].arrived(Arrived(query, self._held[query]), now, actions)
                 case GiveBack(query):
                     del self._held[query]
                     actions.append(SendBack(query))

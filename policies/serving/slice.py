@@ -146,11 +146,11 @@ class SliceCore:
             self.name, self.times.kind, self.queued, busy, self.loaded, self.times.take_measured(), observed
         )
 
-    def arrived(self, query: Query, turn: int, now: float, actions: list[DeviceAction]) -> None:
+    def arrived(self, event: Arrived, now: float, actions: list[DeviceAction]) -> None:
         """A query is put on this slice."""
-        if self._promises and (resumed := self.book.arrived(query)) is not None:
+        if self._promises and (resumed := self.book.arrived(event.query)) is not None:
             self._tell(resumed, now, actions)
-        decided = self.station.handle(Arrived(query, turn), now)
+        decided = self.station.handle(event, now)
         if decided:
             self._do(decided, now, actions)
         if self._retiring:

@@ -129,7 +129,7 @@ class DeviceSlices:
             self._shared.came(query, now, actions)
         else:
             self.held[query] = event.turn
-            part.arrived(query, event.turn, now, actions)
+            part.arrived(event, now, actions)
 
     def woken(self, key: str, now: float, actions: list[DeviceAction]) -> None:
         """A time that was asked for has come."""

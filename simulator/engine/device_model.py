@@ -144,7 +144,7 @@ class SimulatedDevice:
 
     def deliver(self, sent: Send, now: float) -> None:
         """A query came by the work topic."""
-        came = QueryCame(sent.query, sent.slice, sent.turn, self._end)
+        came = QueryCame(sent.query, sent.turn, sent.slice, self._end)
         self._end += 1
         if self._worker.reads:
             self._worker.tell(came, now)
@@ -225,7 +225,7 @@ class SimulatedDevice:
 
     def not_ended(self, queries: Iterable[Query]) -> None:
         """A worker had read these, and will not end them: they lie before what is not read."""
-        self._work.extendleft(reversed([QueryCame(query, "") for query in queries]))
+        self._work.extendleft(reversed([QueryCame(query) for query in queries]))
 
     def position(self) -> tuple[int, int]:
         """Offsets of what would be read next, and of what comes next."""

@@ -351,7 +351,7 @@ class WorkerStage:
         now = self._clock.wall()
         message = self._answers.read(record, now)
         if message is not None:
-            self.tell(QueryCame(message.query, message.slice, message.turn, record.offset))
+            self.tell(QueryCame(message.query, message.turn, message.slice, record.offset))
 
     def _on_plan(self, record: Record) -> None:
         if record.value is not None:

@@ -215,7 +215,7 @@ class World:
             goal=Goal(accuracy=0.1) if goal else None,
         )
         self.read.append(made)
-        self.tell(QueryCame(made, part, -1, self.offset))
+        self.tell(QueryCame(made, -1, part, self.offset))
         return made
 
     def end(self, part: str, seconds: float = 0.05, *, fails: bool = False) -> list[DeviceAction]:

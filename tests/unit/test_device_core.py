@@ -57,7 +57,7 @@ def test_it_reads_only_once_a_plan_names_its_start_and_from_the_plans_fence() ->
     world = World()
     assert world.plan((("a", "a-large", BIG),), incarnations={"gpu0": "gpu0.9"}) == []
     with pytest.raises(IllegalEventError, match="no plan counts on this worker"):
-        world.tell(QueryCame(Query("q", "a", START, START + 1.0), BIG.name))
+        world.tell(QueryCame(Query("q", "a", START, START + 1.0), slice=BIG.name))
     actions = world.plan((("a", "a-large", BIG),), fences={"gpu0": 7, "gpu1": 9})
     assert [type(a) for a in actions] == [Read, LoadVariant, LoadVariant][:2]
     assert world.tell(ReadingBegins(3, 20)) == [Seek(7)]
@@ -286,7 +286,7 @@ def test_illegal_events_tell_the_story() -> None:
     asked = world.query("a")
     assert asked is not None
     with pytest.raises(IllegalEventError, match="here already") as told:
-        world.tell(QueryCame(asked, BIG.name))
+        world.tell(QueryCame(asked, slice=BIG.name))
     assert any("QueryCame q1" in line for line in told.value.story)
     world.end(BIG.name)
     with pytest.raises(IllegalEventError, match="while nothing runs there"):
