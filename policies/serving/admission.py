@@ -2,7 +2,7 @@
 
 Rules.
 - A query whose app and source have used its id within the window of ids gets a dead letter and no second outcome; the
-  same record read again is no second asking (``sluicegate.policies.serving.dedupe``).
+  same record read again is no second asking (``sluicegate.policies.admission.dedupe``).
 - What can be attributed to a query and is wrong is rejected. So is every query of an app that was retired.
 - All others count as demand, in rows, whatever becomes of them; what was counted is told when that is asked for.
 - The admission policy lets queries in, behind it stands what their goals could be met by. A query that expired on its
@@ -39,6 +39,7 @@ from sluicegate.domain.models.profile import LatencyCurve, Quantile
 from sluicegate.domain.outcome import OutcomeKind, Reason
 from sluicegate.domain.plan import Plan
 from sluicegate.domain.query import Query
+from sluicegate.policies.admission.dedupe import DedupeWindow
 from sluicegate.policies.admission.known_goals import GoalAdmission
 from sluicegate.policies.admission.sustainable import SustainableAdmission
 from sluicegate.policies.admission.sustained_rates import Turn, sustained
@@ -46,7 +47,6 @@ from sluicegate.policies.model_less.deployment import goal_variants
 from sluicegate.policies.placement.hosted_variants import Hosting
 from sluicegate.policies.protocols import AdmissionPolicy
 from sluicegate.policies.routing.activation import Activation
-from sluicegate.policies.serving.dedupe import DedupeWindow
 from sluicegate.policies.serving.duty_cycle import turn_of
 from sluicegate.policies.serving.routed import GivenUp, RoutedApps, advice
 from sluicegate.profiles.catalogue.catalogue import Catalogue

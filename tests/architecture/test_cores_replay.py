@@ -9,7 +9,7 @@ from sluicegate.planner.capacity.core import CapacityCore
 from sluicegate.planner.capacity.events import CapacityEvent
 from sluicegate.simulator.scenario.experiment import run_once
 from tests.architecture.test_engine_reaches import machines, scenarios
-from tests.recorded_cores import cores, noted
+from tests.models.recorded_cores import cores, noted
 
 
 def test_every_core_replays_to_what_it_decided_in_every_scenario(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from sluicegate.planner.control.events import SweepBegan
+from sluicegate.policies.admission.dedupe import DedupeWindow
 from sluicegate.policies.promises.stream_book import Recall
 from sluicegate.policies.promises.tracker import StreamState
-from sluicegate.policies.serving.dedupe import DedupeWindow
 from sluicegate.stages.following.control_follower import Follower
 from sluicegate.stages.planner.dead_device_sweep import Reclaimer
 from sluicegate.stages.runtime.consumer_loop import Intake

@@ -15,7 +15,7 @@ from sluicegate.sluice.system.system import System
 from sluicegate.stages.runtime.decision_log import read_steps, replay
 from sluicegate.streams import connect
 from tests.harness import ROLES, running, settings_for
-from tests.recorded_cores import cores, noted
+from tests.models.recorded_cores import cores, noted
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -12,7 +12,7 @@ from sluicegate.domain.models.variant import Variant
 from sluicegate.planner.problems.problem import AppDemand, Problem
 from sluicegate.planner.registry import planner
 from sluicegate.profiles.catalogue.catalogue import Catalogue
-from tests.oracles.allocation_oracle import Best, exhaust
+from tests.models.allocation_oracle import Best, exhaust
 
 KINDS = ("p", "q")
 

@@ -5,7 +5,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.oracles.recut_world import RecutWorld
+from tests.models.recut_world import RecutWorld
 
 STARTS = ("7g", "4g+3g", "3g+3g", "4g+2g+1g", "2g+2g+2g+1g", "1gx7")
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.policies.serving.dedupe import DedupeWindow
+from sluicegate.policies.admission.dedupe import DedupeWindow
 
 SECONDS = 8.0
 SPAN = SECONDS / 8

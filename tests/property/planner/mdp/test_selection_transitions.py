@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sluicegate.planner.mdp.mdp_model import Array, Batching, Candidate, Dispatch, Late, SelectionModel
 from sluicegate.planner.mdp.operators import Chain, build_chain
-from tests.oracles.selection_oracle import Oracle
+from tests.models.selection_oracle import Oracle
 
 SLO = 0.15
 

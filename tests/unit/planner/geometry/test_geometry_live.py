@@ -12,7 +12,7 @@ from sluicegate.planner.control.replan_trigger import Solve, Solved
 from sluicegate.planner.geometry.gpu_pools import sliced
 from sluicegate.planner.geometry.joint_planner import JointGeometry
 from sluicegate.planner.problems.problem import AppDemand, Problem, RecutGroup, Recuts
-from tests.oracles.recut_world import RecutWorld, catalogue, shape
+from tests.models.recut_world import RecutWorld, catalogue, shape
 
 FOUR = {f"g{i}": "4g+3g" for i in range(4)}
 MOSTLY_LIGHT = {"light": 1000.0, "heavy": 20.0}

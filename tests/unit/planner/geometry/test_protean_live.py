@@ -13,7 +13,7 @@ from sluicegate.planner.geometry.protean_controller import _Asked
 from sluicegate.planner.geometry.protean_geometry import LARGE, SMALL
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.slice_profiles import with_slices
-from tests.oracles.recut_world import A100, GB, RecutWorld
+from tests.models.recut_world import A100, GB, RecutWorld
 
 SMALL_TEXT, LARGE_TEXT = "+".join(SMALL), "+".join(LARGE)
 

@@ -27,7 +27,7 @@ from sluicegate.planner.mdp.mdp_model import (
 from sluicegate.planner.mdp.operators import build_chain
 from sluicegate.planner.mdp.value_iteration import solve
 from sluicegate.profiles.formats.ramsis_json import DEVICE_TYPE, load_ramsis
-from tests.oracles.selection_oracle import Array, Oracle
+from tests.models.selection_oracle import Array, Oracle
 
 SWEEPS = 3000
 
