@@ -13,6 +13,7 @@ from itertools import combinations
 
 from sluicegate.domain.models.variant import Variant
 from sluicegate.planner.allocation.program import Candidate, Host, PoolKey, Program, Serve
+from sluicegate.planner.problems.plan_limits import limits_of
 from sluicegate.planner.problems.problem import AppDemand, Problem
 from sluicegate.planner.problems.throughput import Throughput, throughput
 from sluicegate.profiles.catalogue.catalogue import Catalogue
@@ -68,11 +69,7 @@ def build(
         counts=tuple(pools[k] for k in keys),
         hosts=tuple(hosts),
         serves=tuple(serves),
-        switching_weight=problem.switching_weight,
-        max_loads=problem.max_loads,
-        money_weight=problem.money_weight,
-        budget=problem.budget,
-        strict_on_demand=problem.strict_on_demand,
+        **limits_of(problem),
         pressed=_pressed(serves, sum(pools.values())),
         empty_units=sum(pools.values()) - sum(n for (_, names), n in loaded.items() if names),
     )

@@ -16,6 +16,7 @@ from sluicegate.domain.plan import Placement
 from sluicegate.planner.control.controller_settings import ControllerSettings
 from sluicegate.planner.estimates.demand_estimate import DemandEstimator, Estimate
 from sluicegate.planner.estimates.profile_drift import LatencyFactors
+from sluicegate.planner.problems.plan_limits import limits_of
 from sluicegate.planner.problems.problem import Allocation, AppDemand, Problem
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
@@ -98,12 +99,8 @@ class Outlook:
             quantile=s.quantile,
             latency_factor=self._factors.factors,
             variants_per_device=s.variants_per_device or self._enough(devices),
-            switching_weight=s.switching_weight,
+            **limits_of(s),
             stood=self._stood(previous, now),
-            max_loads=s.max_loads,
-            money_weight=s.money_weight,
-            budget=s.budget,
-            strict_on_demand=s.strict_on_demand,
         )
 
     def _stood(self, previous: tuple[Placement, ...], now: float) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """What a plan may change and cost: declared once, for problems, programs and the settings that they come from."""
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -38,3 +38,8 @@ class PlanLimitFields(BaseModel):
     money_weight: NotNegative = 0.0
     budget: NotNegative | None = None
     strict_on_demand: float = Field(default=0.0, ge=0, le=1, allow_inf_nan=False)
+
+
+def limits_of(known: PlanLimits | PlanLimitFields) -> dict[str, Any]:
+    """Its limits by name, for what else has them."""
+    return {limit.name: getattr(known, limit.name) for limit in fields(PlanLimits)}

@@ -10,7 +10,7 @@ from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.fleet.device import Device
 from sluicegate.planner.allocation.solver_types import Limits
 from sluicegate.planner.capacity.core import CapacityCore
-from sluicegate.planner.capacity.cores import LoadRules, SpotRules, load_core, model_less_core, spot_core
+from sluicegate.planner.capacity.cores import load_core, model_less_core, spot_core
 from sluicegate.planner.capacity.procurement import CostMeter, Prices
 from sluicegate.planner.control.controller_settings import ControllerSettings
 from sluicegate.planner.control.core import CoreSettings, PlannerCore
@@ -20,6 +20,7 @@ from sluicegate.planner.geometry.joint_planner import JointGeometry
 from sluicegate.planner.geometry.recut_tracker import ChangeSettings
 from sluicegate.planner.model_less.scaling_planners import TICK, UNHURRIED, ScalingPlanner
 from sluicegate.planner.policy_tables.table_requests import TableRules
+from sluicegate.planner.problems.plan_limits import limits_of
 from sluicegate.planner.problems.problem import Planner
 from sluicegate.planner.registry import planner
 from sluicegate.policies.model_less.instance_states import LEASE, InstanceIndex
@@ -96,7 +97,8 @@ def control(
     tables: Tables | None = None,
 ) -> Controlled:
     """The planners of a run, ``make_planner`` of what is behind each. Raises ConfigurationError."""
-    patience = max(spec.patience_s, UNHURRIED) if spec.scales else spec.patience_s
+    unhurried = spec.scales or spec.name == "co-resident"
+    patience = max(spec.patience_s, UNHURRIED) if unhurried else spec.patience_s
     rules = tables.rules if tables is not None else None
     settings = CoreSettings(rules=controller_settings(spec), lease=spec.lease_s, patience=patience, tables=rules)
     names = [f"planner{i}" for i in range(spec.planners)]
@@ -125,15 +127,7 @@ def elastic(scenario: Scenario, inner: ControlPlane, catalogue: Catalogue, devic
     if both := sorted(others & {*scenario.planner.spare}):
         raise ConfigurationError(f"planner.spare: {both[0]!r} is driven by scaling or procurement already")
     if scaling is not None:
-        rules = LoadRules(
-            spare=scaling.spare,
-            keep_alive=scaling.keep_alive_s,
-            headroom=scaling.headroom,
-            lead=scaling.lead_s,
-            settle=scaling.settle_s,
-            patience=scaling.patience_s,
-            start_timeout=scaling.start_timeout_s,
-        )
+        rules = scaling.rules()
         inner = ElasticControl(
             inner,
             lambda: load_core(rules, catalogue, devices, scenario.planner.quantile),
@@ -146,12 +140,7 @@ def elastic(scenario: Scenario, inner: ControlPlane, catalogue: Catalogue, devic
                 raise ConfigurationError(f"procurement.notices: {notice.device!r} is no spot device")
         if scaling is not None and (both := sorted({*scaling.spare} & {*spot})):
             raise ConfigurationError(f"scaling.spare: {both[0]!r} is a spot device; procurement looks after those")
-        market = SpotRules(
-            on_demand_price=bought.on_demand_price,
-            mode=bought.mode,
-            interval=bought.interval_s,
-            settle=bought.settle_s,
-        )
+        market = bought.rules()
         rng = np.random.default_rng([scenario.seed, _MARKET])
         model = CapacityModel(
             driven=spot,
@@ -175,11 +164,7 @@ def controller_settings(spec: PlannerSpec) -> ControllerSettings:
         capacity=spec.capacity,
         quantile=spec.quantile,
         variants_per_device=spec.variants_per_device,
-        switching_weight=spec.switching_weight,
-        money_weight=spec.money_weight,
-        budget=spec.budget,
-        strict_on_demand=spec.strict_on_demand,
-        max_loads=spec.max_loads,
+        **limits_of(spec),
         geometry=spec.geometry,
         changes=ChangeSettings(patience=spec.geometry_patience_s, rest=spec.geometry_rest_s),
         demand=_demand(spec.demand),

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from sluicegate.domain.models.app import QueryClass
+from sluicegate.planner.capacity.capacity_fields import LoadFields, SpotFields
 from sluicegate.planner.model_less.planner_choice import PlannerChoice
 from sluicegate.planner.policy_tables.table_fields import TableFields
 from sluicegate.planner.problems.plan_limits import PlanLimitFields
@@ -303,21 +304,9 @@ class TablesSpec(TableFields, Section):
     make_s: NotNegative | Literal["measured"] = 0.2
 
 
-class ScalingSpec(Section):
-    """Settings of scaling by load. ``spare``: devices by name that have a worker only while the load needs it; others
-    as live.
+class ScalingSpec(LoadFields, Section):
+    """Scaling by load, as live. ``start_s``: seconds until a worker that was started serves."""
 
-    ``start_s``: seconds until a worker that was started serves.
-    """
-
-    spare: tuple[Name, ...] = Field(min_length=1)
-    keep_alive_s: NotNegative = 600.0
-    headroom: float = Field(default=1.2, ge=1, le=10)
-    lead_s: NotNegative = 10.0
-    period_s: Positive = 1.0
-    settle_s: NotNegative = 3.0
-    patience_s: Positive = 60.0
-    start_timeout_s: Positive = 30.0
     start_s: NotNegative = 5.0
 
 
@@ -329,17 +318,10 @@ class NoticeSpec(Section):
     deadline_s: Positive
 
 
-class ProcurementSpec(Section):
-    """Devices that are ``spot`` are taken back by ``notices``; spot is granted with 1 - ``p_rev``; others as live."""
+class ProcurementSpec(SpotFields, Section):
+    """Spot capacity, as live, taken back by ``notices``. ``start_s``: seconds until a worker that is started serves."""
 
-    on_demand_price: NotNegative
     notices: tuple[NoticeSpec, ...] = ()
-    mode: Literal["hybrid", "spot-only"] = "hybrid"
-    p_rev: Share = 0.0
-    boot_s: NotNegative = 20.0
-    poll_s: Positive = 1.0
-    interval_s: Positive = 60.0
-    settle_s: NotNegative = 3.0
     start_s: NotNegative = 5.0
 
 

@@ -19,7 +19,7 @@ from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.domain.fleet.device import WHOLE, Device
 from sluicegate.domain.models.app import QueryClass
 from sluicegate.domain.plan import Placement
-from sluicegate.planner.problems.plan_limits import PlanLimitFields
+from sluicegate.planner.problems.plan_limits import PlanLimitFields, limits_of
 from sluicegate.planner.problems.problem import AppDemand, Problem
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import load_catalogue
@@ -214,11 +214,7 @@ def _question(file: ProblemFile, folder: Path) -> Question:
         capacity=file.capacity,
         quantile=file.quantile,
         variants_per_device=file.variants_per_device,
-        switching_weight=file.switching_weight,
-        max_loads=file.max_loads,
-        money_weight=file.money_weight,
-        budget=file.budget,
-        strict_on_demand=file.strict_on_demand,
+        **limits_of(file),
         recuts=pool_recuts(file.pools, pool_of),
     )
     uncut = frozenset(pool_label(file.pools, p) for p, pool in enumerate(file.pools) if pool.geometry == FREE)

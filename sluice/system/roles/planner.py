@@ -21,6 +21,7 @@ def planner_stages(system: System, apps: "Sequence[str]") -> list[Stage]:
     from sluicegate.planner.geometry.joint_planner import JointGeometry
     from sluicegate.planner.geometry.recut_tracker import ChangeSettings
     from sluicegate.planner.model_less.scaling_planners import TICK, UNHURRIED, ScalingPlanner
+    from sluicegate.planner.problems.plan_limits import limits_of
     from sluicegate.planner.registry import planner
     from sluicegate.sluice.system.model_less_scaling import scaling
     from sluicegate.stages.planner.stage import PlannerStage
@@ -38,11 +39,7 @@ def planner_stages(system: System, apps: "Sequence[str]") -> list[Stage]:
         quantile=settings.quantile,
         headroom=settings.headroom,
         variants_per_device=settings.variants_per_device or (None if shares else 1),
-        switching_weight=settings.switching_weight,
-        max_loads=settings.max_loads,
-        money_weight=settings.money_weight,
-        budget=settings.budget,
-        strict_on_demand=settings.strict_on_demand,
+        **limits_of(settings),
         geometry=settings.geometry,
         changes=ChangeSettings(patience=settings.geometry_patience_s, rest=settings.geometry_rest_s),
     )

@@ -12,7 +12,7 @@ from sluicegate.domain.outcome import Outcome, OutcomeKind
 from sluicegate.simulator.engine.engine import Engine
 from sluicegate.simulator.scenario import build, overridden, read_scenario, scenario_of, source_of
 
-SMALL = Path(__file__).resolve().parents[2] / "examples" / "scenarios" / "small.yaml"
+SMALL = Path(__file__).resolve().parents[3] / "examples" / "scenarios" / "small.yaml"
 
 
 class Kept:

@@ -13,7 +13,7 @@ from sluicegate.simulator.engine.engine import Engine
 from sluicegate.simulator.engine.system_model import RunResult
 from sluicegate.simulator.scenario import build, overridden, read_scenario, scenario_of, source_of
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "scenarios" / "model-less.yaml"
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "scenarios" / "model-less.yaml"
 RUSH = [20] * 20 + [450] * 60 + [20] * 90
 PRICE = {"cpu": 0.4, "gpu": 2.0}
 

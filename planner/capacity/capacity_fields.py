@@ -1,0 +1,70 @@
+"""How capacity that comes and goes is set, by settings and scenarios alike."""
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+if TYPE_CHECKING:
+    from sluicegate.planner.capacity.cores import LoadRules, SpotRules
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+class LoadFields(BaseModel):
+    """Scaling by load. ``spare``: devices that have a worker only while the load needs it, in the order in which they
+    are started.
+
+    ``keep_alive_s``: for how long the largest number wanted is kept. ``headroom``: capacity over load. ``lead_s``:
+    seconds that a worker takes to serve. ``start_timeout_s``: silence after which one is started again.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    spare: tuple[str, ...] = Field(min_length=1)
+    keep_alive_s: NotNegative = 600.0
+    headroom: float = Field(default=1.2, ge=1, le=10)
+    lead_s: NotNegative = 10.0
+    period_s: Seconds = 1.0
+    settle_s: NotNegative = 3.0
+    patience_s: Seconds = 60.0
+    start_timeout_s: Seconds = 30.0
+
+    def rules(self) -> "LoadRules":
+        """For the core."""
+        from sluicegate.planner.capacity.cores import LoadRules
+
+        return LoadRules(
+            spare=self.spare,
+            keep_alive=self.keep_alive_s,
+            headroom=self.headroom,
+            lead=self.lead_s,
+            settle=self.settle_s,
+            patience=self.patience_s,
+            start_timeout=self.start_timeout_s,
+        )
+
+
+class SpotFields(BaseModel):
+    """Spot capacity. ``on_demand_price``: money an hour of a spot device's replacement; what it costs on spot is the
+    device's own price. Spot is granted with 1 - ``p_rev``; instances are up after ``boot_s``.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    mode: Literal["hybrid", "spot-only"] = "hybrid"
+    on_demand_price: NotNegative
+    p_rev: Probability = 0.0
+    boot_s: NotNegative = 20.0
+    poll_s: Seconds = 1.0
+    interval_s: Seconds = 60.0
+    settle_s: NotNegative = 3.0
+
+    def rules(self) -> "SpotRules":
+        """For the core."""
+        from sluicegate.planner.capacity.cores import SpotRules
+
+        return SpotRules(
+            on_demand_price=self.on_demand_price, mode=self.mode, interval=self.interval_s, settle=self.settle_s
+        )
