@@ -104,6 +104,7 @@ def check(scenario: Scenario) -> None:
     controller_settings(scenario.planner)
     simulation, policies = scenario.simulation, scenario.policies
     door = policies.admission
+    apps = [app for app in (scenario.apps or {}).values() if app is not None]
     unknown = {
         "simulation.service: exponential": simulation.service == "exponential",
         "simulation.slow_batches": simulation.slow_batches.probability > 0.0,
@@ -111,21 +112,29 @@ def check(scenario: Scenario) -> None:
         "devices.*.slices.*.instance": any(part.instance for spec in scenario.devices for part in spec.slices),
         "simulation.failures": bool(simulation.failures),
         "simulation.stragglers": bool(simulation.stragglers),
+        "simulation.executor_failures": bool(simulation.executor_failures),
         "simulation.loads: exclusive": simulation.loads == "exclusive",
         "policies.routing options": bool(policies.routing.options),
         "policies.admission: other than deadline": door is not None and (door.name != "deadline" or bool(door.options)),
         f"policies.batching: {policies.batching.name}": policies.batching.name in _BY_TABLES
         and scenario.tables is None,
         f"planner.name: {scenario.planner.name}": scenario.planner.name.startswith("scaling-"),
-        "apps.*.lengths": any(app is not None and app.lengths for app in (scenario.apps or {}).values()),
+        "apps.*.lengths": any(app.lengths for app in apps),
+        "apps.*.queries": any(app.queries for app in apps),
+        "apps.*.variants": any(app.variants is not None for app in apps),
+        "registrations": bool(scenario.registrations),
         "planner.latency_s": scenario.planner.latency_s != 0.0,
+        "planner.planners": scenario.planner.planners > 1 or bool(scenario.planner.failures),
+        "planner.scaling": scenario.planner.scales,
+        "scaling": scenario.scaling is not None,
+        "procurement": scenario.procurement is not None,
     }
     cut = {(spec.type, spec.geometry) for spec in scenario.devices if spec.geometry is not None}
     if len(cut) > 1:
         raise ConfigurationError("devices.*.geometry: with --live all GPUs are of one type, and are cut alike at first")
     for name, asked in unknown.items():
         if asked:
-            raise ConfigurationError(f"{name}: emulated devices do not do that live; leave it out with --live")
+            raise ConfigurationError(f"{name}: what is run for a comparison cannot do that; leave it out with --live")
 
 
 async def _replay(built: System, observer: Observer, arrivals: ArrivalSource, warm_up: float) -> tuple[int, float]:
