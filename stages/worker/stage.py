@@ -177,6 +177,7 @@ class WorkerStage:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            self._wakes.cancel()  # plans and ends of batches may have asked for others meanwhile
             await self._holding.end()
 
     def _follow_more(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
