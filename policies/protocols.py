@@ -7,9 +7,8 @@ times give the same actions, which is how a recorded live run is replayed and ho
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from sluicegate.domain.actions import ActivationAction, AdmissionAction, RoutingAction, StagingAction, StationAction
+from sluicegate.domain.actions import AdmissionAction, RoutingAction, StagingAction, StationAction
 from sluicegate.domain.events import (
-    ActivationEvent,
     Arrived,
     BatchingEvent,
     RoutingEvent,
@@ -122,14 +121,6 @@ class AdmissionPolicy(Protocol):
     name: str
 
     def handle(self, event: Arrived, now: float) -> Sequence[AdmissionAction]:
-        """Decide."""
-        ...
-
-
-class ActivationPolicy(Protocol):
-    """When a router switches to a published plan: once the capacity that its app needs is ready."""
-
-    def handle(self, event: ActivationEvent, now: float) -> Sequence[ActivationAction]:
         """Decide."""
         ...
 

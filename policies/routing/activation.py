@@ -32,7 +32,7 @@ ANSWER_S = 0.5
 
 
 class Activation:
-    """ActivationPolicy of ``app``. ``wait_s``: seconds after which a plan is activated with what is ready."""
+    """When the router of ``app`` switches to a plan. ``wait_s``: seconds after which it does with what is ready."""
 
     __slots__ = ("_acks", "_active", "_due", "_newest", "_pending", "_routed", "app", "wait_s")
 

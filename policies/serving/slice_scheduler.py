@@ -114,10 +114,6 @@ class Station:
         classes = {True: QueryClass.STRICT, False: QueryClass.BEST_EFFORT}
         return {(lane.app, classes[lane.strict].value): lane.policy for lane in self._lanes}
 
-    def policy_of(self, app: str) -> BatchingPolicy:
-        """The policy that batches the strict queries of ``app``."""
-        return self._lane(app, QueryClass.STRICT).policy
-
     def handle(self, event: StationEvent, now: float) -> list[StationAction]:
         """Decide. Raises IllegalEventError, with the last events and runs, for a Finished that nothing runs for."""
         actions: list[StationAction] = []

@@ -1,13 +1,12 @@
-"""Who makes plans in a run: what a control plane is, and the simplest one, a plan given at the start."""
+"""Who makes plans in a run: what a control plane is."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Protocol
 
 from sluicegate.domain.events import DemandCounted, PlanAcknowledged, Registered
 from sluicegate.domain.fleet.instance import Instance
 from sluicegate.domain.outcome import Outcome
-from sluicegate.domain.plan import Epoch, Plan
+from sluicegate.domain.plan import Plan
 from sluicegate.domain.query import Query
 from sluicegate.planner.capacity.events import InstanceRead, VariantWanted
 from sluicegate.planner.capacity.procurement import Kind
@@ -103,37 +102,3 @@ class ControlPlane(Protocol):
     def heard(self, event: ControlEvent, now: float) -> None:
         """Demand, a heartbeat, an acknowledgement."""
         ...
-
-
-class FixedPlan:
-    """One plan, published as soon as workers are heard of, and again whenever one starts: it names those that live."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._due = False
-        self.solve_s: list[float] = []
-        self.epochs = 0
-        self.nondeterministic = 0
-        self.cost: Mapping[Kind, float] = {}
-
-    def start(self, plant: Plant, now: float) -> None:
-        """Nobody is known to live yet."""
-        del now
-        self._plant = plant
-
-    def heard(self, event: ControlEvent, now: float) -> None:
-        """Heeds heartbeats alone."""
-        if not isinstance(event, Beat):
-            return
-        device, incarnation = event.seen.device, event.seen.incarnation
-        if self._plan.incarnations.get(device) != incarnation:
-            self._plan = replace(self._plan, incarnations={**self._plan.incarnations, device: incarnation})
-            if not self._due:
-                self._due = True
-                self._plant.timeline.at(now, self._publish)
-
-    def _publish(self, _: object, now: float) -> None:
-        self._due = False
-        first = self._plan.epoch
-        self._plant.publish(replace(self._plan, epoch=Epoch(first.term, first.number + self.epochs)), now)
-        self.epochs += 1

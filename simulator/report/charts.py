@@ -108,18 +108,6 @@ def bars_chart(values: Mapping[str, tuple[float, float]], label: str) -> str:
         return svg_of(figure)
 
 
-def lines_chart(lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], x_label: str, y_label: str) -> str:
-    """One line a name, through its points (x, y)."""
-    with mpl.rc_context(STYLE):
-        figure, axes = _figure(3.2)
-        for colour, (name, (xs, ys)) in zip(_cycle(len(lines)), lines.items(), strict=True):
-            axes.plot(xs, ys, marker="o", ms=3.0, lw=1.2, color=colour, label=name)
-        axes.set(xlabel=x_label, ylabel=y_label)
-        if lines:
-            axes.legend(fontsize=7.5)
-        return svg_of(figure)
-
-
 def _figure(height: float = 2.6) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(7.2, height), layout="constrained")
     FigureCanvasSVG(figure)

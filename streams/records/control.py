@@ -210,11 +210,6 @@ def _count(data: Mapping[str, float | str], name: str) -> int:
     return int(number)
 
 
-def encode_state(state: Mapping[str, Any]) -> bytes:
-    """Any other compacted record (registry, inventory, instances): a JSON object."""
-    return orjson.dumps(state, default=str, option=orjson.OPT_SERIALIZE_NUMPY)
-
-
 def decode_state(value: bytes) -> dict[str, Any]:
     """A JSON object of a compacted topic."""
     try:

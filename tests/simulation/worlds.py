@@ -1,6 +1,6 @@
 """Small simulated worlds: one app, some equal devices, a plan that is fixed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,14 +11,16 @@ from sluicegate.domain.models.app import App
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.plan import Epoch, Placement, Plan
+from sluicegate.planner.capacity.procurement import Kind
 from sluicegate.policies.batching.registry import batching
 from sluicegate.policies.placement.model_staging import Staging
 from sluicegate.policies.routing.registry import routing
+from sluicegate.policies.serving.device_actions import Beat
 from sluicegate.policies.serving.router import RouterRules
 from sluicegate.policies.serving.slice_scheduler import Station
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.simulator.arrivals import Rates, SampledArrivals, zipf_shares
-from sluicegate.simulator.engine.control_plane import FixedPlan
+from sluicegate.simulator.engine.control_plane import ControlEvent, Plant
 from sluicegate.simulator.engine.engine import Engine
 from sluicegate.simulator.engine.system_model import RunResult, SystemModel
 
@@ -99,3 +101,37 @@ def interval(samples: Sequence[float]) -> tuple[float, float]:
     values = np.asarray(samples)
     half = 5.41 * values.std(ddof=1) / np.sqrt(values.size)
     return float(values.mean() - half), float(values.mean() + half)
+
+
+class FixedPlan:
+    """One plan, published as soon as workers are heard of, and again whenever one starts: it names those that live."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._due = False
+        self.solve_s: list[float] = []
+        self.epochs = 0
+        self.nondeterministic = 0
+        self.cost: Mapping[Kind, float] = {}
+
+    def start(self, plant: Plant, now: float) -> None:
+        """Nobody is known to live yet."""
+        del now
+        self._plant = plant
+
+    def heard(self, event: ControlEvent, now: float) -> None:
+        """Heeds heartbeats alone."""
+        if not isinstance(event, Beat):
+            return
+        device, incarnation = event.seen.device, event.seen.incarnation
+        if self._plan.incarnations.get(device) != incarnation:
+            self._plan = replace(self._plan, incarnations={**self._plan.incarnations, device: incarnation})
+            if not self._due:
+                self._due = True
+                self._plant.timeline.at(now, self._publish)
+
+    def _publish(self, _: object, now: float) -> None:
+        self._due = False
+        first = self._plan.epoch
+        self._plant.publish(replace(self._plan, epoch=Epoch(first.term, first.number + self.epochs)), now)
+        self.epochs += 1

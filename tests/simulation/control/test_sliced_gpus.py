@@ -14,10 +14,11 @@ from sluicegate.domain.outcome import Outcome
 from sluicegate.domain.plan import Epoch, Placement, Plan
 from sluicegate.planner.geometry.first_cut import laid_out
 from sluicegate.policies.serving.device_actions import Beat
-from sluicegate.simulator.engine.control_plane import ControlEvent, FixedPlan
+from sluicegate.simulator.engine.control_plane import ControlEvent
 from sluicegate.simulator.engine.engine import Engine
 from sluicegate.simulator.engine.system_model import RunResult, SystemModel
 from sluicegate.simulator.scenario import Scenario, build, overridden, scenario_of, source_of
+from tests.simulation.worlds import FixedPlan
 
 VARIANTS = [
     {
