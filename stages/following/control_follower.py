@@ -43,14 +43,19 @@ class Follower:
         self._handled: dict[TopicPartition, int] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Follow until ``stop``."""
-        if self._every_partition:
-            count = (await self._broker.admin().partitions([self._topic])).get(self._topic, 1)
-            self._partitions = [TopicPartition(self._topic, i) for i in range(count)]
-        consumer = self._consumer = self._broker.consumer(partitions=self._partitions, start_at=self._start_at)
-        await consumer.start()
+        """Follow until ``stop``. A broker that is away is waited for."""
+        begun = None
+        while begun is None:
+            try:
+                begun = await self._begin()
+            except BrokerError as error:
+                log.warning("%s: %s; trying again", self._topic, error)
+                await asyncio.sleep(_RETRY)
+                if stop.is_set():
+                    return
+        consumer, ends = begun
+        self._consumer = consumer
         try:
-            ends = await consumer.end_offsets(self._partitions)
             while not stop.is_set():
                 try:
                     # A client's position may be past records that it has not given yet: it says what was handled only
@@ -67,6 +72,19 @@ class Follower:
                     self._take(record)
         finally:
             await consumer.stop()
+
+    async def _begin(self) -> tuple[Consumer, Mapping[TopicPartition, int]]:
+        """A consumer that reads, and where the topic ends now."""
+        if self._every_partition:
+            count = (await self._broker.admin().partitions([self._topic])).get(self._topic, 1)
+            self._partitions = [TopicPartition(self._topic, i) for i in range(count)]
+        consumer = self._broker.consumer(partitions=self._partitions, start_at=self._start_at)
+        try:
+            await consumer.start()
+            return consumer, await consumer.end_offsets(self._partitions)
+        except BaseException:
+            await consumer.stop()
+            raise
 
     async def catch_up(self) -> None:
         """Wait until everything that is on the topic now has been given to ``handle``, however long that takes."""

@@ -173,3 +173,19 @@ def test_a_flood_of_records_that_are_skipped_is_a_line_a_second(caplog: pytest.L
         "t offset 0 skipped: term: is too large",
         "t offset 30 skipped: term: is too large (29 more since the last such line)",
     ]
+
+
+@pytest.mark.parametrize("what", ["start", "end_offsets"])
+async def test_a_broker_that_is_away_when_following_begins_is_waited_for(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    seen: list[Record] = []
+    await told(broker, b"1", b"2")
+    monkeypatch.setattr(MemoryConsumer, what, failing_first(getattr(MemoryConsumer, what), 2))
+    follower = Follower(broker, "plan", seen.append)
+    following = asyncio.create_task(follower.run(asyncio.Event()))
+    async with asyncio.timeout(5.0):
+        await follower.catch_up()
+    assert [record.value for record in seen] == [b"1", b"2"]
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
