@@ -80,7 +80,7 @@ class AdmissionStage:
         self._topics = topics
         self._clock = connections.clock
         self._door = door
-        self._outbox = Outbox(connections.producer)
+        self._outbox = Outbox(connections.producer, connections.topics.control)
         reading = door.reading
         once = reading.exactly_once(topics.admission_group) if reading.exactly_once is not None else None
         self._intake = Intake(self._make_consumer, limit=reading.max_in_flight, exactly_once=once)

@@ -65,7 +65,7 @@ class RouterStage:
         self._topics = topics
         self._clock = clock
         self._reading = reading
-        self._outbox = Outbox(producer)
+        self._outbox = Outbox(producer, topics.control)
         once = reading.exactly_once(topics.router_group(app)) if reading.exactly_once is not None else None
         self._intake = Intake(self._make_consumer, limit=reading.max_in_flight, exactly_once=once)
         self._epoch = NO_EPOCH
@@ -234,7 +234,7 @@ class RouterStage:
         self._meters.add("sluice_announcements", self.name, said.state)
         self._meters.set("sluice_safe_mode", float(said.state == "safe_mode"), said.subject, self.name)
         key = f"{said.subject}@router".encode()
-        self._outbox.post(self._topics.status, control.encode_announce(said), key=key, timestamp=now)
+        self._outbox.post(self._topics.status, control.encode_announce(said, now), key=key)
 
     def _traced(
         self, tracing: Tracing, message: codec.QueryMessage, record: Record, device: str, now: float

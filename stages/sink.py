@@ -103,7 +103,7 @@ class SinkStage:
         self._clock = connections.clock
         self._member = member
         self._retry = retry
-        self._outbox = Outbox(connections.producer)
+        self._outbox = Outbox(connections.producer, connections.topics.control)
         self._intake = Intake(self._make_consumer)
         self._read: deque[Record] = deque()
         self._came = asyncio.Event()

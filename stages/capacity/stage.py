@@ -102,7 +102,7 @@ class CapacityStage:
         self._period = period
         self._market = market
         self._planner = planner
-        self._outbox = Outbox(connections.producer)
+        self._outbox = Outbox(connections.producer, connections.topics.control)
         connections.telemetry.of_outbox(name, self._outbox)
         self._tasks: set[asyncio.Task[None]] = set()
         self._complaint = ""

@@ -104,7 +104,7 @@ class PlannerStage:
         self._handle = handle
         self._planner = planner
         self._windows = WindowReader() if demand_windows else None
-        self._outbox = Outbox(connections.producer)
+        self._outbox = Outbox(connections.producer, connections.topics.control)
         connections.telemetry.of_outbox(self.name, self._outbox)
         self._reclaimer = Reclaimer(connections, self._outbox, self._tell, apps=apps, exactly_once=exactly_once)
         self._works = WorkTopics(self._broker, self._topics, self._clock)
@@ -284,7 +284,7 @@ class PlannerStage:
                 self._meters.add("sluice_announcements", self.name, said.state)
                 self._meters.set("sluice_safe_mode", float(on), said.subject, self.name)
                 key = f"{said.subject}@planner-{device}".encode()
-                post(topics.status, control.encode_announce(said), key=key, timestamp=self._clock.wall())
+                post(topics.status, control.encode_announce(said, self._clock.wall()), key=key)
             case PutTable(name, table):
                 post(topics.policies, encode(table), key=encode_name(name))
             case WithdrawTable(name):

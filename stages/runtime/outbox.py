@@ -7,7 +7,7 @@ order. What is unacknowledged is counted, so that a stage can stop reading while
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from sluicegate.domain.errors import InvalidInputError
@@ -24,13 +24,19 @@ class _Posted:
     letter: Letter
     done: Callable[[], None] | None
     refused: Callable[[InvalidInputError], None] | None
+    number: int
 
 
 class Outbox:
-    """One a stage, over the process's shared producer. ``start`` before use, ``stop`` after ``flush``."""
+    """One a stage, over the process's shared producer. ``start`` before use, ``stop`` after ``flush``.
 
-    def __init__(self, producer: Producer) -> None:
+    ``states``: topics of which the newest record of a key is what counts. What is not known to be written there is not
+    sent again behind a newer one.
+    """
+
+    def __init__(self, producer: Producer, states: Collection[str] = ()) -> None:
         self._producer = producer
+        self._newest: dict[str, dict[bytes | None, int]] = {topic: {} for topic in states}
         self._queue: deque[_Posted] = deque()
         self._waiting = asyncio.Event()
         self._idle = asyncio.Event()
@@ -73,7 +79,9 @@ class Outbox:
             self._idle.clear()
         self.unacknowledged += 1
         self.posted += 1
-        posted = _Posted(letter, done, refused)
+        posted = _Posted(letter, done, refused, self.posted)
+        if letter.topic in self._newest:
+            self._newest[letter.topic][letter.key] = posted.number
         if not self._queue and self._pump is not None and not self._handing and self._sent_at_once(posted):
             return
         if not self._queue:
@@ -168,24 +176,32 @@ class Outbox:
         if isinstance(error, InvalidInputError):
             self._refuse(posted, error)
         elif future.cancelled() or error is not None:
-            log.warning(
-                "send to %s was not acknowledged (%s); sending again", posted.letter.topic, error or "cancelled"
-            )
-            self._post_again(posted)
+            self._post_again(posted, error or "cancelled")
         else:
             self._settle(posted.done)
 
-    def _post_again(self, posted: _Posted) -> None:
+    def _post_again(self, posted: _Posted, why: object) -> None:
+        if self._superseded(posted):
+            self._settle(posted.done)
+            return
+        log.warning("send to %s was not acknowledged (%s); sending again", posted.letter.topic, why)
         self.resent += 1
         handle: asyncio.TimerHandle
 
         def again() -> None:
             self._again.discard(handle)
+            if self._superseded(posted):
+                self._settle(posted.done)
+                return
             self._queue.append(posted)
             self._waiting.set()
 
         handle = asyncio.get_running_loop().call_later(_FIRST_RETRY, again)
         self._again.add(handle)
+
+    def _superseded(self, posted: _Posted) -> bool:
+        letter = posted.letter
+        return self._newest.get(letter.topic, {}).get(letter.key, posted.number) > posted.number
 
     def _refuse(self, posted: _Posted, error: InvalidInputError) -> None:
         if posted.refused is None:

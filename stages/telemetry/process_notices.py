@@ -23,7 +23,7 @@ class Notices:
     """What is said before ``start`` is written then."""
 
     def __init__(self, producer: Producer, topics: Topics, clock: Clock) -> None:
-        self._outbox = Outbox(producer)
+        self._outbox = Outbox(producer, topics.control)
         self._topics = topics
         self._clock = clock
         self._taken: set[str] = set()

@@ -109,7 +109,7 @@ class WorkerStage:
         self._ports = ports
         self._broker, self._topics, self._clock = ports.broker, ports.topics, ports.clock
         self._meters = ports.telemetry.meters
-        self._outbox = Outbox(ports.producer)
+        self._outbox = Outbox(ports.producer, ports.topics.control)
         ports.telemetry.of_outbox(self.name, self._outbox)
         ports.telemetry.of_intake(self.name, lambda: self._answers.intake)
         ports.telemetry.of_slices(device.name, lambda: core.slices.items())
@@ -288,10 +288,10 @@ class WorkerStage:
         """A batching policy spoke of a promise, ``at``; one line a subject and device stays on the status topic."""
         self._meters.add("sluice_announcements", self.name, said.state)
         self._meters.set("sluice_safe_mode", float(said.state == "safe_mode"), said.subject, self.name)
-        self._post(self._topics.status, control.encode_announce(said), f"{said.subject}@{self.device.name}", at)
+        self._post(self._topics.status, control.encode_announce(said, at), f"{said.subject}@{self.device.name}")
 
-    def _post(self, topic: str, value: bytes, key: str, at: float | None = None) -> None:
-        self._outbox.post(topic, value, key=key.encode(), timestamp=at)
+    def _post(self, topic: str, value: bytes, key: str) -> None:
+        self._outbox.post(topic, value, key=key.encode())
 
     async def _catch_up(self) -> None:
         await self._plans.catch_up()

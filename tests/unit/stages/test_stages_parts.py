@@ -10,7 +10,16 @@ from sluicegate.stages.runtime.consumer_loop import Intake
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.stages.runtime.supervisor import run_stages
 from sluicegate.streams import connect
-from sluicegate.streams.ports import Broker, Consumer, Headers, Record, TopicPartition, TopicSpec, Written
+from sluicegate.streams.ports import (
+    Broker,
+    Consumer,
+    DeliveryError,
+    Headers,
+    Record,
+    TopicPartition,
+    TopicSpec,
+    Written,
+)
 
 
 class FlakyProducer:
@@ -75,6 +84,51 @@ async def test_a_record_that_can_never_be_sent_is_refused_and_the_rest_goes_on()
     await outbox.flush()
     assert [e.field for e in refused] == ["record"]
     assert producer.kept == [b"small"]
+    await outbox.stop()
+
+
+class ForgetfulProducer(FlakyProducer):
+    """Acknowledges when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(failures=0)
+        self.sent: list[tuple[bytes | None, asyncio.Future[Written]]] = []
+
+    async def send(self, topic: str, value: bytes | None, **options: object) -> asyncio.Future[Written]:
+        future: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
+        self.sent.append((value, future))
+        return future
+
+
+async def test_of_a_state_only_what_is_newest_is_sent_again() -> None:
+    """What nobody knows to be written may be written; behind a newer record of its key it would be what counts."""
+    producer = ForgetfulProducer()
+    outbox = Outbox(producer, ["acks"])
+    await outbox.start()
+    done: list[bytes] = []
+    for topic, key, value in (
+        ("acks", b"d0", b"3"),
+        ("acks", b"d1", b"7"),
+        ("acks", b"d0", b"4"),
+        ("work", b"d0", b"q1"),
+        ("work", b"d0", b"q2"),
+    ):
+        outbox.post(topic, value, key=key, done=lambda value=value: done.append(value))
+    async with asyncio.timeout(5.0):
+        while len(producer.sent) < 5:
+            await asyncio.sleep(0.01)
+        for value, future in producer.sent[:5]:
+            if value in (b"4", b"q2"):
+                future.set_result(Written("t", 0, 0))
+            else:
+                future.set_exception(DeliveryError("nobody knows"))
+        while len(producer.sent) < 7:
+            await asyncio.sleep(0.01)
+    assert sorted(value or b"" for value, _ in producer.sent[5:]) == [b"7", b"q1"]
+    assert done == [b"3", b"4", b"q2"]
+    for _, future in producer.sent[5:]:
+        future.set_result(Written("t", 0, 0))
+    await outbox.flush()
     await outbox.stop()
 
 
