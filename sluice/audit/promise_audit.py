@@ -5,7 +5,8 @@ Rules.
   queries and dead letters are not in it; a query without an outcome is reported as lost by the audit.
 - A promise is *broken* where a window of K ends with a miss and holds more than m: when the last of m + 1 misses in it
   is written. It is *unannounced* where safe mode of the app was not on, as the status topic says, at any time from the
-  first of them to that one. Both by the broker's clock: those of who served them may have been set meanwhile.
+  first of them to that one: neither by the clocks of who decided, which may be set meanwhile, nor by the broker's, by
+  which what was said first may be written last.
 - The tracker that outcomes carry is that of the slice that served the stream in its turn: it is compared with a recount
   of that slice's outcomes. After a fault a tracker may begin anew; it then *disagrees*, which is told, not an error.
 """
@@ -79,7 +80,8 @@ class PromiseAudit:
 
     def __init__(self) -> None:
         self._streams: defaultdict[tuple[str, str], _Stream] = defaultdict(_Stream)
-        self._said: defaultdict[tuple[str, str], _Said] = defaultdict(_Said)
+        self._decided: defaultdict[tuple[str, str], _Said] = defaultdict(_Said)
+        self._appended: defaultdict[tuple[str, str], _Said] = defaultdict(_Said)
 
     def add_outcome(self, outcome: Outcome, order: int, at: float) -> None:
         """``order``: position of its query in its stream (the query record's offset). ``at``: when it was written."""
@@ -96,11 +98,12 @@ class PromiseAudit:
             pairs = tuple(WeaklyHard(m, k) for m, k in state.weakly_hard)
             stream.promise = Promise(max_consecutive=state.max_consecutive, weakly_hard=pairs)
 
-    def add_status(self, announcer: str, said: Announce, at: float) -> None:
-        """A status record of ``announcer`` (its key), appended at ``at``."""
+    def add_status(self, announcer: str, said: Announce, at: float, decided: float | None = None) -> None:
+        """A status record of ``announcer`` (its key), written at ``at`` and ``decided`` before, by its own clock."""
         if said.state in {"safe_mode", "promise_kept"}:
-            app = said.subject.removeprefix("app:")
-            self._said[app, announcer].say(said.state == "safe_mode", at)
+            place = said.subject.removeprefix("app:"), announcer
+            self._appended[place].say(said.state == "safe_mode", at)
+            self._decided[place].say(said.state == "safe_mode", at if decided is None else decided)
 
     def report(self) -> tuple[StreamReport, ...]:
         """Every stream that was promised something."""
@@ -116,8 +119,7 @@ class PromiseAudit:
         counted = [outcome for _, outcome in written]
         tracker = _recount(counted, promise)
         breaks = _breaks(written, promise)
-        announcers = [said for (of, _), said in self._said.items() if of == app]
-        silent = [misses for misses in breaks if not any(said.within(*_spell(misses)) for said in announcers)]
+        silent = [misses for misses in breaks if not self._announced(app, misses)]
         return StreamReport(
             app=app,
             stream=name,
@@ -132,6 +134,15 @@ class PromiseAudit:
             agrees=_agrees(counted, stream, promise),
             example=tuple(o.query_id for _, o in silent[0]) if silent else (),
             unannounced_at=tuple(_spell(misses)[1] for misses in silent),
+        )
+
+    def _announced(self, app: str, misses: tuple[_Written, ...]) -> bool:
+        decided = min(o.at for _, o in misses), max(o.at for _, o in misses)
+        return any(
+            said.within(*spell)
+            for told, spell in ((self._appended, _spell(misses)), (self._decided, decided))
+            for (of, _), said in told.items()
+            if of == app
         )
 
 

@@ -121,7 +121,8 @@ class Audit:
             self._missed.add(said, record.timestamp)
             if said.subject == control.COST_SUBJECT:
                 self._cost = {kind: money for kind, money in (said.data or {}).items() if isinstance(money, float)}
-            self._promises.add_status((record.key or b"").decode(errors="replace"), said, record.timestamp)
+            announcer = (record.key or b"").decode(errors="replace")
+            self._promises.add_status(announcer, said, record.timestamp, control.announced_at(record.value))
 
     def devices_missed(self) -> tuple[FaultWindow, ...]:
         """Windows as the system itself told them on the status topic."""

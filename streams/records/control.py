@@ -169,10 +169,18 @@ def decode_note(value: bytes) -> DeviceNote:
     return _note.json("device", value)
 
 
-def encode_announce(announce: Announce) -> bytes:
-    """For the status topic, keyed by subject."""
+def encode_announce(announce: Announce, at: float | None = None) -> bytes:
+    """For the status topic, keyed by subject. ``at``: when it was decided, by the clock of who decided."""
     said = {"subject": announce.subject, "state": announce.state, "detail": announce.detail}
-    return orjson.dumps({**said, "data": None if announce.data is None else dict(announce.data)})
+    when = {} if at is None else {"at": at}
+    return orjson.dumps({**said, "data": None if announce.data is None else dict(announce.data), **when})
+
+
+def announced_at(value: bytes) -> float | None:
+    """When an announcement says that it was decided; None where it does not say."""
+    said = orjson.loads(value)
+    at = said.get("at") if isinstance(said, dict) else None
+    return at if isinstance(at, float) else None
 
 
 def decode_announce(value: bytes) -> Announce:

@@ -79,6 +79,18 @@ def test_what_another_app_announces_or_another_announcer_takes_back_does_not_cou
     assert judged(audit).unannounced == 0
 
 
+def test_what_was_decided_before_counts_though_it_was_written_after() -> None:
+    """Outcomes say times 500 s before they are written."""
+    audit = PromiseAudit()
+    told(audit, {2: T0 + 2.0, 4: T0 + 4.0})
+    audit.add_status("app:vow@d1", Announce("app:vow", "safe_mode", ""), T0 + 4.6, T0 - 496.1)
+    assert judged(audit).unannounced == 0
+    audit = PromiseAudit()
+    told(audit, {2: T0 + 2.0, 4: T0 + 4.0})
+    audit.add_status("app:vow@d1", Announce("app:vow", "safe_mode", ""), T0 + 4.6, T0 - 495.9)
+    assert judged(audit).unannounced == 1
+
+
 def test_clocks_of_those_who_serve_do_not_matter() -> None:
     """Every outcome here says a time 500 s before it was written."""
     audit = PromiseAudit()
