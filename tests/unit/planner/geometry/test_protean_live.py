@@ -106,3 +106,12 @@ def test_best_effort_queries_are_counted_where_the_plan_sends_them() -> None:
     gpu = Device(name="g0", type="a100", slices=())
     found = [asked.demand(kind, gpu) for kind in (QueryClass.STRICT, QueryClass.BEST_EFFORT)]
     assert [demand.name if demand else None for demand in found] == ["strict", "loose"]
+
+
+def test_a_plan_that_places_and_cuts_as_the_one_in_force_is_not_published_again() -> None:
+    one = world(gpus=2)
+    one.run(90, strict=60, loose=10)
+    assert one.plans[-1].geometries
+    before = len(one.plans)
+    one.run(60, strict=60, loose=10)
+    assert len(one.plans) == before
