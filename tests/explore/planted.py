@@ -249,6 +249,16 @@ def _holds_for_ever(catch_up: Any) -> Any:
     return never
 
 
+def _every_state_is_sent_again(_superseded: Any) -> Any:
+    """What may not have been written is sent again, behind a newer record of its key too."""
+
+    def never(self: Outbox, posted: Any) -> bool:
+        del self, posted
+        return False
+
+    return never
+
+
 def _batches_may_take_for_ever(run: Any) -> Any:
     """Nobody ends a batch that hangs."""
 
@@ -276,6 +286,7 @@ TEETH: Mapping[str, Plant] = {
     "heir-does-not-fence": instead(Reclaimer, "_fence", _dead_answers_are_moved),
     "promises-forget": instead(Recall, "before", _unknown_past_is_a_good_one),
     "held-for-ever": instead(Follower, "catch_up", _holds_for_ever),
+    "stale-state-sent-again": instead(Outbox, "_superseded", _every_state_is_sent_again),
     "batch-never-ends": instead(BreakableExecutor, "run", _batches_may_take_for_ever),
 }
 """What exploring must find."""
