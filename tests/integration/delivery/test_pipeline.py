@@ -71,7 +71,7 @@ class Brittle(EmulatedExecutor):
 @pytest.mark.timing
 async def test_every_query_is_answered_on_time_and_says_why(system: Running) -> None:
     for _ in range(60):
-        await system.ask()
+        await system.ask(parameters={})
         await asyncio.sleep(0.005)
     report = await system.settled()
     assert report.balanced
@@ -224,7 +224,7 @@ async def test_demand_moves_the_plan_to_faster_variants(broker_url: str, tmp_pat
     async with running(settings, connect(broker_url), catalogue=toy_catalogue(slo=0.4), roles=ROLES) as run:
         await run.planned()
         for _ in range(300):
-            await asyncio.gather(*(run.ask() for _ in range(6)), asyncio.sleep(6 / 350))
+            await asyncio.gather(*(run.ask(parameters={}) for _ in range(6)), asyncio.sleep(6 / 350))
         report = await run.settled(within=30.0)
         assert report.balanced
         assert report.summary is not None

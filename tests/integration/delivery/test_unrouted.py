@@ -55,7 +55,7 @@ async def test_what_nothing_routes_is_rejected_with_the_remedy_and_answered_once
             assert "sluice up router" in announced.detail
             await run.planned()
             patient = await run.ask(parameters={"latency_ms": 30_000})
-            hasty = await run.ask()
+            hasty = await run.ask(parameters={})
             routed = await run.ask(app="other", parameters={"latency_ms": 30_000})
             report = await run.settled()
             assert report.balanced

@@ -100,7 +100,7 @@ async def who_leads(found: Planners, term: int) -> asyncio.subprocess.Process:
 
 async def ask_on(run: Running, qps: float) -> None:
     while True:
-        await run.ask()
+        await run.ask(parameters={})
         await asyncio.sleep(1.0 / qps)
 
 

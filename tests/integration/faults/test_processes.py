@@ -123,5 +123,5 @@ async def test_a_worker_started_again_is_let_in_and_serves(kafka_url: str, tmp_p
 
 async def ask_for(run: Running, *, seconds: float, qps: float) -> None:
     for _ in range(int(seconds * qps)):
-        await run.ask()
+        await run.ask(parameters={})
         await asyncio.sleep(1.0 / qps)

@@ -180,7 +180,7 @@ async def test_a_planner_estimates_the_demand_that_windows_tell(kafka_url: str, 
         async with asyncio.timeout(60.0):  # a group, its tables and their recovery come first
             while stage.core.controller.estimates(SystemClock().monotonic())["toy"].qps <= 5.0:
                 for _ in range(40):
-                    await run.ask()
+                    await run.ask(parameters={})
                     await asyncio.sleep(0.025)
         report = await run.settled(within=30.0)
         assert report.balanced, report

@@ -80,7 +80,7 @@ async def test_profiles_wrong_by_half_are_noticed_and_planned_around(
         assert hosted((await plans(run))[-1]) == {LARGE}
         async with asyncio.timeout(40.0):
             while not (said := await announced(run, f"profile:{LARGE}@cpu")):
-                await run.ask()
+                await run.ask(parameters={})
                 await asyncio.sleep(0.05)
             while LARGE in hosted((newest := await plans(run))[-1]):
                 await asyncio.sleep(0.05)
@@ -89,7 +89,7 @@ async def test_profiles_wrong_by_half_are_noticed_and_planned_around(
         assert said[0].data["factor"] == pytest.approx(1.5, rel=0.25)
         assert f"latency of {LARGE}@cpu" in newest[-1].reason
         await run.planned()
-        late = await run.ask()
+        late = await run.ask(parameters={})
         await run.settled()
         assert (await run.outcomes())[late].variant == SMALL
 
@@ -113,7 +113,7 @@ async def test_a_burst_is_answered_by_a_plan_within_a_second_of_its_detection(
         async with asyncio.timeout(30.0):
             while not detected or not (bursts := [p for p in await plans(run) if "burst of toy" in p.reason]):
                 for _ in range(20):
-                    await run.ask()
+                    await run.ask(parameters={})
                 await asyncio.sleep(0.1)
         assert bursts[0].created - detected[0] <= 1.0
         assert SMALL in hosted(bursts[0])
@@ -157,7 +157,7 @@ async def test_while_the_solver_hangs_the_plan_in_force_stands_and_serves(
                 while not chosen.hanging.is_set():
                     await asyncio.sleep(0.05)
             for _ in range(10):
-                await run.ask()
+                await run.ask(parameters={})
                 await asyncio.sleep(0.1)
             report = await run.settled()
             after = (await plans(run))[-1]

@@ -77,7 +77,7 @@ async def until(condition: Callable[[], Awaitable[bool]], *, within: float) -> f
 async def load(run: Running, qps: float) -> AsyncIterator[None]:
     async def ask() -> None:
         while True:
-            await run.ask()
+            await run.ask(parameters={})
             await asyncio.sleep(1.0 / qps)
 
     asking = asyncio.create_task(ask())

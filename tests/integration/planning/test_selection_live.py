@@ -132,7 +132,7 @@ async def offer(run: Running, qps: float, seconds: float, seed: int = 1) -> None
     at, end = loop.time(), loop.time() + seconds
     while at < end:
         await asyncio.sleep(max(0.0, at - loop.time()))
-        await run.ask()
+        await run.ask(parameters={})
         at += rng.expovariate(qps)
 
 
@@ -211,7 +211,7 @@ async def test_promises_that_bursts_break_are_announced_with_the_reason(tmp_path
         async with asyncio.timeout(120):
             while not (drift := await said(run, "drift")):  # how many queries a table serves depends on the machine
                 for _ in range(45):
-                    await run.ask()
+                    await run.ask(parameters={})
                 await asyncio.sleep(0.4)
         await run.settled()
         found = await what_was_held(run, after=began)
@@ -367,7 +367,7 @@ async def test_tables_reach_workers_over_kafka_and_outlive_the_planner(tmp_path:
     async with running(on_kafka, connect(kafka_url), catalogue=catalogue()) as again:
         await all_serve(again)
         for _ in range(20):
-            await again.ask()
+            await again.ask(parameters={})
             await asyncio.sleep(0.05)
         async with asyncio.timeout(40):  # the topics are those of the first run: an audit would count its queries too
             while not set(again.ids) <= (later := await again.outcomes()).keys():
