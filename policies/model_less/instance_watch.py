@@ -4,7 +4,7 @@ What stands on the topic of the worker at its start is told first, so that what 
 nothing is written.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from sluicegate.domain.events import LatencyMeasured
 from sluicegate.domain.fleet.instance import Instance
@@ -18,14 +18,19 @@ _UNKNOWN = 1e12
 """Rows/s of what has no profile here: never overloaded."""
 
 
+Normal = Callable[[str, LatencyMeasured], float]
+"""Of a batch on a slice: median seconds by its profile, 0 where it has none."""
+
+
 class InstanceWatch:
-    """Of the worker ``device``. ``catalogue``: everything that is known."""
+    """Of the worker ``device``. ``catalogue``: everything that is known; ``normal``: what a batch should have taken."""
 
-    __slots__ = ("_catalogue", "_device", "_looked", "_measured", "_record", "_rows")
+    __slots__ = ("_catalogue", "_device", "_looked", "_measured", "_normal", "_record", "_rows")
 
-    def __init__(self, device: str, catalogue: Catalogue) -> None:
+    def __init__(self, device: str, catalogue: Catalogue, normal: Normal) -> None:
         self._device = device
         self._catalogue = catalogue
+        self._normal = normal
         self._record: InstanceRecord | None = None
         self._measured: dict[tuple[str, str], list[tuple[float, float]]] = {}
         self._rows: dict[tuple[str, str], int] = {}
@@ -55,9 +60,9 @@ class InstanceWatch:
 
     def _timed(self, place: tuple[str, str], one: LatencyMeasured) -> None:
         self._rows[place] = self._rows.get(place, 0) + one.rows * one.batches
-        expected = self._expected(one)
-        if expected > 0.0:
-            self._measured.setdefault(place, []).append((one.execution_s / expected, float(one.batches)))
+        normal = self._normal(place[0], one)
+        if normal > 0.0:
+            self._measured.setdefault(place, []).append((one.execution_s / normal, float(one.batches)))
 
     def _say(self, record: InstanceRecord, slices: Sequence[SliceReport], window: float, now: float) -> list[Recorded]:
         known = self._catalogue.variants
@@ -73,13 +78,6 @@ class InstanceWatch:
         app = self._catalogue.variants[variant].app
         rows = self._rows.get((part.slice, variant), 0)
         return Held(app, variant, part.slice, self._peak(part.kind, app, variant), rows, slowdown)
-
-    def _expected(self, one: LatencyMeasured) -> float:
-        profile = self._catalogue.profiles.get((one.variant, one.device_type))
-        if profile is None:
-            return 0.0
-        curve = profile.curve("median")
-        return curve(min(max(1, one.rows), curve.max_batch))
 
     def _peak(self, kind: str, app: str, variant: str) -> float:
         """Rows/s of the best batch within the app's SLO, at the least of batches of one."""

@@ -76,7 +76,7 @@ class DeviceCore:
         self._catalogue = catalogue
         self._rules = rules or DeviceRules()
         self._slices = DeviceSlices(device, parts, catalogue, self._rules)
-        self._instances = InstanceWatch(device.name, catalogue) if self._rules.instances else None
+        self._instances = InstanceWatch(device.name, catalogue, self._slices.normal) if self._rules.instances else None
         self._plan: Plan | None = None
         self._unknown: Plan | None = None
         self._named = False

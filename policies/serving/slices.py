@@ -21,7 +21,7 @@ from typing import assert_never
 
 from sluicegate.domain.actions import Acknowledge
 from sluicegate.domain.errors import IllegalEventError
-from sluicegate.domain.events import PlanPublished, TurnsTold
+from sluicegate.domain.events import LatencyMeasured, PlanPublished, TurnsTold
 from sluicegate.domain.fleet.device import Device, Slice
 from sluicegate.domain.plan import Plan
 from sluicegate.domain.query import Query
@@ -180,12 +180,15 @@ class DeviceSlices:
         """For a heartbeat; what was measured is told once."""
         reports = tuple([part.report(now) for part in self.by_name.values()])
         for report in reports:
-            times = self.by_name[report.slice].times
             for one in report.measured:
-                normal = times.normal(one)
+                normal = self.normal(report.slice, one)
                 if normal > 0.0:
                     actions += self._interference.handle(report.slice, one.variant, one.execution_s, normal)
         return reports
+
+    def normal(self, part: str, measured: LatencyMeasured) -> float:
+        """Median seconds of such a batch on slice ``part`` by its profile, 0 where it has none."""
+        return self.by_name[part].times.normal(measured)
 
     def registered(self) -> None:
         """Profiles may be others from now on."""

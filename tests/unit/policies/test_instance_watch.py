@@ -35,12 +35,19 @@ def slice_of(name: str, kind: str, loaded: tuple[str, ...], *ran: tuple[str, flo
     return SliceReport(name, kind, 0, 0.0, loaded, measured, ())
 
 
+def normal(part: str, measured: LatencyMeasured) -> float:
+    """By the profile on the kind of the slice."""
+    assert part.partition(".")[0] in ("big", "small")
+    profile = catalogue().profiles.get((measured.variant, measured.device_type))
+    return profile.curve("median")(measured.rows) if profile is not None else 0.0
+
+
 def states(said: list[Recorded]) -> dict[str, InstanceState | None]:
     return {one.key: one.instance and one.instance.state for one in said}
 
 
 def test_nothing_is_recorded_before_it_is_told_what_stands_there_and_what_is_not_held_is_ended_then() -> None:
-    watch = InstanceWatch("gpu0", catalogue())
+    watch = InstanceWatch("gpu0", catalogue(), normal)
     report = slice_of("big.0", BIG, ("swift",))
     assert watch.reported([report], T) == [] == watch.reported([report], T + 5.0)
     old = Instance(app="a", variant="exact", device="gpu0", slice="big.0", expires=T + 9.0)
@@ -50,7 +57,7 @@ def test_nothing_is_recorded_before_it_is_told_what_stands_there_and_what_is_not
 
 
 def test_a_slice_is_full_or_disturbed_by_its_own_profile_and_what_goes_is_ended() -> None:
-    watch = InstanceWatch("gpu0", catalogue())
+    watch = InstanceWatch("gpu0", catalogue(), normal)
     watch.found((), T)
     full = slice_of("small.0", SMALL, ("swift",), ("swift", 0.04, 30))
     free = slice_of("big.0", BIG, ("swift", "exact"), ("swift", 0.01, 30), ("exact", 0.05, 10))
@@ -63,7 +70,7 @@ def test_a_slice_is_full_or_disturbed_by_its_own_profile_and_what_goes_is_ended(
 
 
 def test_rows_count_within_the_time_since_the_last_look_also_where_the_clock_was_set() -> None:
-    watch = InstanceWatch("gpu0", catalogue())
+    watch = InstanceWatch("gpu0", catalogue(), normal)
     watch.found((), T)
     busy = slice_of("small.0", SMALL, ("swift",), ("swift", 0.04, 30))
     assert states(watch.reported([busy], T + 4.0)) == {"a|swift|gpu0|small.0": InstanceState.ACTIVE}
