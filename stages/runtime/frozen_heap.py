@@ -9,8 +9,8 @@ from contextlib import contextmanager
 def frozen_heap() -> Iterator[None]:
     """What is there now is not looked at by the cyclic collector meanwhile: modules, models, catalogues.
 
-    A full collection stands still for as long as it takes to visit all there is: tens of milliseconds of a process with
-    its libraries loaded, in the midst of queries. What is made from now on is collected as ever.
+    A full collection stands still for as long as it takes to visit all there is: a quarter of a second where a process
+    has its libraries loaded, in the midst of queries. What is made from now on is collected as ever.
     """
     gc.collect()
     gc.freeze()

@@ -23,9 +23,11 @@ async def instances_of(device: str, broker: Broker, topics: Topics) -> tuple[Ins
     stop = asyncio.Event()
     follower = Follower(broker, topics.instances, note)
     reading = asyncio.create_task(follower.run(stop))
+    reached = asyncio.create_task(follower.ready.wait())
     try:
-        await follower.ready.wait()
+        await asyncio.wait((reading, reached), return_when=asyncio.FIRST_COMPLETED)  # who may not read it is told so
     finally:
         stop.set()
+        reached.cancel()
         await reading
     return tuple(found.values())
