@@ -187,11 +187,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             progress.update(bar, advance=1, left=len(survivors))
     survivors.sort(key=lambda mutant: mutant.name)
     killed = len(trying) - len(survivors)
+    score = killed / len(trying) if trying else 1.0
     summary = {
         "decided": len(trying),
         "killed": killed,
         "equivalent": len(mutants) - len(trying),
-        "score": killed / len(trying) if trying else 1.0,
+        "score": score,
         "seed": chosen.seed,
         "survivors": [{k: v for k, v in asdict(m).items() if k != "source"} for m in survivors],
     }
@@ -202,8 +203,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for mutant in survivors:
             table.add_row(f"{mutant.file}:{mutant.line}", mutant.before, mutant.after)
         console.print(table)
-    console.print(f"{killed} of {len(trying)} noticed ({summary['score']:.0%}); {summary['equivalent']} change nothing")
-    return 0 if summary["score"] >= chosen.at_least else 1  # type: ignore[operator]
+    console.print(f"{killed} of {len(trying)} noticed ({score:.0%}); {summary['equivalent']} change nothing")
+    return 0 if score >= chosen.at_least else 1
 
 
 if __name__ == "__main__":
