@@ -79,6 +79,7 @@ class Intake:
         self._room = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
+        self._one_commit = asyncio.Lock()
         self._consumer: Consumer | None = None
         self._started = asyncio.Event()
         self.read = 0
@@ -277,18 +278,19 @@ class Intake:
                 log.debug("lag cannot be looked up (%s)", error)
 
     async def _commit(self, consumer: Consumer) -> None:
-        due = self._tracker.due() if self._exactly_once is None else {}
-        due = {partition: offset for partition, offset in due.items() if partition in consumer.assignment()}
-        if not due:
-            return
-        try:
-            await consumer.commit(due)
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:  # a lost commit only means reading again; the next one repairs it
-            log.warning("commit failed (%s); trying again", error)
-        else:
-            self._tracker.committed(due)
+        async with self._one_commit:  # an earlier one that arrives later would take the group's offset back
+            due = self._tracker.due() if self._exactly_once is None else {}
+            due = {partition: offset for partition, offset in due.items() if partition in consumer.assignment()}
+            if not due:
+                return
+            try:
+                await consumer.commit(due)
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:  # a lost commit only means reading again; the next one repairs it
+                log.warning("commit failed (%s); trying again", error)
+            else:
+                self._tracker.committed(due)
 
 
 def raise_failures(tasks: Iterable["asyncio.Task[None]"]) -> None:

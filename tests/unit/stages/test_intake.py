@@ -1,7 +1,7 @@
 """Reading with commits: what is abandoned is never committed past."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sluicegate.stages.runtime.consumer_loop import Intake
 from sluicegate.streams.memory.broker import MemoryBroker
@@ -43,4 +43,51 @@ async def test_what_comes_after_it_was_abandoned_is_neither_handled_nor_committe
         await intake.run(handle, stop)
     assert handled == [b"runs"]
     assert await broker.admin().committed("worker", WORK) is None
+    await producer.stop()
+
+
+async def test_a_commit_that_takes_long_is_not_overtaken_by_the_next() -> None:
+    """Two of one member under way at once may arrive in either order: the group's offset would go back."""
+    broker, stop = MemoryBroker(), asyncio.Event()
+    await broker.admin().create_topics([TopicSpec(name="work")])
+    producer = broker.producer()
+    await producer.start()
+    under_way, go_on = asyncio.Event(), asyncio.Event()
+    arrived = list[int]()
+
+    def make(intake: Intake) -> Consumer:
+        consumer = broker.consumer(topics=["work"], group="worker", listener=intake)
+        commit = consumer.commit
+
+        async def late(offsets: Mapping[TopicPartition, int]) -> None:
+            if not under_way.is_set():
+                under_way.set()
+                await go_on.wait()
+            arrived.append(offsets[WORK])
+            await commit(offsets)
+
+        consumer.commit = late  # type: ignore[method-assign]
+        return consumer
+
+    async def handle(records: Sequence[Record]) -> None:
+        for record in records:
+            intake.done(record)
+
+    intake = Intake(make, commit_every=0.01, drain_s=0.1)
+    reading = asyncio.create_task(intake.run(handle, stop))
+    async with asyncio.timeout(5.0):
+        await (await producer.send("work", b"first"))
+        await under_way.wait()
+        await (await producer.send("work", b"second"))
+        while intake.read < 2:
+            await asyncio.sleep(0)
+        revoked = asyncio.create_task(intake.on_revoked(frozenset([WORK])))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        go_on.set()
+        await revoked
+        stop.set()
+        await reading
+    assert arrived == [1, 2]
+    assert await broker.admin().committed("worker", WORK) == 2
     await producer.stop()
