@@ -69,17 +69,19 @@ class PricedHeadroom:
 
 
 def overflow(problem: Problem, answer: Allocation) -> float:
-    """Share of all demand expected to exceed what its app's hosts can serve."""
+    """Share of all demand, by the weights of apps, expected to exceed what its app's hosts can serve."""
     capacity = _capacities(problem, answer)
-    total = sum(d.qps for d in problem.demands)
+    total = sum(d.qps * d.weight for d in problem.demands)
     if not total > 0.0:
         return 0.0
+    weight = {d.app: d.weight for d in problem.demands}
     qps: dict[str, float] = {}
     variance: dict[str, float] = {}
     for d in problem.demands:
         qps[d.app] = qps.get(d.app, 0.0) + d.qps
         variance[d.app] = variance.get(d.app, 0.0) + (d.spread * d.qps) ** 2
-    return sum(_excess(qps[a], math.sqrt(variance[a]), capacity.get(a, 0.0)) for a in sorted(qps)) / total
+    over = {a: _excess(qps[a], math.sqrt(variance[a]), capacity.get(a, 0.0)) for a in sorted(qps)}
+    return sum(weight[a] * over[a] for a in over) / total
 
 
 def _excess(mean: float, deviation: float, capacity: float) -> float:
@@ -123,7 +125,7 @@ def _rate(problem: Problem, variant: str, kind: str, budget: float) -> float:
 
 
 def _accuracy(problem: Problem, answer: Allocation) -> float:
-    """Mean over all demand; what is not served counts 0."""
-    total = sum(d.qps for d in problem.demands)
-    served = sum(d.qps * min(1.0, answer.served.get(d.app, 0.0)) for d in problem.demands)
+    """Mean over all demand, by the weights of apps; what is not served counts 0."""
+    total = sum(d.qps * d.weight for d in problem.demands)
+    served = sum(d.qps * d.weight * min(1.0, answer.served.get(d.app, 0.0)) for d in problem.demands)
     return answer.objective * served / total if total > 0.0 else answer.objective

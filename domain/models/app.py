@@ -62,6 +62,7 @@ class App:
     """A stream of queries that any of its variants can answer.
 
     ``slo``: seconds from arrival to answer unless the query says otherwise. ``min_accuracy``: native metric, 0..1.
+    ``weight``: what one of its answers counts beside one of other apps, in plans (1: as much as any).
     ``max_rows``: rows one query may carry. ``slo_classes``: SLOs that are served by workers of their own, ascending.
     """
 
@@ -69,6 +70,7 @@ class App:
     slo: float
     query_class: QueryClass = QueryClass.STRICT
     min_accuracy: float = 0.0
+    weight: float = 1.0
     promise: Promise = NO_PROMISE
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()

@@ -184,10 +184,10 @@ class Program(PlanLimits):
 
     @cached_property
     def weight(self) -> Floats:
-        """Share of the whole demand, by demand."""
-        qps = np.array([d.qps for d in self.demands], dtype=np.float64)
-        total = qps.sum()
-        return qps / total if total > 0 else qps
+        """Share of the whole demand, each query at the weight of its app, by demand."""
+        value = np.array([d.qps * d.weight for d in self.demands], dtype=np.float64)
+        total = value.sum()
+        return value / total if total > 0 else value
 
     @cached_property
     def strict(self) -> npt.NDArray[np.bool_]:

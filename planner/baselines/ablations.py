@@ -59,7 +59,7 @@ class WithoutAssignment:
 def _mean_accuracy(problem: Problem, placements: tuple[Placement, ...]) -> float:
     qps: dict[str, float] = {}
     for d in problem.demands:
-        qps[d.app] = qps.get(d.app, 0.0) + d.qps
+        qps[d.app] = qps.get(d.app, 0.0) + d.qps * d.weight
     answered = sum(qps[p.app] * p.share for p in placements)
     accuracy = {p.variants: problem.catalogue.relative_accuracy(p.variants[0]) for p in placements}
     return sum(qps[p.app] * p.share * accuracy[p.variants] for p in placements) / answered if answered else 0.0

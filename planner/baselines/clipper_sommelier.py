@@ -61,7 +61,7 @@ def keep(problem: Problem) -> Allocation:
     shares: dict[str, float] = {}
     for p in placements:
         shares[p.app] = shares.get(p.app, 0.0) + p.share
-    qps = {d.app: d.qps for d in problem.demands}
+    qps = {d.app: d.qps * d.weight for d in problem.demands}
     served = {app: min(1.0, shares.get(app, 0.0)) for app in sorted(qps)}
     answered = sum(qps[p.app] * p.share for p in placements if p.app in qps)
     accuracy = problem.catalogue.relative_accuracy

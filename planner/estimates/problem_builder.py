@@ -132,6 +132,7 @@ class Outlook:
                     headroom=estimate.headroom if uniform is None else uniform,
                     spread=estimate.spread if uniform is None else 0.0,
                     min_accuracy=goal.min_accuracy,
+                    weight=goal.weight,
                     query_class=goal.query_class,
                 )
                 for slo, part in self._slo_parts(app, now)

@@ -140,7 +140,7 @@ def _pools(
         gained = _relaxed(program, p) if base is not None else None
         served = accuracy = 0.0
         if base is not None and gained is not None:
-            served = max(0.0, gained[0] - base[0]) * total
+            served = max(0.0, gained[0] - base[0])
             accuracy = max(0.0, gained[1] - base[1])
         binding = served > 1e-6 * total or accuracy > 1e-7
         found.append(
@@ -156,7 +156,7 @@ def _called(key: PoolKey, units: Sequence[Unit], pool_of: Mapping[str, str]) -> 
 
 
 def _relaxed(program: Program, pool: int | None) -> tuple[float, float] | None:
-    """Share of all demand served and accuracy over it, by the relaxed program (with a unit more in ``pool``)."""
+    """Queries/s served and accuracy over them, by the relaxed program (with a unit more in ``pool``)."""
     if not program.serves:
         return None
     counts = program.pool_count.copy()
@@ -169,7 +169,8 @@ def _relaxed(program: Program, pool: int | None) -> tuple[float, float] | None:
         return None
     served = float(program.weight @ solved.served)
     accuracy = float((program.accuracy * program.weight[program.serve_demand]) @ solved.shares)
-    return served, accuracy / served if served else 0.0
+    qps = sum(d.qps * s for d, s in zip(program.demands, solved.served.tolist(), strict=True))
+    return qps, accuracy / served if served else 0.0
 
 
 def _money(program: Program) -> tuple[float, float]:
@@ -179,8 +180,7 @@ def _money(program: Program) -> tuple[float, float]:
     base, gained = _relaxed(program, None), _relaxed(replace(program, budget=program.budget + 1.0), None)
     if base is None or gained is None:
         return 0.0, 0.0
-    total = sum(d.qps for d in program.demands)
-    return max(0.0, gained[0] - base[0]) * total, max(0.0, gained[1] - base[1])
+    return max(0.0, gained[0] - base[0]), max(0.0, gained[1] - base[1])
 
 
 def _binding(

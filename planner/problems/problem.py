@@ -18,7 +18,8 @@ class AppDemand:
     """Demand of one app and class, queries/s, as it is estimated (headroom not yet added).
 
     ``headroom``: planned capacity over demand, at least 1. ``spread``: standard deviation over mean of the demand while
-    queues cannot bridge it; for planners that choose the headroom themselves, 0 where they must not.
+    queues cannot bridge it; for planners that choose the headroom themselves, 0 where they must not. ``weight``: of one
+    of its queries beside those of other apps.
     """
 
     app: str
@@ -27,6 +28,7 @@ class AppDemand:
     headroom: float = 1.05
     spread: float = 0.0
     min_accuracy: float = 0.0
+    weight: float = 1.0
     query_class: QueryClass = QueryClass.STRICT
 
 
@@ -89,8 +91,8 @@ class Problem(PlanLimits):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """An answer. ``objective`` and ``bound``: mean over served queries of accuracy over that of the app's best variant
-    (0..1), so that apps of different metrics weigh alike; ``gap`` = bound - objective.
+    """An answer. ``objective`` and ``bound``: mean over served queries, each at its app's weight, of accuracy over that
+    of the app's best variant (0..1), so that apps of different metrics weigh alike; ``gap`` = bound - objective.
 
     ``served``: fraction of each app's demand. ``loads``: (device, variant) pairs not in ``previous``.
     ``served_by_class``: the same as ``served`` by (app, class). ``headroom``: by app, where the planner chose another.

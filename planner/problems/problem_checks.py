@@ -19,6 +19,7 @@ def check(problem: Problem, *, by_slo: bool = False) -> None:
         _number(f"{field}.headroom", demand.headroom, at_least=1.0)
         _number(f"{field}.spread", demand.spread, at_least=0.0)
         _number(f"{field}.min_accuracy", demand.min_accuracy, at_least=0.0)
+        _number(f"{field}.weight", demand.weight, above=0.0)
         key = (demand.app, demand.query_class, demand.slo if by_slo else 0.0)
         if key in seen:
             raise InvalidInputError(field, f"listed twice for class {demand.query_class}; add the demands up")

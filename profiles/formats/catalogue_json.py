@@ -34,6 +34,7 @@ VariantName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9.
 Label = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:/ -]{0,128}$")]
 Latency = Annotated[float, Field(gt=0.0, le=MAX_LATENCY, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
+Weight = Annotated[float, Field(gt=0.0, le=1000.0, allow_inf_nan=False)]
 Bytes = Annotated[int, Field(ge=0, le=1 << 50)]
 
 
@@ -58,12 +59,13 @@ class TensorSpecDocument(_Strict):
 
 
 class AppDocument(_Strict):
-    """An application. ``slo_s``: seconds."""
+    """An application. ``slo_s``: seconds. ``weight``: of its answers beside those of other apps, in plans."""
 
     name: AppName
     slo_s: Latency
     query_class: Literal["strict", "best_effort"] = "strict"
     min_accuracy: Fraction = 0.0
+    weight: Weight = 1.0
     max_consecutive: Annotated[int, Field(ge=0, le=100_000)] | None = None
     weakly_hard: Annotated[tuple[WeaklyHardDocument, ...], Field(max_length=16)] = ()
     inputs: Annotated[tuple[TensorSpecDocument, ...], Field(max_length=32)] = ()
@@ -179,6 +181,7 @@ def app_to_document(app: App) -> dict[str, Any]:
         "slo_s": app.slo,
         "query_class": app.query_class.value,
         "min_accuracy": app.min_accuracy,
+        "weight": app.weight,
         "max_consecutive": app.promise.max_consecutive,
         "weakly_hard": [{"m": w.m, "k": w.k} for w in app.promise.weakly_hard],
         "inputs": [_spec_to_document(s) for s in app.inputs],
@@ -252,6 +255,7 @@ def _app(document: AppDocument) -> App:
         slo=document.slo_s,
         query_class=QueryClass(document.query_class),
         min_accuracy=document.min_accuracy,
+        weight=document.weight,
         promise=promise,
         inputs=tuple(_spec(document.name, s) for s in document.inputs),
         outputs=tuple(_spec(document.name, s) for s in document.outputs),

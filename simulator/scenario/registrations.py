@@ -52,6 +52,7 @@ def asking(app: App, spec: AppAsks | None) -> App:
         slo=app.slo if spec.slo_ms is None else spec.slo_ms / 1e3,
         query_class=app.query_class if spec.query_class is None else QueryClass(spec.query_class),
         min_accuracy=app.min_accuracy if spec.min_accuracy is None else spec.min_accuracy,
+        weight=app.weight if spec.weight is None else spec.weight,
         promise=app.promise if spec.promise is None else _promise(spec.promise),
     )
 

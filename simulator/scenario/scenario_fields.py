@@ -63,6 +63,7 @@ class AppAsks(Section):
     slo_ms: Positive | None = None
     query_class: QueryClass | None = Field(default=None, alias="class")
     min_accuracy: Share | None = None
+    weight: Annotated[Positive, Field(le=1000)] | None = None
     promise: PromiseSpec | None = None
     variants: Annotated[tuple[Name, ...], Field(min_length=1)] | None = None
 

@@ -45,6 +45,7 @@ class AppEntry(_Part):
     demand_qps: NonNegative
     headroom: float | None = Field(default=None, ge=1, allow_inf_nan=False)
     min_accuracy: float = Field(default=0.0, ge=0, le=1, allow_inf_nan=False)
+    weight: float = Field(default=1.0, gt=0, le=1000, allow_inf_nan=False)
     query_class: QueryClass = Field(default=QueryClass.STRICT, alias="class")
 
 
@@ -202,6 +203,7 @@ def _question(file: ProblemFile, folder: Path) -> Question:
             slo=a.slo_ms / 1e3,
             headroom=a.headroom or file.headroom,
             min_accuracy=a.min_accuracy,
+            weight=a.weight,
             query_class=a.query_class,
         )
         for a in file.apps

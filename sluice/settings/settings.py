@@ -200,6 +200,8 @@ class Settings(BaseSettings):
     member: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]{1,200}$")
     slo_s: dict[str, Seconds] = Field(default_factory=dict)
     slo_classes_s: dict[str, tuple[Seconds, ...]] = Field(default_factory=dict)
+    min_accuracy: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
+    weights: dict[str, Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]] = Field(default_factory=dict)
     promises: dict[str, PromiseSettings] = Field(default_factory=dict)
     admission: AdmissionSettings = AdmissionSettings()
     routing: str = "weighted"

@@ -67,7 +67,8 @@ class System:
         if both := sorted(self.driven & set(self.settings.planner.spare)):
             raise ConfigurationError(f"planner.spare: {both[0]!r} is driven by scaling or procurement already")
         self.driven |= set(self.settings.planner.spare)
-        named = {*self.settings.apps, *self.settings.slo_s, *self.settings.slo_classes_s, *self.settings.promises}
+        said = self.settings
+        named = {*said.apps, *said.slo_s, *said.slo_classes_s, *said.min_accuracy, *said.weights, *said.promises}
         unknown = named - set(self.catalogue.apps)
         if unknown:
             known = ", ".join(sorted(self.catalogue.apps))
@@ -157,6 +158,8 @@ class System:
             app,
             slo=self.settings.slo_s.get(app.name, app.slo),
             slo_classes=tuple(sorted(self.settings.slo_classes_s.get(app.name, ()))),
+            min_accuracy=self.settings.min_accuracy.get(app.name, app.min_accuracy),
+            weight=self.settings.weights.get(app.name, app.weight),
             promise=app.promise if promised is None else promised.promise(),
         )
 

@@ -26,8 +26,9 @@ class Best:
     """The best that exhaustive search finds. ``full``: whether some plan serves everything. ``fair``: the largest
     fraction that every app can have.
 
-    ``accuracy``: the best mean over all queries of accuracy over that of the app's best variant, where they can all be
-    served, else 0. ``native``: the same mean of the plan that is best where accuracies are added up as they are.
+    ``accuracy``: the best mean over all queries, each at its app's weight, of accuracy over that of the app's best
+    variant, where they can all be served, else 0. ``native``: the same mean of the plan that is best where accuracies
+    are added up as they are.
     """
 
     full: bool
@@ -54,7 +55,7 @@ def exhaust(problem: Problem) -> Best:
         cost = sum(n[rows[:, p]] * kinds[p][1] for p, n in enumerate(used))
         rows = rows[np.asarray(cost) <= problem.budget + 1e-9]
     asked = [d for d in problem.demands if d.qps > 0]
-    total = sum(d.qps for d in asked)
+    total = sum(d.qps * d.weight for d in asked)
     fair, everything = np.ones(len(rows)), np.ones(len(rows), dtype=np.bool_)
     right, added = np.zeros(len(rows)), np.zeros(len(rows))
     for demand in asked:
@@ -66,8 +67,8 @@ def exhaust(problem: Problem) -> Best:
         fair = np.minimum(fair, served)
         everything &= served > 1 - 1e-9
         best = max(v.accuracy for v in problem.catalogue.variants.values() if v.app == demand.app)
-        right += demand.qps * accuracy / best
-        added += demand.qps * accuracy
+        right += demand.weight * demand.qps * accuracy / best
+        added += demand.weight * demand.qps * accuracy
     if not everything.any() or not total:
         return Best(bool(everything.any()), float(fair.max()), 0.0, 0.0)
     right, added = right[everything] / total, added[everything]

@@ -9,7 +9,7 @@ from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.models.app import App
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
-from sluicegate.planner.problems.problem import AppDemand, Problem
+from sluicegate.planner.problems.problem import Allocation, AppDemand, Problem
 from sluicegate.planner.registry import planner
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from tests.models.allocation_oracle import Best, exhaust
@@ -118,6 +118,30 @@ def test_apps_of_different_metrics_weigh_alike() -> None:
             assert best.accuracy - 5.1e-4 <= answer.objective <= best.accuracy + 1e-6
             assert answer.bound >= best.accuracy - 1e-6
     assert full > 200 and differ > 30
+
+
+def test_apps_count_by_their_weights() -> None:
+    full = moved = 0
+    for seed, problem in enumerate(map(mixed, range(120))):
+        rng = np.random.default_rng([seed, 2])
+        weighed = replace(
+            problem, demands=tuple(replace(d, weight=float(2.0 ** rng.uniform(-3, 3))) for d in problem.demands)
+        )
+        best = exhaust(weighed)
+        if not best.full:
+            continue
+        full += 1
+        for name in ("allocation", "allocation-priced"):
+            answer = planner(name).allocate(weighed)
+            assert best.accuracy - 5.1e-4 <= answer.objective <= best.accuracy + 1e-6
+            assert answer.bound >= best.accuracy - 1e-6
+        plain = planner("allocation").allocate(problem)
+        moved += hosted(plain) != hosted(answer)
+    assert full > 90 and moved > 20
+
+
+def hosted(answer: Allocation) -> list[tuple[str, ...]]:
+    return sorted(p.variants for p in answer.placements if p.share > 0)
 
 
 def test_a_detector_beside_a_classifier_keeps_what_it_gains_most_by() -> None:
