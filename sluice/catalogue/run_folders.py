@@ -1,6 +1,7 @@
 """Where things are: the broker a command talks to, folders of runs."""
 
 import json
+import os
 import urllib.error
 import urllib.request
 from datetime import UTC, datetime
@@ -16,10 +17,13 @@ from sluicegate.streams.ports import Broker
 
 
 def new_run_folder(settings: Settings) -> Path:
-    """A folder by the time it is, not there yet: it is made when something is kept in it."""
+    """A folder by the time it is, not there yet: it is made when something is kept in it. Queries lie there, and their
+    answers: runs are their owner's alone."""
     runs = settings.kept_runs
     try:
         runs.mkdir(parents=True, exist_ok=True)
+        if runs.stat().st_uid == os.geteuid():
+            runs.chmod(0o700)
     except OSError as error:
         raise ConfigurationError(f"{runs}: {error.strerror}; set SLUICE_RUNS to a writable folder") from error
     return runs / datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")

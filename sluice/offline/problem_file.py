@@ -6,13 +6,11 @@ dotted path (lists are searched by name or type: ``apps.bert.demand_qps=20``). `
 """
 
 import os
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
@@ -23,11 +21,9 @@ from sluicegate.planner.problems.plan_limits import PlanLimitFields, limits_of
 from sluicegate.planner.problems.problem import AppDemand, Problem
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import load_catalogue
+from sluicegate.profiles.formats.bounded_yaml import expanded, parsed, read_bytes
 from sluicegate.profiles.formats.proteus_csv import DEVICE_TYPES, load_proteus
 from sluicegate.sluice.offline.problem_file_pools import FREE, PoolEntry, pool_devices, pool_label, pool_recuts
-
-MAX_FILE_BYTES = 8 << 20
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -116,26 +112,15 @@ def read_question(path: Path, sets: Iterable[str] = (), what_ifs: Iterable[str] 
 
 
 def _document(path: Path) -> dict[str, Any]:
+    what = path.name
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise InvalidInputError(path.name, f"is larger than {MAX_FILE_BYTES} bytes")
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"cannot read {path}: {error}; give --problem a YAML or JSON file") from error
-    try:
-        document = yaml.safe_load(_VARIABLE.sub(_expanded, text))
-    except yaml.YAMLError as error:
-        raise InvalidInputError(path.name, f"is not YAML: {' '.join(str(error).split())}") from error
+        text = read_bytes(path, what).decode()
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{what}: is not UTF-8; give a YAML or JSON file") from None
+    document = parsed(expanded(text, os.environ, what), what)
     if not isinstance(document, dict):
-        raise InvalidInputError(path.name, "is not a mapping with apps, pools and profiles")
+        raise ConfigurationError(f"{what}: is not a mapping with apps, pools and profiles")
     return document
-
-
-def _expanded(match: re.Match[str]) -> str:
-    name = match.group(1)
-    if not os.environ.get(name):
-        raise ConfigurationError(f"the problem file uses ${{{name}}}, which is not set; export {name}=<folder>")
-    return os.environ[name]
 
 
 def _apply(document: dict[str, Any], text: str) -> None:
@@ -143,10 +128,7 @@ def _apply(document: dict[str, Any], text: str) -> None:
     key, sign, value = text.partition("=")
     if not sign or not key:
         raise InvalidInputError(f"--set {text}", "is not of the form key=value")
-    try:
-        _holder(document, key)[key.rpartition(".")[2]] = yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise InvalidInputError(f"--set {key}", f"{value!r} is not a YAML value") from error
+    _holder(document, key)[key.rpartition(".")[2]] = parsed(value, f"--set {key}")
 
 
 def _suppose(document: dict[str, Any], text: str) -> None:

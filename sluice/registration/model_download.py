@@ -2,15 +2,17 @@
 
 Rules. fsspec, and what it needs for a protocol, are optional. Bytes are counted as they come, whatever the server says
 of the size, and are kept only once all are there, under the SHA-256 of their content. Credentials belong into the
-environment or the protocol's own configuration; should an address carry some all the same (``user:secret@``,
+environment or the protocol's own configuration. Nothing is asked of link-local addresses, where clouds hand out
+credentials, whatever name or redirection leads there. Should an address carry some all the same (``user:secret@``,
 ``?signature=…``), neither an error nor a record repeats them, nor what a client's exception says.
 """
 
 import hashlib
 import re
 import tempfile
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
@@ -20,6 +22,7 @@ FIELD = "model"
 _CHUNK = 1 << 20
 _ADDRESS = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _SAFE = re.compile(r"[^A-Za-z0-9._-]")
+_WEB = frozenset({"http", "https"})
 _REMOTE = frozenset({"abfs", "adl", "az", "file", "ftp", "gcs", "gs", "http", "https", "local", "memory", "s3", "s3a"})
 """Protocols that bring bytes from one place. Those that run commands, unpack or chain others are not among them."""
 
@@ -56,6 +59,13 @@ def fetch(url: str, home: Path, max_bytes: int, sha256: str = "") -> Path:
         raise ConfigurationError(f"cannot write in {folder}: {error.strerror}; set SLUICE_HOME") from error
 
 
+def forget(file: Path) -> None:
+    """What was fetched is of no use: nothing of it is kept."""
+    file.unlink(missing_ok=True)
+    with suppress(OSError):  # another may have been fetched there under another name
+        file.parent.rmdir()
+
+
 def _copy(url: str, into: IO[bytes], max_bytes: int) -> str:
     digest = hashlib.sha256()
     size = 0
@@ -79,7 +89,7 @@ def _opened(url: str) -> IO[bytes]:
     except ImportError:
         raise ConfigurationError("models at addresses need fsspec; install sluicegate[remote]") from None
     try:
-        opened: IO[bytes] = fsspec.open(url, "rb").open()
+        opened: IO[bytes] = fsspec.open(url, "rb", **_options(scheme, url)).open()
     except ImportError as error:
         known = str(known_implementations.get(scheme, {}).get("class", scheme))
         needed = (error.name or known).partition(".")[0]
@@ -87,6 +97,16 @@ def _opened(url: str) -> IO[bytes]:
     except Exception as error:  # each protocol raises its own; the cause may repeat what the address keeps secret
         raise _unreadable(url, error) from None
     return opened
+
+
+def _options(scheme: str, url: str) -> dict[str, Any]:
+    """Of the client, so that it keeps away from link-local addresses. Raises LinkLocalError."""
+    if scheme not in _WEB and scheme != "ftp":
+        return {}
+    from sluicegate.sluice.registration.link_local import check_host, client
+
+    check_host(urlsplit(url).hostname or "")
+    return {"get_client": client} if scheme in _WEB else {}
 
 
 def _read(source: IO[bytes], url: str) -> bytes:

@@ -5,7 +5,6 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from typing_extensions import override
@@ -18,6 +17,7 @@ from sluicegate.planner.geometry.mig_tables import TABLES
 from sluicegate.planner.model_less.planner_choice import PlannerChoice
 from sluicegate.planner.policy_tables.table_fields import TableFields
 from sluicegate.planner.problems.plan_limits import PlanLimitFields
+from sluicegate.profiles.formats.bounded_yaml import read_mapping
 from sluicegate.sluice.settings.elastic_settings import DriverSettings, ProcurementSettings, ScalingSettings
 from sluicegate.sluice.settings.endpoint_settings import (
     HttpSettings,
@@ -310,7 +310,7 @@ def load(file: Path | None = None, **overrides: Any) -> Settings:
         raise ConfigurationError(f"environment: {'; '.join(wrong)}")
     values: dict[str, Any] = {}
     if file is not None:
-        values = _read(file)
+        values = read_mapping(file, f"settings {file}", empty=True)
         refuse_secrets(values, f"settings {file}")
     try:
         settings = Settings(**values)
@@ -336,18 +336,3 @@ def _wrong(fault: "ErrorDetails", model: type[BaseModel]) -> str:
 def _validated(changed: dict[str, Any]) -> dict[str, Any]:
     whole = Settings.model_validate(changed)
     return {name: getattr(whole, name) for name in changed}
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"settings {file}: {error.strerror}; give a readable YAML file") from error
-    try:
-        values = yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
-        line = str(error).replace("\n", " ")
-        raise ConfigurationError(f"settings {file}: not YAML ({line})") from error
-    if not isinstance(values, dict):
-        raise ConfigurationError(f"settings {file}: must be a mapping of settings, is a {type(values).__name__}")
-    return values

@@ -6,6 +6,7 @@ Stages wait for a broker that does not answer yet, however long, and tell of it;
 import asyncio
 import errno
 import logging
+import os
 import resource
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -52,8 +53,9 @@ async def system(
     """A system, connected, its topics created, unless that is left to ``serve`` (``connect``).
 
     An embedded log that was asked anything is kept in ``run_folder`` at the end; one that was not (the start failed, or
-    nobody came) would only hide the run before it.
+    nobody came) would only hide the run before it. What this process writes meanwhile nobody else may read.
     """
+    umask = os.umask(0o077)
     broker = connected(settings)
     producer = broker.producer()
     built = System(settings, catalogue, models, broker, producer, run_folder, Telemetry(tracing=traced))
@@ -72,6 +74,7 @@ async def system(
         if isinstance(broker, MemoryBroker) and any(map(built.topics.is_queries, broker.written())):
             await _keep(broker, run_folder)
         await _within(_PARTING, broker.close())
+        os.umask(umask)
 
 
 async def _connect(built: System) -> None:

@@ -3,6 +3,8 @@
 Rules.
 - With a token, each request must carry ``Authorization: Bearer <token>``, compared in constant time; paths that are
   named open (a page without data) need none.
+- A page of another origin may ask nothing (``Origin``), and where no token is set nobody under a name that is not this
+  machine's own (``Host``): a web page cannot reach what listens on loopback, through a name of its own either.
 - Each address has a bucket of ``burst`` requests that refills at ``rate`` a second; an empty one gets 429 and the
   seconds to wait. At most ``_ADDRESSES`` addresses are remembered, the longest unseen is forgotten first.
 - Connections are limited in number and time (``sluicegate.stages.fronts.http_connections``).
@@ -10,10 +12,12 @@ Rules.
 """
 
 import hmac
+import ipaddress
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from math import ceil
+from urllib.parse import urlsplit
 
 import orjson
 from aiohttp import web
@@ -117,11 +121,26 @@ class Guard:
             wait = self._limit.wait_for(request.remote or "", self._clock.monotonic())
             if wait > 0.0:
                 return refusal(429, f"too many requests; try again in {wait:.2f} s", {"Retry-After": str(ceil(wait))})
+        host = request.headers.get("Host")
+        if self._expected is None and host is not None and not is_loopback(host):
+            return refusal(403, f"host: {host!a:.80} is not this machine; ask for 127.0.0.1, or set a token")
+        origin = request.headers.get("Origin")
+        if origin is not None and urlsplit(origin).netloc != host:
+            return refusal(403, f"origin: {origin!a:.80} is not this server; pages of other places may ask nothing")
         if self._expected is not None and request.path not in self._open:
-            given = request.headers.get("Authorization", "").encode()
+            given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
             if not hmac.compare_digest(given, self._expected):
                 return refusal(401, "give the token of this server as 'Authorization: Bearer …'")
         return None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a ``Host``, with or without a port, names this machine and nothing that a name server says."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 def refusal(status: int, why: str, headers: dict[str, str] | None = None) -> web.Response:

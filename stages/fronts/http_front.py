@@ -3,7 +3,7 @@
 A request becomes a query record; its outcome, when it comes by the result topic, the response. The front decides
 nothing and holds nothing but the requests that wait. A model is an app; its versions are its variants, and a request
 to one names it. Status: 200 answered (also late, marked), 400 rejected, 404 unknown app or version, 408 too slow,
-413 too large, 500 failed, 503 dropped, not routed or too many waiting, 504 expired.
+413 too large, 415 neither JSON nor binary, 500 failed, 503 dropped, not routed or too many waiting, 504 expired.
 """
 
 import asyncio
@@ -42,6 +42,8 @@ _STATUS = {
     OutcomeKind.EXPIRED: 504,
 }
 _SOURCE = "http"
+_TYPES = ("application/json", "application/octet-stream")
+"""What bodies may be: web pages send neither to another place unasked."""
 _HEALTH = frozenset({"/v2/health/live", "/v2/health/ready"})
 """Asked by balancers and orchestrators, which hold no token; they say nothing but whether it serves."""
 _LOOK = 5.0
@@ -211,6 +213,8 @@ class HttpStage:
         app = await self._app_of(request)
         if app is None:
             return self._unknown(request)
+        if (kind := request.headers.get("Content-Type")) and request.content_type not in _TYPES:
+            return _error(415, f"content-type: {kind!a:.80}; send {' or '.join(_TYPES)}")
         try:
             body = await read_body(request, self._max_body, self._access.body_s)
         except BodyError as error:
@@ -227,7 +231,8 @@ class HttpStage:
                 body, json_length = with_model(body, json_length, version)
         except InvalidInputError as error:
             return _error(400, str(error))
-        return await self._ask(app, body, json_length, asked, request.headers.get("traceparent"))
+        traceparent = codec.readable_traceparent(request.headers.get("traceparent"))
+        return await self._ask(app, body, json_length, asked, traceparent)
 
     async def _ask(
         self, app: App, body: bytes, json_length: str | None, asked: Asked, traceparent: str | None

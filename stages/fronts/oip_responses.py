@@ -32,7 +32,7 @@ class Asked:
 def read_request(body: bytes, json_length: str | None, app: App) -> Asked:
     """Of the JSON part of ``body``. Raises InvalidInputError for outputs that the app does not have."""
     try:
-        request, _ = oip.parse(body, None if json_length is None else json_length.encode())
+        request, _ = oip.parse(body, None if json_length is None else json_length.encode(errors="replace"))
     except InvalidInputError:
         return Asked()
     given = request.get("id")
@@ -55,7 +55,7 @@ def read_request(body: bytes, json_length: str | None, app: App) -> Asked:
 
 def with_model(body: bytes, json_length: str | None, model: str) -> tuple[bytes, str | None]:
     """The request, its parameters naming ``model``, and the length of its JSON. Raises InvalidInputError."""
-    request, raw = oip.parse(body, None if json_length is None else json_length.encode())
+    request, raw = oip.parse(body, None if json_length is None else json_length.encode(errors="replace"))
     parameters = request.get("parameters")
     request["parameters"] = {**(parameters if isinstance(parameters, dict) else {}), "model": model}
     head = orjson.dumps(request)

@@ -24,7 +24,7 @@ BINARY_TYPE = b"application/octet-stream"
 MAX_ID = 256
 QUERY_SOURCE = "ce_querysource"
 SPEC_VERSION = ("ce_specversion", b"1.0")
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 def format_time(seconds: float) -> str:
@@ -108,8 +108,12 @@ def traceparent_of(headers: dict[str, bytes]) -> str | None:
     raw = headers.get("traceparent")
     if raw is None:
         return None
-    text = raw.decode("ascii", errors="replace")
-    return text if _TRACEPARENT.fullmatch(text) else None
+    return readable_traceparent(raw.decode("ascii", errors="replace"))
+
+
+def readable_traceparent(text: str | None) -> str | None:
+    """``text`` where it is W3C trace context; None where it is not."""
+    return text if text is not None and _TRACEPARENT.fullmatch(text) else None
 
 
 def query_headers(

@@ -5,7 +5,12 @@ hops between stages are raw tensors under one compact header; results are Open I
 why. Everything that comes from outside either decodes or raises InvalidInputError.
 """
 
-from sluicegate.streams.records.cloudevents import JSON_LENGTH_HEADER, query_headers, query_source_of
+from sluicegate.streams.records.cloudevents import (
+    JSON_LENGTH_HEADER,
+    query_headers,
+    query_source_of,
+    readable_traceparent,
+)
 from sluicegate.streams.records.codec_types import (
     DEFAULT_LIMITS,
     Limits,
@@ -68,6 +73,7 @@ __all__ = [
     "query_headers",
     "query_id_of",
     "query_source_of",
+    "readable_traceparent",
     "source_of_query",
     "traceparent_of_hop",
 ]

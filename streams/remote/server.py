@@ -162,7 +162,7 @@ def _refusal(request: web.Request, token: str | None) -> web.Response | None:
         return _json({"error": "configuration", "problem": f"the header {CALL_HEADER} is missing"}, 403)
     if token is not None:
         given = request.headers.get("Authorization", "")
-        if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+        if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), f"Bearer {token}".encode()):
             return _json({"error": "configuration", "problem": "the token is missing or wrong; give it"}, 401)
     elif (request.url.host or "") not in _LOOPBACK:
         return _json({"error": "configuration", "problem": "this log is served on loopback only"}, 403)

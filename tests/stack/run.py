@@ -89,6 +89,7 @@ class Run:
         if token:
             request.add_header("Authorization", f"Bearer {self._token}")
         data = None if body is None else json.dumps(body).encode()
+        request.add_header("Content-Type", "application/json")
         try:
             with urllib.request.urlopen(request, data=data, timeout=30.0) as answer:
                 return answer.status, json.loads(answer.read())

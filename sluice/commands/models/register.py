@@ -20,7 +20,7 @@ from sluicegate.profiles.registration.task_metrics import METRICS
 from sluicegate.sluice.commands.models.variants import candidate_rows, nothing_to_scale_with
 from sluicegate.sluice.commands.offline.sustain import promise_of
 from sluicegate.sluice.console import JsonOption, err, one_line_errors, out, print_json
-from sluicegate.sluice.registration.model_download import fetch, is_address
+from sluicegate.sluice.registration.model_download import fetch, forget, is_address
 from sluicegate.sluice.registration.publish_registration import WAIT, Announced, announce
 from sluicegate.sluice.settings.settings import Settings, load
 
@@ -88,7 +88,13 @@ def register_command(
         paths = [_model_at(model, chosen, sha256) for model in models]
         promise = promise_of(mcd, mk)
         request = _request(paths, app, validation, metric, slo, _threads(threads), repeats, chance, varying, promise)
-        made = _register(chosen, request)
+        try:
+            made = _register(chosen, request)
+        except InvalidInputError:
+            for model, path in zip(models, paths, strict=True):
+                if is_address(model):
+                    forget(path)
+            raise
     _show(made, _announce(chosen, app, wait), wait, as_json=as_json)
 
 

@@ -89,6 +89,8 @@ def test_runs_are_found_from_any_folder_and_no_start_that_failed_hides_them(
     assert "kept in" in said[-1]
     kept = list((tmp_path / "home" / "runs").iterdir())
     assert len(kept) == 1
+    written = [kept[0].parent, *kept[0].parent.rglob("*")]
+    assert [path for path in written if path.stat().st_mode & 0o077] == [], "queries are nobody else's to read"
     with up(there, environment):
         pass  # nobody asks
     assert list((tmp_path / "home" / "runs").iterdir()) == kept

@@ -20,6 +20,7 @@ from tests.models.registration_models import labelled_rows, looping, request_of,
 from tests.outside.processes import Process, processes, settings_file
 
 pytestmark = pytest.mark.timeout(180)
+JSON = {"Content-Type": "application/json"}
 BOUND = 20.0
 
 
@@ -92,7 +93,7 @@ def test_an_executor_that_stands_still_with_a_batch_does_not_keep_the_process(
             "parameters": {"latency_ms": 60000},
         }
     ).encode()
-    ask = urllib.request.Request(f"http://127.0.0.1:{port}/v2/models/mine/infer", data=body)
+    ask = urllib.request.Request(f"http://127.0.0.1:{port}/v2/models/mine/infer", body, JSON)
 
     def answered() -> bool:
         try:
@@ -119,7 +120,8 @@ def test_an_executor_that_stands_still_with_a_batch_does_not_keep_the_process(
 _ASK = """
 import sys, urllib.request
 try:
-    urllib.request.urlopen(sys.argv[1], data=sys.stdin.buffer.read())
+    kind = {"Content-Type": "application/json"}
+    urllib.request.urlopen(urllib.request.Request(sys.argv[1], sys.stdin.buffer.read(), kind))
 except OSError:
     pass
 """

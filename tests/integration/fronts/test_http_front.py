@@ -12,9 +12,10 @@ import pytest
 
 from sluicegate.domain.outcome import Outcome, OutcomeKind
 from sluicegate.domain.query import QueryKey
+from sluicegate.sluice.audit.result_log import read_results
 from sluicegate.stages.fronts.http_front import HttpStage
 from sluicegate.streams import connect
-from sluicegate.streams.ports import Record
+from sluicegate.streams.ports import Record, TopicPartition
 from sluicegate.streams.records import codec
 from tests.harness import PIXELS, ROLES, Running, running, settings_for
 
@@ -71,9 +72,73 @@ async def test_what_is_wrong_is_told_with_its_status(
     front: tuple[Running, aiohttp.ClientSession], path: str, sent: Any, status: int, told: str
 ) -> None:
     _, session = front
-    async with session.post(path, data=io.BytesIO(json.dumps(sent).encode())) as response:
+    sending = io.BytesIO(json.dumps(sent).encode())
+    async with session.post(path, data=sending, headers={"Content-Type": "application/json"}) as response:
         assert response.status == status
         assert told in (await response.json())["error"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+        ({"Content-Type": "multipart/form-data; boundary=x"}, 415),
+        ({"Content-Type": "application/json; charset=utf-8"}, 200),
+        ({"Content-Type": "application/json", "Origin": "https://example.org"}, 403),
+        ({"Content-Type": "application/json", "Origin": "null"}, 403),
+        ({"Content-Type": "application/json", "Host": "rebound.example.org"}, 403),
+        ({"Content-Type": "application/json", "Host": "localhost:80"}, 200),
+    ],
+)
+async def test_no_web_page_of_another_place_is_answered(
+    front: tuple[Running, aiohttp.ClientSession], headers: dict[str, str], status: int
+) -> None:
+    _, session = front
+    sending = json.dumps(body()).encode()
+    async with session.post("/v2/models/toy/infer", data=sending, headers=headers) as response:
+        assert response.status == status
+
+
+async def test_the_page_of_the_same_origin_is_answered(front: tuple[Running, aiohttp.ClientSession]) -> None:
+    _, session = front
+    headers = {"Origin": str(session._base_url).rstrip("/")}
+    async with session.post("/v2/models/toy/infer", json=body(), headers=headers) as response:
+        assert response.status == 200
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "",
+        "garbage",
+        "\udcff\udcfe",
+        "00-" + "0" * 32 + "-" + "1" * 16 + "-01",
+        "ff-" + "1" * 32 + "-" + "1" * 16 + "-01",
+    ],
+)
+async def test_a_malformed_traceparent_is_passed_over(front: tuple[Running, aiohttp.ClientSession], given: str) -> None:
+    run, session = front
+    headers = {"traceparent": given}
+    async with session.post("/v2/models/toy/infer", json=body(), headers=headers) as response:
+        assert response.status == 200
+    topic = run.topics.queries("toy")
+    records = [r for tp in await _partitions(run, topic) async for r in read_results(run.broker, [tp], follow=False)]
+    assert all(name != "traceparent" for record in records for name, _ in record.headers)
+
+
+@pytest.mark.parametrize("header", ["Authorization", "Inference-Header-Content-Length", "Host", "Origin"])
+async def test_headers_that_are_no_text_are_refused_and_not_a_defect(
+    front: tuple[Running, aiohttp.ClientSession], header: str
+) -> None:
+    _, session = front
+    async with session.post("/v2/models/toy/infer", json=body(), headers={header: "\udcff"}) as response:
+        assert response.status in (200, 400, 403)
+
+
+async def _partitions(run: Running, topic: str) -> list[TopicPartition]:
+    counts = await run.broker.admin().partitions([topic])
+    return [TopicPartition(topic, number) for number in range(counts[topic])]
 
 
 async def test_every_request_is_accounted_for(front: tuple[Running, aiohttp.ClientSession]) -> None:

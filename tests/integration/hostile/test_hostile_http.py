@@ -41,8 +41,9 @@ class Front:
     def ask(self, timeout: float = 10.0) -> int:
         """Status of an honest query."""
         url = f"http://127.0.0.1:{self.http}/v2/models/toy/infer"
+        honest = urllib.request.Request(url, BODY, {"Content-Type": "application/json"})
         try:
-            with urllib.request.urlopen(url, data=BODY, timeout=timeout) as answer:
+            with urllib.request.urlopen(honest, timeout=timeout) as answer:
                 return int(answer.status)
         except urllib.error.HTTPError as error:
             return error.code

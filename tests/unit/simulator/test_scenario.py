@@ -151,7 +151,7 @@ def test_what_does_not_fit_together_is_named(changes: dict[str, Any], said: str)
     [
         ("- a list", "must be a mapping"),
         ("a: [1", "not YAML"),
-        ("a: 1\na: 2\n", "'a' is given twice"),
+        ("a: 1\na: 2\n", "line 2, column 1.: a key is given twice"),
         ("!!python/object/apply:os.system ['true']", "not YAML"),
         ("", "must be a mapping"),
         ("x: ${NOT_SET_ANYWHERE}/y", r"\$\{NOT_SET_ANYWHERE\} is not set"),

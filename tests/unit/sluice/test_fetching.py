@@ -1,13 +1,16 @@
 """Models at addresses: brought whole, under their content's hash, or refused in one line that gives no secret away."""
 
 import hashlib
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import fsspec
 import pytest
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
-from sluicegate.sluice.registration.model_download import FOLDER, fetch, is_address, shown
+from sluicegate.sluice.registration import link_local
+from sluicegate.sluice.registration.model_download import FOLDER, fetch, forget, is_address, shown
 
 CONTENT = b"a model" * 1000
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -57,7 +60,7 @@ def test_what_cannot_be_had_is_refused_in_one_line_and_leaves_nothing(
 
 
 def test_neither_an_error_nor_its_cause_repeats_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def leak(url: str, mode: str) -> None:
+    def leak(url: str, mode: str, **options: object) -> None:
         raise PermissionError(f"denied: {url}")
 
     monkeypatch.setattr(fsspec, "open", leak)
@@ -72,7 +75,7 @@ def test_neither_an_error_nor_its_cause_repeats_a_secret(tmp_path: Path, monkeyp
 def test_a_protocol_whose_client_is_missing_names_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: ImportError
 ) -> None:
-    def absent(url: str, mode: str) -> None:
+    def absent(url: str, mode: str, **options: object) -> None:
         raise cause
 
     monkeypatch.setattr(fsspec, "open", absent)
@@ -89,3 +92,69 @@ def test_an_address_is_told_from_a_path() -> None:
         False,
     ]
     assert shown("s3://key:secret@bucket/a?x=1") == "s3://bucket/a"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "169.254.169.254",
+        "169.254.0.1",
+        "fe80::1",
+        "fe80::1%eth0",
+        "::ffff:169.254.169.254",
+        "fd00:ec2::254",
+        "100.100.100.200",
+    ],
+)
+def test_addresses_where_clouds_hand_out_credentials_are_refused(address: str) -> None:
+    assert link_local.refused(address)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "10.1.2.3", "192.0.2.1", "2001:db8::1"])
+def test_addresses_of_servers_are_not(address: str) -> None:
+    assert not link_local.refused(address)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://169.254.169.254/latest", "http://[fe80:0:0:0:0:0:0:1]/x", "ftp://169.254.169.254/x"]
+)
+def test_nothing_is_asked_of_a_link_local_address(tmp_path: Path, url: str) -> None:
+    with pytest.raises(InvalidInputError, match=r"cannot be read \(LinkLocalError\)"):
+        fetch(url, tmp_path, 1 << 20)
+    assert list(tmp_path.glob(f"{FOLDER}/*")) == []
+
+
+def test_no_redirection_leads_to_a_link_local_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    class Redirecting(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(302)
+            self.send_header("Location", f"http://127.0.0.2:{self.server.server_address[1]}/credentials")
+            self.end_headers()
+
+        do_HEAD = do_GET  # noqa: N815 - as it is called
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(link_local, "refused", lambda address: address == "127.0.0.2")  # for one that can be had here
+    server = HTTPServer(("0.0.0.0", 0), Redirecting)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        with pytest.raises(InvalidInputError, match="is not there"):  # as its client says
+            fetch(f"http://127.0.0.1:{server.server_address[1]}/model.onnx", tmp_path, 1 << 20)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert asked
+    assert "/credentials" not in asked
+
+
+def test_a_model_that_is_refused_is_forgotten(tmp_path: Path) -> None:
+    path = fetch(ADDRESS, tmp_path, len(CONTENT))
+    forget(path)
+    assert list((tmp_path / FOLDER).iterdir()) == []

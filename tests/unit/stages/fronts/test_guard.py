@@ -67,6 +67,37 @@ async def test_without_the_right_token_nobody_gets_in(given: str | None) -> None
         assert statuses[1:] == [200, 200]
 
 
+@pytest.mark.parametrize(
+    ("host", "passes"),
+    [
+        ("127.0.0.1:8080", True),
+        ("127.8.8.8", True),
+        ("[::1]:8080", True),
+        ("localhost", True),
+        ("localhost.example.org", False),
+        ("127.0.0.1.example.org", False),
+        ("10.0.0.1", False),
+        ("[::1", False),
+        ("", False),
+    ],
+)
+async def test_without_a_token_only_this_machine_s_names_are_answered(host: str, passes: bool) -> None:
+    async with guarded(Access()) as (session, _, _), session.get("/", headers={"Host": host}) as answer:
+        assert answer.status == (200 if passes else 403)
+    async with guarded(Access(token="right")) as (session, _, _):
+        headers = {"Host": host, "Authorization": "Bearer right"}
+        async with session.get("/", headers=headers) as answer:
+            assert answer.status == 200  # behind a name of its own, who may ask is told by the token
+
+
+async def test_pages_of_other_origins_may_ask_nothing() -> None:
+    async with guarded(Access(token="right"), open_paths={"/open"}) as (session, _, _):
+        ours = str(session._base_url).rstrip("/")
+        for origin, status in ((ours, 200), ("null", 403), ("https://example.org", 403), (ours + "0", 403)):
+            async with session.get("/open", headers={"Origin": origin}) as answer:
+                assert answer.status == status, origin
+
+
 async def test_who_asks_too_often_waits() -> None:
     async with guarded(Access(rate=10.0, burst=3)) as (session, clock, statuses):
         for expected in (200, 200, 200, 429):

@@ -1,0 +1,110 @@
+"""YAML that somebody wrote, read within bounds: of its bytes, its values (aliases multiply) and its depth.
+
+An error is one line that names the place and shows nothing of the content: the file may be another than was meant.
+"""
+
+import re
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from typing_extensions import override
+
+from sluicegate.domain.errors import ConfigurationError
+
+MAX_BYTES = 4 << 20
+MAX_VALUES = 500_000
+MAX_DEPTH = 64
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_VARIABLE_HELP = {"SLUICE_DATA": "set it to the folder that holds the papers' data"}
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses repeated keys: the last one would win without a word."""
+
+    @override
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+            if key is not None and key in seen and key != "<<":
+                raise yaml.constructor.ConstructorError(None, None, "a key is given twice", key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def read_mapping(path: Path, what: str, *, empty: bool = False) -> dict[str, Any]:
+    """The mapping in the file at ``path``. ``what``: begins errors; ``empty``: nothing is {}.
+
+    Raises ConfigurationError.
+    """
+    found = parsed(read_bytes(path, what), what)
+    if found is None and empty:
+        return {}
+    if not isinstance(found, dict):
+        raise ConfigurationError(f"{what}: must be a mapping, is a {type(found).__name__}")
+    return found
+
+
+def read_bytes(path: Path, what: str) -> bytes:
+    """The file's content. Raises ConfigurationError where it cannot be read or is too large."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigurationError(f"{what}: {error.strerror}; give a readable YAML file") from error
+    if len(data) > MAX_BYTES:
+        raise ConfigurationError(f"{what}: more than {MAX_BYTES} bytes; give another file")
+    return data
+
+
+def parsed(text: str | bytes, what: str) -> Any:
+    """The value that ``text`` is. Raises ConfigurationError."""
+    try:
+        value = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        raise ConfigurationError(f"{what}: not YAML{_place(error)}") from None  # its text shows the content
+    except (yaml.YAMLError, RecursionError, ValueError, OverflowError, TypeError, AttributeError) as error:
+        raise ConfigurationError(f"{what}: not YAML ({type(error).__name__})") from None
+    _count(value, what)
+    return value
+
+
+def _place(error: yaml.MarkedYAMLError) -> str:
+    mark = error.problem_mark or error.context_mark
+    where = "" if mark is None else f" (line {mark.line + 1}, column {mark.column + 1})"
+    return f"{where}: a key is given twice" if error.problem == "a key is given twice" else where
+
+
+def _count(value: Any, what: str) -> None:
+    left = MAX_VALUES
+    rest = [(value, 0)]
+    while rest:
+        one, depth = rest.pop()
+        left -= 1
+        if left < 0:
+            raise ConfigurationError(f"{what}: more than {MAX_VALUES} values; aliases multiply")
+        if depth > MAX_DEPTH:
+            raise ConfigurationError(f"{what}: nested more than {MAX_DEPTH} deep")
+        inside = one.values() if isinstance(one, dict) else one if isinstance(one, list | tuple | set) else ()
+        rest += [(part, depth + 1) for part in inside]
+
+
+def expanded(value: Any, environment: Mapping[str, str], what: str) -> Any:
+    """``value`` with each ``${NAME}`` in its texts from ``environment``. Raises ConfigurationError."""
+    if isinstance(value, str):
+        return _VARIABLE.sub(lambda match: _variable(match.group(1), environment, what), value)
+    if isinstance(value, dict):
+        return {k: expanded(v, environment, what) for k, v in value.items()}
+    if isinstance(value, list):
+        return [expanded(v, environment, what) for v in value]
+    return value
+
+
+def _variable(name: str, environment: Mapping[str, str], what: str) -> str:
+    value = environment.get(name)
+    if not value:
+        remedy = _VARIABLE_HELP.get(name, "set it in the environment")
+        raise ConfigurationError(f"{what}: ${{{name}}} is not set; {remedy}")
+    return value
