@@ -30,7 +30,7 @@ class EmulatedExecutor:
     """Emulates one device or slice of ``device_type``, as ``catalogue`` profiles it.
 
     ``quantile``: which latency a batch takes; with ``jitter`` it is drawn around the median instead, from ``seed``.
-    ``slowdown`` multiplies every latency; ``load_scale`` loading times. ``memory_bytes``: what may be loaded in all
+    ``slowdown`` multiplies every latency. ``memory_bytes``: what may be loaded in all
     (0: no limit).
     """
 
@@ -43,7 +43,6 @@ class EmulatedExecutor:
         jitter: bool = False,
         seed: int = 0,
         slowdown: float = 1.0,
-        load_scale: float = 1.0,
         memory_bytes: int = 0,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -52,7 +51,6 @@ class EmulatedExecutor:
         self._quantile: Quantile = "median" if jitter else quantile
         self._jitter = random.Random(seed) if jitter else None  # noqa: S311 - latencies, not secrets
         self._slowdown = slowdown
-        self._load_scale = load_scale
         self._memory_bytes = memory_bytes
         self._monotonic = monotonic
         self._hosted: dict[str, _Hosted] = {}
@@ -98,7 +96,7 @@ class EmulatedExecutor:
                 f"{variant.name}: needs {profile.memory_bytes} bytes and {self._memory_bytes - others} are free"
             )
         begun = self._monotonic()
-        await asyncio.sleep(profile.load * self._load_scale)
+        await asyncio.sleep(profile.load)
         loaded = Loaded(variant.name, self._monotonic() - begun, profile.memory_bytes)
         app = self._catalogue.apps[variant.app]
         self._hosted[variant.name] = _Hosted(loaded, profile, app, max_batch, self._quantile)

@@ -23,6 +23,7 @@ from sluicegate.streams.kafka.producer import KafkaProducer
 from sluicegate.streams.kafka.topic_limits import Limits, default_replication, read_limits
 from sluicegate.streams.kafka.transactions import KafkaTransactions
 from sluicegate.streams.ports import BrokerError, RebalanceListener, TopicPartition, TopicSpec, Unreadable
+from sluicegate.streams.subscription import Subscription
 from sluicegate.streams.topics import check_topic_name
 
 _BATCH_OVERHEAD = 64 << 10
@@ -195,13 +196,15 @@ class KafkaBroker:
             connection(self._servers, self._settings),
             self._settings,
             self._admin,
-            topics=topics,
-            partitions=partitions,
-            group=group,
-            member=member,
-            start_at=start_at,
-            listener=listener,
-            exclusive=exclusive,
+            Subscription(
+                topics=tuple(topics),
+                partitions=tuple(TopicPartition(*tp) for tp in partitions),
+                group=group,
+                member=member,
+                start_at=start_at,
+                listener=listener,
+                exclusive=exclusive,
+            ),
             on_stop=self._consumers.discard,
             on_unreadable=lambda record: self.on_unreadable(record),
         )

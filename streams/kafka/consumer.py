@@ -30,15 +30,14 @@ from sluicegate.domain.errors import ConfigurationError
 from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.kafka.fetched_batches import UnreadableRecord, read_past_faults
 from sluicegate.streams.kafka.membership import Listener, StickyAssignor, cut_off
-from sluicegate.streams.memory.consumer import check_consumer
 from sluicegate.streams.ports import (
     BrokerError,
     LostPartitionError,
-    RebalanceListener,
     Record,
     TopicPartition,
     Unreadable,
 )
+from sluicegate.streams.subscription import Subscription
 
 log = logging.getLogger(__name__)
 
@@ -63,28 +62,16 @@ class KafkaConsumer:
         options: Mapping[str, Any],
         settings: KafkaSettings,
         counts: Counts,
+        reads: Subscription,
         *,
-        topics: Sequence[str],
-        partitions: Sequence[TopicPartition],
-        group: str | None,
-        member: str | None,
-        start_at: str,
-        listener: RebalanceListener | None,
-        exclusive: bool = False,
         on_stop: Callable[["KafkaConsumer"], None],
         on_unreadable: Callable[[Unreadable], None] = lambda _record: None,
     ) -> None:
-        check_consumer(topics, partitions, start_at)
         self._options = options
         self._settings = settings
         self._counts = counts
-        self._topics = tuple(dict.fromkeys(topics))
-        self._explicit = tuple(TopicPartition(*tp) for tp in partitions)
-        self._group = group
-        self._member = member
-        self._start_at = start_at
-        self._listener = listener
-        self._exclusive = exclusive
+        self._reads = reads
+        self._topics = tuple(dict.fromkeys(reads.topics))
         self._on_stop = on_stop
         self._on_unreadable = on_unreadable
         self._told: dict[TopicPartition, int] = {}  # behind the last offset that was told to be unreadable
@@ -102,15 +89,15 @@ class KafkaConsumer:
             return
         explicit = await self._check_exist()
         settings = self._settings
-        shared = self._group is not None and not explicit
+        shared = self._reads.shared
         inner = AIOKafkaConsumer(
             **self._options,
-            group_id=self._group,
-            group_instance_id=self._member if shared else None,
+            group_id=self._reads.group,
+            group_instance_id=self._reads.member if shared else None,
             enable_auto_commit=False,
             isolation_level="read_committed",
-            auto_offset_reset="latest" if self._start_at == "end" else "earliest",
-            partition_assignment_strategy=(StickyAssignor(exclusive=self._exclusive),),
+            auto_offset_reset="latest" if self._reads.start_at == "end" else "earliest",
+            partition_assignment_strategy=(StickyAssignor(exclusive=self._reads.exclusive),),
             session_timeout_ms=int(1e3 * settings.session_timeout),
             rebalance_timeout_ms=int(1e3 * settings.rebalance_timeout),
             heartbeat_interval_ms=int(1e3 * settings.heartbeat_interval),
@@ -146,7 +133,7 @@ class KafkaConsumer:
         inner = self._inner
         if inner is None:
             raise ConfigurationError("this consumer is not started (or stopped): await start() before reading")
-        if self._group is not None and not self._explicit and not self._settled.is_set():
+        if self._reads.shared and not self._settled.is_set():
             return await self._wait_for_rebalance(wait)
         reading = asyncio.create_task(inner.getmany(timeout_ms=ceil(1e3 * wait), max_records=max_records))
         self._readings.add(reading)
@@ -176,7 +163,7 @@ class KafkaConsumer:
             self._told[place] = r.offset + 1
             if r.offset != told:  # one line a batch
                 log.error("%s and on cannot be read, and is passed over: %s", found.place, found.why)
-            if self._group is None:  # who commits sees to it itself, before the commit
+            if self._reads.group is None:  # who commits sees to it itself, before the commit
                 self._on_unreadable(found)
         return found
 
@@ -197,7 +184,7 @@ class KafkaConsumer:
             raise BrokerError(f"cannot read: {error}") from error
         now = asyncio.get_running_loop().time()
         stood_still = now - self._last_read - wait > 0.5 * self._settings.session_timeout
-        if not stood_still or self._group is None or self._explicit:
+        if not stood_still or not self._reads.shared:
             return batches
         member = await self._still_member()
         if reading not in self._readings:
@@ -211,7 +198,7 @@ class KafkaConsumer:
     async def subscribe(self, topics: Iterable[str]) -> None:
         """Read these topics from now on: a rebalance, where they are others."""
         wanted = tuple(dict.fromkeys(topics))
-        if self._inner is None or self._group is None or self._explicit:
+        if self._inner is None or not self._reads.shared:
             raise ConfigurationError("only a started member of a group changes its topics; name a group and topics")
         await self._check_topics(wanted)
         if set(wanted) == set(self._topics):
@@ -263,7 +250,7 @@ class KafkaConsumer:
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Record that everything below these offsets is done."""
-        if self._group is None:
+        if self._reads.group is None:
             raise ConfigurationError("this consumer has no group to commit for; name one")
         self._ours(offsets)
         if not offsets:
@@ -277,7 +264,7 @@ class KafkaConsumer:
 
     async def committed(self, partition: TopicPartition) -> int | None:
         """The group's committed offset."""
-        if self._group is None:
+        if self._reads.group is None:
             return None
         try:
             held = await self._started().committed(KafkaPartition(*partition))
@@ -315,7 +302,7 @@ class KafkaConsumer:
         stopping = asyncio.create_task(inner.stop())
         done, _ = await asyncio.wait([stopping], timeout=self._settings.stop_timeout)
         if not done:
-            log.warning("a consumer of %s did not stop in time", ", ".join(self._topics) or self._explicit)
+            log.warning("a consumer of %s did not stop in time", ", ".join(self._topics) or self._reads.partitions)
             stopping.cancel()
         results: list[object] = await asyncio.gather(stopping, return_exceptions=True)
         if results[0] is not None:
@@ -330,8 +317,8 @@ class KafkaConsumer:
             reading.cancel()
         held = self._held
         try:
-            if self._listener is not None and held:
-                await self._listener.on_revoked(held)
+            if self._reads.listener is not None and held:
+                await self._reads.listener.on_revoked(held)
         except Exception as error:
             self._failure = error
         self._held = frozenset()
@@ -339,11 +326,11 @@ class KafkaConsumer:
     async def _assigned(self, partitions: Iterable[Any]) -> None:
         self._held = frozenset(TopicPartition(*tp) for tp in partitions)
         try:
-            if self._start_at == "end":
+            if self._reads.start_at == "end":
                 # Now, not at the first fetch: what comes from here on must be read.
                 await asyncio.gather(*(self.position(tp) for tp in self._held))
-            if self._listener is not None:
-                await self._listener.on_assigned(self._held)
+            if self._reads.listener is not None:
+                await self._reads.listener.on_assigned(self._held)
         except Exception as error:
             self._failure = error
         self._last_read = asyncio.get_running_loop().time()
@@ -375,11 +362,11 @@ class KafkaConsumer:
 
     async def _check_exist(self) -> tuple[TopicPartition, ...]:
         """Explicit partitions, once all that was asked for is known to exist; none for a member of a group."""
-        counts = await self._check_topics((*self._topics, *(tp.topic for tp in self._explicit)))
-        _check_partitions(self._explicit, counts)
-        if self._topics and self._group is None:
+        counts = await self._check_topics((*self._topics, *(tp.topic for tp in self._reads.partitions)))
+        _check_partitions(self._reads.partitions, counts)
+        if self._topics and self._reads.group is None:
             return tuple(TopicPartition(t, p) for t in sorted(self._topics) for p in range(counts[t]))
-        return self._explicit
+        return self._reads.partitions
 
     async def _check_topics(self, topics: Iterable[str]) -> Mapping[str, int]:
         wanted = set(topics)
@@ -392,11 +379,11 @@ class KafkaConsumer:
     async def _seek_to_start(self) -> None:
         partitions = sorted(self._held)
         known: Mapping[TopicPartition, int] = {}
-        if self._start_at == "committed" and self._group is not None:
+        if self._reads.start_at == "committed" and self._reads.group is not None:
             offsets = await asyncio.gather(*(self.committed(tp) for tp in partitions))
             known = {tp: at for tp, at in zip(partitions, offsets, strict=True) if at is not None}
         rest = [tp for tp in partitions if tp not in known]
-        found = await (self.end_offsets(rest) if self._start_at == "end" else self.beginning_offsets(rest))
+        found = await (self.end_offsets(rest) if self._reads.start_at == "end" else self.beginning_offsets(rest))
         for tp in partitions:
             await self.seek(tp, known.get(tp, found.get(tp, 0)))
 

@@ -18,6 +18,7 @@ from sluicegate.streams.memory.groups import Group
 from sluicegate.streams.memory.partition_log import PartitionLog, record_bytes
 from sluicegate.streams.memory.partitioner import partition_of
 from sluicegate.streams.ports import Headers, RebalanceListener, TopicPartition, TopicSpec, Transactions, Written
+from sluicegate.streams.subscription import Subscription
 from sluicegate.streams.topics import check_topic_name
 
 MAX_PARTITIONS = 4096
@@ -281,13 +282,15 @@ class MemoryBroker:
         """A new consumer; see ``sluicegate.streams.ports.Broker.consumer``."""
         consumer = MemoryConsumer(
             self._store,
-            topics=topics,
-            partitions=partitions,
-            group=group,
-            member=member,
-            start_at=start_at,
-            listener=listener,
-            exclusive=exclusive,
+            Subscription(
+                topics=tuple(topics),
+                partitions=tuple(TopicPartition(*tp) for tp in partitions),
+                group=group,
+                member=member,
+                start_at=start_at,
+                listener=listener,
+                exclusive=exclusive,
+            ),
             on_stop=self._consumers.discard,
         )
         self._consumers.add(consumer)

@@ -7,9 +7,8 @@ from typing import Protocol
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.streams.memory.groups import Group
 from sluicegate.streams.memory.partition_log import PartitionLog
-from sluicegate.streams.ports import LostPartitionError, RebalanceListener, Record, TopicPartition
-
-START_AT = ("committed", "beginning", "end")
+from sluicegate.streams.ports import LostPartitionError, Record, TopicPartition
+from sluicegate.streams.subscription import Subscription
 
 
 class Store(Protocol):
@@ -36,25 +35,13 @@ class MemoryConsumer:
     def __init__(
         self,
         store: Store,
+        reads: Subscription,
         *,
-        topics: Sequence[str],
-        partitions: Sequence[TopicPartition],
-        group: str | None,
-        member: str | None,
-        start_at: str,
-        listener: RebalanceListener | None,
-        exclusive: bool = False,
         on_stop: Callable[["MemoryConsumer"], None],
     ) -> None:
-        check_consumer(topics, partitions, start_at)
         self._store = store
-        self._topics = frozenset(topics)
-        self._explicit = tuple(partitions)
-        self._group = group
-        self._member = member
-        self._start_at = start_at
-        self._listener = listener
-        self._exclusive = exclusive
+        self._reads = reads
+        self._topics = frozenset(reads.topics)
         self._on_stop = on_stop
         self._member_id: str | None = None
         self._positions: dict[TopicPartition, int] = {}
@@ -69,18 +56,18 @@ class MemoryConsumer:
         """Join the group, or take the explicit partitions."""
         if self._running:
             return
-        if self._explicit:
-            self._take(self._explicit)
+        if self._reads.partitions:
+            self._take(self._reads.partitions)
             self._running = True
             return
         counts = self._check_exist(self._topics)
-        if self._group is None:
+        if self._reads.group is None:
             self._take([TopicPartition(t, p) for t in sorted(self._topics) for p in range(counts[t])])
             self._running = True
             return
         self._running = True
-        self._member_id = await self._store.group(self._group).join(
-            self, self._topics, self._member, exclusive=self._exclusive
+        self._member_id = await self._store.group(self._reads.group).join(
+            self, self._topics, self._reads.member, exclusive=self._reads.exclusive
         )
         self._raise_failure()
 
@@ -102,12 +89,12 @@ class MemoryConsumer:
     async def subscribe(self, topics: Iterable[str]) -> None:
         """Read these topics from now on: a rebalance, where they are others."""
         wanted = frozenset(topics)
-        if self._group is None or self._explicit or self._member_id is None:
+        if self._reads.group is None or self._reads.partitions or self._member_id is None:
             raise ConfigurationError("only a started member of a group changes its topics; name a group and topics")
         self._check_exist(wanted)
         if wanted != self._topics:
             self._topics = wanted
-            await self._store.group(self._group).change(self._member_id, wanted)
+            await self._store.group(self._reads.group).change(self._member_id, wanted)
             self._raise_failure()
 
     def assignment(self) -> frozenset[TopicPartition]:
@@ -142,16 +129,16 @@ class MemoryConsumer:
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Record that everything below these offsets is done."""
-        if self._group is None:
+        if self._reads.group is None:
             raise ConfigurationError("this consumer has no group to commit for; name one")
         for tp in offsets:
             self._check_ours(tp)
         for tp, offset in offsets.items():
-            self._store.offsets[self._group, tp] = offset
+            self._store.offsets[self._reads.group, tp] = offset
 
     async def committed(self, partition: TopicPartition) -> int | None:
         """The group's committed offset."""
-        return None if self._group is None else self._store.offsets.get((self._group, partition))
+        return None if self._reads.group is None else self._store.offsets.get((self._reads.group, partition))
 
     async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
         """First offset still kept."""
@@ -172,8 +159,8 @@ class MemoryConsumer:
             return
         self._running = False
         self._drop_all()
-        if self._group is not None and self._member_id is not None:
-            self._store.group(self._group).leave(self._member_id, self)
+        if self._reads.group is not None and self._member_id is not None:
+            self._store.group(self._reads.group).leave(self._member_id, self)
         self._on_stop(self)
         self._wake()
 
@@ -183,8 +170,8 @@ class MemoryConsumer:
         self._paused.update(held)
         self._wake()
         try:
-            if self._listener is not None and held:
-                await self._listener.on_revoked(held)
+            if self._reads.listener is not None and held:
+                await self._reads.listener.on_revoked(held)
         except Exception as error:
             self.fail(error)
         self._drop_all()
@@ -196,8 +183,8 @@ class MemoryConsumer:
         self._drop_all()
         try:
             self._take(sorted(partitions))
-            if self._listener is not None:
-                await self._listener.on_assigned(partitions)
+            if self._reads.listener is not None:
+                await self._reads.listener.on_assigned(partitions)
         except Exception as error:
             self.fail(error)
         self._wake()
@@ -222,11 +209,11 @@ class MemoryConsumer:
             self._positions[tp] = self._first_position(tp, log)
 
     def _first_position(self, tp: TopicPartition, log: PartitionLog) -> int:
-        if not self._explicit or self._start_at == "committed":
-            known = None if self._group is None else self._store.offsets.get((self._group, tp))
+        if not self._reads.partitions or self._reads.start_at == "committed":
+            known = None if self._reads.group is None else self._store.offsets.get((self._reads.group, tp))
             if known is not None:
                 return known
-        return log.end if self._start_at == "end" else log.start
+        return log.end if self._reads.start_at == "end" else log.start
 
     def _drop_all(self) -> None:
         self._positions.clear()
@@ -247,7 +234,7 @@ class MemoryConsumer:
             log = self._logs[tp]
             position = positions[tp]
             if not log.start <= position <= log.end:
-                position = positions[tp] = log.end if self._start_at == "end" else log.start
+                position = positions[tp] = log.end if self._reads.start_at == "end" else log.start
             if position == log.end:
                 continue
             read = log.read(position, limit - len(records))
@@ -289,11 +276,3 @@ class MemoryConsumer:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-
-
-def check_consumer(topics: Sequence[str], partitions: Sequence[TopicPartition], start_at: str) -> None:
-    """Refuse combinations that no broker can serve."""
-    if bool(topics) == bool(partitions):
-        raise ConfigurationError("a consumer reads topics or explicit partitions: give one of the two")
-    if start_at not in START_AT:
-        raise ConfigurationError(f"start_at {start_at!r}: give one of {', '.join(START_AT)}")

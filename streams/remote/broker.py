@@ -13,7 +13,6 @@ import orjson
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.streams.broker_settings import RemoteSettings
-from sluicegate.streams.memory.consumer import check_consumer
 from sluicegate.streams.ports import (
     DeliveryError,
     Headers,
@@ -27,6 +26,7 @@ from sluicegate.streams.ports import (
 )
 from sluicegate.streams.remote.connection import Connection, error_of
 from sluicegate.streams.remote.frames import MAX_WAIT, decode_frame, encode_frame
+from sluicegate.streams.subscription import Subscription
 
 _BATCH_RECORDS = 500
 _BATCH_BYTES = 4 << 20
@@ -136,14 +136,9 @@ class RemoteProducer:
 class RemoteConsumer:
     """Implements ``sluicegate.streams.ports.Consumer`` for explicit partitions."""
 
-    def __init__(
-        self, connection: Connection, *, topics: Sequence[str], partitions: Sequence[TopicPartition], start_at: str
-    ) -> None:
-        check_consumer(topics, partitions, start_at)
+    def __init__(self, connection: Connection, reads: Subscription) -> None:
         self._connection = connection
-        self._topics = tuple(topics)
-        self._explicit = tuple(TopicPartition(*tp) for tp in partitions)
-        self._start_at = start_at
+        self._reads = reads
         self._positions: dict[TopicPartition, int] = {}
         self._paused: set[TopicPartition] = set()
         self._running = False
@@ -152,14 +147,14 @@ class RemoteConsumer:
         """Settle the positions."""
         if self._running:
             return
-        wanted = list(self._explicit)
-        if self._topics:
+        wanted = list(self._reads.partitions)
+        if self._reads.topics:
             counts = (await self._connection.ask("topics"))["topics"]
-            for topic in self._topics:
+            for topic in self._reads.topics:
                 if topic not in counts:
                     raise ConfigurationError(f"topic {topic!r} does not exist; create it before it is read")
                 wanted += [TopicPartition(topic, p) for p in range(counts[topic])]
-        first = self.end_offsets(wanted) if self._start_at == "end" else self.beginning_offsets(wanted)
+        first = self.end_offsets(wanted) if self._reads.start_at == "end" else self.beginning_offsets(wanted)
         self._positions = dict(await first)
         self._running = True
 
@@ -313,7 +308,10 @@ class RemoteBroker:
         """A new consumer of explicit partitions, or of topics as a whole."""
         if group is not None or member is not None or listener is not None or exclusive:
             raise ConfigurationError("a memory log has groups only within its own process; name partitions instead")
-        return RemoteConsumer(self._connection, topics=topics, partitions=partitions, start_at=start_at)
+        return RemoteConsumer(
+            self._connection,
+            Subscription(tuple(topics), tuple(TopicPartition(*tp) for tp in partitions), start_at=start_at),
+        )
 
     def transactions(self, transactional_id: str) -> Transactions:
         """There are none here."""

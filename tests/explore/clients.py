@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from sluicegate.domain.errors import ConfigurationError
-from sluicegate.streams.memory.consumer import check_consumer
 from sluicegate.streams.ports import (
     BrokerError,
     FencedError,
@@ -18,6 +17,7 @@ from sluicegate.streams.ports import (
     TopicSpec,
     Written,
 )
+from sluicegate.streams.subscription import Subscription
 from tests.explore.cluster import REQUEST, Link
 from tests.explore.groups import SESSION, Group, Partitions
 from tests.explore.loop import BASE
@@ -89,7 +89,7 @@ class Consumer:
         listener: RebalanceListener | None = None,
         exclusive: bool = False,
     ) -> None:
-        check_consumer(topics, partitions, start_at)
+        Subscription(tuple(topics), tuple(partitions), start_at=start_at)  # refuses what no broker serves
         self._link = link
         self._cluster = link.cluster
         self._topics = frozenset(topics)
