@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SIDE_BY_SIDE := tests/unit tests/property tests/simulation
 
 .DEFAULT_GOAL := help
-.PHONY: help demo secrets stack test check reproduce bench mutants lock chaos explore explore-teeth soak clean
+.PHONY: dist help demo secrets stack test check reproduce bench mutants lock chaos explore explore-teeth soak clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 15
@@ -19,12 +19,12 @@ $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo 'no Python 3.11, 3.12 or 3.13 with venv found: make PYTHON=/path/to/one'; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.demo: $(BIN)/python pyproject.toml requirements.lock
-	$(PIP) install -c requirements.lock -e '.[cpu,demo]'
+$(VENV)/.demo: $(BIN)/python pyproject.toml client/pyproject.toml requirements.lock
+	$(PIP) install -c requirements.lock -e ./client -e '.[cpu,demo]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.demo
-	$(PIP) install -c requirements.lock -e '.[cpu,demo,langid,faust,otel,dev]'
+	$(PIP) install -c requirements.lock -e ./client -e '.[cpu,demo,langid,faust,otel,dev]'
 	@touch $@
 
 demo: $(VENV)/.demo ## the main job on the embedded broker: build models, replay a trace, report in reports/demo/
@@ -51,6 +51,11 @@ chaos: $(VENV)/.dev ## faults on brokers of its own, SEEDS=20 each, CELLS=a,b or
 	$(BIN)/python -m tests.chaos.run --seeds $(or $(SEEDS),20) --cells "$(CELLS)" --parallel $(or $(PARALLEL),2) \
 		--rate $(or $(RATE),360) $(if $(CELLS)$(SEEDS),,--docs docs/reports/chaos.md)
 
+dist: $(VENV)/.dev ## the wheels of the server and of the client, into dist/
+	rm -rf dist
+	$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist . ./client
+	@ls dist
+
 secrets: ## make what compose hands to its services, once: a token and a password, in compose/secrets/
 	sh compose/make-secrets.sh
 
@@ -67,7 +72,7 @@ soak: $(VENV)/.dev ## an hour's traffic of a million queries in a quarter of it,
 	$(BIN)/python bench/soak.py --queries 1000000 --speed 4
 
 mutants: $(VENV)/.dev ## changes of the pure code that no fast test notices, N=60 SEED=7 FILES=…; into reports/mutants/
-	$(PIP) install -c requirements.lock -e '.[mutants]'
+	$(PIP) install -c requirements.lock -e ./client -e '.[mutants]'
 	$(BIN)/python -m tests.mutants.run --n $(or $(N),60) --seed $(or $(SEED),7) $(if $(FILES),--files $(FILES))
 
 lock: $(VENV)/.dev ## pin all dependencies again, one version of each for every Python
@@ -76,4 +81,4 @@ lock: $(VENV)/.dev ## pin all dependencies again, one version of each for every 
 		--output-file requirements.lock pyproject.toml
 
 clean: ## remove what was made here
-	rm -rf $(VENV) reports runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) dist reports runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

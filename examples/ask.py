@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 
-from sluicegate.sluice.client import Answer, Client
+from sluicegate_client import Answer, Client
 
 
 def shown(answer: Answer) -> str:
@@ -33,4 +33,4 @@ async def main(app: str, url: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "memory+http://127.0.0.1:8080"))
+    asyncio.run(main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "http://127.0.0.1:8080"))

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from sluicegate.domain.errors import ConfigurationError, SluiceError
+from sluicegate_client import ClientError
 
 out = Console()
 err = Console(stderr=True)
@@ -40,6 +41,6 @@ def one_line_errors() -> Iterator[None]:
     """Turn errors raised on purpose into one line on standard error and exit code 2."""
     try:
         yield
-    except SluiceError as error:
+    except (SluiceError, ClientError) as error:
         err.print(f"[bold red]error[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         raise typer.Exit(EXIT_USAGE) from error

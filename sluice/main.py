@@ -1,16 +1,19 @@
 """``sluice``: one command, its subcommands in ``sluicegate.sluice.commands``, one module each with
 ``register(app)``."""
 
+import os
 import sys
 from importlib import import_module, metadata
 from typing import Annotated
 
 import typer
+from typer._completion_classes import completion_init
 
 app = typer.Typer(
     name="sluice",
     help="Machine-learning inference on Kafka topics that scales accuracy instead of hardware.",
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_show_locals=False,
     rich_markup_mode="rich",
 )
@@ -35,6 +38,7 @@ COMMANDS = {
     "devices": "devices",
     "doctor": "doctor",
     "describe": "describing.describe",
+    "completion": "completion",
 }
 """Where in ``sluicegate.sluice.commands`` each command is, in the order of the help page."""
 
@@ -65,8 +69,10 @@ def register_all(asked: str | None = None) -> None:
 
 def run() -> None:
     """Entry point."""
+    if "_SLUICE_COMPLETE" in os.environ:
+        completion_init()
     register_all(sys.argv[1] if len(sys.argv) > 1 else None)
-    app()
+    app(prog_name="sluice")
 
 
 if __name__ == "__main__":

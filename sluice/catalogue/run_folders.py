@@ -8,12 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from sluicegate.domain.errors import ConfigurationError
-from sluicegate.sluice.client import Client
+from sluicegate.sluice.catalogue.broker_log import BrokerLog
 from sluicegate.sluice.settings.settings import Settings
 from sluicegate.streams import connect
 from sluicegate.streams.broker_settings import RemoteSettings
 from sluicegate.streams.memory.archive import MANIFEST
 from sluicegate.streams.ports import Broker
+from sluicegate_client import Client
 
 
 def new_run_folder(settings: Settings) -> Path:
@@ -52,8 +53,7 @@ def connected(settings: Settings, url: str | None = None) -> Broker:
 
 def asking(settings: Settings, url: str, *, timeout: float = 60.0) -> Client:
     """A client of ``url``, with what the settings say of the prefix, TLS, SASL and tokens."""
-    remote = RemoteSettings(token=settings.http.secret("http"))
-    return Client(url, prefix=settings.prefix, timeout=timeout, kafka=settings.kafka.settings(), remote=remote)
+    return Client(BrokerLog(connected(settings, url)), prefix=settings.prefix, timeout=timeout)
 
 
 def live_server(settings: Settings) -> str | None:

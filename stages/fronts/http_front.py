@@ -25,7 +25,14 @@ from sluicegate.stages.connections import Connections
 from sluicegate.stages.following.results_reader import ResultsReader
 from sluicegate.stages.fronts.http_auth import Access, Guard, bind
 from sluicegate.stages.fronts.http_connections import runner_of
-from sluicegate.stages.fronts.oip_responses import Asked, read_request, respond, with_model
+from sluicegate.stages.fronts.oip_responses import (
+    OUTCOME_HEADER,
+    Asked,
+    read_request,
+    refusal_header,
+    respond,
+    with_model,
+)
 from sluicegate.stages.runtime.background_tasks import beside
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.streams.http_bodies import BodyError, read_body
@@ -282,7 +289,9 @@ class HttpStage:
             why += f" ({outcome.reason})"
         if outcome.detail:
             why += f": {outcome.detail}"
-        return _error(status, why)
+        refused = _error(status, why)
+        refused.headers[OUTCOME_HEADER] = refusal_header(message.body)
+        return refused
 
     def _on_result(self, record: Record) -> None:
         if not self._waiting:

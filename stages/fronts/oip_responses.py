@@ -7,6 +7,7 @@ what is empty is left out, the epoch is "term.number". A request that cannot be 
 what is wrong with it.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,9 @@ from sluicegate.domain.models.app import App
 from sluicegate.streams.records import oip
 
 _MAX_ID = 1024
+_MAX_DETAIL = 1000
+OUTCOME_HEADER = "Sluice-Outcome"
+"""Of a response without an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,15 @@ def respond(result: bytes, asked: Asked) -> tuple[bytes, int | None]:
     body["outputs"] = [oip.binary_tensor(tensors[o["name"]]) if o["name"] in raw else o for o in outputs]
     head = orjson.dumps(body)
     return b"".join((head, *(bytes(tensors[name].data) for name in raw))), len(head)
+
+
+def refusal_header(result: bytes) -> str:
+    """How a query without an answer ended, as ASCII JSON: an error of the protocol has room for a text alone."""
+    body = orjson.loads(result)
+    parameters = _plain(body.get("parameters", {}))
+    if isinstance(detail := parameters.get("detail"), str):
+        parameters["detail"] = detail[:_MAX_DETAIL]
+    return json.dumps({"model_name": body["model_name"], "id": body["id"], "parameters": parameters})
 
 
 def _plain(parameters: Mapping[str, Any]) -> dict[str, str | float | bool]:

@@ -54,7 +54,8 @@ def test_the_lock_file_pins_every_dependency_once_and_within_what_is_asked_for(p
     lines = [line for line in (ROOT / "requirements.lock").read_text().splitlines() if "==" in line]
     pins = [pin for pin in map(Requirement, lines) if pin.marker is None or pin.marker.evaluate(at)]
     project = PROJECT["project"]
-    wanted = [*project["dependencies"], *(d for extra in project["optional-dependencies"].values() for d in extra)]
+    own = [d for d in project["dependencies"] if not d.startswith("sluicegate-client")]
+    wanted = [*own, *(d for extra in project["optional-dependencies"].values() for d in extra)]
     for one in map(Requirement, wanted):
         pinned = [str(pin.specifier).removeprefix("==") for pin in pins if pin.name.lower() == one.name.lower()]
         assert len(pinned) == 1, one
@@ -84,3 +85,29 @@ def test_the_command_says_its_version() -> None:
         [sys.executable, "-m", "sluicegate.sluice.main", "--version"], capture_output=True, text=True, check=True
     )
     assert asked.stdout == f"sluice {PROJECT['project']['version']}\n"
+
+
+def test_the_client_needs_nothing_of_the_server_and_has_its_version() -> None:
+    own = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text())["project"]
+    assert own["version"] == PROJECT["project"]["version"]
+    assert len(own["dependencies"]) <= 5
+    (asked,) = (d for d in PROJECT["project"]["dependencies"] if d.startswith("sluicegate-client"))
+    assert Requirement(asked).specifier.contains(own["version"])
+    for path in (ROOT / "client" / "sluicegate_client").glob("*.py"):
+        assert not re.search(r"^\s*(from|import) sluicegate\b", path.read_text(), re.MULTILINE), path
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_printed_and_no_file_is_touched(shell: str, tmp_path: Path) -> None:
+    env = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    command = [sys.executable, "-m", "sluicegate", "completion", shell]
+    said = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+    assert "_SLUICE_COMPLETE" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_commands_are_completed() -> None:
+    env = {"_SLUICE_COMPLETE": "complete_bash", "COMP_WORDS": "sluice re", "COMP_CWORD": "1"}
+    command = [sys.executable, "-m", "sluicegate"]
+    said = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+    assert said.split() == ["replay", "results", "register"]

@@ -1,6 +1,7 @@
 """``sluice infer``: ask one query and see its answer."""
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,16 +10,17 @@ import orjson
 import typer
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
-from sluicegate.domain.models.tensor import Tensor
 from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
 from sluicegate.sluice.catalogue.run_folders import asking, connected, live_server
-from sluicegate.sluice.client import Answer, tensors_of
 from sluicegate.sluice.commands.reading.results import line
 from sluicegate.sluice.console import EXIT_FAILED, JsonOption, one_line_errors, out, print_json
 from sluicegate.sluice.load.sample_inputs import app_samples
 from sluicegate.sluice.registration.registry_topic import check_served
 from sluicegate.sluice.settings.settings import Settings, load
+from sluicegate.streams.ports import Record
+from sluicegate.streams.records import codec
 from sluicegate.streams.topics import Topics
+from sluicegate_client import Answer, Tensor
 
 _MAX_FILE = 64 << 20
 _PATIENCE = 15.0
@@ -49,30 +51,32 @@ def infer(
         chosen = load(settings, prefix=prefix)
         url = _url(chosen, broker)
         asyncio.run(_check_served(url, chosen, app))
-        tensors, label = _tensors(chosen, app, inputs, sample)
-        answer = asyncio.run(_ask(url, chosen, app, tensors, given))
+        asked, label = _inputs(chosen, app, inputs, sample)
+        answer = asyncio.run(_ask(url, chosen, app, asked, given))
+        outcome = codec.decode_outcome(Record("", 0, 0, None, answer.body, (), 0.0)).outcome
     outputs = {name: array.tolist() for name, array in answer.outputs.items()}
     if as_json:
-        print_json({"outcome": answer.outcome, "outputs": outputs, "label": label})
+        print_json({"outcome": outcome, "outputs": outputs, "label": label})
     else:
-        out.print(line(answer.outcome), highlight=False, soft_wrap=True)
+        out.print(line(outcome), highlight=False, soft_wrap=True)
         for name, values in outputs.items():
             out.print(f"  {name}: {values}")
         if label is not None:
             out.print(f"  the true label is {label}")
-    if not answer.outcome.on_time:
+    if not outcome.on_time:
         raise typer.Exit(EXIT_FAILED)
 
 
-def _tensors(settings: Settings, app: str, file: Path | None, sample: int) -> tuple[tuple[Tensor, ...], int | None]:
+def _inputs(settings: Settings, app: str, file: Path | None, sample: int) -> tuple[Mapping[str, Any], int | None]:
     if file is not None:
-        return tensors_of(read_arrays(file)), None
+        return read_arrays(file), None
     catalogue, _ = open_catalogue(settings, [app])
     if app not in catalogue.apps:
         raise ConfigurationError(f"--app {app!r}: not in the catalogue; it has {', '.join(catalogue.apps)}")
     samples = app_samples(catalogue.apps[app], settings.home)
     index = sample % len(samples.inputs)
-    return samples.inputs[index], None if samples.labels is None else int(samples.labels[index][0])
+    tensors = {t.name: Tensor(t.datatype, t.shape, bytes(t.data)) for t in samples.inputs[index]}
+    return tensors, None if samples.labels is None else int(samples.labels[index][0])
 
 
 def read_arrays(file: Path) -> dict[str, Any]:
@@ -114,9 +118,7 @@ async def _check_served(url: str, settings: Settings, app: str) -> None:
         await broker.close()
 
 
-async def _ask(
-    url: str, settings: Settings, app: str, tensors: tuple[Tensor, ...], parameters: dict[str, Any]
-) -> Answer:
+async def _ask(url: str, settings: Settings, app: str, inputs: Mapping[str, Any], parameters: dict[str, Any]) -> Answer:
     patience = _PATIENCE + 1e-3 * float(parameters.get("latency_ms", 0.0))
     async with asking(settings, url, timeout=patience) as client:
-        return await client.infer(app, tensors, **parameters)
+        return await client.infer(app, inputs, **parameters)

@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 
 from sluicegate.domain.outcome import Outcome, OutcomeKind
 from sluicegate.domain.query import Query, QueryKey
-from sluicegate.sluice.client import Client
 from sluicegate.sluice.commands.reading import audit, explain, results
 from sluicegate.stages.sink import OutcomeStore
 from sluicegate.streams import connect
 from sluicegate.streams.memory.broker import MemoryBroker
 from sluicegate.streams.ports import Record, TopicPartition
 from sluicegate.streams.records import codec
+from sluicegate_client import Client
 from tests.harness import PIXELS, Running, running, settings_for, toy_catalogue
 
 BROKERS = ["memory", pytest.param("kafka", marks=pytest.mark.kafka)]
@@ -94,7 +94,7 @@ async def test_clients_with_ids_of_their_own_get_their_own_answers(kafka_url: st
             ]
             answers = await asyncio.gather(*asked)
         keys = [QueryKey(name, source, "mine") for source in ("/north", "/south") for name in ("toy", "other")]
-        assert [answer.outcome.key for answer in answers] == keys
+        assert [QueryKey(a.outcome.app, a.outcome.source, a.outcome.query_id) for a in answers] == keys
 
 
 async def test_an_id_that_several_have_used_is_explained_once_it_is_said_which(tmp_path: Path) -> None:

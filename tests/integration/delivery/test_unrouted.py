@@ -11,7 +11,7 @@ import typer
 from sluicegate.domain.actions import Announce
 from sluicegate.domain.outcome import OutcomeKind, Reason
 from sluicegate.sluice.audit.result_log import read_results
-from sluicegate.sluice.client import Client
+from sluicegate.sluice.catalogue.broker_log import BrokerLog
 from sluicegate.sluice.commands.running import up
 from sluicegate.sluice.console import EXIT_USAGE, one_line_errors
 from sluicegate.sluice.registration.registry_topic import publish_catalogue
@@ -21,6 +21,7 @@ from sluicegate.streams import connect
 from sluicegate.streams.ports import TopicPartition
 from sluicegate.streams.records import control
 from sluicegate.streams.topics import Topics
+from sluicegate_client import Client
 from tests.harness import PIXELS, ROLES, Running, running, settings_for, toy_catalogue
 
 WITHOUT = tuple(role for role in ROLES if role != "router")
@@ -82,9 +83,9 @@ async def test_what_nothing_routes_is_rejected_with_the_remedy_and_answered_once
 
 async def test_a_query_that_nobody_admits_is_one_line_with_a_remedy(capsys: pytest.CaptureFixture[str]) -> None:
     topics = Topics("nobody")
-    client = Client("memory://", prefix=topics.prefix, timeout=0.2)
-    await client._broker.admin().create_topics(topics.specs(["toy"]))
-    async with client:
+    broker = connect("memory://")
+    await broker.admin().create_topics(topics.specs(["toy"]))
+    async with Client(BrokerLog(broker), prefix=topics.prefix, timeout=0.2) as client:
         with pytest.raises(typer.Exit) as ended, one_line_errors():
             await client.infer("toy", {"image": np.zeros((1, PIXELS), np.float32)})
     assert ended.value.exit_code == EXIT_USAGE

@@ -20,9 +20,9 @@ from compose_spec import PyCompose
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
 from sluicegate.profiles.demo import digits, signals
-from sluicegate.sluice.client import Client
 from sluicegate.streams import connect
 from sluicegate.streams.topics import Topics
+from sluicegate_client import Client
 from tests.harness import toy_catalogue
 
 ROOT = Path(__file__).resolve().parents[3]

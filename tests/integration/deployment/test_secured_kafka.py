@@ -7,6 +7,7 @@ import stat
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from aiokafka.protocol.admin import CreateAclsRequest
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
-from sluicegate.sluice.client import Client
 from sluicegate.sluice.settings.endpoint_settings import KafkaSection
 from sluicegate.sluice.system.process_stages import stages_of
 from sluicegate.sluice.system.system import System
@@ -29,6 +29,7 @@ from sluicegate.streams.describe.acls import ROLES, rules
 from sluicegate.streams.kafka.connection import connection
 from sluicegate.streams.local_kafka.broker import LocalBroker
 from sluicegate.streams.topics import Topics
+from sluicegate_client import Client, Security
 from tests.harness import PIXELS, settings_for, toy_catalogue
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
@@ -135,7 +136,9 @@ async def test_all_stages_serve_with_the_rights_that_are_listed_and_no_more(
 ) -> None:
     async with AsyncExitStack() as running:
         systems = {role: await running.enter_async_context(stage(secured, role, tmp_path)) for role in STAGES}
-        asking = Client(url_of(secured), prefix=PREFIX, kafka=section(secured, "sluice-client").settings())
+        held = section(secured, "sluice-client").settings().security
+        told = Security(**{field.name: getattr(held, field.name) for field in fields(held)})
+        asking = Client(url_of(secured), prefix=PREFIX, security=told)
         async with asking as client, asyncio.timeout(90.0):
             answers = []
             while not (answers and answers[-1].outcome.on_time):

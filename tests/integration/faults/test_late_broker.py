@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
-from sluicegate.sluice.client import Client
 from sluicegate.sluice.settings.settings import Settings
 from sluicegate.streams import connect
 from sluicegate.streams.local_kafka.broker import LocalBroker
 from sluicegate.streams.topics import Topics
+from sluicegate_client import Client
 from tests.harness import PIXELS, free_port, settings_for, toy_catalogue
 
 STAGES = (["planner"], ["admission"], ["router", "--app", "toy"], ["worker", "--device", "d0"])

@@ -1,17 +1,16 @@
 """The client over topics: answers by query id, many at once, by rows; what cannot be asked is an error at once."""
 
 import asyncio
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from sluicegate.domain.errors import InvalidInputError
-from sluicegate.domain.outcome import OutcomeKind
-from sluicegate.domain.query import QueryKey
-from sluicegate.sluice.client import Client
+from sluicegate.sluice.catalogue.broker_log import BrokerLog
 from sluicegate.streams import connect
-from sluicegate.streams.ports import Record
+from sluicegate_client import Client, ClientError, InvalidQueryError, Tensor
+from sluicegate_client.log import Headers, Received
 from tests.contract.test_open_inference_protocol import affine_front
 
 HEADERS = (("ce_id", b"q1"), ("ce_querysource", b"/client"))
@@ -31,7 +30,7 @@ async def test_answers_come_back_to_whoever_asked_whatever_their_order(tmp_path:
     async with affine_front(tmp_path) as address:
         url = f"memory+{address}"
         prefix = await prefix_of(url)
-        async with Client(url, prefix=prefix) as client:
+        async with Client(BrokerLog(connect(url)), prefix=prefix) as client:
             rows = np.arange(60, dtype=np.float32).reshape(30, 2)
             asked = (client.infer("affine", {"x": rows[i : i + 1]}, latency_ms=5000, accuracy=0.85) for i in range(30))
             answers = await asyncio.gather(*asked)
@@ -46,13 +45,13 @@ async def test_answers_come_back_to_whoever_asked_whatever_their_order(tmp_path:
             assert np.array_equal(np.concatenate([a.outputs["y"] for a in whole]), 2 * rows)
 
             refused = await client.infer("affine", {"x": rows[:1]}, accuracy=0.99)
-            assert (refused.outcome.kind, refused.outcome.reason) == (OutcomeKind.REJECTED, "infeasible")
+            assert (refused.outcome.kind, refused.outcome.reason) == ("rejected", "infeasible")
             assert "nearest: double" in (refused.outcome.detail or "")
             assert refused.outputs == {}
 
-            with pytest.raises(InvalidInputError, match="known: affine"):
+            with pytest.raises(InvalidQueryError, match="known: affine"):
                 await client.infer("nobody", {"x": rows[:1]})
-            with pytest.raises(InvalidInputError, match="as many of each"):
+            with pytest.raises(InvalidQueryError, match="as many of each"):
                 await client.infer_rows("affine", {"x": rows, "z": rows[:1]})
 
 
@@ -60,7 +59,10 @@ async def test_an_id_that_another_source_uses_too_is_answered_to_each_with_its_o
     async with affine_front(tmp_path) as address:
         url = f"memory+{address}"
         prefix = await prefix_of(url)
-        async with Client(url, prefix=prefix, source="a") as one, Client(url, prefix=prefix, source="b") as other:
+        async with (
+            Client(BrokerLog(connect(url)), prefix=prefix, source="a") as one,
+            Client(BrokerLog(connect(url)), prefix=prefix, source="b") as other,
+        ):
             rows = np.array([[1.0, 2.0], [30.0, 40.0]], np.float32)
             asked = [
                 client.infer("affine", {"x": rows[i : i + 1]}, query_id="mine", latency_ms=5000)
@@ -73,10 +75,51 @@ async def test_an_id_that_another_source_uses_too_is_answered_to_each_with_its_o
 
 
 async def test_an_outcome_that_cannot_be_read_is_told_to_who_waits_for_it() -> None:
-    client = Client("memory://")
-    waiting = client._waiting[QueryKey("affine", "/client", "q1")] = asyncio.get_running_loop().create_future()
-    record = Record("sluice.app.affine.results", 0, 0, None, b"{", HEADERS, 0.0)
-    client._heard(record)
-    client._heard(record)  # once more: nobody waits for it any more
-    with pytest.raises(InvalidInputError):
-        await waiting
+    class Scribbled:
+        """A log whose results are no results."""
+
+        url = "scribbled://"
+
+        async def open(self) -> None:
+            pass
+
+        async def topics(self) -> frozenset[str]:
+            return frozenset({"sluice.app.affine.results"})
+
+        async def follow(self, topics: Sequence[str], heard: Callable[[Received], None], *, beginning: bool) -> None:
+            self.topic, self.heard = topics[0], heard
+
+        async def send(self, topic: str, value: bytes, *, key: bytes, headers: Headers) -> None:
+            told = (("ce_id", b"q1"), ("ce_querysource", b"/client"))
+            for _ in range(2):  # once more: nobody waits for it any more
+                self.heard(Received(self.topic, None, b"{", told))
+
+        async def close(self) -> None:
+            pass
+
+    async with Client(Scribbled()) as client:
+        with pytest.raises(ClientError, match="is no outcome"):
+            await client.infer("affine", {"x": [[1.0, 2.0]]}, query_id="q1")
+
+
+async def test_over_http_answers_and_refusals_say_the_same(tmp_path: Path) -> None:
+    async with affine_front(tmp_path) as address, Client(address) as client:
+        answer = await client.infer("affine", {"x": [[1.0, 2.0], [3.0, 4.5]]}, latency_ms=5000, accuracy=0.85)
+        assert answer.outcome.variant == "double" and answer.outcome.on_time
+        assert answer.outputs["y"].tolist() == [[2.0, 4.0], [6.0, 9.0]]
+        refused = await client.infer("affine", {"x": [[1.0, 2.0]]}, accuracy=0.99)
+        assert (refused.outcome.kind, refused.outcome.reason, refused.outputs) == ("rejected", "infeasible", {})
+        assert "nearest: double" in (refused.outcome.detail or "")
+        with pytest.raises(InvalidQueryError, match="known: affine"):
+            await client.infer("nobody", {"x": [[1.0, 2.0]]})
+        wrong = await client.infer("affine", {"x": Tensor.of("INT32", [[1, 2]])})
+        assert wrong.outcome.reason == "invalid" and "it must be FP32" in (wrong.outcome.detail or "")
+    with pytest.raises(ClientError, match="nothing answers"):
+        async with Client(address):
+            pass
+
+
+@pytest.mark.parametrize("at", ["127.0.0.1:9092", "kafka://", "memory://"])
+def test_an_address_of_no_known_kind_is_an_error_at_once(at: str) -> None:
+    with pytest.raises(ClientError, match="give kafka://host:port, or http://host:port"):
+        Client(at)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from sluicegate.domain.actions import Announce
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.events import Hosted, HostedOn
 from sluicegate.domain.models.app import App, Promise, WeaklyHard
@@ -18,9 +17,10 @@ from sluicegate.domain.outcome import Outcome, OutcomeKind, Reason
 from sluicegate.policies.admission.sustained_rates import Bounds, sustained
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.sluice.audit.topic_audit import AuditReport
-from sluicegate.sluice.client import Client
+from sluicegate.sluice.catalogue.broker_log import BrokerLog
 from sluicegate.stages.fronts.http_front import HttpStage
 from sluicegate.streams import connect
+from sluicegate_client import Client, Status
 from tests.harness import PIXELS, ROLES, Running, running, settings_for
 
 SLO = 0.25
@@ -165,7 +165,7 @@ async def test_a_rule_that_keeps_no_promises_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_client_is_called_when_safe_mode_is_announced(tmp_path: Path) -> None:
-    heard: list[Announce] = []
+    heard: list[Status] = []
     settings = settings_for(
         "memory://",
         tmp_path,
@@ -177,7 +177,7 @@ async def test_a_client_is_called_when_safe_mode_is_announced(tmp_path: Path) ->
     async with running(settings, connect("memory://"), catalogue=slow_catalogue(), roles=(*ROLES, "http")) as run:
         await run.planned()
         url = next(s.address for s in run.stages if isinstance(s, HttpStage)).replace("http://", "memory+http://")
-        async with Client(url, prefix=settings.prefix) as client:
+        async with Client(BrokerLog(connect(url)), prefix=settings.prefix) as client:
             client.on_status(heard.append)
             await load(run, 600.0, 0.5)  # far above what one slow device sustains
             async with asyncio.timeout(10.0):

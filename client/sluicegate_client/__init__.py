@@ -1,0 +1,20 @@
+"""A client of Sluicegate, over Kafka topics or HTTP, that needs nothing of the server."""
+
+from sluicegate_client.answers import Answer, Outcome, Status
+from sluicegate_client.client import Client
+from sluicegate_client.errors import ClientError, InvalidQueryError, NoOutcomeError, RefusedError
+from sluicegate_client.over_kafka import Security
+from sluicegate_client.tensors import Tensor
+
+__all__ = [
+    "Answer",
+    "Client",
+    "ClientError",
+    "InvalidQueryError",
+    "NoOutcomeError",
+    "Outcome",
+    "RefusedError",
+    "Security",
+    "Status",
+    "Tensor",
+]

@@ -1,0 +1,122 @@
+"""The client: asks a running system, over its topics or its HTTP front.
+
+``async with Client("kafka://127.0.0.1:9092") as client: answer = await client.infer("digits", {"image": array})``
+"""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from sluicegate_client.answers import Answer, Status
+from sluicegate_client.errors import ClientError, InvalidQueryError
+from sluicegate_client.log import Log
+from sluicegate_client.over_http import OverHttp
+from sluicegate_client.over_kafka import KafkaLog, Security
+from sluicegate_client.over_topics import OverTopics
+from sluicegate_client.query import Query
+from sluicegate_client.tensors import count_of, rows_of, tensor_of
+
+
+class _Way(Protocol):
+    async def open(self) -> None: ...
+    async def close(self) -> None: ...
+    async def ask(self, app: str, query: Query) -> Answer: ...
+    def on_status(self, callback: Callable[[Status], None]) -> None: ...
+
+
+class Client:
+    """One connection. Queries may be asked concurrently.
+
+    ``at``: ``kafka://host:port[,host:port]``, ``http://host:port`` of a front, or a ``Log`` of one's own. ``prefix``:
+    of the system's topics. ``timeout``: seconds that an outcome is waited for. ``source``: who asks over topics, its
+    ``ce_source`` is ``/<source>``: a query's id is its own among those of its source. ``security``: TLS and SASL of
+    Kafka; ``token``: of a front. Raises ClientError for an address of no known kind.
+    """
+
+    def __init__(
+        self,
+        at: str | Log,
+        *,
+        prefix: str = "sluice",
+        timeout: float = 60.0,
+        source: str = "client",
+        security: Security | None = None,
+        token: str | None = None,
+    ) -> None:
+        self._connected = False
+        self._way: _Way
+        if isinstance(at, str) and at.startswith(("http://", "https://")):
+            self._way = OverHttp(at, token=token, timeout=timeout)
+            return
+        if isinstance(at, str):
+            servers = at.removeprefix("kafka://").rstrip("/")
+            if not at.startswith("kafka://") or not servers:
+                raise ClientError(f"{at!r:.100}: give kafka://host:port, or http://host:port of a front")
+            at = KafkaLog(servers, security or Security())
+        self._way = OverTopics(at, prefix=prefix, source=source, timeout=timeout)
+
+    async def __aenter__(self) -> Self:
+        """Connect. Raises ClientError where nothing answers."""
+        await self._way.open()
+        self._connected = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Disconnect; queries that still wait are cancelled here (the system ends them all the same)."""
+        self._connected = False
+        await self._way.close()
+
+    async def infer(
+        self,
+        app: str,
+        inputs: Mapping[str, Any],
+        *,
+        query_id: str | None = None,
+        stream: str | None = None,
+        **parameters: Any,
+    ) -> Answer:
+        """Ask one query. ``inputs``: arrays, nested lists or Tensors by name, axis 0 the batch. ``parameters``:
+        ``latency_ms``, ``accuracy``, ``cost``, ``model``, ``priority``; ``query_class`` stands for ``class``.
+
+        Raises NoOutcomeError, a TimeoutError, where no outcome came within the client's timeout; InvalidQueryError for
+        what cannot be asked; RefusedError where a front does not take it. How a query ended is told by the answer.
+        """
+        if not self._connected:
+            raise ClientError("the client is not connected: use `async with Client(…)`")
+        if "query_class" in parameters:
+            parameters["class"] = parameters.pop("query_class")
+        tensors = {name: tensor_of(name, value) for name, value in inputs.items()}
+        return await self._way.ask(app, Query(query_id or uuid.uuid4().hex, tensors, parameters, stream))
+
+    async def infer_batch(self, app: str, inputs: Sequence[Mapping[str, Any]], **parameters: Any) -> list[Answer]:
+        """Ask many queries at once; answers in their order."""
+        return list(await asyncio.gather(*(self.infer(app, one, **parameters) for one in inputs)))
+
+    async def infer_rows(
+        self, app: str, inputs: Mapping[str, Any], *, rows: int = 16, **parameters: Any
+    ) -> list[Answer]:
+        """Ask about many rows, ``rows`` of them a query; answers in their order. ``inputs``: of n rows each, by name.
+
+        Raises InvalidQueryError where the inputs differ in n.
+        """
+        counts = {name: count_of(value) for name, value in inputs.items()}
+        if len(set(counts.values())) != 1 or rows < 1:
+            raise InvalidQueryError("inputs", f"rows by input are {counts}, {rows} a query; give as many of each")
+        (count,) = set(counts.values())
+        parts = [{n: rows_of(v, i, i + rows) for n, v in inputs.items()} for i in range(0, count, rows)]
+        return await self.infer_batch(app, parts, **parameters)
+
+    def on_status(self, callback: Callable[[Status], None]) -> None:
+        """Call ``callback`` with what stands on the status topic and whatever is announced from now on; Kafka only.
+
+        ``subject`` "app:<name>": state "safe_mode" before a promise breaks and "promise_kept" once misses are within it
+        again; "over_sustainable_rate", "degrade" and "within_sustainable_rate" of admission. Where the callback raises,
+        that is logged, and it is called with what comes next. Raises ClientError where the client is not connected.
+        """
+        if not self._connected:
+            raise ClientError("the client is not connected: use `async with Client(…)`")
+        self._way.on_status(callback)

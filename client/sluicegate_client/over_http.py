@@ -1,0 +1,93 @@
+"""Asking over the HTTP front: one request a query."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+
+from sluicegate_client.answers import Answer, Status, outcome_of
+from sluicegate_client.errors import ClientError, InvalidQueryError, NoOutcomeError, RefusedError
+from sluicegate_client.query import Query
+from sluicegate_client.tensors import outputs_of
+
+_OUTCOME = "Sluice-Outcome"
+_JSON_LENGTH = "Inference-Header-Content-Length"
+
+
+class OverHttp:
+    """Asks by ``POST /v2/models/<app>/infer``. ``token``: what the front asks for, if it does.
+
+    The front names queries itself: ``outcome.query_id`` is what ``sluice explain`` takes.
+    """
+
+    def __init__(self, base: str, *, token: str | None, timeout: float) -> None:
+        self._base = base.rstrip("/")
+        self._token = token
+        self._timeout = timeout
+        self._session: aiohttp.ClientSession | None = None
+
+    async def open(self) -> None:
+        """Connect, and see that a front answers."""
+        headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
+        timeout = aiohttp.ClientTimeout(total=self._timeout)
+        session = aiohttp.ClientSession(headers=headers, timeout=timeout, connector=aiohttp.TCPConnector(limit=0))
+        try:
+            async with session.get(f"{self._base}/v2/health/live") as answer:
+                alive = answer.status == 200
+        except (aiohttp.ClientError, TimeoutError) as error:
+            await session.close()
+            raise ClientError(f"nothing answers at {self._base} ({error}); start `sluice up`") from error
+        if not alive:
+            await session.close()
+            raise ClientError(f"no front of Sluicegate answers at {self._base}; start `sluice up`")
+        self._session = session
+
+    async def close(self) -> None:
+        """Disconnect."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def ask(self, app: str, query: Query) -> Answer:
+        """Ask one query."""
+        if query.stream is not None:
+            raise InvalidQueryError("stream", "is told over kafka:// only; leave it out")
+        if self._session is None:
+            raise ClientError("the client is not connected: use `async with Client(…)`")
+        asked = Query(query.id, query.tensors, {**query.parameters, "binary_data_output": True})
+        head, raw = asked.body(with_id=False)
+        try:
+            async with self._session.post(
+                f"{self._base}/v2/models/{quote(app, safe='')}/infer",
+                data=head + raw,
+                headers={_JSON_LENGTH: str(len(head)), "Content-Type": "application/octet-stream"},
+            ) as response:
+                content = await response.read()
+                return _answer(response.status, response.headers, content)
+        except TimeoutError as error:
+            raise NoOutcomeError(f"no outcome of {app} within {self._timeout:g} s at {self._base}") from error
+        except aiohttp.ClientError as error:
+            raise ClientError(f"{self._base}: {type(error).__name__} {error}") from error
+
+    def on_status(self, callback: Callable[[Status], None]) -> None:
+        """Announcements stand on a topic."""
+        del callback
+        raise ClientError("announcements are told over kafka:// only")
+
+
+def _answer(status: int, headers: Mapping[str, str], content: bytes) -> Answer:
+    size = int(headers.get(_JSON_LENGTH, len(content)))
+    try:
+        if _OUTCOME in headers:
+            return Answer(outcome_of(json.loads(headers[_OUTCOME])), {}, content)
+        body: Any = json.loads(content[:size])
+    except ValueError as error:
+        raise RefusedError(status, f"{content[:80]!r} is not JSON") from error
+    if "model_name" in body and "parameters" in body:
+        return Answer(outcome_of(body), outputs_of(body, content[size:]), content[:size])
+    problem = str(body.get("error", "no reason told"))
+    if status in {400, 404}:
+        field, _, rest = problem.partition(": ")
+        raise InvalidQueryError(field, rest or "is not taken")
+    raise RefusedError(status, problem)

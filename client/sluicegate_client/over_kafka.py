@@ -1,0 +1,144 @@
+"""Kafka's topics, by aiokafka."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError
+from aiokafka.helpers import create_ssl_context
+
+from sluicegate_client.errors import ClientError
+from sluicegate_client.log import Headers, Received
+
+log = logging.getLogger(__name__)
+
+_MAX_BYTES = 16 << 20
+_RETRY = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Security:
+    """TLS and SASL. ``protocol``: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL; files are PEM."""
+
+    protocol: str = "PLAINTEXT"
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    key_password: str | None = field(default=None, repr=False)
+    sasl_mechanism: str = "SCRAM-SHA-512"
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+    def options(self) -> dict[str, Any]:
+        """As aiokafka takes them."""
+        options: dict[str, Any] = {"security_protocol": self.protocol}
+        if self.protocol.endswith("SSL"):
+            options["ssl_context"] = create_ssl_context(
+                cafile=self.ca_file and str(self.ca_file),
+                certfile=self.cert_file and str(self.cert_file),
+                keyfile=self.key_file and str(self.key_file),
+                password=self.key_password,
+            )
+        if self.protocol.startswith("SASL"):
+            options["sasl_mechanism"] = self.sasl_mechanism
+            options["sasl_plain_username"] = self.username
+            options["sasl_plain_password"] = self.password
+        return options
+
+
+class KafkaLog:
+    """Implements ``sluicegate_client.log.Log``."""
+
+    def __init__(self, servers: str, security: Security) -> None:
+        self._servers = servers
+        self._security = security
+        self._producer: Any = None
+        self._consumers: list[Any] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return f"kafka://{self._servers}"
+
+    async def open(self) -> None:
+        """Connect."""
+        producer = AIOKafkaProducer(
+            **self._options(), linger_ms=1, acks="all", enable_idempotence=True, max_request_size=_MAX_BYTES
+        )
+        try:
+            await producer.start()
+        except KafkaError as error:
+            with contextlib.suppress(KafkaError):
+                await producer.stop()
+            raise ClientError(
+                f"no Kafka broker answers at {self._servers} ({error}); correct the address, or what `security` says: "
+                "who is refused gets no answer"
+            ) from error
+        self._producer = producer
+
+    async def topics(self) -> frozenset[str]:
+        """Names of all topics."""
+        metadata = await self._producer.client.fetch_all_metadata()
+        return frozenset(metadata.topics())
+
+    async def send(self, topic: str, value: bytes, *, key: bytes, headers: Headers) -> None:
+        """Write a record."""
+        try:
+            await self._producer.send_and_wait(topic, value, key=key, headers=list(headers))
+        except KafkaError as error:
+            raise ClientError(f"{topic}: not acknowledged ({error}); it may have been written") from error
+
+    async def follow(self, topics: Sequence[str], heard: Callable[[Received], None], *, beginning: bool) -> None:
+        """Hear what is written from now on."""
+        consumer = AIOKafkaConsumer(
+            **self._options(),
+            group_id=None,
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+            auto_offset_reset="latest",
+            fetch_max_wait_ms=100,
+        )
+        self._consumers.append(consumer)
+        try:
+            await consumer.start()
+            metadata = await self._producer.client.fetch_all_metadata()
+            partitions = [TopicPartition(t, i) for t in topics for i in sorted(metadata.partitions_for_topic(t) or ())]
+            consumer.assign(partitions)
+            start = consumer.beginning_offsets if beginning else consumer.end_offsets
+            for partition, offset in (await start(partitions)).items():
+                consumer.seek(partition, offset)
+        except KafkaError as error:
+            raise ClientError(f"{', '.join(topics)}: cannot be read ({error})") from error
+        self._tasks.append(asyncio.create_task(_read(consumer, heard)))
+
+    async def close(self) -> None:
+        """Disconnect."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        stopping = [consumer.stop() for consumer in self._consumers]
+        if self._producer is not None:
+            stopping.append(self._producer.stop())
+        await asyncio.gather(*stopping, return_exceptions=True)
+
+    def _options(self) -> dict[str, Any]:
+        return {"bootstrap_servers": self._servers, "client_id": "sluicegate-client", **self._security.options()}
+
+
+async def _read(consumer: Any, heard: Callable[[Received], None]) -> None:
+    while True:
+        try:
+            found = await consumer.getmany(timeout_ms=1000)
+        except KafkaError as error:
+            log.warning("reading: %s; trying again", error)
+            await asyncio.sleep(_RETRY)
+            continue
+        for records in found.values():
+            for one in records:
+                heard(Received(one.topic, one.key, one.value, tuple(one.headers)))

@@ -1,0 +1,145 @@
+"""Asking over topics: queries are CloudEvents around Open Inference Protocol bodies, results are matched by app, source
+and query id."""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from sluicegate_client.answers import Answer, Status, outcome_of
+from sluicegate_client.errors import ClientError, InvalidQueryError, NoOutcomeError
+from sluicegate_client.log import Headers, Log, Received
+from sluicegate_client.query import Query
+from sluicegate_client.tensors import outputs_of
+
+log = logging.getLogger(__name__)
+
+_LEASE = b"lease:planner"
+
+
+class OverTopics:
+    """Asks by query topics and hears by result topics. ``source``: ``ce_source`` is ``/<source>``."""
+
+    def __init__(self, held: Log, *, prefix: str, source: str, timeout: float) -> None:
+        self._log = held
+        self._prefix = prefix
+        self._source = source
+        self._timeout = timeout
+        self._apps: frozenset[str] = frozenset()
+        self._waiting: dict[tuple[str, str], asyncio.Future[Answer]] = {}
+        self._background: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> None:
+        """Connect; results are read from now on."""
+        await self._log.open()
+        try:
+            names = {app: f"{self._prefix}.app.{app}.results" for app in self._served(await self._log.topics())}
+            if not names:
+                raise ClientError(
+                    f"no result topics under {self._prefix!r} at {self._log.url}: start `sluice up`, or name its prefix"
+                )
+            await self._log.follow(sorted(names.values()), self._heard, beginning=False)
+        except BaseException:
+            await self._log.close()
+            raise
+        self._apps = frozenset(names)
+
+    async def close(self) -> None:
+        """Disconnect; who still waits is cancelled."""
+        for waiting in self._waiting.values():
+            waiting.cancel()
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self._log.close()
+
+    async def ask(self, app: str, query: Query) -> Answer:
+        """Ask one query."""
+        if app not in self._apps:
+            known = ", ".join(sorted(self._apps))
+            raise InvalidQueryError("app", f"{app!r:.80} is not served here; known: {known}; connect again for others")
+        waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        key = (app, query.id)
+        self._waiting[key] = waiting
+        try:
+            head, raw = query.body()
+            await self._log.send(
+                f"{self._prefix}.app.{app}.queries",
+                head + raw,
+                key=(query.stream if query.stream is not None else query.id).encode(),
+                headers=self._headers(app, query.id, len(head)),
+            )
+            async with asyncio.timeout(self._timeout):
+                return await waiting
+        except TimeoutError as error:
+            raise NoOutcomeError(
+                f"no outcome of {app} within {self._timeout:g} s: see that `sluice up admission` and `sluice up router`"
+                " run for it on this broker and prefix"
+            ) from error
+        finally:
+            self._waiting.pop(key, None)
+
+    def on_status(self, callback: Callable[[Status], None]) -> None:
+        """Follow the status topic."""
+
+        def tell(record: Received) -> None:
+            if record.value is None or record.key == _LEASE:
+                return
+            try:
+                said = json.loads(record.value)
+                status = Status(said["subject"], said["state"], said["detail"])
+            except (ValueError, KeyError, TypeError):
+                return  # an older or newer system's
+            try:
+                callback(status)
+            except Exception:
+                log.exception("what was called with an announcement raised")
+
+        async def follow() -> None:
+            try:
+                await self._log.follow([f"{self._prefix}.control.status"], tell, beginning=True)
+            except ClientError:
+                log.exception("announcements cannot be followed")
+
+        task = asyncio.create_task(follow())
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def _served(self, names: frozenset[str]) -> list[str]:
+        start, end = f"{self._prefix}.app.", ".results"
+        found = [name[len(start) : -len(end)] for name in names if name.startswith(start) and name.endswith(end)]
+        return [app for app in found if app and "." not in app]
+
+    def _headers(self, app: str, query_id: str, json_length: int) -> Headers:
+        return (
+            ("ce_specversion", b"1.0"),
+            ("ce_id", query_id.encode()),
+            ("ce_source", f"/{self._source}".encode()),
+            ("ce_type", b"sluicegate.query"),
+            ("ce_subject", app.encode()),
+            ("ce_time", datetime.fromtimestamp(time.time(), UTC).isoformat().encode()),
+            ("content-type", b"application/octet-stream"),
+            ("inference-header-content-length", str(json_length).encode()),
+        )
+
+    def _heard(self, record: Received) -> None:
+        headers: dict[str, bytes] = dict(record.headers)
+        if headers.get("ce_querysource") != f"/{self._source}".encode():
+            return
+        app = record.topic[len(self._prefix) + len(".app.") : -len(".results")]
+        waiting = self._waiting.get((app, headers.get("ce_id", b"").decode(errors="replace")))
+        if waiting is None or waiting.done():
+            return
+        try:
+            waiting.set_result(answer_of(record.value or b""))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            waiting.set_exception(ClientError(f"outcome: {record.value!r:.80} is no outcome ({error!s:.80})"))
+
+
+def answer_of(value: bytes) -> Answer:
+    """Of a result record. Raises ValueError, KeyError or TypeError for what is none."""
+    body: Any = json.loads(value)
+    return Answer(outcome_of(body), outputs_of(body), value)

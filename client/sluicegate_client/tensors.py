@@ -1,0 +1,129 @@
+"""Tensors of the Open Inference Protocol: raw little-endian, row-major bytes, with or without NumPy.
+
+Rules. An array keeps its dtype. Nested lists become FP32 where any number is a float, INT64 where all are integers,
+BOOL where all are booleans; for another datatype give a ``Tensor``. Null among floats, in what comes back, is NaN.
+"""
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from math import prod
+from types import ModuleType
+from typing import Any
+
+from sluicegate_client.errors import InvalidQueryError
+
+_CODES: Mapping[str, str] = {
+    "BOOL": "?", "UINT8": "B", "INT8": "b", "UINT16": "H", "INT16": "h", "FP16": "e",
+    "UINT32": "I", "INT32": "i", "FP32": "f", "UINT64": "Q", "INT64": "q", "FP64": "d",
+}  # fmt: skip
+_DTYPES: Mapping[str, str] = {
+    "BOOL": "?", "UINT8": "u1", "INT8": "i1", "UINT16": "<u2", "INT16": "<i2", "FP16": "<f2",
+    "UINT32": "<u4", "INT32": "<i4", "FP32": "<f4", "UINT64": "<u8", "INT64": "<i8", "FP64": "<f8",
+}  # fmt: skip
+
+
+def _numpy() -> ModuleType | None:
+    try:
+        import numpy
+    except ImportError:
+        return None
+    return numpy
+
+
+_np = _numpy()
+_DATATYPE_OF = {} if _np is None else {_np.dtype(code).newbyteorder("="): name for name, code in _DTYPES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor. ``datatype``: of the protocol (FP32, INT64, …); ``data``: little-endian, row-major."""
+
+    datatype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+    @staticmethod
+    def of(datatype: str, values: Any) -> "Tensor":
+        """Nested lists as this datatype. Raises InvalidQueryError for what it cannot hold."""
+        shape, flat = _flattened(values, "values")
+        code = _CODES.get(datatype)
+        if code is None:
+            raise InvalidQueryError("datatype", f"{datatype!r:.40} is unknown; use one of {', '.join(_CODES)}")
+        try:
+            return Tensor(datatype, shape, struct.pack(f"<{len(flat)}{code}", *flat))
+        except (struct.error, OverflowError) as error:
+            raise InvalidQueryError("values", f"do not fit {datatype} ({error})") from error
+
+    def tolist(self) -> Any:
+        """Nested lists of numbers."""
+        flat = list(struct.unpack(f"<{prod(self.shape)}{_CODES[self.datatype]}", self.data))
+        for extent in reversed(self.shape[1:]):
+            flat = [flat[i : i + extent] for i in range(0, len(flat), extent)]
+        return flat
+
+
+def tensor_of(name: str, value: Any) -> Tensor:
+    """An input. Raises InvalidQueryError for what the protocol has no datatype for."""
+    if isinstance(value, Tensor):
+        return value
+    if _np is not None and isinstance(value, _np.ndarray | _np.generic):
+        whole = _np.ascontiguousarray(value)
+        datatype = _DATATYPE_OF.get(whole.dtype.newbyteorder("="))
+        if datatype is None:
+            raise InvalidQueryError(
+                f"inputs.{name}", f"dtype {whole.dtype} is not taken; use one of {', '.join(_CODES)}"
+            )
+        return Tensor(datatype, whole.shape, whole.astype(_DTYPES[datatype]).tobytes())
+    _, flat = _flattened(value, f"inputs.{name}")
+    if all(isinstance(one, bool) for one in flat):
+        return Tensor.of("BOOL", value)
+    return Tensor.of("INT64" if all(isinstance(one, int) for one in flat) else "FP32", value)
+
+
+def outputs_of(body: Mapping[str, Any], raw: bytes = b"") -> dict[str, Any]:
+    """Outputs of a response by name: arrays where NumPy is installed, else Tensors. ``raw``: what follows its JSON."""
+    found: dict[str, Any] = {}
+    at = 0
+    for entry in body.get("outputs", ()):
+        datatype, shape = entry["datatype"], tuple(entry["shape"])
+        size = entry.get("parameters", {}).get("binary_data_size")
+        if size is None:
+            values = list(entry["data"])
+            if datatype.startswith("FP"):
+                values = [float("nan") if one is None else one for one in values]
+            data = struct.pack(f"<{len(values)}{_CODES[datatype]}", *values)
+        else:
+            data, at = raw[at : at + size], at + size
+        tensor = Tensor(datatype, shape, data)
+        found[entry["name"]] = tensor if _np is None else _np.frombuffer(data, _DTYPES[datatype]).reshape(shape)
+    return found
+
+
+def rows_of(value: Any, start: int, end: int) -> Any:
+    """Rows ``start`` to ``end`` of an input."""
+    if not isinstance(value, Tensor):
+        return value[start:end]
+    row = len(value.data) // value.shape[0]
+    count = min(end, value.shape[0]) - start
+    return Tensor(value.datatype, (count, *value.shape[1:]), value.data[start * row : end * row])
+
+
+def count_of(value: Any) -> int:
+    """Rows of an input."""
+    return value.shape[0] if isinstance(value, Tensor) else len(value)
+
+
+def _flattened(value: Any, field: str) -> tuple[tuple[int, ...], list[Any]]:
+    shape: list[int] = []
+    level: list[Any] = [value]
+    while all(isinstance(one, Sequence) and not isinstance(one, str | bytes) for one in level):
+        lengths = {len(one) for one in level}
+        if len(lengths) != 1 or 0 in lengths:
+            raise InvalidQueryError(field, "is ragged or empty; nest lists of one length")
+        shape += lengths
+        level = list(chain.from_iterable(level))
+    if not shape or not all(isinstance(one, int | float) for one in level):
+        raise InvalidQueryError(field, f"is {value!r:.60}; give an array, nested lists of numbers, or a Tensor")
+    return tuple(shape), level

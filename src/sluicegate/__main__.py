@@ -1,0 +1,5 @@
+"""``python -m sluicegate``: the command ``sluice``."""
+
+from sluicegate.sluice.main import run
+
+run()
