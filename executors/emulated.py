@@ -1,6 +1,6 @@
 """An executor that takes as long as a profile says and answers zeros: a device that is not there, in real time.
 
-Rules. One batch at a time. A batch ends at its start plus the profiled latency on the monotonic clock; what the event
+Rules. One batch at a time. A batch ends at its start plus the profiled latency on the event loop's clock; what the
 loop oversleeps is taken off the next batch, so that throughput is the profile's and not the timer's. Jitter, when
 asked for, is lognormal with the profile's median and p95, from a seeded generator. Loading takes the profile's time.
 A batch that would take longer than it may is given up when that time has passed, and everything loaded is gone.
@@ -9,7 +9,6 @@ A batch that would take longer than it may is given up when that time has passed
 import asyncio
 import math
 import random
-import time
 from collections.abc import Callable, Sequence
 
 from sluicegate.domain.errors import ExecutionError, LoadError
@@ -24,6 +23,10 @@ _Z95 = 1.6448536269514722
 """The 95th percentile of a standard normal."""
 _MOST_CARRIED = 0.02
 """Seconds of oversleep carried over at most: a stalled event loop is not paid back by impossibly short batches."""
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 class EmulatedExecutor:
@@ -44,7 +47,6 @@ class EmulatedExecutor:
         seed: int = 0,
         slowdown: float = 1.0,
         memory_bytes: int = 0,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._catalogue = catalogue
         self._device_type = device_type
@@ -52,7 +54,6 @@ class EmulatedExecutor:
         self._jitter = random.Random(seed) if jitter else None  # noqa: S311 - latencies, not secrets
         self._slowdown = slowdown
         self._memory_bytes = memory_bytes
-        self._monotonic = monotonic
         self._hosted: dict[str, _Hosted] = {}
         self._turn = asyncio.Lock()
         self._started = False
@@ -95,9 +96,9 @@ class EmulatedExecutor:
             raise LoadError(
                 f"{variant.name}: needs {profile.memory_bytes} bytes and {self._memory_bytes - others} are free"
             )
-        begun = self._monotonic()
+        begun = _now()
         await asyncio.sleep(profile.load)
-        loaded = Loaded(variant.name, self._monotonic() - begun, profile.memory_bytes)
+        loaded = Loaded(variant.name, _now() - begun, profile.memory_bytes)
         app = self._catalogue.apps[variant.app]
         self._hosted[variant.name] = _Hosted(loaded, profile, app, max_batch, self._quantile)
         return loaded
@@ -119,7 +120,7 @@ class EmulatedExecutor:
             raise ExecutionError(f"{variant}: {rows} rows where 1..{hosted.max_batch} were loaded for")
         _check_rows(variant, inputs, rows)
         async with self._turn:
-            begun = self._monotonic()
+            begun = _now()
             length = hosted.longest(inputs)
             takes = self._draw(hosted.curve.at(rows, length), hosted.p95.at(rows, length))
             if within is not None and takes > within:
@@ -128,7 +129,7 @@ class EmulatedExecutor:
                 self._on_end()
                 raise ExecutionError(f"{variant}: run took more than {within:.3g} s", fatal=True)
             await self._sleep_until(begun + takes)
-            return Executed(hosted.zeros(rows), self._monotonic() - begun)
+            return Executed(hosted.zeros(rows), _now() - begun)
 
     async def close(self) -> None:
         """Forget everything. It can be started again."""
@@ -155,9 +156,9 @@ class EmulatedExecutor:
 
     async def _sleep_until(self, end: float) -> None:
         target = end - self._overslept
-        while (left := target - self._monotonic()) > 0.0:
+        while (left := target - _now()) > 0.0:
             await asyncio.sleep(left)
-        self._overslept = min(_MOST_CARRIED, max(0.0, self._monotonic() - target))
+        self._overslept = min(_MOST_CARRIED, max(0.0, _now() - target))
 
 
 class _Hosted:

@@ -1,7 +1,9 @@
 """Fixtures shared by all tests."""
 
+import asyncio
 import os
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.streams.local_kafka.broker import LocalBroker
+from tests.explore.loop import ClockedLoop
 
 # How long drawing takes is told by the machine, not by the strategy.
 settings.register_profile("suite", suppress_health_check=[HealthCheck.too_slow], deadline=None)
@@ -25,6 +28,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("timing") is not None:
             item.add_marker(pytest.mark.flaky(reruns=TRIES - 1))
+
+
+_running: list[pytest.Item] = []
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Remember whose loop is made next: what a test's parameters say of it is not known when loops are chosen."""
+    _running[:] = [item]
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Tests marked ``virtual`` run under virtual time, except where they meet Apache Kafka."""
+    return {"suite": _new_loop}
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    (item,) = _running
+    marked = item.get_closest_marker("virtual")
+    if marked is None or False in marked.args or item.get_closest_marker("kafka") is not None:
+        return asyncio.new_event_loop()
+    return ClockedLoop(zlib.crc32(item.nodeid.encode()))
 
 
 @pytest.fixture(scope="session")

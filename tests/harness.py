@@ -150,7 +150,7 @@ class Running:
         """Read the topics."""
         return (await read_topics(self.broker, self.topics)).report()
 
-    async def settled(self, *, within: float = 15.0) -> AuditReport:
+    async def settled(self, *, within: float = 60.0) -> AuditReport:
         """The audit once every query record has its outcome or dead letter; the last one seen otherwise."""
         deadline = asyncio.get_running_loop().time() + within
         while True:
@@ -179,7 +179,7 @@ class Running:
         partition = TopicPartition(self.topics.dead_letters, 0)
         return [r async for r in read_results(self.broker, [partition], follow=False)]
 
-    async def planned(self, *, within: float = 20.0) -> None:
+    async def planned(self, *, within: float = 60.0) -> None:
         """Wait until every device has loaded what the newest plan wants of it."""
         wanted = {d.name for d in self.system.devices}
         async with asyncio.timeout(within):

@@ -251,7 +251,7 @@ class MemoryBroker:
         self,
         settings: MemorySettings | None = None,
         *,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = lambda: time.time(),  # asked for by module: its name may be replaced
         url: str = "memory://",
         read_only: bool = False,
     ) -> None:

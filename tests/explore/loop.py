@@ -10,10 +10,11 @@ import asyncio
 import contextvars
 import heapq
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import count
 from random import Random
 from typing import Any
@@ -221,6 +222,28 @@ def virtual(loop: VirtualLoop, seed: int) -> Iterator[None]:
         yield
     finally:
         time.time, time.monotonic, time.perf_counter, os.urandom = held
+
+
+class ClockedLoop(VirtualLoop):
+    """A virtual loop that the clocks of its process follow until it is closed. Work in a thread takes ``PACE``."""
+
+    PACE = 0.01
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(lambda _: self.PACE)
+        self._clocks = ExitStack()
+        self._clocks.enter_context(virtual(self, seed))
+
+    def _start_serving(self, *_: Any, **__: Any) -> None:
+        """Doors may be opened; nobody comes."""
+
+    def _stop_serving(self, sock: socket.socket) -> None:
+        sock.close()
+
+    def close(self) -> None:
+        """Give the clocks back."""
+        super().close()
+        self._clocks.close()
 
 
 def run(loop: VirtualLoop, main: Callable[[], Any], seed: int) -> Any:

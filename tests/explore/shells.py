@@ -157,7 +157,6 @@ class Process(Host):
             device.type,
             jitter=True,
             seed=self._rng.getrandbits(32),
-            monotonic=self._cluster.loop.time,
         )
         executor = BreakableExecutor(emulated)
         self.executors.append(executor)

@@ -39,6 +39,7 @@ from sluicegate.streams import connect
 from tests.harness import ROLES, Running, running, settings_for, toy_catalogue
 
 BROKERS = ["memory", pytest.param("kafka", marks=pytest.mark.kafka)]
+pytestmark = pytest.mark.virtual
 POISON = 666.0
 
 
@@ -68,7 +69,6 @@ class Brittle(EmulatedExecutor):
         return await super().run(variant, inputs, rows, within=within)
 
 
-@pytest.mark.timing
 async def test_every_query_is_answered_on_time_and_says_why(system: Running) -> None:
     for _ in range(60):
         await system.ask(parameters={})
@@ -218,7 +218,6 @@ async def test_the_sink_keeps_outcomes_that_can_be_found(system: Running) -> Non
     assert orjson.loads(found)["id"] == query_id
 
 
-@pytest.mark.timing
 async def test_demand_moves_the_plan_to_faster_variants(broker_url: str, tmp_path: Path) -> None:
     settings = settings_for(broker_url, tmp_path, devices=1, planner={"period_s": 2.0})
     async with running(settings, connect(broker_url), catalogue=toy_catalogue(slo=0.4), roles=ROLES) as run:

@@ -21,6 +21,8 @@ from sluicegate.streams.records import codec
 from sluicegate_client import Client
 from tests.harness import PIXELS, Running, running, settings_for, toy_catalogue
 
+pytestmark = pytest.mark.virtual
+
 BROKERS = ["memory", pytest.param("kafka", marks=pytest.mark.kafka)]
 PATIENT = {"latency_ms": 20_000}
 EVERY = {
@@ -97,6 +99,7 @@ async def test_clients_with_ids_of_their_own_get_their_own_answers(kafka_url: st
         assert [QueryKey(a.outcome.app, a.outcome.source, a.outcome.query_id) for a in answers] == keys
 
 
+@pytest.mark.virtual(False)
 async def test_an_id_that_several_have_used_is_explained_once_it_is_said_which(tmp_path: Path) -> None:
     settings = settings_for("memory://", tmp_path)
     broker = connect("memory://")

@@ -17,7 +17,7 @@ from sluicegate.streams import connect
 from tests.harness import ROLES, running, settings_for
 from tests.models.recorded_cores import cores, noted
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.virtual, pytest.mark.timeout(120)]
 
 
 async def test_every_core_of_a_running_system_has_a_log_that_replays(

@@ -24,6 +24,8 @@ from sluicegate.streams.topics import Topics
 from sluicegate_client import Client
 from tests.harness import PIXELS, ROLES, Running, running, settings_for, toy_catalogue
 
+pytestmark = pytest.mark.virtual
+
 WITHOUT = tuple(role for role in ROLES if role != "router")
 
 

@@ -12,6 +12,8 @@ from sluicegate.stages.worker.stage import WorkerStage
 from sluicegate.streams.memory.broker import MemoryBroker
 from tests.harness import Running, running, settings_for
 
+pytestmark = pytest.mark.virtual
+
 
 class SetClock(SystemClock):
     """Wrong by ``by`` seconds."""

@@ -24,6 +24,8 @@ from sluicegate.streams.ports import TopicPartition
 from sluicegate.streams.records import control
 from tests.harness import Running, running, settings_for, toy_catalogue
 
+pytestmark = pytest.mark.virtual
+
 BROKERS = ["memory", pytest.param("kafka", marks=pytest.mark.kafka)]
 
 

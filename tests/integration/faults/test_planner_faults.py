@@ -15,6 +15,8 @@ from sluicegate.streams.ports import TopicPartition
 from sluicegate.streams.records import control
 from tests.harness import Running, running, settings_for
 
+pytestmark = pytest.mark.virtual
+
 
 class Raising:
     """Falls over whenever it is asked."""
@@ -65,16 +67,17 @@ async def test_a_planner_that_always_raises_leaves_nobody_without_a_plan(
 ) -> None:
     use(monkeypatch, Raising())
     async with running(settings_for("memory://", tmp_path), connect("memory://")) as run:
-        await run.planned(within=5.0)
+        await run.planned()
         assert await serves(run)
 
 
+@pytest.mark.virtual(False)
 async def test_while_the_planner_is_late_a_heuristic_stands_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     hanging = Hanging()
     use(monkeypatch, hanging)
     async with running(settings_for("memory://", tmp_path), connect("memory://")) as run:
         try:
-            await run.planned(within=5.0)
+            await run.planned()
             assert any("stands in" in reason for reason in await reasons(run))
             assert await serves(run)
         finally:

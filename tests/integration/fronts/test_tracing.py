@@ -14,6 +14,8 @@ from sluicegate.streams import connect
 from sluicegate.streams.records import codec
 from tests.harness import ROLES, Running, running, settings_for, toy_catalogue
 
+pytestmark = pytest.mark.virtual
+
 exporters = pytest.importorskip(
     "opentelemetry.sdk.trace.export.in_memory_span_exporter", reason="needs the extra: pip install -e '.[otel]'"
 )

@@ -15,6 +15,8 @@ from sluicegate.streams.ports import TopicPartition
 from sluicegate.streams.records import codec
 from tests.harness import PIXELS, Running, running, settings_for
 
+pytestmark = pytest.mark.virtual
+
 BROKERS = ["memory", pytest.param("kafka", marks=pytest.mark.kafka)]
 
 
@@ -131,7 +133,6 @@ async def test_memory_stays_bounded_under_a_flood_of_garbage(system: Running) ->
     assert report.lost == 0
 
 
-@pytest.mark.timing
 async def test_poison_reaches_the_dead_letters_within_a_second_and_its_partition_goes_on(system: Running) -> None:
     for _ in range(5):
         await system.send("toy", b"\xff\x00 no record of ours")

@@ -28,7 +28,7 @@ from sluicegate.streams.topics import Topics
 from tests.harness import ROLES, Running, running, settings_for
 
 BROKERS = ["memory", pytest.param("kafka", marks=pytest.mark.kafka)]
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.virtual, pytest.mark.timeout(300)]
 PATIENT = {"latency_ms": 30_000}
 HUGE = b"1" + b"0" * 400
 

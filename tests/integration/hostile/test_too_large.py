@@ -18,6 +18,8 @@ from sluicegate.streams.records import codec
 from sluicegate.streams.topics import Topics
 from tests.harness import Running, running, settings_for, toy_catalogue
 
+pytestmark = pytest.mark.virtual
+
 WIDE = 20_000
 LIMIT = 330_000  # bytes of a record: of one row of WIDE numbers, and not of eight
 KAFKA = pytest.mark.kafka

@@ -18,6 +18,8 @@ from sluicegate.streams.records import codec
 from tests.contract.damaged import write_batch
 from tests.harness import Running, running, settings_for, toy_catalogue
 
+pytestmark = pytest.mark.virtual
+
 PACKED = [b"one", b"two"]
 WAYS = [
     pytest.param("memory", "at_least_once", id="memory"),

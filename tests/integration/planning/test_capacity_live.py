@@ -27,7 +27,7 @@ from tests.harness import ROLES, Running, running, settings_for
 
 Made = TypeVar("Made")
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.virtual, pytest.mark.timeout(120)]
 
 
 class Load:
@@ -167,7 +167,6 @@ def bought(folder: Path, *, p_rev: float) -> Settings:
     return settings.model_copy(update={"devices": devices})
 
 
-@pytest.mark.timing
 @pytest.mark.parametrize(("p_rev", "after"), [(0.0, "spot"), (1.0, "on_demand")])
 async def test_a_noticed_device_is_drained_replaced_and_comes_back_with_nothing_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, p_rev: float, after: str

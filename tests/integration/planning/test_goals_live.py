@@ -10,6 +10,8 @@ from sluicegate.domain.outcome import OutcomeKind
 from sluicegate.streams import connect
 from tests.harness import Running, running, settings_for, toy_catalogue
 
+pytestmark = pytest.mark.virtual
+
 
 @pytest.fixture
 async def system(tmp_path: Path) -> AsyncIterator[Running]:

@@ -23,6 +23,7 @@ from sluicegate.streams import connect
 from sluicegate_client import Client, Status
 from tests.harness import PIXELS, ROLES, Running, running, settings_for
 
+pytestmark = pytest.mark.virtual
 SLO = 0.25
 PROMISE = Promise(weakly_hard=(WeaklyHard(4, 10),))
 
@@ -113,7 +114,6 @@ async def test_above_the_sustainable_rate_the_promise_is_kept_or_safe_mode_annou
         assert stream.broken < 0.4 * stream.queries
 
 
-@pytest.mark.timing
 async def test_degrading_answers_with_faster_variants_what_enforcing_would_reject(tmp_path: Path) -> None:
     report, outcomes = await served(tmp_path, "degrade", levels=(0.006, 0.024), planner={"name": "co-resident"})
     assert report.balanced
@@ -124,7 +124,6 @@ async def test_degrading_answers_with_faster_variants_what_enforcing_would_rejec
     assert kinds[OutcomeKind.ANSWERED] > 0.7 * len(outcomes)
 
 
-@pytest.mark.timing
 async def test_a_stream_over_two_devices_keeps_the_whole_promise(tmp_path: Path) -> None:
     report, outcomes = await served(tmp_path, "enforce", devices=2)
     assert report.balanced
@@ -164,6 +163,7 @@ async def test_a_rule_that_keeps_no_promises_is_refused(tmp_path: Path) -> None:
             pass
 
 
+@pytest.mark.virtual(False)
 async def test_a_client_is_called_when_safe_mode_is_announced(tmp_path: Path) -> None:
     heard: list[Status] = []
     settings = settings_for(

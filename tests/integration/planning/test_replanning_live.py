@@ -25,6 +25,8 @@ from sluicegate.streams.ports import TopicPartition
 from sluicegate.streams.records import control
 from tests.harness import Running, running, settings_for, toy_catalogue
 
+pytestmark = pytest.mark.virtual
+
 SMALL, LARGE = "toy-v0", "toy-v2"
 
 
@@ -138,7 +140,7 @@ class HangsLater:
         return AllocationPlanner().allocate(problem)
 
 
-@pytest.mark.timing
+@pytest.mark.virtual(False)
 async def test_while_the_solver_hangs_the_plan_in_force_stands_and_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,12 +159,11 @@ async def test_while_the_solver_hangs_the_plan_in_force_stands_and_serves(
                 while not chosen.hanging.is_set():
                     await asyncio.sleep(0.05)
             for _ in range(10):
-                await run.ask(parameters={})
-                await asyncio.sleep(0.1)
+                await run.ask()
             report = await run.settled()
             after = (await plans(run))[-1]
             assert report.balanced
             assert after.placements == before.placements
-            assert sum(o.on_time for o in (await run.outcomes()).values()) >= 8
+            assert all(o.on_time for o in (await run.outcomes()).values())
         finally:
             chosen.released.set()

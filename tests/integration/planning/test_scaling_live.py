@@ -24,7 +24,7 @@ from sluicegate.streams.records import control
 from sluicegate.streams.records.instances import decode_instance
 from tests.harness import Running, running, settings_for, toy_catalogue
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.virtual, pytest.mark.timeout(120)]
 
 
 @asynccontextmanager

@@ -29,6 +29,8 @@ from sluicegate.streams.ports import TopicPartition
 from sluicegate.streams.records import codec, control
 from tests.harness import Running, running, settings_for
 
+pytestmark = pytest.mark.virtual
+
 CATALOGUE = Path(__file__).parents[3] / "examples" / "gpus"
 HALVES = (Slice("4g", "4g", 20 << 30), Slice("3g", "3g", 20 << 30))
 WORDS = {"draining", "cutting", "serving"}
@@ -89,7 +91,6 @@ def surging(seconds: float) -> float:
     return 2.0 + 34.0 * min(1.0, max(0.0, (seconds - 1.5) / 2.0))
 
 
-@pytest.mark.timing
 async def test_demand_moves_and_gpus_are_cut_otherwise_while_strict_queries_keep_their_slo(tmp_path: Path) -> None:
     settings = gpu_settings(tmp_path, "a100x8")
     async with running(settings, MemoryBroker(), catalogue=slow_catalogue(2.5)) as run:
