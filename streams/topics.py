@@ -12,8 +12,10 @@ from sluicegate.domain.errors import InvalidInputError
 from sluicegate.streams.ports import TopicSpec
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-_PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}(\.[A-Za-z0-9][A-Za-z0-9_-]{0,31}){0,2}")
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
+"""Of an app or device."""
+PREFIX = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,31}(\.[A-Za-z0-9][A-Za-z0-9_-]{0,31}){0,2}$"
+_NAME, _PREFIX = re.compile(NAME), re.compile(PREFIX)
 
 MAX_RECORD_BYTES = 16 << 20
 """Limit of query and result topics: well above what admission accepts, so that it can reject what is too large."""

@@ -1,15 +1,13 @@
 """How capacity that comes and goes is set, by settings and scenarios alike."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from sluicegate.profiles.formats.field_types import Names, NotNegative, Seconds, Share
+
 if TYPE_CHECKING:
     from sluicegate.planner.capacity.cores import LoadRules, SpotRules
-
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 class LoadFields(BaseModel):
@@ -22,7 +20,7 @@ class LoadFields(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    spare: tuple[str, ...] = Field(min_length=1)
+    spare: Names = Field(min_length=1)
     keep_alive_s: NotNegative = 600.0
     headroom: float = Field(default=1.2, ge=1, le=10)
     lead_s: NotNegative = 10.0
@@ -55,7 +53,7 @@ class SpotFields(BaseModel):
 
     mode: Literal["hybrid", "spot-only"] = "hybrid"
     on_demand_price: NotNegative
-    p_rev: Probability = 0.0
+    p_rev: Share = 0.0
     boot_s: NotNegative = 20.0
     poll_s: Seconds = 1.0
     interval_s: Seconds = 60.0

@@ -1,10 +1,10 @@
 """Which planner makes plans, as settings and scenarios say it."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+from sluicegate.profiles.formats.field_types import Names, Seconds, Text
 
 
 class PlannerChoice(BaseModel):
@@ -19,9 +19,9 @@ class PlannerChoice(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str = "allocation"
+    name: Text = "allocation"
     scaling: Literal["off", "greedy", "ilp"] = "off"
-    spare: tuple[str, ...] = ()
+    spare: Names = ()
     geometry: Literal["off", "joint", "protean"] = "off"
     geometry_patience_s: Seconds = 5.0
     geometry_rest_s: Seconds = 60.0

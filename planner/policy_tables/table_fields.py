@@ -1,11 +1,10 @@
 """How selection tables are made and watched, as fields of settings and scenarios."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+from sluicegate.profiles.formats.field_types import NotNegative, Positive
 
 
 class TableFields(BaseModel):

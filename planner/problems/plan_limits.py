@@ -1,14 +1,14 @@
 """What a plan may change and cost: declared once, for problems, programs and the settings that they come from."""
 
 from dataclasses import dataclass, fields
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from sluicegate.profiles.formats.field_types import NotNegative, Share
+
 SWITCHING_WEIGHT = 3.0
 """Of the price of loads, by default."""
-
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class PlanLimitFields(BaseModel):
     max_loads: int | None = Field(default=None, ge=0)
     money_weight: NotNegative = 0.0
     budget: NotNegative | None = None
-    strict_on_demand: float = Field(default=0.0, ge=0, le=1, allow_inf_nan=False)
+    strict_on_demand: Share = 0.0
 
 
 def limits_of(known: PlanLimits | PlanLimitFields) -> dict[str, Any]:

@@ -15,11 +15,11 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.domain.models.profile import Profile
@@ -39,12 +39,12 @@ from sluicegate.profiles.formats.catalogue_json import (
     VariantDocument,
     from_document,
 )
+from sluicegate.profiles.formats.field_types import Finite
 from sluicegate.profiles.registration.validation_set import Array
 
 FOLDER = "registered"
 RECORDS = "records"
 _NAME = re.compile(r"^(?P<app>[A-Za-z0-9][A-Za-z0-9_-]*)\.v(?P<version>[0-9]{1,9})\.json$")
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class _Strict(BaseModel):
@@ -91,7 +91,7 @@ class Record(_Strict):
     source: str
     source_digest: str
     validation_digest: str
-    registered_at: float
+    registered_at: Finite
     machine: str
     notes: tuple[str, ...]
     candidates: tuple[CandidateDocument, ...]

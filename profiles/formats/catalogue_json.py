@@ -17,6 +17,7 @@ from sluicegate.domain.models.profile import BatchLatency, LengthPoints, Profile
 from sluicegate.domain.models.tensor import DATATYPE_BYTES, TensorSpec
 from sluicegate.domain.models.variant import Variant
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.formats.field_types import Weight
 
 MAX_DOCUMENT_BYTES = 16 << 20
 """A document larger than this is refused unread."""
@@ -34,7 +35,7 @@ VariantName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9.
 Label = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:/ -]{0,128}$")]
 Latency = Annotated[float, Field(gt=0.0, le=MAX_LATENCY, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
-Weight = Annotated[float, Field(gt=0.0, le=1000.0, allow_inf_nan=False)]
+
 Bytes = Annotated[int, Field(ge=0, le=1 << 50)]
 
 

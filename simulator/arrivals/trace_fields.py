@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from numpy.random import Generator
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sluicegate.domain.errors import InvalidInputError
+from sluicegate.profiles.formats.field_types import NotNegative, Positive
 from sluicegate.simulator.arrivals.counts import read_counts
 from sluicegate.simulator.arrivals.generator import diurnal
 from sluicegate.simulator.arrivals.lists import read_arrivals
@@ -15,8 +16,6 @@ from sluicegate.simulator.arrivals.rates import Floats, Rates
 from sluicegate.simulator.arrivals.sampling import ArrivalSource, Process, SampledArrivals
 from sluicegate.simulator.arrivals.shares import named_shares, zipf_shares
 from sluicegate.simulator.arrivals.tweets import read_tweets, tweet_files
-
-Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 
 
 class GeneratorSpec(BaseModel):
@@ -44,7 +43,7 @@ class TraceSpec(BaseModel):
     interpolate: Literal["hold", "linear"] = Field(default="hold", description="counts: what happens between lines.")
     repeat: bool = Field(default=False, description="Start again where the trace is shorter than the duration.")
     speed: Positive = Field(default=1.0, description="The same arrivals in 1/speed of the time.")
-    qps: tuple[float, float] | None = Field(
+    qps: tuple[NotNegative, NotNegative] | None = Field(
         None, description="Rescale to [low, high] queries/s; the generator's range."
     )
     scale: Positive = Field(
@@ -53,7 +52,7 @@ class TraceSpec(BaseModel):
     process: Process = Field(default="poisson", description="How arrivals fall within the rate.")
     shape: float = Field(default=1.0, ge=1e-3, le=1e6, description="gamma: shape of the gaps (0.05 is very bursty).")
     zipf: float = Field(default=0.0, ge=0.0, le=50.0, description="Shares over apps in their order; 0 is equal shares.")
-    shares: Mapping[str, float] | None = Field(default=None, description="Weights by app, instead of zipf.")
+    shares: Mapping[str, NotNegative] | None = Field(default=None, description="Weights by app, instead of zipf.")
     generator: GeneratorSpec = Field(default_factory=GeneratorSpec)
 
     @model_validator(mode="after")

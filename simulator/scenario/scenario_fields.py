@@ -14,12 +14,19 @@ from sluicegate.planner.capacity.capacity_fields import LoadFields, SpotFields
 from sluicegate.planner.model_less.planner_choice import PlannerChoice
 from sluicegate.planner.policy_tables.table_fields import TableFields
 from sluicegate.planner.problems.plan_limits import PlanLimitFields
-from sluicegate.simulator.arrivals.trace_fields import Positive, TraceSpec
+from sluicegate.profiles.formats.field_types import (
+    Factor,
+    Finite,
+    Name,
+    Names,
+    NotNegative,
+    Positive,
+    Share,
+    Text,
+    Weight,
+)
+from sluicegate.simulator.arrivals.trace_fields import TraceSpec
 from sluicegate.simulator.engine.service_times import ServiceMode
-
-NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0.0, le=1.0)]
-Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 Length = Annotated[int, Field(ge=1, le=1 << 24)]
 Latencies = Mapping[Annotated[int, Field(ge=1, le=4096)], Positive | tuple[Positive, Positive]]
@@ -52,7 +59,7 @@ class WishSpec(Section):
     latency_ms: Positive | None = None
     accuracy: Share | None = None
     cost: NotNegative | None = None
-    model: str | None = None
+    model: Name | None = None
     query_class: QueryClass | None = Field(default=None, alias="class")
     priority: int = 0
 
@@ -63,7 +70,7 @@ class AppAsks(Section):
     slo_ms: Positive | None = None
     query_class: QueryClass | None = Field(default=None, alias="class")
     min_accuracy: Share | None = None
-    weight: Annotated[Positive, Field(le=1000)] | None = None
+    weight: Weight | None = None
     promise: PromiseSpec | None = None
     variants: Annotated[tuple[Name, ...], Field(min_length=1)] | None = None
 
@@ -139,7 +146,7 @@ class SliceSpec(Section):
     """
 
     name: Name
-    profile: str = "whole"
+    profile: Text = "whole"
     memory_mb: NotNegative = 0.0
     instance: Name | None = None
 
@@ -158,7 +165,7 @@ class DeviceSpec(Section):
     price: NotNegative = 0.0
     spot: bool = False
     slices: tuple[SliceSpec, ...] = ()
-    geometry: str | None = None
+    geometry: Text | None = None
 
     @model_validator(mode="after")
     def _cut_one_way(self) -> "DeviceSpec":
@@ -174,7 +181,7 @@ def _named(value: Any) -> Any:
 class _PolicyFields(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    name: str
+    name: Text
 
     @property
     def options(self) -> dict[str, Any]:
@@ -225,7 +232,7 @@ class PlannerSpec(PlanLimitFields, PlannerChoice, Section):
     capacity: Literal["best-batch", "largest-batch"] = "best-batch"
     quantile: Literal["median", "p95"] = "p95"
     variants_per_device: Annotated[int, Field(ge=1, le=64)] | None = 1
-    demand: Mapping[str, float] = Field(default_factory=dict)
+    demand: Mapping[Name, Finite] = Field(default_factory=dict)
     start_s: NotNegative = 5.0
 
 
@@ -239,7 +246,7 @@ class SlowBatches(Section):
 class FailureSpec(Section):
     """A device (name or pattern) dies, and returns unless ``until_s`` is left out."""
 
-    device: str
+    device: Text
     at_s: NotNegative
     until_s: Positive | None = None
 
@@ -247,7 +254,7 @@ class FailureSpec(Section):
 class ExecutorFailureSpec(Section):
     """The process behind an executor of a device (name or pattern) ends at ``at_s``: of ``slice``, or of all."""
 
-    device: str
+    device: Text
     at_s: NotNegative
     slice: str = ""
 
@@ -255,7 +262,7 @@ class ExecutorFailureSpec(Section):
 class StragglerSpec(Section):
     """A device (name or pattern) is slower by ``factor`` for a while."""
 
-    device: str
+    device: Text
     factor: Positive
     at_s: NotNegative = 0.0
     until_s: Positive | None = None
@@ -279,7 +286,7 @@ class SimulationSpec(Section):
     warm_up_s: NotNegative = 5.0
     drain_s: Positive = 600.0
     loads: Literal["beside", "exclusive"] = "beside"
-    shared: tuple[str, ...] = ()
+    shared: Names = ()
     bandwidth: Mapping[Name, Annotated[float, Field(gt=0, le=4)]] = Field(default_factory=dict)
     failures: tuple[FailureSpec, ...] = ()
     executor_failures: tuple[ExecutorFailureSpec, ...] = ()
@@ -292,7 +299,7 @@ class SlicesSpec(Section):
 
     choice: Literal["plan", "strict-first", "strict-room"] = "strict-first"
     drain_s: Positive = 5.0
-    rdf: Mapping[str, Annotated[float, Field(ge=1, le=1000)]] = Field(default_factory=dict)
+    rdf: Mapping[Text, Factor] = Field(default_factory=dict)
     step_s: NotNegative = 0.5
 
 
@@ -333,7 +340,7 @@ class Scenario(Section):
     them all. ``systems``: named overrides, compared side by side. ``reference``: figures of others, shown beside ours.
     """
 
-    name: str = "scenario"
+    name: Text = "scenario"
     description: str = ""
     duration_s: Positive | None = None
     seed: int = Field(default=0, ge=0, le=2**63 - 1)
@@ -349,6 +356,6 @@ class Scenario(Section):
     tables: TablesSpec | None = None
     scaling: ScalingSpec | None = None
     procurement: ProcurementSpec | None = None
-    parameters: Mapping[Name, tuple[str, ...]] = Field(default_factory=dict)
+    parameters: Mapping[Name, tuple[Text, ...]] = Field(default_factory=dict)
     systems: Mapping[Name, Mapping[str, Any]] = Field(default_factory=dict)
-    reference: Mapping[str, Mapping[str, float]] = Field(default_factory=dict)
+    reference: Mapping[Text, Mapping[Text, Finite]] = Field(default_factory=dict)

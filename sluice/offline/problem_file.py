@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -22,11 +22,9 @@ from sluicegate.planner.problems.problem import AppDemand, Problem
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import load_catalogue
 from sluicegate.profiles.formats.bounded_yaml import expanded, parsed, read_bytes
+from sluicegate.profiles.formats.field_types import NotNegative, Positive, Share, Text, Weight
 from sluicegate.profiles.formats.proteus_csv import DEVICE_TYPES, load_proteus
 from sluicegate.sluice.offline.problem_file_pools import FREE, PoolEntry, pool_devices, pool_label, pool_recuts
-
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class _Part(BaseModel):
@@ -36,12 +34,12 @@ class _Part(BaseModel):
 class AppEntry(_Part):
     """One app (and class): what it asks. ``headroom``: instead of the file's."""
 
-    name: str
+    name: Text
     slo_ms: Positive
-    demand_qps: NonNegative
+    demand_qps: NotNegative
     headroom: float | None = Field(default=None, ge=1, allow_inf_nan=False)
-    min_accuracy: float = Field(default=0.0, ge=0, le=1, allow_inf_nan=False)
-    weight: float = Field(default=1.0, gt=0, le=1000, allow_inf_nan=False)
+    min_accuracy: Share = 0.0
+    weight: Weight = 1.0
     query_class: QueryClass = Field(default=QueryClass.STRICT, alias="class")
 
 
@@ -53,18 +51,18 @@ class ProfilesEntry(_Part):
 
     format: Literal["proteus-csv", "catalogue"]
     path: Path
-    variants: str = "model_variants"
-    load_s: NonNegative = 1.0
+    variants: Text = "model_variants"
+    load_s: NotNegative = 1.0
 
 
 class HeldEntry(_Part):
     """What a pool's devices hold now. ``count`` devices of a pool, or slices of one ``slice`` profile of it, that hold
     ``variant`` now."""
 
-    pool: str
-    variant: str
+    pool: Text
+    variant: Text
     count: int = Field(ge=0)
-    slice: str = WHOLE
+    slice: Text = WHOLE
 
 
 class ProblemFile(PlanLimitFields, _Part):
@@ -73,7 +71,7 @@ class ProblemFile(PlanLimitFields, _Part):
     apps: list[AppEntry] = Field(min_length=1)
     pools: list[PoolEntry] = Field(min_length=1)
     profiles: ProfilesEntry
-    planner: str = "allocation"
+    planner: Text = "allocation"
     headroom: float = Field(default=1.05, ge=1, allow_inf_nan=False)
     capacity: Literal["best-batch", "largest-batch"] = "best-batch"
     quantile: Literal["median", "p95"] = "median"

@@ -7,7 +7,6 @@ GPU may be cut in any way, and that is no change.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -18,6 +17,7 @@ from sluicegate.planner.geometry.mig_tables import TABLES, Geometry, PlacementTa
 from sluicegate.planner.geometry.reconfigurator import change_limit
 from sluicegate.planner.problems.problem import RecutGroup, Recuts
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.formats.field_types import NotNegative, Text
 
 MAX_DEVICES = 2_000_000
 FREE = "free"
@@ -33,12 +33,12 @@ class PoolEntry(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    type: str
+    type: Text
     count: int = Field(ge=0, le=MAX_DEVICES)
     memory_bytes: int = Field(default=0, ge=0)
-    price: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    price: NotNegative = 0.0
     spot: bool = False
-    geometry: str | None = None
+    geometry: Text | None = None
     change_limit: int | None = Field(default=None, ge=0)
 
 

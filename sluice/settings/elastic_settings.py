@@ -11,7 +11,8 @@ from pydantic import Field, field_validator, model_validator
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.fleet.device import Device
 from sluicegate.planner.capacity.capacity_fields import LoadFields, SpotFields
-from sluicegate.sluice.settings.endpoint_settings import Seconds, Section
+from sluicegate.profiles.formats.field_types import Seconds, Text
+from sluicegate.sluice.settings.endpoint_settings import Section
 
 
 class DriverSettings(Section):
@@ -38,7 +39,7 @@ class ProcurementSettings(SpotFields, Section):
     with ``notices_remote``. ``provider``: "simulated" is the only one.
     """
 
-    notices: str
+    notices: Text
     notices_remote: bool = False
     provider: Literal["simulated"] = "simulated"
     seed: int = Field(default=0, ge=0)

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sluicegate.domain.errors import ConfigurationError
+from sluicegate.profiles.formats.field_types import Seconds, Share, Text
 from sluicegate.stages.fronts.http_auth import LOOPBACK, Access
 from sluicegate.streams.broker_settings import KafkaSecurity, KafkaSettings
 
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Secret = Annotated[str | None, Field(repr=False, exclude=True)]
 
 _EXPOSED_RATE = 500.0
@@ -39,7 +39,7 @@ class EndpointSettings(Section):
     ``body_s`` that its body, may take.
     """
 
-    host: str = "127.0.0.1"
+    host: Text = "127.0.0.1"
     port: int | None = Field(default=None, ge=0, le=65535)
     token: Secret = None
     token_file: Path | None = None
@@ -88,8 +88,8 @@ class MetricsSettings(EndpointSettings):
 class TracingSettings(Section):
     """OpenTelemetry. ``endpoint``: an OTLP collector's traces URL; ``sample``: share of traces begun here (0..1)."""
 
-    endpoint: str | None = None
-    sample: float = Field(default=1.0, ge=0, le=1)
+    endpoint: Text | None = None
+    sample: Share = 1.0
 
 
 class LogSettings(Section):
@@ -112,7 +112,7 @@ class KafkaSection(Section):
     key_password: Secret = None
     key_password_file: Path | None = None
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
-    username: str | None = None
+    username: Text | None = None
     password: Secret = None
     password_file: Path | None = None
     replication: int | None = Field(default=None, ge=1, le=16)

@@ -1,7 +1,7 @@
 """Settings of GPUs and their slices."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -9,8 +9,7 @@ from sluicegate.domain.errors import SluiceError
 from sluicegate.executors.devices.fake_gpus import fake_gpus
 from sluicegate.executors.onnx.runtime_options import ConvolutionSearch
 from sluicegate.planner.geometry.mig_tables import parse_geometry
-
-Factor = Annotated[float, Field(ge=1.0, le=1000.0, allow_inf_nan=False)]
+from sluicegate.profiles.formats.field_types import Factor, Text
 
 
 class _Section(BaseModel):
@@ -46,7 +45,7 @@ class SliceSettings(_Section):
     """
 
     choice: Literal["plan", "strict-first", "strict-room"] = "strict-first"
-    geometry: str | None = None
+    geometry: Text | None = None
     drain_s: float = Field(default=5.0, gt=0, le=600, allow_inf_nan=False)
     rdf: dict[str, Factor] = Field(default_factory=dict)
     fake_step_s: float = Field(default=0.5, ge=0, le=60, allow_inf_nan=False)

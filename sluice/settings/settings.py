@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from typing_extensions import override
 
@@ -18,6 +18,8 @@ from sluicegate.planner.model_less.planner_choice import PlannerChoice
 from sluicegate.planner.policy_tables.table_fields import TableFields
 from sluicegate.planner.problems.plan_limits import PlanLimitFields
 from sluicegate.profiles.formats.bounded_yaml import read_mapping
+from sluicegate.profiles.formats.catalogue_json import Bytes, Label
+from sluicegate.profiles.formats.field_types import NotNegative, Seconds, Share, Text, Weight, distinct
 from sluicegate.sluice.settings.elastic_settings import DriverSettings, ProcurementSettings, ScalingSettings
 from sluicegate.sluice.settings.endpoint_settings import (
     HttpSettings,
@@ -30,12 +32,13 @@ from sluicegate.sluice.settings.endpoint_settings import (
 )
 from sluicegate.sluice.settings.gpu_settings import CudaSettings, SliceSettings, readable_fake
 from sluicegate.sluice.settings.unknown_names import unknown_field, unknown_variables
-from sluicegate.streams.topics import DEFAULT_RETENTION, Retention
+from sluicegate.streams.topics import DEFAULT_RETENTION, NAME, PREFIX, Retention
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Served = Annotated[str, Field(pattern=NAME)]
+"""What names an app or device, and so topics."""
 
 
 class _Section(BaseModel):
@@ -49,10 +52,10 @@ class DeviceSettings(_Section):
     GPU of its worker's machine it is, as ``sluice devices list`` numbers them.
     """
 
-    name: str
-    type: str = "cpu"
-    memory_bytes: int = Field(default=0, ge=0)
-    price: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    name: Served
+    type: Label = "cpu"
+    memory_bytes: Bytes = 0
+    price: NotNegative = 0.0
     spot: bool = False
     threads: int = Field(default=1, ge=1, le=256)
     gpu: int | None = Field(default=None, ge=0, le=1023)
@@ -115,10 +118,10 @@ class WorkerSettings(_Section):
     ``cuda``, ``slices``: of devices that are GPUs.
     """
 
-    batching: str = "adaptive"
+    batching: Text = "adaptive"
     batching_options: dict[str, Any] = Field(default_factory=dict)
     turns: Literal["urgency", "duty-cycle"] = "urgency"
-    guard_s: float = Field(default=0.005, ge=0, allow_inf_nan=False)
+    guard_s: NotNegative = 0.005
     executor: Literal["onnx", "emulated"] = "onnx"
     heartbeat_s: Seconds = 0.5
     max_in_flight: int = Field(default=4000, gt=0)
@@ -188,23 +191,23 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="SLUICE_", env_nested_delimiter="__", extra="forbid", frozen=True)
 
-    broker: str = "memory://"
-    prefix: str = "sluice"
+    broker: Text = "memory://"
+    prefix: Annotated[str, Field(pattern=PREFIX)] = "sluice"
     home: Path = Field(default_factory=lambda: Path.home() / ".sluicegate")
     catalogue: Path | None = None
-    apps: tuple[str, ...] = ()
+    apps: Annotated[tuple[Served, ...], AfterValidator(distinct)] = ()
     devices: tuple[DeviceSettings, ...] = ()
-    fake_gpu: str | None = None
+    fake_gpu: Text | None = None
     partitions: int = Field(default=2, ge=1, le=1024)
     delivery: Literal["at_least_once", "exactly_once"] = "at_least_once"
     member: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]{1,200}$")
-    slo_s: dict[str, Seconds] = Field(default_factory=dict)
-    slo_classes_s: dict[str, tuple[Seconds, ...]] = Field(default_factory=dict)
-    min_accuracy: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
-    weights: dict[str, Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]] = Field(default_factory=dict)
-    promises: dict[str, PromiseSettings] = Field(default_factory=dict)
+    slo_s: dict[Served, Seconds] = Field(default_factory=dict)
+    slo_classes_s: dict[Served, tuple[Seconds, ...]] = Field(default_factory=dict)
+    min_accuracy: dict[Served, Share] = Field(default_factory=dict)
+    weights: dict[Served, Weight] = Field(default_factory=dict)
+    promises: dict[Served, PromiseSettings] = Field(default_factory=dict)
     admission: AdmissionSettings = AdmissionSettings()
-    routing: str = "weighted"
+    routing: Text = "weighted"
     worker: WorkerSettings = WorkerSettings()
     planner: PlannerSettings = PlannerSettings()
     faust: FaustSettings = FaustSettings()
@@ -228,6 +231,12 @@ class Settings(BaseSettings):
         if not value.startswith(("memory://", "kafka://", "memory+http://", "file://")):
             raise ValueError("must start with memory://, kafka://, memory+http:// or file://")
         return value
+
+    @field_validator("devices")
+    @classmethod
+    def _distinct(cls, devices: tuple[DeviceSettings, ...]) -> tuple[DeviceSettings, ...]:
+        distinct([device.name for device in devices])
+        return devices
 
     @field_validator("fake_gpu")
     @classmethod
