@@ -2,128 +2,128 @@
 
     python -m tests.mutants.run --n 60 --seed 7
     python -m tests.mutants.run --n 40 --seed 7 --files planner/control/fleet.py
+    python -m tests.mutants.run --n 45 --seed 11 --files policies/serving/*.py --at-least 0.85
 
 Writes summary.json: ``decided, killed, equivalent`` and ``survivors`` (file, line, before, after). ``equivalent.json``
 beside this module lists changes that were judged to change nothing, with the reason.
 """
 
 import argparse
-import hashlib
 import json
 import os
-import queue
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
 
-from coverage import CoverageData
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tests.mutants.sample import ROOMS, Mutant, drawn
+from tests.mutants.forked import JOBS
+from tests.mutants.measured import FAST, Covering, measured
+from tests.mutants.sample import Mutant, drawn
 
 ROOT = Path(__file__).resolve().parents[2]
-FAST = ("tests/unit", "tests/property", "tests/simulation")
 EQUIVALENT = Path(__file__).with_name("equivalent.json")
-_TESTS = 80
-"""Tests that a mutant is tried on at most: those first that cover least besides."""
 _SECONDS = 240.0
 """A mutant that has not ended by then is noticed: none of the tests themselves takes as long."""
+_ELSEWHERE = 3
+"""The answer of a fork that cannot take a mutant's change."""
 
 
-class Covering:
-    """Which tests run a line."""
-
-    def __init__(self, file: Path) -> None:
-        self._data = CoverageData(str(file))
-        self._data.read()
-        self._breadth: dict[str, int] = {}
-        self._lines: dict[str, dict[int, list[str]]] = {}
-        for measured in self._data.measured_files():
-            by_line = self._data.contexts_by_lineno(measured)
-            self._lines[measured] = {line: [c for c in found if c] for line, found in by_line.items()}
-            for found in self._lines[measured].values():
-                for context in found:
-                    self._breadth[context] = self._breadth.get(context, 0) + 1
-
-    def tests(self, root: Path, mutant: Mutant) -> list[str]:
-        """Those that run its line, or what is in its file where the line runs at import; the narrowest first."""
-        lines = self._lines.get(str(root / mutant.file), {})
-        found = set(lines.get(mutant.line, ())) or {context for contexts in lines.values() for context in contexts}
-        names = {context: context.partition("|")[0] for context in found}
-        ordered = sorted(found, key=lambda context: (self._breadth[context], context))
-        return list(dict.fromkeys(names[context] for context in ordered))[:_TESTS]
+def judged() -> set[str]:
+    """Names of mutants that change nothing."""
+    return {entry["mutant"] for entry in json.loads(EQUIVALENT.read_text())}
 
 
-def covered(folder: Path, console: Console) -> Covering:
-    """What the fast tests cover, measured again where any file has changed."""
-    digest = hashlib.sha256()
-    for name in _tracked():
-        if name.endswith(".py") and not name.startswith("tests/mutants/") and (ROOT / name).is_file():
-            digest.update(name.encode() + (ROOT / name).read_bytes())
-    file = folder / f"covered-{digest.hexdigest()[:16]}"
-    if not file.exists():
-        console.print("measuring which tests run which lines")
-        folder.mkdir(parents=True, exist_ok=True)
-        rooms = [f"--cov={room.partition('/')[0]}" for room in ROOMS]
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-n",
-            "2",
-            "--cov-context=test",
-            "--cov-report=",
-            *rooms,
-            *FAST,
+def noticed(
+    mutants: Sequence[Mutant], covering: Covering, processes: int, tell: Callable[[Mutant, bool], None]
+) -> None:
+    """Tell of each whether a test fails."""
+    tests = {mutant.name: covering.tests(mutant) for mutant in mutants}
+    elsewhere = [mutant for mutant in mutants if not tests[mutant.name]]
+    for mutant, status in _forked([m for m in mutants if tests[m.name]], tests, processes):
+        if status == _ELSEWHERE:
+            elsewhere.append(mutant)
+        else:
+            tell(mutant, status != 0)
+    if elsewhere:
+        with _copy() as copy:
+            for mutant in elsewhere:
+                tell(mutant, _alone(copy, mutant, tests[mutant.name]))
+
+
+def _forked(mutants: Sequence[Mutant], tests: dict[str, list[str]], processes: int) -> Iterator[tuple[Mutant, int]]:
+    if not mutants:
+        return
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        jobs, answers = Path(folder) / "mutants.json", Path(folder) / "mutants.answers"
+        listed = [
+            {
+                "number": number,
+                "module": "sluicegate." + mutant.file.removesuffix(".py").replace("/", "."),
+                "before": (ROOT / mutant.file).read_text(),
+                "after": mutant.source,
+                "tests": tests[mutant.name],
+            }
+            for number, mutant in enumerate(mutants)
         ]
-        environment = {**os.environ, "COVERAGE_FILE": str(file)}
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode:
-            file.unlink(missing_ok=True)
-            raise SystemExit(f"the tests fail as they are:\n{done.stdout[-3000:]}")
-    return Covering(file)
+        listed.insert(0, listed[0] | {"number": -1, "after": listed[0]["before"]})  # nothing is changed
+        jobs.write_text(json.dumps({"forks": processes, "seconds": _SECONDS, "jobs": listed}))
+        options = ["-q", "-s", "-p", "tests.mutants.forked", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
+        files = sorted({test.partition("::")[0] for found in tests.values() for test in found})
+        with subprocess.Popen(
+            [sys.executable, "-m", "pytest", *options, *(files or FAST)],
+            cwd=ROOT,
+            env={**os.environ, JOBS: str(jobs), "HYPOTHESIS_STORAGE_DIRECTORY": folder},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as runs:
+            told = 0
+            while True:
+                ended = runs.poll() is not None
+                lines = answers.read_text().splitlines() if answers.exists() else []
+                for line in lines[told:]:
+                    number, status = json.loads(line).values()
+                    if number >= 0:
+                        yield mutants[number], status
+                    elif status:
+                        raise SystemExit("the tests of the first mutant fail without it")
+                told = len(lines)
+                if ended:
+                    break
+                try:
+                    runs.wait(0.5)
+                except subprocess.TimeoutExpired:
+                    continue
+        if told != len(listed):
+            raise RuntimeError(f"pytest tried {told} of {len(listed)} mutants and ended with {runs.returncode}")
 
 
 @contextmanager
-def copies(count: int) -> Iterator["queue.Queue[Path]"]:
-    """Copies of all tracked files, to be changed."""
+def _copy() -> Iterator[Path]:
+    """A copy of all tracked files, to be changed."""
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        free: queue.Queue[Path] = queue.Queue()
-        for number in range(count):
-            copy = Path(folder) / str(number)
-            for name in _tracked():
+        copy = Path(folder)
+        for name in names:
+            if (ROOT / name).exists():
                 (copy / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, copy / name, follow_symlinks=False)
-            free.put(copy)
-        yield free
+        yield copy
 
 
-def _tracked() -> list[str]:
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return [name for name in sorted(listed.stdout.splitlines()) if (ROOT / name).exists()]
-
-
-def noticed(mutant: Mutant, tests: Sequence[str], free: "queue.Queue[Path]") -> bool:
-    """Whether one of ``tests`` fails."""
+def _alone(copy: Path, mutant: Mutant, tests: Sequence[str]) -> bool:
+    """Whether one of ``tests`` fails where the file is changed."""
     if not tests:
         return False
-    copy = free.get()
     file = copy / mutant.file
     original = file.read_text()
     try:
@@ -135,14 +135,13 @@ def noticed(mutant: Mutant, tests: Sequence[str], free: "queue.Queue[Path]") -> 
         return True
     finally:
         file.write_text(original)
-        free.put(copy)
     if status not in (0, 1, 2):  # neither passed, nor failed, nor could not be imported
         raise RuntimeError(f"{mutant.name}: pytest ended with {status}")
     return status != 0
 
 
 def _status(copy: Path, tests: Sequence[str]) -> int:
-    options = ["-q", "-x", "--no-header", "--tb=no", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
+    options = ["-q", "-x", "--tb=no", "-m", "not timing", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
     environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", *options, *tests]
     return subprocess.run(
@@ -161,10 +160,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--at-least", type=float, default=0.0, metavar="SHARE", help="fail where fewer are noticed")
     chosen = parser.parse_args(arguments)
     console = Console()
-    covering = covered(chosen.out, console)
-    judged = {entry["mutant"] for entry in json.loads(EQUIVALENT.read_text())}
+    with console.status("measuring which tests run which lines"):
+        covering = measured(ROOT, chosen.out)
     mutants = drawn(ROOT, chosen.n, Random(chosen.seed), chosen.files)
-    trying = [mutant for mutant in mutants if mutant.name not in judged]
+    trying = [mutant for mutant in mutants if mutant.name not in judged()]
     survivors: list[Mutant] = []
     columns = (
         TextColumn("mutants"),
@@ -174,17 +173,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with (
-        copies(chosen.processes) as free,
-        ThreadPoolExecutor(chosen.processes) as pool,
-        Progress(*columns, console=console) as progress,
-    ):
+    with Progress(*columns, console=console) as progress:
         bar = progress.add_task("", total=len(trying), left=0)
-        tasks = {pool.submit(noticed, mutant, covering.tests(ROOT, mutant), free): mutant for mutant in trying}
-        for task in as_completed(tasks):
-            if not task.result():
-                survivors.append(tasks[task])
+
+        def tell(mutant: Mutant, found: bool) -> None:
+            if not found:
+                survivors.append(mutant)
             progress.update(bar, advance=1, left=len(survivors))
+
+        noticed(trying, covering, chosen.processes, tell)
     survivors.sort(key=lambda mutant: mutant.name)
     killed = len(trying) - len(survivors)
     score = killed / len(trying) if trying else 1.0

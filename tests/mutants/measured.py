@@ -1,0 +1,121 @@
+"""Which tests run which lines, and for how long: measured once, and again of what has changed since.
+
+Tests are measured again where their file has changed. Where code has changed, a line of it is taken to be run by
+whatever ran anything in its file.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from coverage import CoverageData
+
+from tests.mutants.sample import ROOMS, Mutant
+
+FAST = ("tests/unit", "tests/property", "tests/simulation")
+SECONDS = "SLUICE_MUTANTS_SECONDS"
+"""Variable that names the file which a run under this module, as a plugin of pytest, writes its tests' seconds to."""
+_PATIENCE = 60.0
+"""Seconds of tests that a mutant is tried on at most, but for the first."""
+_LEAST = 20
+
+_seconds: dict[str, float] = {}
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note how long it took."""
+    _seconds[report.nodeid] = _seconds.get(report.nodeid, 0.0) + report.duration
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write it down, once where there are several processes."""
+    if SECONDS in os.environ and not hasattr(session.config, "workerinput"):
+        Path(os.environ[SECONDS]).write_text(json.dumps(_seconds))
+
+
+class Covering:
+    """Which tests run a line. ``changed``: files whose lines are not what they were."""
+
+    def __init__(self, folder: Path, root: Path, seconds: dict[str, float], changed: set[str]) -> None:
+        self._root, self._seconds, self._changed = root, seconds, changed
+        data = CoverageData(str(folder / "covered"))
+        data.read()
+        self._breadth: dict[str, int] = {}
+        self._lines: dict[str, dict[int, set[str]]] = {}
+        for measured in data.measured_files():
+            by_line = data.contexts_by_lineno(measured)
+            lines = {line: {c.partition("|")[0] for c in found if c} for line, found in by_line.items()}
+            self._lines[measured] = lines
+            for found in lines.values():
+                for test in found:
+                    self._breadth[test] = self._breadth.get(test, 0) + 1
+
+    def tests(self, mutant: Mutant) -> list[str]:
+        """Those that run its line, or anything of its file where it runs at import; the narrow and quick ones first."""
+        lines = self._lines.get(str(self._root / mutant.file), {})
+        found = set() if mutant.file in self._changed else lines.get(mutant.line, set())
+        chosen, left = list[str](), _PATIENCE
+        for test in sorted(found or set().union(*lines.values()), key=self._cost):
+            left -= self._seconds.get(test, 0.0)
+            if left < 0.0 and len(chosen) >= _LEAST:
+                break
+            chosen.append(test)
+        return chosen
+
+    def _cost(self, test: str) -> tuple[float, str]:
+        return max(0.02, self._seconds.get(test, 0.0)) * self._breadth[test], test
+
+
+def measured(root: Path, folder: Path) -> Covering:
+    """As far as it is not known yet. Raises SystemExit where tests fail as they are."""
+    folder.mkdir(parents=True, exist_ok=True)
+    state = folder / "measured.json"
+    known = json.loads(state.read_text()) if state.exists() else {"tests": {}, "code": {}, "seconds": {}}
+    tests = {str(f.relative_to(root)): _digest(f) for part in FAST for f in sorted((root / part).rglob("test_*.py"))}
+    code = {str(f.relative_to(root)): _digest(f) for room in ROOMS for f in sorted((root / room).rglob("*.py"))}
+    if again := [name for name, digest in tests.items() if known["tests"].get(name) != digest]:
+        whole = not known["tests"]
+        seconds = _measure(root, folder, FAST if whole else again)
+        known["seconds"] = {n: s for n, s in known["seconds"].items() if n.partition("::")[0] not in again} | seconds
+        known["tests"] = tests
+        known["code"] = code if whole else known["code"]
+        state.write_text(json.dumps(known))
+    changed = {name for name, digest in code.items() if known["code"].get(name) != digest}
+    return Covering(folder, root, known["seconds"], changed)
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+
+
+def _measure(root: Path, folder: Path, tests: Sequence[str]) -> dict[str, float]:
+    kept = folder / "seconds.json"
+    rooms = [f"--cov={room}" for room in sorted({room.partition("/")[0] for room in ROOMS})]
+    options = [
+        "-q",
+        "-n",
+        "2",
+        "-p",
+        "tests.mutants.measured",
+        "--cov-context=test",
+        "--cov-branch",
+        "--cov-report=",
+        "--cov-append",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *rooms, *tests],
+        cwd=root,
+        env={**os.environ, "COVERAGE_FILE": str((folder / "covered").absolute()), SECONDS: str(kept.absolute())},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise SystemExit(f"the tests fail as they are:\n{done.stdout[-3000:]}")
+    found: dict[str, float] = json.loads(kept.read_text())
+    return found
