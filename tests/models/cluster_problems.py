@@ -1,6 +1,6 @@
 """Problems of whole clusters, drawn from a seed, and a program of their own that solves them to the end.
 
-    python -m tests.models.cluster_problems          # writes tests/data/allocation_optima.json, in some minutes
+    python -m tests.models.cluster_problems          # writes tests/models/data/allocation_optima.json, in some minutes
 
 The program knows nothing of the planners: how many devices of each type hold each variant (whole numbers), and the rate
 that each answers. First what fraction every app can have; where that is all, the best mean accuracy, each app's over
@@ -8,7 +8,6 @@ that of its best variant. HiGHS proves both to ``GAP``.
 """
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from sluicegate.domain.models.variant import Variant
 from sluicegate.planner.problems.problem import AppDemand, Problem
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
-OPTIMA = Path(__file__).parents[1] / "data" / "allocation_optima.json"
+OPTIMA = Path(__file__).parent / "data" / "allocation_optima.json"
 SEEDS = range(24)
 GAP = 1e-7
 SPEEDS = {"cpu": 1.0, "pascal": 4.0, "ampere": 9.0}
@@ -68,7 +67,7 @@ def rate(profile: Profile, slo: float) -> float:
 
 
 def solved(problem: Problem) -> dict[str, Any]:
-    """The largest fraction that every app can have, and, where that is 1, the best accuracy. Raises where not proven."""
+    """The largest fraction that every app can have and, where that is 1, the best accuracy. Raises ValueError."""
     kinds = sorted({d.type for d in problem.devices})
     rows = [
         (a, kind, rate(problem.catalogue.profiles[v.name, kind], demand.slo), v.accuracy)
@@ -114,12 +113,4 @@ def solved(problem: Problem) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    known = []
-    for seed in SEEDS:
-        try:
-            known.append({"seed": seed, **solved(cluster(seed))})
-        except ValueError as error:
-            print(seed, error, file=sys.stderr)
-            continue
-        print(known[-1], file=sys.stderr)
-    OPTIMA.write_text(json.dumps(known, indent=1) + "\n")
+    OPTIMA.write_text(json.dumps([{"seed": seed, **solved(cluster(seed))} for seed in SEEDS], indent=1) + "\n")

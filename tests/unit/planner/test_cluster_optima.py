@@ -1,4 +1,4 @@
-"""Whole clusters of our own against proven optima, which are kept: a fresh checkout has them (tests/data)."""
+"""Whole clusters of our own against proven optima, which are kept: a fresh checkout has them (tests/models/data)."""
 
 import json
 from typing import Any

@@ -1,6 +1,6 @@
 """Every field of settings, scenarios, problems and registered models, tried at its bounds, inside and beyond them.
 
-``tests/data/bounds.json`` says what each field takes. A field that is not in it, or is bounded otherwise, fails.
+``tests/models/data/bounds.json`` says what each field takes. A field that is not in it, or is bounded otherwise, fails.
 """
 
 import json
@@ -23,7 +23,7 @@ MODULES = (
     "sluice.offline.problem_file",
     "stages.planner.table_process",
 )
-TABLE = Path(__file__).parents[2] / "data" / "bounds.json"
+TABLE = Path(__file__).parents[2] / "models" / "data" / "bounds.json"
 BOUNDS: dict[str, dict[str, str]] = json.loads(TABLE.read_text())
 
 KEPT = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
