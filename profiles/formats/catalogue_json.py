@@ -35,7 +35,6 @@ VariantName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9.
 Label = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:/ -]{0,128}$")]
 Latency = Annotated[float, Field(gt=0.0, le=MAX_LATENCY, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
-
 Bytes = Annotated[int, Field(ge=0, le=1 << 50)]
 
 
