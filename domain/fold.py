@@ -96,6 +96,16 @@ class Summary:
     variants_used: Mapping[str, Mapping[str, int]]
     per_app: Mapping[str, Mapping[str, float]]
 
+    @property
+    def right_in_time(self) -> float:
+        """Of all queries, those to be expected right among those answered on time."""
+        return self.effective_accuracy * self.slo_attainment if self.answered_on_time else self.slo_attainment
+
+    @property
+    def relative_right_in_time(self) -> float:
+        """The same, each app's accuracy over that of its best variant."""
+        return self.relative_accuracy * self.slo_attainment if self.answered_on_time else self.slo_attainment
+
 
 class OutcomeFold:
     """The metrics of a stream of outcomes. ``add`` or ``count`` each outcome once, then ``summary``."""

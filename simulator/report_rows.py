@@ -4,7 +4,8 @@ import math
 from collections.abc import Mapping
 
 HEADER = (
-    *("system", "queries", "violations", "accuracy", "of best", "worst 10 s"),
+    *("system", "queries", "violations", "at least", "right in time", "at most", "distance closed"),
+    *("accuracy", "of best", "worst 10 s"),
     *("goodput", "p50", "p99", "solves", "solve p95", "cost"),
 )
 """Columns of a comparison."""
@@ -17,11 +18,14 @@ def row_of(name: str, figures: Mapping[str, object]) -> tuple[str, ...]:
     planner = figures.get("planner")
     solves = planner if isinstance(planner, dict) else {}
 
-    def shown(key: str, scale: float, digits: int, unit: str) -> str:
-        value = figures.get(key)
+    bound = figures.get("bound")
+    bounds = bound if isinstance(bound, dict) else {}
+
+    def shown(key: str, scale: float, digits: int, unit: str, of: Mapping[str, object] = figures) -> str:
+        value = of.get(key)
         if not isinstance(value, int | float) or math.isnan(value):
             return "-"
-        width = halves.get(key, math.nan)
+        width = halves.get(key, math.nan) if of is figures else math.nan
         spread = "" if math.isnan(width) else f" ±{scale * width:.{digits}f}"
         return f"{scale * value:.{digits}f}{spread}{unit}"
 
@@ -29,6 +33,10 @@ def row_of(name: str, figures: Mapping[str, object]) -> tuple[str, ...]:
         name,
         shown("queries", 1, 0, ""),
         shown("violation_ratio", 100, 2, " %"),
+        shown("violation_ratio", 100, 2, " %", bounds),
+        shown("right_in_time", 100, 2, " %"),
+        shown("right_in_time", 100, 2, " %", bounds),
+        shown("distance_closed", 100, 1, " %"),
         shown("effective_accuracy", 100, 2, " %"),
         shown("relative_accuracy", 100, 2, " %"),
         shown("max_accuracy_drop", 100, 2, " %"),

@@ -19,6 +19,7 @@ from sluicegate.policies.batching.registry import BATCHING
 from sluicegate.policies.routing.registry import ROUTING
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.simulator.arrivals.sampling import ArrivalSource
+from sluicegate.simulator.bound import Bound, clairvoyant_bound
 from sluicegate.simulator.engine.engine import Engine
 from sluicegate.simulator.scenario.build_scenario import build, source_of
 from sluicegate.simulator.scenario.scenario_fields import Scenario
@@ -28,6 +29,8 @@ from sluicegate.simulator.time_series import Series, SeriesFold
 COUNTS = ("queries", "answered_on_time", "late", "expired", "dropped", "rejected")
 MEASURES = (
     "violation_ratio",
+    "right_in_time",
+    "relative_right_in_time",
     "effective_accuracy",
     "relative_accuracy",
     "max_accuracy_drop",
@@ -46,7 +49,7 @@ class Run:
     """One run. ``epochs``: plans published; ``solve_s``: wall seconds of each solve; ``wall_s``: of the whole run.
 
     ``nondeterministic``: solves that a limit in seconds cut off; where it is 0, equal seeds give equal runs. ``cost``:
-    money, where instances come and go.
+    money, where instances come and go. ``bound``: what no policy exceeds on these arrivals, where that was asked for.
     """
 
     summary: Summary
@@ -57,16 +60,22 @@ class Run:
     nondeterministic: int = 0
     series: Series | None = None
     cost: float | None = None
+    bound: Bound | None = None
 
     def figures(self) -> dict[str, Any]:
         """The figures of the run by name, ready for JSON (times in ms, ratios in 0..1)."""
         figures = figures_of(self.summary, self.solve_s, self.wall_s, self.seed)
-        return figures if self.cost is None else {**figures, "cost": self.cost}
+        if self.cost is not None:
+            figures["cost"] = self.cost
+        if self.bound is not None:
+            figures["bound"] = asdict(self.bound)
+        return figures
 
 
 def figures_of(summary: Summary, solve_s: Sequence[float], wall_s: float, seed: int) -> dict[str, Any]:
     """The figures of a run, simulated or live, by name."""
     known = asdict(summary)
+    known |= {"right_in_time": summary.right_in_time, "relative_right_in_time": summary.relative_right_in_time}
     return {
         **{name: known[name] for name in (*COUNTS, *MEASURES)},
         "planner": _planner_figures(solve_s),
@@ -80,7 +89,9 @@ def arrivals_of(scenario: Scenario, catalogue: Catalogue, seed: int) -> ArrivalS
     return source_of(scenario, catalogue, np.random.default_rng([seed, _ARRIVALS]))
 
 
-def run_once(scenario: Scenario, seed: int, timer: Callable[[], float], *, with_series: bool = False) -> Run:
+def run_once(
+    scenario: Scenario, seed: int, timer: Callable[[], float], *, with_series: bool = False, with_bound: bool = False
+) -> Run:
     """Simulate ``scenario``. ``timer``: wall seconds. Raises SluiceError: what is wrong with it."""
     started = timer()
     system = build(scenario, timer)
@@ -88,15 +99,21 @@ def run_once(scenario: Scenario, seed: int, timer: Callable[[], float], *, with_
     series = SeriesFold() if with_series else None
     engine = Engine(system, np.random.default_rng([seed, _SERVICE]), (series,) if series is not None else ())
     result = engine.run(source)
+    took = timer() - started
+    bound = None
+    if with_bound:
+        again = arrivals_of(scenario, system.catalogue, seed)
+        bound = clairvoyant_bound(system, again, np.random.default_rng([seed, _SERVICE]))
     return Run(
         summary=result.summary,
         epochs=result.epochs,
         solve_s=result.solve_s,
-        wall_s=timer() - started,
+        wall_s=took,
         seed=seed,
         nondeterministic=result.nondeterministic,
         series=series.series() if series is not None else None,
         cost=sum(result.cost.values()) if result.cost else None,
+        bound=bound,
     )
 
 
@@ -151,7 +168,30 @@ def together(runs: Sequence[Run]) -> dict[str, Any]:
     result["planner"] = _planner_figures([s for run in runs for s in run.solve_s])
     result["wall_s"] = sum(run.wall_s for run in runs)
     result["seed"] = runs[0].seed
+    bounds = [run.bound for run in runs if run.bound is not None]
+    if bounds:
+        result["bound"] = mean_bound(bounds)
     return {**result, "seeds": [run.seed for run in runs], "ci95": half}
+
+
+def mean_bound(bounds: Sequence[Bound]) -> dict[str, Any]:
+    """Of the bounds of several seeds, under the names of one."""
+    each = [asdict(bound) for bound in bounds]
+    means = {name: float(np.mean([one[name] for one in each])) for name in each[0] if name != "certain"}
+    return {**means, "certain": all(bound.certain for bound in bounds)}
+
+
+def with_distances(results: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """``results`` (of ``together``, by system) with ``distance_closed``: of what there is between the system that has
+    the fewest right answers in time and the bound, how much each has; NaN where they are one."""
+    worst = min(float(one["right_in_time"]) for one in results.values())
+    found = {}
+    for name, one in results.items():
+        if "bound" in one:
+            room = one["bound"]["right_in_time"] - worst
+            one = {**one, "distance_closed": (one["right_in_time"] - worst) / room if room > 1e-9 else math.nan}
+        found[name] = one
+    return found
 
 
 def determinism_notes(runs: Mapping[str, Sequence[Run]]) -> list[str]:

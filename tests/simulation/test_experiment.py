@@ -24,6 +24,8 @@ KEYS = [
     "dropped",
     "rejected",
     "violation_ratio",
+    "right_in_time",
+    "relative_right_in_time",
     "effective_accuracy",
     "relative_accuracy",
     "max_accuracy_drop",
@@ -33,6 +35,7 @@ KEYS = [
     "planner",
     "wall_s",
     "seed",
+    "bound",
 ]
 
 
@@ -83,7 +86,10 @@ def test_equal_seeds_give_equal_figures_with_the_planner_in_another_process() ->
     assert list(printed) == KEYS
     assert list(printed["planner"]) == ["solves", "p50_ms", "p95_ms"]
     here = run_once(
-        scenario_of(overridden(read_scenario(SMALL, {}), {"duration_s": 30})), printed["seed"], lambda: 0.0
+        scenario_of(overridden(read_scenario(SMALL, {}), {"duration_s": 30})),
+        printed["seed"],
+        lambda: 0.0,
+        with_bound=True,
     ).figures()
     for key in KEYS:
         if key not in {"planner", "wall_s"}:
@@ -102,7 +108,8 @@ def cli() -> CliRunner:
 
 def test_systems_are_compared_on_the_same_arrivals(cli: CliRunner, tmp_path: Path) -> None:
     report = tmp_path / "r" / "index.html"
-    arguments = ["compare", str(SMALL), "--set", "duration_s=20", "--seeds", "2", "--policies", "eager,deadline"]
+    arguments = ["compare", str(SMALL), "--seeds", "2", "--policies", "eager,deadline"]
+    arguments += ["--set", "duration_s=20", "--set", "traces.qps=[600,700]"]
     result = cli.invoke(app, [*arguments, "--report", str(report), "--jobs", "1", "--json"])
     assert result.exit_code == 0, result.output
     printed = json.loads(result.stdout)
@@ -111,6 +118,8 @@ def test_systems_are_compared_on_the_same_arrivals(cli: CliRunner, tmp_path: Pat
     assert printed["eager"]["queries"] == printed["deadline"]["queries"]
     assert printed["eager"]["seeds"] == [1, 2]
     assert printed["eager"]["ci95"]["violation_ratio"] is not None
+    assert printed["eager"]["bound"] == printed["deadline"]["bound"]
+    assert 0.0 in {printed["eager"]["distance_closed"], printed["deadline"]["distance_closed"]}
     html = report.read_text(encoding="utf-8")
     assert html.count("<svg") == 7
     assert "± 95 % confidence" in html

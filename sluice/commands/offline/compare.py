@@ -19,7 +19,14 @@ from sluicegate import sluice
 from sluicegate.domain.errors import ConfigurationError, SluiceError
 from sluicegate.simulator.report_rows import HEADER, row_of
 from sluicegate.simulator.scenario import catalogue_of, scenario_of
-from sluicegate.simulator.scenario.experiment import Run, determinism_notes, run_once, systems_of, together
+from sluicegate.simulator.scenario.experiment import (
+    Run,
+    determinism_notes,
+    run_once,
+    systems_of,
+    together,
+    with_distances,
+)
 from sluicegate.sluice.commands.offline.simulate import PROTEANS, SetOption, document_of, save
 from sluicegate.sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, print_json, require_plots
 
@@ -75,16 +82,17 @@ def compare(
         for name, one in documents.items():
             scenario_of(one, f"system {name}")
         runs = run_all(documents, [base.seed + i for i in range(seeds)], jobs)
+        results = with_distances({name: together(of_system) for name, of_system in runs.items()})
         target = report or Path("reports") / f"compare-{_safe(base.name)}" / "index.html"
         slos = [app.slo for app in catalogue_of(base).apps.values()]
         from sluicegate.simulator.report.pages import comparison_page  # plots take half a second to import
 
-        page = comparison_page(f"Comparison: {base.name}", base.description, runs, base.reference, slos)
+        page = comparison_page(f"Comparison: {base.name}", base.description, runs, results, base.reference, slos)
         save(target, page)
     if as_json:
-        print_json({name: together(of_system) for name, of_system in runs.items()})
+        print_json(results)
         return
-    _print(base.name, runs, base.reference, target)
+    _print(base.name, runs, results, base.reference, target)
 
 
 def _handed_on(scenario: Path, options: Sequence[str]) -> int:
@@ -126,18 +134,23 @@ def _results(tasks: Sequence[tuple[str, Document, int, bool]], workers: int) -> 
 def _run(task: tuple[str, Document, int, bool]) -> Run | str:
     """A run, or what went wrong: errors of ours do not survive pickling."""
     name, document, seed, with_series = task
+    scenario = scenario_of(document, f"system {name}")
     try:
-        return run_once(scenario_of(document, f"system {name}"), seed, time.perf_counter, with_series=with_series)
+        return run_once(scenario, seed, time.perf_counter, with_series=with_series, with_bound=True)
     except SluiceError as error:
         return f"system {name}, seed {seed}: {error}"
 
 
 def _print(
-    name: str, runs: Mapping[str, list[Run]], reference: Mapping[str, Mapping[str, float]], target: Path
+    name: str,
+    runs: Mapping[str, list[Run]],
+    results: Mapping[str, Mapping[str, Any]],
+    reference: Mapping[str, Mapping[str, float]],
+    target: Path,
 ) -> None:
     count = len(next(iter(runs.values())))
     out.print(f"[bold]{escape(name)}[/]: means over {count} seeds, ± 95 % confidence", soft_wrap=True)
-    _print_columns([row_of(system, together(of_system)) for system, of_system in runs.items()])
+    _print_columns([row_of(system, figures) for system, figures in results.items()])
     if reference:
         out.print("[bold]for reference[/]")
         _print_rows([row_of(other, figures) for other, figures in reference.items()])

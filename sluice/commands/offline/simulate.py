@@ -44,7 +44,7 @@ def simulate(
         if report is not None:
             require_plots()
         chosen = validated.seed if seed is None else seed
-        run = run_once(validated, chosen, time.perf_counter, with_series=report is not None)
+        run = run_once(validated, chosen, time.perf_counter, with_series=report is not None, with_bound=True)
         if report is not None:
             _write_report(report, validated, run)
     if as_json:
