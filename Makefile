@@ -24,7 +24,7 @@ $(VENV)/.demo: $(BIN)/python pyproject.toml client/pyproject.toml requirements.l
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.demo
-	$(PIP) install -c requirements.lock -e ./client -e '.[cpu,demo,langid,faust,otel,dev]'
+	$(PIP) install -c requirements.lock -e ./client -e '.[cpu,demo,langid,faust,grpc,otel,dev]'
 	@touch $@
 
 demo: $(VENV)/.demo ## the main job on the embedded broker: build models, replay a trace, report in reports/demo/

@@ -75,6 +75,10 @@ class HttpSettings(EndpointSettings):
     connections: int = Field(default=1024, ge=1, le=65536)
 
 
+class GrpcSettings(EndpointSettings):
+    """The inference front by gRPC. No ``port``: none runs unless it is asked for by name (0 then: any free one)."""
+
+
 class WebSettings(EndpointSettings):
     """The page that shows what happens."""
 

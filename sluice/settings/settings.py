@@ -22,6 +22,7 @@ from sluicegate.profiles.formats.catalogue_json import Bytes, Label
 from sluicegate.profiles.formats.field_types import NotNegative, Seconds, Share, Text, Weight, distinct
 from sluicegate.sluice.settings.elastic_settings import DriverSettings, ProcurementSettings, ScalingSettings
 from sluicegate.sluice.settings.endpoint_settings import (
+    GrpcSettings,
     HttpSettings,
     KafkaSection,
     LogSettings,
@@ -216,6 +217,7 @@ class Settings(BaseSettings):
     scaling: ScalingSettings | None = None
     procurement: ProcurementSettings | None = None
     http: HttpSettings = HttpSettings()
+    grpc: GrpcSettings = GrpcSettings()
     web: WebSettings = WebSettings()
     metrics: MetricsSettings = MetricsSettings()
     kafka: KafkaSection = KafkaSection()

@@ -98,7 +98,7 @@ class LiveRegistry:
 
     def _followers(self) -> tuple[list[FollowsRegistry], list[FollowsRegistry]]:
         found: list[FollowsRegistry] = [stage for stage in self._stages if isinstance(stage, FollowsRegistry)]
-        fronts = [stage for stage in found if stage.name == "http"]
+        fronts = [stage for stage in found if stage.name in {"http", "grpc"}]
         return [stage for stage in found if stage not in fronts], fronts
 
     def _routers(self, asked: Catalogue) -> list[Stage]:

@@ -10,14 +10,14 @@ from sluicegate.sluice.settings.settings import Settings
 from sluicegate.sluice.system.elastic_capacity import procurement, scaler
 from sluicegate.sluice.system.live_registry import LiveRegistry
 from sluicegate.sluice.system.roles.admission import admission_stage
-from sluicegate.sluice.system.roles.fronts import http_stage, metrics_stage, sink_stage, web_stage
+from sluicegate.sluice.system.roles.fronts import grpc_stage, http_stage, metrics_stage, sink_stage, web_stage
 from sluicegate.sluice.system.roles.planner import demand_stage, planner_stages
 from sluicegate.sluice.system.roles.router import router_stage
 from sluicegate.sluice.system.roles.worker import worker_stage
 from sluicegate.sluice.system.system import System
 from sluicegate.stages.runtime.supervisor import Stage
 
-ROLES = ("admission", "router", "worker", "demand", "planner", "scaler", "procurement", "sink", "http", "web")
+ROLES = ("admission", "router", "worker", "demand", "planner", "scaler", "procurement", "sink", "http", "grpc", "web")
 """Process roles, upstream first. Those that the settings do not ask for are not part of "all"."""
 
 
@@ -49,6 +49,7 @@ def asked_for(settings: Settings, role: str) -> bool:
         "demand": settings.planner.demand == "faust",
         "scaler": settings.scaling is not None,
         "procurement": settings.procurement is not None,
+        "grpc": settings.grpc.port is not None,
     }
     return asked.get(role, True)
 
@@ -64,6 +65,7 @@ def _built(system: System, role: str, apps: Sequence[str], devices: Sequence[str
         "procurement": lambda: [procurement(system)],
         "sink": lambda: [sink_stage(system, apps)],
         "http": lambda: [http_stage(system, apps)],
+        "grpc": lambda: [grpc_stage(system, apps)],
         "web": lambda: [web_stage(system, apps)],
     }
     return list(builders[role]())

@@ -10,6 +10,7 @@ what is wrong with it.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Any
 
 import orjson
@@ -20,6 +21,12 @@ from sluicegate.streams.records import oip
 
 _MAX_ID = 1024
 _MAX_DETAIL = 1000
+SERVER: Mapping[str, Any] = {
+    "name": "sluicegate",
+    "version": metadata.version("sluicegate"),
+    "extensions": ["binary_tensor_data", "model_configuration", "model_repository"],
+}
+"""What the server says of itself."""
 OUTCOME_HEADER = "Sluice-Outcome"
 """Of a response without an answer."""
 
@@ -72,7 +79,7 @@ def respond(result: bytes, asked: Asked) -> tuple[bytes, int | None]:
     """The response's body for a result, and the length of its JSON where raw tensors follow."""
     body = orjson.loads(result)
     body["id"] = asked.id if asked.id is not None else body["id"]
-    body["parameters"] = _plain(body.get("parameters", {}))
+    body["parameters"] = plain_parameters(body.get("parameters", {}))
     outputs = body.get("outputs", [])
     if asked.outputs is not None:
         outputs = [o for o in outputs if o["name"] in asked.outputs]
@@ -89,13 +96,14 @@ def respond(result: bytes, asked: Asked) -> tuple[bytes, int | None]:
 def refusal_header(result: bytes) -> str:
     """How a query without an answer ended, as ASCII JSON: an error of the protocol has room for a text alone."""
     body = orjson.loads(result)
-    parameters = _plain(body.get("parameters", {}))
+    parameters = plain_parameters(body.get("parameters", {}))
     if isinstance(detail := parameters.get("detail"), str):
         parameters["detail"] = detail[:_MAX_DETAIL]
     return json.dumps({"model_name": body["model_name"], "id": body["id"], "parameters": parameters})
 
 
-def _plain(parameters: Mapping[str, Any]) -> dict[str, str | float | bool]:
+def plain_parameters(parameters: Mapping[str, Any]) -> dict[str, str | float | bool]:
+    """As the protocol wants them: strings, numbers and booleans."""
     found: dict[str, str | float | bool] = {}
     for name, value in parameters.items():
         if isinstance(value, list):

@@ -336,12 +336,12 @@ CATALOGUE: tuple[Metric, ...] = (
         "Behind the rate of sluice_outcomes_total: the disk.",
     ),
     _counter(
-        "sluice_http_requests", "requests", ("stage", "status"), "http, web, metrics",
-        "HTTP requests answered, by status.",
+        "sluice_http_requests", "requests", ("stage", "status"), "http, grpc, web, metrics",
+        "Requests answered, by status.",
         "401: a wrong token. 413: too large. 429: over the rate limit. 503: overload. 504: expired.",
     ),
     _gauge(
-        "sluice_http_waiting_requests", "requests", ("stage",), "http",
+        "sluice_http_waiting_requests", "requests", ("stage",), "http, grpc",
         "Requests that wait for their outcome.",
         "At its limit further ones get 503.",
     ),

@@ -20,7 +20,6 @@ from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import digest_of, model_path, save_catalogue
-from sluicegate.stages.fronts.http_front import HttpStage
 from sluicegate.streams import connect
 from tests.harness import ROLES, running, settings_for
 from tests.models.executor_models import APP, affine
@@ -85,7 +84,14 @@ LENGTH = "Inference-Header-Content-Length"
 
 @asynccontextmanager
 async def affine_front(folder: Path) -> AsyncIterator[str]:
-    """Address of a front that serves y = 2 x and y = 3 x, through ONNX Runtime, and the larger of the two."""
+    """Address of an HTTP front that serves y = 2 x and y = 3 x, through ONNX Runtime, and the larger of the two."""
+    async with affine_fronts(folder, "http") as addresses:
+        yield addresses["http"]
+
+
+@asynccontextmanager
+async def affine_fronts(folder: Path, *names: str, **settings_given: Any) -> AsyncIterator[dict[str, str]]:
+    """Addresses of such fronts, of these names."""
     variants = []
     for name, factor, accuracy in (("double", 2.0, 0.9), ("triple", 3.0, 0.8)):
         digest = digest_of(affine(factor))
@@ -95,18 +101,25 @@ async def affine_front(folder: Path) -> AsyncIterator[str]:
     catalogue = Catalogue.of([APP], variants, profiles)
     models = {digest_of(affine(factor)): affine(factor) for factor in (2.0, 3.0)}
     save_catalogue(folder / "catalogue", catalogue, models)
-    settings = settings_for("memory://", folder, http={"port": 0}, worker={"executor": "onnx"}, slo_s={"affine": 5.0})
+    settings = settings_for(
+        "memory://",
+        folder,
+        worker={"executor": "onnx"},
+        slo_s={"affine": 5.0},
+        **{"http": {"port": 0}, **settings_given},
+    )
     async with running(
         settings,
         connect("memory://"),
         catalogue=catalogue,
         models=folder / "catalogue",
-        roles=(*ROLES, "http"),
+        roles=(*ROLES, *names),
     ) as run:
         await run.planned()
-        http = next(stage for stage in run.stages if isinstance(stage, HttpStage))
-        await http.bound.wait()
-        yield http.address
+        fronts = [stage for stage in run.stages if stage.name in names]
+        for front in fronts:
+            await front.bound.wait()
+        yield {front.name: front.address for front in fronts}
 
 
 @pytest.fixture
@@ -289,6 +302,10 @@ def ask_as_triton_clients_do(address: str) -> None:
             assert answer.as_numpy("label").tolist() == [1, 0]
         everything = client.infer("affine", [given], sequence_id=7, sequence_start=True, priority=1)
         assert everything.as_numpy("y").tolist() == [[2.0, 4.0], [8.0, 6.0]]
+        assert {m["version"] for m in client.get_model_repository_index()} == {"double", "triple"}
+        config = client.get_model_config("affine")
+        assert config["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": [2]}]
+        assert config["max_batch_size"] == 16
         versioned = client.infer("affine", [given], model_version="double")
         assert versioned.get_response()["model_version"] == "double"
         wrong = triton.InferInput("x", [1, 3], "FP32")

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 _TOLD = {
     "http": "Open Inference Protocol on {}/v2/models/…/infer",
+    "grpc": "the same by gRPC on {}",
     "web": "what happens, live: {}/",
     "metrics": "metrics on {}/metrics",
     "demand": "demand by windows on {0}/demand, the plan on {0}/plan",

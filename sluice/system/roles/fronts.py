@@ -1,7 +1,9 @@
-"""The roles that people and programs look at: ``sink``, ``http``, ``web``, and every process's metrics."""
+"""The roles that people and programs look at: ``sink``, ``http``, ``grpc``, ``web``, and every process's metrics."""
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from sluicegate.domain.errors import ConfigurationError
 from sluicegate.sluice.system.system import System
 from sluicegate.stages.sink import OutcomeStore, SinkStage
 from sluicegate.streams.memory.broker import MemoryBroker
@@ -9,6 +11,8 @@ from sluicegate.streams.memory.broker import MemoryBroker
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from sluicegate.stages.fronts.front_desk import FrontDesk
+    from sluicegate.stages.fronts.grpc_front import GrpcStage
     from sluicegate.stages.fronts.http_front import HttpStage
     from sluicegate.stages.fronts.live_page import WebStage
     from sluicegate.stages.telemetry.metrics_http import MetricsStage
@@ -31,11 +35,30 @@ def http_stage(system: System, apps: "Sequence[str]") -> "HttpStage":
 
     return HttpStage(
         system.connections,
-        {name: system.apps[name] for name in apps},
+        _desk("http", system, apps),
         access=system.settings.http.access("http"),
-        registry=system.registry.catch_up if system.registry is not None else None,
-        versions={name: [v.name for v in system.catalogue.of_app(name)] for name in apps},
         routes=routes(system.broker) if isinstance(system.broker, MemoryBroker) else (),
+    )
+
+
+def grpc_stage(system: System, apps: "Sequence[str]") -> "GrpcStage":
+    """The same by gRPC. Raises ConfigurationError where gRPC is not installed."""
+    if find_spec("grpc") is None or find_spec("google.protobuf") is None:
+        raise ConfigurationError("grpc: gRPC is not installed; pip install 'sluicegate[grpc]'")
+    from sluicegate.stages.fronts.grpc_front import GrpcStage
+
+    return GrpcStage(system.connections, _desk("grpc", system, apps), access=system.settings.grpc.access("grpc"))
+
+
+def _desk(name: str, system: System, apps: "Sequence[str]") -> "FrontDesk":
+    from sluicegate.stages.fronts.front_desk import FrontDesk
+
+    return FrontDesk(
+        name,
+        system.connections,
+        {app: system.apps[app] for app in apps},
+        registry=system.registry.catch_up if system.registry is not None else None,
+        versions={app: [v.name for v in system.catalogue.of_app(app)] for app in apps},
         max_body_bytes=system.settings.admission.max_body_bytes,
     )
 

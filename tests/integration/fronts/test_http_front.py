@@ -172,8 +172,8 @@ async def test_an_outcome_of_another_app_or_source_is_not_taken_for_ones_own(
     front: tuple[Running, aiohttp.ClientSession],
 ) -> None:
     run, _ = front
-    http = next(stage for stage in run.stages if isinstance(stage, HttpStage))
-    waiting = http._waiting[QueryKey("toy", "/http", "q")] = asyncio.get_running_loop().create_future()
+    desk = next(stage for stage in run.stages if isinstance(stage, HttpStage))._desk
+    waiting = desk._waiting[QueryKey("toy", "/http", "q")] = asyncio.get_running_loop().create_future()
 
     def told(app: str, source: str) -> Record:
         ended = Outcome(
@@ -183,7 +183,7 @@ async def test_an_outcome_of_another_app_or_source_is_not_taken_for_ones_own(
         return Record(run.topics.results(app), 0, 0, message.key, message.value, message.headers, 3.0)
 
     for app, source in (("other", "/http"), ("toy", "/client"), ("toy", "")):
-        http._on_result(told(app, source))
+        desk._on_result(told(app, source))
         assert not waiting.done()
-    http._on_result(told("toy", "/http"))
+    desk._on_result(told("toy", "/http"))
     assert (await waiting).outcome.source == "/http"

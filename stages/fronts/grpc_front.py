@@ -1,0 +1,254 @@
+"""The gRPC front: Open Inference Protocol v2, the same queries, limits and errors as the HTTP front's.
+
+Rules.
+- A request over the limit of bytes is refused before it is read whole, and one that waits beyond the limit of waiting
+  requests at once (RESOURCE_EXHAUSTED, UNAVAILABLE); ``rate`` and ``burst`` count each request of an address, those of
+  a stream too. With a token, each call must carry the metadata ``authorization: Bearer <token>``; health needs none.
+- A stream's requests are asked as they come, at most ``_IN_FLIGHT`` of them at a time, and answered in their order;
+  what goes wrong with one is its ``error_message`` alone.
+"""
+
+import asyncio
+import hmac
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+
+from sluicegate.domain.errors import ConfigurationError, InvalidInputError
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.stages.connections import Connections
+from sluicegate.stages.fronts.front_desk import MOST_WAITING, FrontDesk, FrontError
+from sluicegate.stages.fronts.grpc_messages import DATA_TYPES, MESSAGES, SERVICE
+from sluicegate.stages.fronts.grpc_tensors import body_of, response_of, wanted_of
+from sluicegate.stages.fronts.http_auth import Access, RateLimit
+from sluicegate.stages.fronts.oip_responses import SERVER
+from sluicegate.stages.runtime.background_tasks import beside
+
+_CODES = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    404: grpc.StatusCode.NOT_FOUND,
+    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    500: grpc.StatusCode.INTERNAL,
+    503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+_HEALTH = frozenset({"ServerLive", "ServerReady"})
+_ENVELOPE = 64 << 10
+"""Bytes that a message may have beyond the body that it stands for."""
+_IN_FLIGHT = 256
+"""Requests of one stream that are asked at a time."""
+_GRACE = 1.0
+"""Seconds that calls have to end once the front stops."""
+
+Answering = Callable[[Any], Awaitable[Any]]
+
+
+class GrpcStage:
+    """Serves what ``desk`` has, where and for whom ``access`` says."""
+
+    name = "grpc"
+
+    def __init__(self, connections: Connections, desk: FrontDesk, *, access: Access) -> None:
+        self._desk = desk
+        self._access = access
+        self._clock = connections.clock
+        self._expected = None if access.token is None else f"Bearer {access.token}".encode()
+        self._limit = None if access.rate is None else RateLimit(access.rate, access.burst)
+        self._meters = connections.telemetry.meters
+        self._meters.read("sluice_http_waiting_requests", lambda: [((self.name,), float(desk.waiting))])
+        self.bound = asyncio.Event()
+        self.address = ""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until ``stop``; requests that wait are told UNAVAILABLE then. Raises ConfigurationError where the port
+        is taken."""
+        await self._desk.open()
+        server = self._server()
+        try:
+            async with beside([self._desk.listen()]):
+                self.address = self._bind(server)
+                await server.start()
+                self.bound.set()
+                await stop.wait()
+        finally:
+            self._desk.give_up()
+            await server.stop(_GRACE)
+            await self._desk.close()
+
+    async def registered(self, served: Catalogue) -> None:
+        """These apps, and no others, are served from now on."""
+        await self._desk.registered(served)
+
+    def _bind(self, server: Any) -> str:
+        place = f"{self._access.host}:{self._access.port}"
+        try:
+            port = server.add_insecure_port(place)
+        except RuntimeError:
+            port = 0
+        if not port:
+            raise ConfigurationError(f"grpc {place}: cannot be listened on; set SLUICE_GRPC__PORT (0: any)")
+        return f"{self._access.host}:{port}"
+
+    def _server(self) -> Any:
+        server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", self._desk.max_body_bytes + _ENVELOPE),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_connection_idle_ms", int(1e3 * self._access.idle_s)),
+                ("grpc.keepalive_time_ms", int(1e3 * self._access.idle_s)),
+            ],
+            maximum_concurrent_rpcs=MOST_WAITING,
+        )
+        unary: dict[str, Answering] = {
+            "ServerLive": self._live,
+            "ServerReady": self._ready,
+            "ServerMetadata": self._server_metadata,
+            "ModelReady": self._model_ready,
+            "ModelMetadata": self._model_metadata,
+            "ModelConfig": self._model_config,
+            "RepositoryIndex": self._index,
+            "ModelInfer": self._infer,
+        }
+        handlers = {name: _handler(name, self._guarded(name, answer)) for name, answer in unary.items()}
+        handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
+            self._stream,
+            request_deserializer=MESSAGES["ModelInferRequest"].FromString,
+            response_serializer=MESSAGES["ModelStreamInferResponse"].SerializeToString,
+        )
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        return server
+
+    def _guarded(self, name: str, answer: Answering) -> Callable[[Any, Any], Awaitable[Any]]:
+        async def guarded(request: Any, context: Any) -> Any:
+            try:
+                self._check(context, needs_token=name not in _HEALTH)
+                answered = await answer(request)
+            except FrontError as error:
+                self._count(error.status)
+                await context.abort(_CODES[error.status], error.why)
+            self._count(200)
+            return answered
+
+        return guarded
+
+    def _check(self, context: Any, *, needs_token: bool = True) -> None:
+        """Raise FrontError where whoever calls may not."""
+        if self._limit is not None:
+            wait = self._limit.wait_for(_address(context.peer()), self._clock.monotonic())
+            if wait > 0.0:
+                raise FrontError(429, f"too many requests; try again in {wait:.2f} s")
+        if self._expected is not None and needs_token:
+            given = dict(context.invocation_metadata() or ()).get("authorization", "")
+            if not hmac.compare_digest(str(given).encode(), self._expected):
+                raise FrontError(401, "give the token of this server as metadata 'authorization: Bearer …'")
+
+    def _count(self, status: int) -> None:
+        self._meters.add("sluice_http_requests", self.name, str(status))
+
+    async def _live(self, request: Any) -> Any:
+        del request
+        return MESSAGES["ServerLiveResponse"](live=True)
+
+    async def _ready(self, request: Any) -> Any:
+        del request
+        return MESSAGES["ServerReadyResponse"](ready=self._desk.ready)
+
+    async def _server_metadata(self, request: Any) -> Any:
+        del request
+        return MESSAGES["ServerMetadataResponse"](**SERVER)
+
+    async def _model_ready(self, request: Any) -> Any:
+        try:
+            await self._desk.app_of(request.name, request.version or None)
+        except FrontError:
+            return MESSAGES["ModelReadyResponse"](ready=False)
+        return MESSAGES["ModelReadyResponse"](ready=self._desk.ready)
+
+    async def _model_metadata(self, request: Any) -> Any:
+        told = self._desk.metadata(await self._desk.app_of(request.name, request.version or None))
+        return MESSAGES["ModelMetadataResponse"](**told)
+
+    async def _model_config(self, request: Any) -> Any:
+        told = self._desk.config(await self._desk.app_of(request.name, request.version or None))
+        for side in ("input", "output"):
+            numbered = [(t, DATA_TYPES.index(t["data_type"].removeprefix("TYPE_"))) for t in told[side]]
+            told[side] = [{**tensor, "data_type": number} for tensor, number in numbered]
+        return MESSAGES["ModelConfigResponse"](config=told)
+
+    async def _index(self, request: Any) -> Any:
+        del request
+        models = [{"name": app, "version": version, "state": "READY"} for app, version in self._desk.index()]
+        return MESSAGES["RepositoryIndexResponse"](models=models)
+
+    async def _infer(self, request: Any) -> Any:
+        app = await self._desk.app_of(request.model_name, request.model_version or None)
+        self._desk.check_room()
+        try:
+            body, json_length = body_of(request)
+            wanted = wanted_of(request, app)
+        except InvalidInputError as error:
+            raise FrontError(400, str(error)) from error
+        if len(body) > self._desk.max_body_bytes:
+            raise FrontError(413, f"body: {len(body)} bytes; at most {self._desk.max_body_bytes} are taken")
+        result = await self._desk.ask(app, body, json_length, None)
+        return response_of(result, request.id, wanted)
+
+    async def _stream(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        asked: deque[asyncio.Task[Any]] = deque()
+        ended, came, room = asyncio.Event(), asyncio.Event(), asyncio.Semaphore(_IN_FLIGHT)
+
+        async def read() -> None:
+            try:
+                async for request in requests:
+                    await room.acquire()
+                    asked.append(asyncio.create_task(self._streamed(request, context)))
+                    came.set()
+            finally:
+                ended.set()
+                came.set()
+
+        reading = asyncio.create_task(read())
+        try:
+            while not ended.is_set() or asked:
+                if not asked:
+                    came.clear()
+                    await came.wait()
+                    continue
+                yield await asked[0]
+                asked.popleft()
+                room.release()
+        finally:
+            reading.cancel()
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(reading, *asked, return_exceptions=True)
+
+    async def _streamed(self, request: Any, context: Any) -> Any:
+        response = MESSAGES["ModelStreamInferResponse"]
+        try:
+            self._check(context)
+            answered = await self._infer(request)
+        except FrontError as error:
+            self._count(error.status)
+            told = MESSAGES["ModelInferResponse"](model_name=request.model_name, id=request.id)
+            return response(error_message=error.why, infer_response=told)
+        self._count(200)
+        return response(infer_response=answered)
+
+
+def _handler(name: str, answer: Callable[[Any, Any], Awaitable[Any]]) -> Any:
+    return grpc.unary_unary_rpc_method_handler(
+        answer,
+        request_deserializer=MESSAGES[f"{name}Request"].FromString,
+        response_serializer=MESSAGES[f"{name}Response"].SerializeToString,
+    )
+
+
+def _address(peer: str) -> str:
+    """Of "ipv4:127.0.0.1:4711" and "ipv6:[::1]:4711" the address alone."""
+    return peer.partition(":")[2].rpartition(":")[0]
