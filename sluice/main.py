@@ -28,6 +28,7 @@ COMMANDS = {
     "audit": "reading.audit",
     "explain": "reading.explain",
     "register": "models.register",
+    "demo-apps": "models.demo_apps",
     "variants": "models.variants",
     "profile": "models.profile",
     "plan": "offline.plan",

@@ -2,7 +2,8 @@
 
 ``catalogue.json`` and ``models/<sha256>.onnx`` as in ``sluicegate.profiles.catalogue.catalogue_folder``;
 ``records/<app>.v<N>.json`` for each version of an app, with its candidates, those that are not served included, and
-why; ``records/<app>.v<N>.npz`` with some of its validation rows, to try it with.
+why; ``records/<app>.v<N>.npz`` with some of its validation rows, to try it with; ``demo-apps`` where somebody has said
+whether the demo's apps are served.
 
 Rules. An app is what the catalogue says it is: one version's served variants, named ``<app>.v<N>.<recipe>``. The record
 is written before, the catalogue replaced in one step after: nobody sees an app that is half registered. Records are not
@@ -44,6 +45,7 @@ from sluicegate.profiles.registration.validation_set import Array
 
 FOLDER = "registered"
 RECORDS = "records"
+DEMO = "demo-apps"
 _NAME = re.compile(r"^(?P<app>[A-Za-z0-9][A-Za-z0-9_-]*)\.v(?P<version>[0-9]{1,9})\.json$")
 
 
@@ -187,6 +189,20 @@ class Registered:
             catalogue = Catalogue.of(now.apps.values(), now.variants.values(), profiles.values())
             save_catalogue(self.folder, catalogue, {}, load_origin(self.folder))
             return catalogue
+
+    @property
+    def demo(self) -> bool | None:
+        """Whether the demo's apps are served as well; None where nobody has said: they are while nothing else is."""
+        try:
+            said = (self.folder / DEMO).read_text(encoding="utf-8").strip()
+        except OSError:
+            return None
+        return {"on": True, "off": False}.get(said)
+
+    def serve_demo(self, on: bool) -> None:
+        """Say so. Raises ConfigurationError where the folder cannot be written."""
+        with self.locked():
+            write_file(self.folder / DEMO, b"on\n" if on else b"off\n")
 
     def _replace(self, app: str, added: Catalogue) -> Catalogue:
         with self.locked():

@@ -1,8 +1,8 @@
 """The catalogue that a command serves from: the settings' folder, registered apps, or the demo's, built where absent.
 
 Rules. A catalogue named in the settings is the whole of it. Else apps that are asked for by name come from where they
-are, registered or of the demo, or both; where none is asked for, what was registered is served, and the demo only by
-those who have registered nothing.
+are, registered or of the demo, or both; where none is asked for, what was registered is served, and the demo's apps as
+`sluice demo-apps` says: where it says nothing, by those who have registered nothing.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from sluicegate.domain.errors import ConfigurationError, SluiceError
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import load_catalogue, read_model, save_model
 from sluicegate.profiles.catalogue.registered_apps import Registered, merged
+from sluicegate.profiles.demo.build_models import DEFAULT
 from sluicegate.sluice.console import err
 from sluicegate.sluice.settings.settings import Settings
 
@@ -22,10 +23,12 @@ def known_catalogue(settings: Settings) -> Catalogue | None:
 
     try:
         mine = Registered(settings.home).catalogue(verify=False) if settings.catalogue is None else None
-        if mine is not None and mine.apps and set(settings.apps) <= set(mine.apps):
+        names = wanted_apps(settings, (), mine)
+        if mine is not None and mine.apps and set(names) <= set(mine.apps):
             return mine
-        folder = settings.catalogue or demo_folder(settings.home, demo_apps(settings.apps))
-        return load_catalogue(folder, verify=False)
+        strange = tuple(name for name in names if mine is None or name not in mine.apps)
+        demo = load_catalogue(settings.catalogue or demo_folder(settings.home, demo_apps(strange)), verify=False)
+        return demo if mine is None or not set(names) & set(mine.apps) else merged([mine, demo])
     except SluiceError:
         return None
 
@@ -37,9 +40,9 @@ def open_catalogue(settings: Settings, asked: Sequence[str] = ()) -> tuple[Catal
     """
     if settings.catalogue is not None:
         return load_catalogue(settings.catalogue), settings.catalogue
-    names = settings.apps or tuple(asked)
     registered = Registered(settings.home)
     mine = registered.catalogue()
+    names = wanted_apps(settings, asked, mine)
     if mine is not None and mine.apps and set(names) <= set(mine.apps):
         return mine, registered.folder
     demo, folder = _demo(settings, tuple(name for name in names if mine is None or name not in mine.apps))
@@ -52,6 +55,20 @@ def open_catalogue(settings: Settings, asked: Sequence[str] = ()) -> tuple[Catal
     except OSError as error:
         raise ConfigurationError(f"cannot write in {registered.folder}: {error.strerror}; set SLUICE_HOME") from error
     return merged([mine, demo]), registered.folder
+
+
+def wanted_apps(settings: Settings, asked: Sequence[str], mine: Catalogue | None) -> tuple[str, ...]:
+    """Apps by name that are served, empty where that is left to what there is. ``mine``: what is registered.
+
+    Raises ConfigurationError where there is none.
+    """
+    if settings.apps or asked:
+        return settings.apps or tuple(asked)
+    own = tuple(mine.apps) if mine is not None else ()
+    said = Registered(settings.home).demo
+    if said is False and not own:
+        raise ConfigurationError("no app is served: register one, or `sluice demo-apps on`")
+    return (*own, *DEFAULT) if own and said else own
 
 
 def _demo(settings: Settings, names: tuple[str, ...]) -> tuple[Catalogue, Path]:

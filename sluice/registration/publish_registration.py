@@ -43,8 +43,10 @@ class Announced:
     why: str = ""
 
 
-async def announce(settings: Settings, app: str, *, wait: float = WAIT) -> Announced | None:
-    """Tell what ``settings.home`` holds of ``app``; None where nothing runs."""
+async def announce(
+    settings: Settings, app: str, *, wait: float = WAIT, held: Catalogue | None = None
+) -> Announced | None:
+    """Tell what ``held`` (else ``settings.home``) has of ``app``; None where nothing runs."""
     url = settings.broker
     if url == "memory://":
         address = await asyncio.to_thread(live_server, settings)
@@ -54,7 +56,9 @@ async def announce(settings: Settings, app: str, *, wait: float = WAIT) -> Annou
     broker = connected(settings, url)
     producer = broker.producer()
     topics = Topics(settings.prefix)
-    catalogue = (Registered(settings.home).catalogue(verify=False) or Catalogue.of((), (), ())).only({app})
+    if held is None:
+        held = Registered(settings.home).catalogue(verify=False) or Catalogue.of((), (), ())
+    catalogue = held.only({app} & held.apps.keys())
     try:
         await producer.start()
         if catalogue.apps:

@@ -13,6 +13,7 @@ import orjson
 from sluicegate.domain.errors import InvalidInputError, SluiceError
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.registered_apps import merged
+from sluicegate.profiles.demo.build_models import DEFAULT
 from sluicegate.profiles.formats.catalogue_json import app_to_document, profile_to_document, variant_to_document
 from sluicegate.sluice.audit.result_log import read_results
 from sluicegate.stages.following.registry_follower import part_of
@@ -73,7 +74,11 @@ async def check_served(broker: Broker, topics: Topics, apps: Collection[str]) ->
         raise InvalidInputError(
             "--app",
             f"{', '.join(strange)}: not served by this system, which serves {', '.join(sorted(there))}; ask for one of "
-            "these, or start every stage with SLUICE_APPS naming the apps you want",
+            + (
+                "these, or `sluice demo-apps on` has it serve the demo's too"
+                if set(strange) <= set(DEFAULT)
+                else "these, or register it: sluice register --app NAME …"
+            ),
         )
     return bool(there)
 
