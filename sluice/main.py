@@ -22,6 +22,7 @@ COMMANDS = {
     "demo": "running.demo",
     "up": "running.up",
     "broker": "running.broker",
+    "topics": "topics",
     "replay": "running.replay",
     "infer": "running.infer",
     "results": "reading.results",

@@ -90,9 +90,12 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSpec:
-    """A topic to create. ``compacted`` keeps the newest record of each key, else ``retention_s`` (None: for ever).
+    """A topic to create. ``compacted`` keeps the newest record of each key (and older ones for ``compaction_lag_s``),
+    else ``retention_s`` (None: for ever).
 
-    ``broker_time``: records get the time of their writing by the broker's clock, not their producer's.
+    ``broker_time``: records get the time of their writing by the broker's clock, not their producer's. What only
+    Apache Kafka knows (segments, copies, compression) others pass over; None leaves it to the client's settings or to
+    the broker.
     """
 
     name: str
@@ -101,6 +104,11 @@ class TopicSpec:
     retention_s: float | None = None
     max_message_bytes: int | None = None
     broker_time: bool = False
+    segment_s: float | None = None
+    compaction_lag_s: float | None = None
+    replication: int | None = None
+    min_insync_replicas: int | None = None
+    compression: str | None = None
 
 
 class Producer(Protocol):

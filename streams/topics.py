@@ -38,18 +38,56 @@ def check_name(field: str, name: object) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retention:
-    """Seconds that records are kept at least, by class of topic; None: for ever."""
+class TopicPolicy:
+    """How the topics of one class are kept. What is None is left to ``kafka.*`` or to the broker.
 
-    queries: float | None = 86_400.0
-    admitted: float | None = 86_400.0
-    work: float | None = 86_400.0
-    results: float | None = 86_400.0
-    dead_letters: float | None = 86_400.0
-    metrics: float | None = 3_600.0
+    ``retention_s``: seconds that a record is kept at least, None: for ever; what is compacted has none.
+    ``compaction_lag_s``: seconds for which older records of a key are kept too. ``compression``: as the broker stores
+    batches. ``max_bytes``: of a record.
+    """
+
+    retention_s: float | None = None
+    segment_s: float | None = None
+    compaction_lag_s: float | None = None
+    replication: int | None = None
+    min_insync_replicas: int | None = None
+    compression: str | None = None
+    max_bytes: int | None = None
+
+    def spec(self, name: str, *, partitions: int = 1, compacted: bool = False, broker_time: bool = False) -> TopicSpec:
+        """A topic of this class."""
+        return TopicSpec(
+            name=name,
+            partitions=partitions,
+            compacted=compacted,
+            broker_time=broker_time,
+            retention_s=self.retention_s,
+            segment_s=self.segment_s,
+            compaction_lag_s=self.compaction_lag_s,
+            replication=self.replication,
+            min_insync_replicas=self.min_insync_replicas,
+            compression=self.compression,
+            max_message_bytes=self.max_bytes,
+        )
 
 
-DEFAULT_RETENTION = Retention()
+_DAY = TopicPolicy(retention_s=86_400.0, max_bytes=MAX_RECORD_BYTES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPolicies:
+    """A policy for each class of topics."""
+
+    queries: TopicPolicy = _DAY
+    admitted: TopicPolicy = _DAY
+    work: TopicPolicy = _DAY
+    results: TopicPolicy = _DAY
+    dead_letters: TopicPolicy = _DAY
+    metrics: TopicPolicy = TopicPolicy(retention_s=3_600.0)
+    control: TopicPolicy = TopicPolicy(max_bytes=MAX_RECORD_BYTES)
+
+
+DEFAULT_POLICIES = TopicPolicies()
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +237,7 @@ class Topics:
         devices: Iterable[str] = (),
         *,
         partitions: int | Mapping[str, int] = 1,
-        retention: Retention = DEFAULT_RETENTION,
-        max_message_bytes: int = MAX_RECORD_BYTES,
+        policies: TopicPolicies = DEFAULT_POLICIES,
         demand_partitions: int = 1,
     ) -> tuple[TopicSpec, ...]:
         """Topics to create. ``partitions``: of an app's topics, for all or by app (1 where it is not named).
@@ -210,36 +247,15 @@ class Topics:
         specs = []
         for app in apps:
             count = partitions if isinstance(partitions, int) else partitions.get(app, 1)
-            kept = {
-                self.queries(app): retention.queries,
-                self.admitted(app): retention.admitted,
-                self.results(app): retention.results,
-            }
             specs += [
-                TopicSpec(
-                    name=name,
-                    partitions=count,
-                    retention_s=seconds,
-                    max_message_bytes=max_message_bytes,
-                    broker_time=name == self.results(app),
-                )
-                for name, seconds in kept.items()
+                policies.queries.spec(self.queries(app), partitions=count),
+                policies.admitted.spec(self.admitted(app), partitions=count),
+                policies.results.spec(self.results(app), partitions=count, broker_time=True),
             ]
-        specs += [
-            TopicSpec(name=self.work(device), retention_s=retention.work, max_message_bytes=max_message_bytes)
-            for device in devices
-        ]
-        specs += [
-            TopicSpec(name=self.demand, partitions=demand_partitions, retention_s=retention.metrics),
-            TopicSpec(name=self.devices_metrics, retention_s=retention.metrics),
-            TopicSpec(name=self.turns, retention_s=retention.metrics),
-            TopicSpec(name=self.routers, retention_s=retention.metrics),
-            TopicSpec(name=self.demand_windows, compacted=True),
-        ]
-        specs += [
-            TopicSpec(name=name, compacted=True, max_message_bytes=max_message_bytes, broker_time=name == self.status)
-            for name in self.control
-        ]
-        dead = retention.dead_letters
-        specs.append(TopicSpec(name=self.dead_letters, retention_s=dead, max_message_bytes=max_message_bytes))
+        specs += [policies.work.spec(self.work(device)) for device in devices]
+        specs.append(policies.metrics.spec(self.demand, partitions=demand_partitions))
+        specs += [policies.metrics.spec(name) for name in (self.devices_metrics, self.turns, self.routers)]
+        specs.append(TopicPolicy().spec(self.demand_windows, compacted=True))
+        specs += [policies.control.spec(name, compacted=True, broker_time=name == self.status) for name in self.control]
+        specs.append(policies.dead_letters.spec(self.dead_letters))
         return tuple(specs)

@@ -37,5 +37,5 @@ def topic_specs(settings: Settings, apps: Sequence[str], devices: Sequence[str])
         devices or [d.name for d in settings.all_devices()],
         partitions=settings.partitions_of(apps),
         demand_partitions=settings.planner.demand_partitions,
-        retention=settings.retention.retention(),
+        policies=settings.topics.policies(),
     )

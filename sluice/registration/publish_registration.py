@@ -65,7 +65,7 @@ async def announce(
             promised = [name for name, known in catalogue.apps.items() if known.promise.active]
             await broker.admin().create_topics(
                 topics.specs(
-                    [app], partitions=settings.partitions_of([app], promised), retention=settings.retention.retention()
+                    [app], partitions=settings.partitions_of([app], promised), policies=settings.topics.policies()
                 )
             )
             if why := await spread_over(broker.admin(), topics, promised):

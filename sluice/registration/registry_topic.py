@@ -83,6 +83,13 @@ async def check_served(broker: Broker, topics: Topics, apps: Collection[str]) ->
     return bool(there)
 
 
+async def served_apps(broker: Broker, topics: Topics) -> frozenset[str]:
+    """Apps that the system on ``broker`` has said it serves; none where it has no registry yet."""
+    if topics.registry not in await broker.admin().topics():
+        return frozenset()
+    return frozenset((await _records(broker, topics))[0])
+
+
 async def _records(broker: Broker, topics: Topics) -> tuple[Mapping[str, bytes], int]:
     found: dict[str, bytes] = {}
     end = 0

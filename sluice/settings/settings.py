@@ -32,8 +32,9 @@ from sluicegate.sluice.settings.endpoint_settings import (
     refuse_secrets,
 )
 from sluicegate.sluice.settings.gpu_settings import CudaSettings, SliceSettings, readable_fake
+from sluicegate.sluice.settings.topic_settings import TopicsSection
 from sluicegate.sluice.settings.unknown_names import unknown_field, unknown_variables
-from sluicegate.streams.topics import DEFAULT_RETENTION, NAME, PREFIX, Retention
+from sluicegate.streams.topics import NAME, PREFIX
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -160,27 +161,6 @@ class FaustSettings(_Section):
     port: int = Field(default=6066, ge=1, le=65535)
 
 
-Kept = Annotated[float | None, Field(ge=60, allow_inf_nan=False)]
-
-
-class RetentionSettings(_Section):
-    """Seconds that records are kept, by class of topic, where topics are created; null: for ever.
-
-    What is deleted before it was read has no outcome: leave room for the longest time that a stage may be away.
-    """
-
-    queries_s: Kept = DEFAULT_RETENTION.queries
-    admitted_s: Kept = DEFAULT_RETENTION.admitted
-    work_s: Kept = DEFAULT_RETENTION.work
-    results_s: Kept = DEFAULT_RETENTION.results
-    dead_letters_s: Kept = DEFAULT_RETENTION.dead_letters
-    metrics_s: Kept = DEFAULT_RETENTION.metrics
-
-    def retention(self) -> Retention:
-        """As topics are told."""
-        return Retention(**{name.removesuffix("_s"): value for name, value in self})
-
-
 class Settings(BaseSettings):
     """Everything that can be set. Environment beats file, file beats defaults.
 
@@ -221,7 +201,7 @@ class Settings(BaseSettings):
     web: WebSettings = WebSettings()
     metrics: MetricsSettings = MetricsSettings()
     kafka: KafkaSection = KafkaSection()
-    retention: RetentionSettings = RetentionSettings()
+    topics: TopicsSection = TopicsSection()
     tracing: TracingSettings = TracingSettings()
     log: LogSettings = LogSettings()
     runs: Path | None = None

@@ -109,8 +109,13 @@ class System:
         partitions = self.settings.partitions_of(list(apps), {n for n, app in apps.items() if app.promise.active})
         shared = self.settings.planner.demand_partitions
         devices = [d.name for d in self.devices]
-        kept = self.settings.retention.retention()
-        specs = self.topics.specs(list(apps), devices, partitions=partitions, demand_partitions=shared, retention=kept)
+        specs = self.topics.specs(
+            list(apps),
+            devices,
+            partitions=partitions,
+            demand_partitions=shared,
+            policies=self.settings.topics.policies(),
+        )
         admin = self.broker.admin()
         await admin.create_topics(specs)
         await admin.limits(spec.name for spec in specs)

@@ -52,7 +52,7 @@ class DemandStage:
         """Count until ``stop``. Raises BrokerError where Faust gives up."""
         count = (await self._broker.admin().partitions([self._topics.demand])).get(self._topics.demand, 0)
         if not count:
-            raise ConfigurationError(f"topic {self._topics.demand} is missing; run `sluice broker create-topics`")
+            raise ConfigurationError(f"topic {self._topics.demand} is missing; run `sluice topics --create`")
         followers = [
             Follower(self._broker, self._topics.demand_windows, self._on_windows),
             Follower(self._broker, self._topics.plan, self._on_plan),

@@ -3,7 +3,7 @@
 Rules.
 - One principal a role (``User:<user>-<role>``); applications and auditors have roles of their own.
 - Everybody may describe the topics, to see that they are there. Only planner and operator may create them: start
-  the planner first, or run ``sluice broker create-topics`` as the operator.
+  the planner first, or run ``sluice topics --create`` as the operator.
 - Nobody but applications and the HTTP front writes queries; nobody but stages writes results; nobody but the planner
   writes plans.
 - Every process has a producer, idempotent as all are, for dead letters at least: who reads may find what it cannot.
@@ -78,7 +78,7 @@ def rules(topics: Topics, apps: Sequence[str]) -> tuple[Rule, ...]:
         *_on("client", "Write", queries),
         *_on("operator", "Read", [topics.registry, topics.plan, topics.acks]),
         *_on("operator", "Write", [topics.registry]),
-        Rule("operator", "topic", f"{prefix}.", ("Create",), prefixed=True),
+        Rule("operator", "topic", f"{prefix}.", ("Create", "AlterConfigs", "Delete"), prefixed=True),
         *(Rule(role, "cluster", "kafka-cluster", ("DescribeConfigs",)) for role in ("planner", "operator")),
         Rule("audit", "topic", f"{prefix}.", ("Read",), prefixed=True),
         *(Rule(role, "topic", topics.dead_letters, ("Write",)) for role in _READERS),
@@ -121,7 +121,7 @@ def as_markdown(rules: Iterable[Rule]) -> str:
         "",
         "One user a role, `<user>-<role>`. Roles `client` (applications), `operator` (registers apps) and `audit`",
         "(readers) are no stages. A `*` at the end means all names that begin so. The planner creates topics, so",
-        "start it first, or run `sluice broker create-topics` as the operator.",
+        "start it first, or run `sluice topics --create` as the operator.",
         "",
         "| role | may | on | name |",
         "|---|---|---|---|",

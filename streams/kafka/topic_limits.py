@@ -19,6 +19,8 @@ UNLIMITED = 1 << 30
 
 _KEY = "max.message.bytes"
 _COPIES = "default.replication.factor"
+_OF_THE_TOPIC = 1
+"""Where a setting comes from, as the protocol numbers it."""
 _BATCH_HEAD = 61
 _HEADERS = 64 << 10
 
@@ -67,25 +69,38 @@ def size_of(key: bytes | None, value: bytes | None, headers: Headers) -> int:
 
 async def read_limits(admin: Any, topics: Iterable[str]) -> dict[str, int]:
     """What the topics say, of those that may be asked. ``admin``: a started client."""
-    wanted = [ConfigResource(ConfigResourceType.TOPIC, name, {_KEY: None}) for name in sorted(set(topics))]
+    found = await read_configs(admin, topics, only=_KEY)
+    return {name: int(values[_KEY]) for name, values in found.items() if _KEY in values}
+
+
+async def read_configs(
+    admin: Any, topics: Iterable[str], *, only: str | None = None, own: bool = False
+) -> dict[str, dict[str, str]]:
+    """Settings of those topics that may be asked: all that count there, ``only`` one, or their ``own`` alone."""
+    names = None if only is None else {only: None}
+    wanted = [ConfigResource(ConfigResourceType.TOPIC, name, names) for name in sorted(set(topics))]
     if not wanted:
         return {}
-    found: dict[str, int] = {}
     try:
         answers = await admin.describe_configs(wanted)
     except KafkaError as error:
-        log.warning("the topics' %s cannot be read (%s)", _KEY, error)
+        log.warning("the topics' %s cannot be read (%s)", only or "settings", error)
         return {}
+    found: dict[str, dict[str, str]] = {}
     refused: dict[str, str] = {}
     for code, _, _, name, entries in (resource for answer in answers for resource in answer.resources):
         if code:
             refused[name] = for_code(code).__name__
-        for key, value, *_ in () if code else entries:
-            if key == _KEY:
-                found[name] = int(value)
+            continue
+        found[name] = {
+            key: value
+            for key, value, _read_only, source, *_ in entries
+            if value is not None and (not own or source == _OF_THE_TOPIC)
+        }
     if refused:
         why = ", ".join(sorted(set(refused.values())))
-        log.warning("%s cannot be read of %d topics, %s among them (%s)", _KEY, len(refused), min(refused), why)
+        told = only or "settings"
+        log.warning("%s cannot be read of %d topics, %s among them (%s)", told, len(refused), min(refused), why)
     return found
 
 

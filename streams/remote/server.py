@@ -212,15 +212,17 @@ def _bounded(body: Mapping[str, Any], name: str, most: float) -> float:
 
 
 def _spec(entry: Any) -> TopicSpec:
-    kinds = {
-        "name": str,
-        "partitions": int,
-        "compacted": bool,
-        "retention_s": (int, float),
+    number = (int, float)
+    optional = {
+        "retention_s": number,
         "max_message_bytes": int,
-        "broker_time": bool,
+        "segment_s": number,
+        "compaction_lag_s": number,
+        "replication": int,
+        "min_insync_replicas": int,
+        "compression": str,
     }
-    optional = {"retention_s", "max_message_bytes"}
+    kinds = {"name": str, "partitions": int, "compacted": bool, "broker_time": bool, **optional}
     if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
         raise InvalidInputError("topics", f"{entry!r:.60}: give an object with a name")
     for name, value in entry.items():

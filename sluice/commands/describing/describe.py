@@ -1,4 +1,4 @@
-"""``sluice describe``: topics, access rules, schemas and metrics as documents; tables' promises; GPUs' bandwidth."""
+"""``sluice describe``: access rules, schemas and metrics as documents; tables' promises; GPUs' bandwidth."""
 
 import typer
 
@@ -7,13 +7,11 @@ from sluicegate.sluice.commands.describing.asyncapi import asyncapi
 from sluicegate.sluice.commands.describing.bandwidth import bandwidth
 from sluicegate.sluice.commands.describing.metrics import metrics
 from sluicegate.sluice.commands.describing.tables import tables
-from sluicegate.sluice.commands.describing.topics import topics
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     group = typer.Typer(name="describe", help="Describe the system to those who maintain it.", no_args_is_help=True)
-    group.command("topics")(topics)
     group.command("acls")(acls)
     group.command("asyncapi")(asyncapi)
     group.command("metrics")(metrics)

@@ -1,6 +1,5 @@
 """``sluice broker``: an Apache Kafka of one's own on this machine, for those without Docker."""
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -9,13 +8,9 @@ from typing import Annotated
 
 import typer
 
-from sluicegate.domain.errors import ConfigurationError
-from sluicegate.sluice.catalogue.documented_apps import app_names, topic_specs
-from sluicegate.sluice.catalogue.run_folders import connected
 from sluicegate.sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, print_json
-from sluicegate.sluice.settings.settings import Settings, load
+from sluicegate.sluice.settings.settings import load
 from sluicegate.streams.local_kafka.broker import LocalBroker, LocalBrokerStatus, Progress
-from sluicegate.streams.ports import TopicSpec
 
 broker = typer.Typer(
     name="broker",
@@ -88,37 +83,6 @@ def status(folder: DirOption = None, as_json: JsonOption = False) -> None:
     _show(found, as_json=as_json)
     if not found.running:
         raise typer.Exit(EXIT_FAILED)
-
-
-@broker.command("create-topics")
-def create_topics(
-    app: Annotated[list[str] | None, typer.Option("--app", help="For this app; may be given again.")] = None,
-    device: Annotated[list[str] | None, typer.Option("--device", help="For this device; may be given again.")] = None,
-    url: Annotated[str | None, typer.Option("--broker", help="kafka://host:port")] = None,
-    prefix: Annotated[str | None, typer.Option(help="Topic prefix.")] = None,
-    settings: Annotated[Path | None, typer.Option(help="Settings file (YAML).")] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Create the topics of a system that do not exist, on any Apache Kafka (`sluice describe topics` lists them)."""
-    with one_line_errors():
-        chosen = load(settings, broker=url, prefix=prefix)
-        if not chosen.broker.startswith("kafka://"):
-            raise ConfigurationError("create-topics needs a broker: give --broker kafka://host:port")
-        specs = topic_specs(chosen, app_names(chosen, app or ()), device or ())
-        asyncio.run(_create(chosen, specs))
-    names = [spec.name for spec in specs]
-    if as_json:
-        print_json({"topics": names})
-    else:
-        out.print(f"{len(names)} topics are there", highlight=False)
-
-
-async def _create(settings: Settings, specs: Sequence[TopicSpec]) -> None:
-    connection = connected(settings)
-    try:
-        await connection.admin().create_topics(specs)
-    finally:
-        await connection.close()
 
 
 def _of(folder: Path | None, *, heap_mb: int = 512, users: Sequence[str] = ()) -> LocalBroker:

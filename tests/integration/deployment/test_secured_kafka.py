@@ -37,7 +37,10 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 STAGES = ("planner", "admission", "router", "worker", "sink", "web", "http")
 PREFIX = "guarded"
 _RESOURCES = {"topic": 2, "group": 3, "cluster": 4, "transactional-id": 5}
-_OPERATIONS = {"Read": 3, "Write": 4, "Create": 5, "Describe": 8, "DescribeConfigs": 10, "IdempotentWrite": 12}
+_OPERATIONS = {
+    **{"Read": 3, "Write": 4, "Create": 5, "Delete": 6, "Describe": 8, "DescribeConfigs": 10, "AlterConfigs": 11},
+    "IdempotentWrite": 12,
+}
 _LITERAL, _PREFIXED, _ALLOW = 3, 4, 3
 
 

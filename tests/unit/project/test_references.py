@@ -8,20 +8,20 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
+from sluicegate.sluice.commands import topics
 from sluicegate.sluice.commands.describing import describe
-from sluicegate.sluice.commands.running import broker
 
 ROOT = Path(__file__).resolve().parents[3] / "docs" / "reference"
 APPS = ("--app", "digits", "--app", "signals")
 app = typer.Typer()
-for module in (describe, broker):
+for module in (describe, topics):
     module.register(app)
 
 
 def said(*arguments: str, code: int = 0) -> str:
     result = CliRunner().invoke(
         app,
-        ["describe", *arguments] if arguments[0] != "broker" else list(arguments),
+        list(arguments) if arguments[0] == "topics" else ["describe", *arguments],
         env={"SLUICE_BROKER": "memory://"},
     )
     assert result.exit_code == code, result.output
@@ -39,7 +39,7 @@ def said(*arguments: str, code: int = 0) -> str:
 )
 def test_a_reference_page_is_what_its_command_prints(page: str, command: tuple[str, ...]) -> None:
     assert (ROOT / page).read_text() == said(*command), (
-        f"write it again: sluice describe {' '.join(command)} > docs/{page}"
+        f"write it again: sluice (describe) {' '.join(command)} > docs/reference/{page}"
     )
 
 
@@ -85,7 +85,8 @@ def test_only_the_planner_writes_plans_and_only_applications_write_queries() -> 
         (("asyncapi", "--app", "nobody"), "app 'nobody' is unknown"),
         (("bandwidth", "--app", "digits", "--gpu", "MIG-../x"), "error "),
         (("acls", "--app", "a", "--role", "king"), "role 'king' is unknown"),
-        (("broker", "create-topics", "--app", "a"), "create-topics needs a broker"),
+        (("topics", "--app", "a", "--check"), "give --broker kafka://host:port"),
+        (("topics", "--app", "a", "--create", "--prune"), "give one of them"),
     ],
 )
 def test_what_cannot_be_printed_is_told_in_one_line(command: tuple[str, ...], told: str) -> None:

@@ -12,7 +12,7 @@ from sluicegate.streams.topics import Topics
 
 
 def kept(settings: Settings) -> dict[str, float | None]:
-    specs = Topics().specs(["a"], ["d"], retention=settings.retention.retention())
+    specs = Topics().specs(["a"], ["d"], policies=settings.topics.policies())
     return {spec.name: spec.retention_s for spec in specs if not spec.compacted}
 
 
@@ -23,8 +23,8 @@ def test_nothing_is_kept_for_longer_than_a_day_unless_it_is_said() -> None:
 def test_each_class_of_topics_is_kept_as_it_is_told(tmp_path: Path) -> None:
     classes = ("queries", "admitted", "work", "results", "dead_letters", "metrics")
     file = tmp_path / "settings.yaml"
-    told = "".join(f"  {name}_s: {60 + number}\n" for number, name in enumerate(classes[:-1]))
-    file.write_text(f"retention:\n{told}  metrics_s: null\n")
+    told = "".join(f"  {name}: {{retention_s: {60 + number}}}\n" for number, name in enumerate(classes[:-1]))
+    file.write_text(f"topics:\n{told}  metrics: {{retention_s: null}}\n")
     topics = Topics()
     assert kept(load(file)) == {
         topics.queries("a"): 60.0,
@@ -42,8 +42,8 @@ def test_each_class_of_topics_is_kept_as_it_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["59", "-1", ".inf", "soon"])
 def test_what_would_lose_queries_or_means_nothing_is_refused(tmp_path: Path, value: str) -> None:
     file = tmp_path / "settings.yaml"
-    file.write_text(f"retention:\n  work_s: {value}\n")
-    with pytest.raises(ConfigurationError, match=r"retention\.work_s"):
+    file.write_text(f"topics:\n  work: {{retention_s: {value}}}\n")
+    with pytest.raises(ConfigurationError, match=r"topics\.work\.retention_s"):
         load(file)
 
 
