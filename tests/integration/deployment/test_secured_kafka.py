@@ -38,7 +38,13 @@ STAGES = ("planner", "admission", "router", "worker", "sink", "web", "http")
 PREFIX = "guarded"
 _RESOURCES = {"topic": 2, "group": 3, "cluster": 4, "transactional-id": 5}
 _OPERATIONS = {
-    **{"Read": 3, "Write": 4, "Create": 5, "Delete": 6, "Describe": 8, "DescribeConfigs": 10, "AlterConfigs": 11},
+    "Read": 3,
+    "Write": 4,
+    "Create": 5,
+    "Delete": 6,
+    "Describe": 8,
+    "DescribeConfigs": 10,
+    "AlterConfigs": 11,
     "IdempotentWrite": 12,
 }
 _LITERAL, _PREFIXED, _ALLOW = 3, 4, 3

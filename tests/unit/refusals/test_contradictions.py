@@ -70,6 +70,12 @@ CLASHES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ),
     ("TableFields", {"phases": 1, "batching": "variable", "late": "drop"}, {"phases": 2, "late": "drop"}, "phases"),
     ("TableFields", {"phases": 2}, {"phases": 2, "batching": "variable"}, "phases"),
+    (
+        "_Topics",
+        {"replication": 3, "min_insync_replicas": 3},
+        {"replication": 3, "min_insync_replicas": 4},
+        "nothing could be written",
+    ),
     ("TraceSpec", {"qps": [1, 2]}, {}, "qps"),
     ("TraceSpec", {"format": "counts", "path": "c"}, {"format": "counts"}, "needs a path"),
     ("TraceSpec", {"format": "arrivals", "path": "c"}, {"format": "arrivals", "path": "c", "qps": [1, 2]}, "scale"),
