@@ -14,6 +14,7 @@ from sluicegate.streams import connect
 from sluicegate.streams.broker_settings import RemoteSettings
 from sluicegate.streams.memory.archive import MANIFEST
 from sluicegate.streams.ports import Broker
+from sluicegate.streams.signing import SignedBroker
 from sluicegate_client import Client
 
 
@@ -39,16 +40,20 @@ def newest_run(settings: Settings) -> Path:
 
 
 def connected(settings: Settings, url: str | None = None) -> Broker:
-    """The broker at ``url`` (the settings' where None), with what the settings say of TLS, SASL and tokens.
+    """The broker at ``url`` (the settings' where None), with what the settings say of TLS, SASL, tokens and signing.
 
     Raises ConfigurationError for an address of no known kind, or a secret's file that cannot be read.
     """
     where = url or settings.broker
     if where.startswith("kafka://"):
-        return connect(where, kafka=settings.kafka.settings())
-    if where.startswith("memory+http://"):
-        return connect(where, remote=RemoteSettings(token=settings.http.secret("http")))
-    return connect(where)
+        made = connect(where, kafka=settings.kafka.settings())
+    elif where.startswith("memory+http://"):
+        made = connect(where, remote=RemoteSettings(token=settings.http.secret("http")))
+    else:
+        made = connect(where)
+    shared = not where.startswith(("memory://", "file://"))
+    signing = settings.signing.signing(settings.prefix, shared=shared)
+    return made if signing is None else SignedBroker(made, signing)
 
 
 def asking(settings: Settings, url: str, *, timeout: float = 60.0) -> Client:

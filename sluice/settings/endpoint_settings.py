@@ -15,12 +15,15 @@ from sluicegate.domain.errors import ConfigurationError
 from sluicegate.profiles.formats.field_types import Seconds, Share, Text
 from sluicegate.stages.fronts.http_auth import LOOPBACK, Access
 from sluicegate.streams.broker_settings import KafkaSecurity, KafkaSettings
+from sluicegate.streams.signing import Signing
 
 Secret = Annotated[str | None, Field(repr=False, exclude=True)]
 
 _EXPOSED_RATE = 500.0
+_KEY = 16
+"""Characters of a key at least."""
 
-SECRETS = ("password", "key_password", "token")
+SECRETS = ("password", "key_password", "token", "key")
 """Names of settings that must not stand in a settings file."""
 
 
@@ -161,6 +164,32 @@ class KafkaSection(Section):
                 password=secret_of("kafka.password", self.password, self.password_file),
             ),
         )
+
+
+class SigningSettings(Section):
+    """Of control and metrics records, by a key that all processes of a system share (at least 16 characters).
+
+    ``key_file``: a file with the key, where it is not in the environment. ``required``: what is unsigned, or signed
+    with another key, is not read; by default where there is a key and the broker is shared. Off while processes go
+    over to a key one by one: what they write is signed already.
+    """
+
+    key: Secret = None
+    key_file: Path | None = None
+    required: bool | None = None
+
+    def signing(self, prefix: str, *, shared: bool) -> Signing | None:
+        """None: nothing is signed. ``shared``: others may write to the broker. Raises ConfigurationError."""
+        key = secret_of("signing.key", self.key, self.key_file)
+        if key is None:
+            if self.required:
+                raise ConfigurationError("signing.required: needs a key; set SLUICE_SIGNING__KEY or signing.key_file")
+            return None
+        if len(key) < _KEY:
+            raise ConfigurationError(f"signing.key: has {len(key)} characters; give at least {_KEY}")
+        if self.required is None and not shared:
+            return None
+        return Signing(prefix=prefix, key=key.encode(), required=self.required is not False)
 
 
 def secret_of(name: str, given: str | None, file: Path | None) -> str | None:

@@ -27,6 +27,7 @@ from sluicegate.sluice.settings.endpoint_settings import (
     KafkaSection,
     LogSettings,
     MetricsSettings,
+    SigningSettings,
     TracingSettings,
     WebSettings,
     refuse_secrets,
@@ -202,6 +203,7 @@ class Settings(BaseSettings):
     metrics: MetricsSettings = MetricsSettings()
     kafka: KafkaSection = KafkaSection()
     topics: TopicsSection = TopicsSection()
+    signing: SigningSettings = SigningSettings()
     tracing: TracingSettings = TracingSettings()
     log: LogSettings = LogSettings()
     runs: Path | None = None

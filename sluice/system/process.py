@@ -27,6 +27,7 @@ from sluicegate.stages.telemetry.tracing import Tracing
 from sluicegate.streams.kafka.broker import KafkaBroker
 from sluicegate.streams.memory.broker import MemoryBroker
 from sluicegate.streams.ports import BrokerError, UnreachableError
+from sluicegate.streams.signing import unsigned
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +60,9 @@ async def system(
     broker = connected(settings)
     producer = broker.producer()
     built = System(settings, catalogue, models, broker, producer, run_folder, Telemetry(tracing=traced))
-    if isinstance(broker, KafkaBroker):
-        broker.on_unreadable = built.notices.unreadable
+    inner = unsigned(broker)
+    if isinstance(inner, KafkaBroker):
+        inner.on_unreadable = built.notices.unreadable
     try:
         if connect:
             await _connect(built)
@@ -71,8 +73,8 @@ async def system(
         if traced is not None:
             traced.close()
         await _within(_PARTING, producer.stop())
-        if isinstance(broker, MemoryBroker) and any(map(built.topics.is_queries, broker.written())):
-            await _keep(broker, run_folder)
+        if isinstance(inner, MemoryBroker) and any(map(built.topics.is_queries, inner.written())):
+            await _keep(inner, run_folder)
         await _within(_PARTING, broker.close())
         os.umask(umask)
 

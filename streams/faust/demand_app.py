@@ -30,9 +30,10 @@ from sluicegate.streams.faust.offset_gaps import Gaps
 from sluicegate.streams.kafka.broker import KafkaBroker
 from sluicegate.streams.kafka.connection import connection
 from sluicegate.streams.kafka.fetched_batches import UnreadableRecord, read_past_faults
-from sluicegate.streams.ports import Broker, BrokerError, Consumer, TopicPartition, Unreadable
+from sluicegate.streams.ports import Broker, BrokerError, Consumer, Record, TopicPartition, Unreadable
 from sluicegate.streams.records import control
 from sluicegate.streams.records.demand_windows import HALF, KEPT, STALE, encode_windows, folded, half_of
+from sluicegate.streams.signing import HEADER, SignedBroker, Signing, unsigned
 from sluicegate.streams.topics import Topics
 
 log = logging.getLogger(__name__)
@@ -93,7 +94,8 @@ def demand_app(
     published = app.topic(
         topics.demand_windows, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw"
     )
-    counting = _Counting(windows, published, Gaps(broker, topics.demand, topics.demand_group))
+    signing = broker.signing if isinstance(broker, SignedBroker) else None
+    counting = _Counting(windows, published, Gaps(broker, topics.demand, topics.demand_group), signing)
 
     async def assigned(sender: Any, assigned: Any, **more: Any) -> None:
         _go_on_behind_faults(app, broker)
@@ -114,10 +116,11 @@ def demand_app(
 class _Counting:
     """One agent's work. ``newest``: of each app the newest second, from which the record's seconds go back."""
 
-    def __init__(self, windows: Any, published: Any, gaps: Gaps) -> None:
+    def __init__(self, windows: Any, published: Any, gaps: Gaps, signing: Signing | None) -> None:
         self._windows = windows
         self._published = published
         self._gaps = gaps
+        self._signing = signing
         self._newest: dict[str, int] = {}
 
     async def assigned(self, sender: Any, assigned: Any, **more: Any) -> None:
@@ -166,7 +169,21 @@ class _Counting:
             message = event.message
             for record in await self._gaps.before(message.partition, message.offset):
                 await self._count(record.value, record.offset, record.timestamp)
-            await self._count(event.value, message.offset, message.timestamp)
+            if not (flaw := self._flaw(message)):
+                await self._count(event.value, message.offset, message.timestamp)
+            else:
+                log.info("%s offset %d %s: it is passed over", self._gaps.topic, message.offset, flaw)
+
+    def _flaw(self, message: Any) -> str:
+        """Why a count that Faust read says nothing; "" where it counts."""
+        if self._signing is None:
+            return ""
+        headers = message.headers or ()
+        held = tuple(headers.items() if isinstance(headers, Mapping) else headers)
+        read = Record(
+            message.topic, message.partition, message.offset, message.key, message.value, held, message.timestamp
+        )
+        return self._signing.flaw(read, time.time())
 
     async def _count(self, value: bytes | None, offset: int, timestamp: float) -> None:
         try:
@@ -178,7 +195,12 @@ class _Counting:
             log.exception("%s offset %d skipped", self._gaps.topic, offset)
             return
         if seconds:
-            await self._published.send(key=app.encode(), value=encode_windows(app, seconds, at))
+            await self._publish(app.encode(), encode_windows(app, seconds, at))
+
+    async def _publish(self, key: bytes, value: bytes) -> None:
+        topic = self._published.get_topic_name()
+        signed = {} if self._signing is None else {HEADER: self._signing.signature(topic, key, value, time.time())}
+        await self._published.send(key=key, value=value, headers=signed)
 
     def _fold(self, value: bytes, offset: int, timestamp: float) -> tuple[str, float, dict[int, dict[str, Any]]]:
         counted = control.decode_demand(value)
@@ -203,12 +225,12 @@ class _Counting:
 
 def _go_on_behind_faults(app: Any, broker: Broker) -> None:
     """Have Faust's own client pass over batches that cannot be read, as all of ours do, and tell of them."""
-    loop = asyncio.get_running_loop()
+    loop, inner = asyncio.get_running_loop(), unsigned(broker)
 
     def tell(r: UnreadableRecord) -> None:  # in the thread of Faust's consumer
         found = Unreadable.at(r.topic, r.partition, r.offset, r.timestamp / 1e3, r.why)
-        if isinstance(broker, KafkaBroker):
-            loop.call_soon_threadsafe(broker.on_unreadable, found)
+        if isinstance(inner, KafkaBroker):
+            loop.call_soon_threadsafe(inner.on_unreadable, found)
 
     read_past_faults(app.consumer._thread._ensure_consumer(), tell)
 

@@ -7,6 +7,7 @@ from sluicegate.domain.errors import ConfigurationError
 from sluicegate.sluice.system.system import System
 from sluicegate.stages.sink import OutcomeStore, SinkStage
 from sluicegate.streams.memory.broker import MemoryBroker
+from sluicegate.streams.signing import unsigned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,11 +34,12 @@ def http_stage(system: System, apps: "Sequence[str]") -> "HttpStage":
     from sluicegate.stages.fronts.http_front import HttpStage
     from sluicegate.streams.remote.server import routes
 
+    log = unsigned(system.broker)
     return HttpStage(
         system.connections,
         _desk("http", system, apps),
         access=system.settings.http.access("http"),
-        routes=routes(system.broker) if isinstance(system.broker, MemoryBroker) else (),
+        routes=routes(log) if isinstance(log, MemoryBroker) else (),
     )
 
 

@@ -1,0 +1,148 @@
+"""Ten thousand records of a stranger on control and metrics topics: nobody ends, and nobody is unserved for long.
+
+The stranger reads what is public, writes what it likes: forged epochs, leases, fences, incarnations and devices made
+around what is in force, records that were read and changed at random.
+"""
+
+import asyncio
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import pytest
+
+from sluicegate.domain.events import DeviceSeen, PlanAcknowledged
+from sluicegate.domain.lease import Lease
+from sluicegate.domain.outcome import OutcomeKind
+from sluicegate.domain.plan import Epoch, Placement, Plan
+from sluicegate.sluice.settings.endpoint_settings import WebSettings
+from sluicegate.streams import connect
+from sluicegate.streams.ports import Record
+from sluicegate.streams.records import control
+from tests.harness import ROLES, Running, running, settings_for
+from tests.integration.hostile.test_hostile_control import hostile, plan_in_force, topics_of
+
+BROKERS = ["memory", pytest.param("kafka", marks=pytest.mark.kafka)]
+pytestmark = pytest.mark.timeout(400)
+RECORDS = 10_000
+OUTAGE = 5.0
+EVERY = 0.1
+
+
+@pytest.fixture(params=BROKERS)
+def broker_url(request: pytest.FixtureRequest) -> str:
+    return "memory://" if request.param == "memory" else str(request.getfixturevalue("kafka_url"))
+
+
+def plausible(plan: Plan, at: float, rng: random.Random) -> Iterator[tuple[str, bytes, bytes]]:
+    """(kind of topic, key, value) of records that each could be true."""
+    term, number = plan.epoch
+    near = Epoch(term + rng.randrange(-1, 3), max(0, number + rng.randrange(-2, 20)))
+    device = rng.choice(("d0", "d1"))
+    theirs = plan.incarnations.get(device, "i")
+    placed = Placement(device, "toy", ("toy-v2",), 1.0, rng.choice((1, 8, 10**6)))
+    fences = {device: rng.choice((0, 3, 10**6, 2**63 - 1))}
+    yield "plan", b"plan", control.encode_plan(replace(plan, epoch=near, placements=(placed,), fences=fences))
+    yield "plan", b"plan", control.encode_plan(replace(plan, epoch=near, placements=(), incarnations={}))
+    yield "acks", device.encode(), control.encode_acknowledged(PlanAcknowledged(device, near, ("toy-v0",)))
+    yield "acks", device.encode(), control.encode_acknowledged(PlanAcknowledged(device, plan.epoch, (), ("toy-v0",)))
+    for seen in (
+        DeviceSeen(device, "cpu", f"forged-{rng.random()}"),
+        DeviceSeen(device, "cpu", theirs, leaving=True),
+        DeviceSeen(device, "gpu", theirs, 1, 1e9),
+        DeviceSeen(f"ghost{rng.randrange(50)}", "cpu", "i"),
+    ):
+        value = control.encode_heartbeat(
+            control.Heartbeat(seen=seen, at=at, slices=(control.SliceState("whole", 9**9),))
+        )
+        yield "devices_metrics", seen.device.encode(), value
+    claims = (term, rng.randrange(50))
+    lease = Lease(term=term + rng.randrange(0, 3), holder="x", renewals=rng.randrange(10**6), claims=claims)
+    for forged in (lease, replace(lease, claims=None), replace(lease, claims=None, released=True)):
+        yield "status", control.LEASE_KEY, control.encode_lease(forged)
+    count = {"app": "toy", "count": rng.choice((0, 10**9)), "window": 0.5, "classes": [], "source": "x", "at": at}
+    yield "demand", b"toy", orjson.dumps(count)
+    note = control.DeviceNote(device=device, by=f"x{rng.randrange(9)}", withdrawn=True)
+    yield "devices", control.note_key(device, note.by), control.encode_note(note)
+
+
+def changed(record: Record, rng: random.Random) -> bytes:
+    """What somebody wrote, with some of its bytes others."""
+    value = bytearray(record.value or b"{}")
+    for _ in range(rng.randrange(1, 4)):
+        value[rng.randrange(len(value))] = rng.choice(b'0123456789"{}[],:-aeE.\x00\xff')
+    return bytes(value)
+
+
+async def written(run: Running) -> list[tuple[str, Record]]:
+    """What others wrote to the compacted topics."""
+    kinds = ("plan", "acks", "status", "registry", "devices")
+    topics = topics_of(run)
+    return [(kind, record) for kind in kinds for record in await run._control(topics[kind])]
+
+
+async def attack(run: Running, seed: int) -> None:
+    rng = random.Random(seed)
+    topics = topics_of(run)
+    del topics["results"]
+    sent = 0
+    while sent < RECORDS:
+        plan, at = await plan_in_force(run), run.system.clock.wall()
+        found = await written(run)
+        wave = [(kind, key, value) for _ in range(10) for kind, key, value in plausible(plan, at, rng)]
+        wave += [(kind, key, value) for _, kind, key, value in hostile(plan, at) if kind != "results"]
+        for _ in range(100):
+            kind, record = rng.choice(found)
+            wave.append((rng.choice((kind, *topics)), record.key or b"x", changed(record, rng)))
+        rng.shuffle(wave)
+        for kind, key, value in wave[: RECORDS - sent]:
+            await (await run.producer.send(topics[kind], value, key=key))
+            await asyncio.sleep(0.002)
+        sent += len(wave)
+
+
+async def ask_often(run: Running, stop: asyncio.Event) -> None:
+    while not stop.is_set():
+        await run.ask(parameters={"latency_ms": 4000})
+        assert not run.task.done(), "it ended"
+        await asyncio.sleep(EVERY)
+
+
+async def longest_outage(run: Running, ids: list[str]) -> tuple[float, float]:
+    """Seconds between two answers in time, by when they were asked; and the share that had one."""
+    ends = await run.outcomes()
+    good = sorted(ends[i].arrival for i in ids if ends[i].kind is OutcomeKind.ANSWERED and not ends[i].late)
+    asked = sorted(ends[i].arrival for i in ids)
+    marks = [asked[0], *good, asked[-1]]
+    return max(b - a for a, b in zip(marks, marks[1:], strict=False)), len(good) / len(ids)
+
+
+async def test_ten_thousand_records_of_a_stranger_end_nobody(broker_url: str, tmp_path: Path) -> None:
+    settings = settings_for(broker_url, tmp_path, partitions=1, web=WebSettings(port=0))
+    broker = connect(broker_url)
+    roles = (*ROLES, "web")
+    async with running(settings, broker, roles=roles, close=False) as run:
+        await run.planned()
+        stop = asyncio.Event()
+        asking = asyncio.create_task(ask_often(run, stop))
+        await attack(run, seed=23)
+        await asyncio.sleep(2 * OUTAGE)
+        stop.set()
+        await asking
+        report = await run.settled(within=30.0)
+        assert (report.lost, report.duplicates) == (0, 0)
+        outage, good = await longest_outage(run, run.ids)
+        print(f"outage {outage:.1f} s, {good:.1%} of {len(run.ids)} in time")
+        assert outage <= OUTAGE, (outage, good)
+    async with running(settings, broker, roles=roles) as run:
+        stop = asyncio.Event()
+        asking = asyncio.create_task(ask_often(run, stop))
+        await asyncio.sleep(2 * OUTAGE)
+        stop.set()
+        await asking
+        await run.settled(within=30.0)
+        outage, good = await longest_outage(run, run.ids)
+        print(f"after a restart: outage {outage:.1f} s, {good:.1%} of {len(run.ids)} in time")
+        assert outage <= OUTAGE, (outage, good)
