@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import urllib.error
 import urllib.request
 from datetime import UTC, datetime
@@ -26,8 +27,12 @@ def new_run_folder(settings: Settings) -> Path:
         runs.mkdir(parents=True, exist_ok=True)
         if runs.stat().st_uid == os.geteuid():
             runs.chmod(0o700)
+        free = shutil.disk_usage(runs).free
     except OSError as error:
         raise ConfigurationError(f"{runs}: {error.strerror}; set SLUICE_RUNS to a writable folder") from error
+    if free < settings.disk_floor_bytes:
+        told = f"{free >> 20} MiB are free, less than disk_floor_bytes ({settings.disk_floor_bytes >> 20} MiB)"
+        raise ConfigurationError(f"{runs}: {told}; make room, or set SLUICE_RUNS to another disk")
     return runs / datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
 
 

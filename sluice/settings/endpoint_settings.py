@@ -38,7 +38,7 @@ class EndpointSettings(Section):
 
     ``token_file``: a file with the token, where it is not in the environment. ``rate``: requests a second that one
     address may make, ``burst`` at once; without one unlimited on loopback, 500 beyond it. ``connections``: open at
-    once, never more than a quarter of the process's descriptors; ``idle_s``: seconds that a request's head, and
+    once, never more than an eighth of the process's descriptors; ``idle_s``: seconds that a request's head, and
     ``body_s`` that its body, may take.
     """
 

@@ -168,7 +168,8 @@ class Settings(BaseSettings):
     ``delivery``: "at_least_once" may answer twice what was in flight when a process died; "exactly_once" never does, by
     transactions (kafka:// only), at some tens of milliseconds a hop. All processes of a system must agree. ``member``:
     a name that no other process of the same stages has; started again under it within the session timeout, a process
-    reads on at once what it read before (static membership), also after a kill.
+    reads on at once what it read before (static membership), also after a kill. ``disk_floor_bytes``: where less is
+    free for ``runs``, nothing starts.
     """
 
     model_config = SettingsConfigDict(env_prefix="SLUICE_", env_nested_delimiter="__", extra="forbid", frozen=True)
@@ -207,6 +208,7 @@ class Settings(BaseSettings):
     tracing: TracingSettings = TracingSettings()
     log: LogSettings = LogSettings()
     runs: Path | None = None
+    disk_floor_bytes: int = Field(default=64 << 20, ge=0)
     record: bool = False
 
     @field_validator("broker")

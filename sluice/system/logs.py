@@ -4,11 +4,15 @@ Rules.
 - A JSON line has ``time`` (RFC 3339, UTC), ``level``, ``logger``, ``message``, and ``error`` with the traceback where
   there is one; lines about queries have ``query_ids``, lines about a record ``record`` (topic/partition/offset).
 - What the Kafka client retries by itself, and mends, while topics and groups are made is not shown, unless asked for.
+- Of lines of one kind (logger and template) at most ``_LINES`` in ``_WINDOW`` seconds are shown, and how many there
+  were besides: whoever sends what is wrong fills no disk. Not so where everything is asked for.
 - No setting is ever logged whole: secrets stay where they are.
 """
 
 import logging
 import sys
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import orjson
@@ -19,6 +23,10 @@ from sluicegate.sluice.console import err
 
 _PASSING = ("GroupCoordinatorNotAvailable", "NotLeaderForPartition", "Marking the coordinator dead", "Heartbeat failed")
 _ABOUT = ("query_ids", "record")
+_LINES = 20
+_WINDOW = 10.0
+_KINDS = 1000
+"""Kinds of lines told apart; where there are more, all are counted anew."""
 
 
 class _Passing(logging.Filter):
@@ -28,6 +36,31 @@ class _Passing(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether to show it."""
         return not any(word in record.getMessage() for word in _PASSING)
+
+
+class Bounded(logging.Filter):
+    """Shows the first lines of a kind in each window of time. ``clock``: seconds that only grow."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._kinds: dict[tuple[str, str], tuple[float, int]] = {}  # since when, and how many since
+
+    @override
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to show it; the first of a window tells how many of the one before were not."""
+        now = self._clock()
+        kind = (record.name, str(record.msg))
+        begun, count = self._kinds.get(kind, (now, 0))
+        untold = 0
+        if now - begun >= _WINDOW:
+            untold, begun, count = max(0, count - _LINES), now, 0
+        if len(self._kinds) >= _KINDS:
+            self._kinds.clear()
+        self._kinds[kind] = (begun, count + 1)
+        if untold:
+            record.msg, record.args = f"{record.getMessage()} (and {untold} more like it)", ()
+        return count < _LINES
 
 
 class JsonFormatter(logging.Formatter):
@@ -59,5 +92,6 @@ def show_logs(*, verbose: bool = False, level: str = "warning", as_json: bool = 
         handler.setFormatter(logging.Formatter("%(message)s"))
     if not verbose:
         handler.addFilter(_Passing())
+        handler.addFilter(Bounded())
     chosen = min(logging.INFO, logging.getLevelNamesMapping()[level.upper()]) if verbose else level.upper()
     logging.basicConfig(level=chosen, handlers=[handler], force=True)

@@ -1,9 +1,10 @@
 """Connections to an HTTP endpoint: how many there may be, how long each may take, what is logged of bad ones.
 
 Rules.
-- At most ``connections`` are open, and never more than a quarter of the descriptors that this process may have: the
-  rest is the broker's. Where there are as many, the one that has been without a request for longest makes room, if that
-  is over ``_SETTLES`` seconds; else the new one gets 503.
+- At most ``connections`` are open, and never more than an eighth of the descriptors that this process may have; half as
+  many are taken at once, or linger to read why they were refused. The rest is the broker's and the executors'. Where
+  there are as many, the one that has been without a request for longest makes room, if that is over ``_SETTLES``
+  seconds; else the new one gets 503.
 - A request's head must be there ``idle_s`` seconds after the connection was made or the last request ended; who does
   not take an answer for as long loses the connection. Bodies have limits of their own
   (``sluicegate.streams.http_bodies``).
@@ -12,7 +13,9 @@ Rules.
 
 import asyncio
 import logging
+import os
 import resource
+import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,8 +32,10 @@ _LINES = 10.0
 _LINGERS = 1.0
 """Seconds that the rest of a refused body is read for, so that its sender reads the refusal."""
 _LINGERING = 64
-"""Refused connections that are waited for at a time, so that they read why."""
+"""Refused connections that are waited for at a time, so that they read why, at most."""
 _SHUTDOWN = 2.0
+_BACKLOG = 1024
+"""Connections that wait to be taken."""
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 48\r\nRetry-After: 1\r\n"
     b'Connection: close\r\n\r\n{"error": "too many connections; again later."}\n'
@@ -42,6 +47,7 @@ class Doors:
 
     def __init__(self, connections: int, patience: float, refused: Callable[[], None] = lambda: None) -> None:
         self._most = most_connections(connections)
+        self.at_once = min(_LINGERING, max(1, self._most // 2))
         self._patience = patience
         self._refused = refused
         self._open: dict[asyncio.BaseTransport, _Door] = {}
@@ -106,7 +112,7 @@ class _Door(asyncio.Protocol):
             self._inner.connection_made(transport)
         else:
             transport.write(_FULL)
-            if self._doors.lingering >= _LINGERING:
+            if self._doors.lingering >= self._doors.at_once:
                 transport.close()
                 return
             # Closed with a request unread, it would be reset, and the refusal lost with it.
@@ -179,7 +185,10 @@ class Site(web.BaseSite):
         assert server is not None
         make = self._doors.of(server)
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(make, self._host, self._port, backlog=self._backlog)
+        listening = self._server = await loop.create_server(make, self._host, self._port, backlog=self._doors.at_once)
+        for one in listening.sockets:  # asyncio takes as many at once as may wait; more may wait
+            with socket.socket(fileno=os.dup(one.fileno())) as same:
+                same.listen(_BACKLOG)
 
 
 def runner_of(application: web.Application, idle_s: float) -> web.AppRunner:
@@ -198,10 +207,11 @@ def runner_of(application: web.Application, idle_s: float) -> web.AppRunner:
 def most_connections(asked: int) -> int:
     """``asked``, or what this process's descriptors allow."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or asked <= soft // 4:
+    allowed = max(1, soft // 8)
+    if soft == resource.RLIM_INFINITY or asked <= allowed:
         return asked
-    log.info("%d connections at most: a quarter of this process's %d descriptors", max(1, soft // 4), soft)
-    return max(1, soft // 4)
+    log.info("%d connections at most: an eighth of this process's %d descriptors", allowed, soft)
+    return allowed
 
 
 class Terse(logging.Filter):

@@ -23,9 +23,11 @@ class Process:
 
     def __init__(self, module: list[str], arguments: list[str], folder: Path, environment: dict[str, str]) -> None:
         self.file = folder / "process.log"
+        descriptors = environment.pop("DESCRIPTORS", "")
+        limited = ["prlimit", f"--nofile={descriptors}:{descriptors}"] if descriptors else []
         with self.file.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", *module, "up", *arguments],
+                [*limited, sys.executable, "-P", "-m", *module, "up", *arguments],
                 cwd=ROOT,
                 env={**os.environ, **environment, "PYTHONPATH": str(ROOT)},
                 stderr=log,
@@ -53,7 +55,10 @@ class Process:
 
 @contextmanager
 def processes(folder: Path) -> Iterator[Callable[..., Process]]:
-    """Starts one, of a point of ``tests.chaos.faulty`` or none, with arguments and environment; all end at the end."""
+    """Starts one, of a point of ``tests.chaos.faulty`` or none, with arguments and environment; all end at the end.
+
+    ``DESCRIPTORS`` in the environment: files that it may have open.
+    """
     started: list[Process] = []
 
     def make(point: str, *arguments: str, **environment: str) -> Process:

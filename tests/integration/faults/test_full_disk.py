@@ -4,6 +4,7 @@ import asyncio
 import errno
 import logging
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.query import QueryKey
 from sluicegate.policies.serving.router import RouterEvent
 from sluicegate.sluice.audit.result_log import read_results
+from sluicegate.sluice.catalogue.run_folders import new_run_folder
 from sluicegate.sluice.system import process
 from sluicegate.stages.runtime import append_file
 from sluicegate.stages.runtime.decision_log import read_steps
@@ -165,3 +167,18 @@ async def test_topics_of_the_embedded_log_are_kept_once_there_is_room(
         async with process.system(settings, toy_catalogue(), Path(), disk.folder / "other") as built:
             await (await built.producer.send(built.topics.queries("toy"), b"asked"))
             disk.fill()
+
+
+def test_nothing_starts_on_a_disk_that_has_less_room_than_the_floor(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_for("memory://", disk.folder, disk_floor_bytes=1 << 20)
+    assert new_run_folder(settings).parent == settings.runs
+    if disk._real:
+        disk.fill()
+    else:
+        free = shutil.disk_usage(disk.folder)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: free._replace(free=(1 << 20) - 1))
+    with pytest.raises(ConfigurationError, match="0 MiB are free, less than disk_floor_bytes") as told:
+        new_run_folder(settings)
+    assert "make room" in str(told.value)

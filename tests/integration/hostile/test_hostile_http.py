@@ -9,7 +9,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,11 +74,12 @@ class Front:
 
 
 @contextmanager
-def front(folder: Path, url: str = "memory://", **limits: float) -> Iterator[Front]:
+def front(folder: Path, url: str = "memory://", *, descriptors: int = 0, **limits: float) -> Iterator[Front]:
     http, web = free_port(), free_port()
+    environment = {"DESCRIPTORS": str(descriptors)} if descriptors else {}
     arguments = settings_file(url, folder, http={"port": http, **limits}, web={"port": web, **limits})
     with processes(folder) as start:
-        found = Front(start("", *arguments), http, web)
+        found = Front(start("", *arguments, **environment), http, web)
         found.process.until(found.ready)
         found.settled()
         yield found
@@ -274,3 +275,28 @@ def test_nonsense_is_logged_in_few_lines(tmp_path: Path) -> None:
         lines = server.said().splitlines()
         assert len(lines) <= 12, server.said()
         assert len(lines) >= 1
+
+
+def test_with_64_descriptors_a_thousand_connections_leave_room_for_the_broker(broker_url: str, tmp_path: Path) -> None:
+    with front(tmp_path, broker_url, descriptors=64, idle_s=2.0) as server, ExitStack() as stack:
+        socks = []
+        for number in range(1000):
+            sock = stack.enter_context(socket.socket())
+            sock.settimeout(5.0)
+            sock.connect_ex(("127.0.0.1", server.web if number % 4 == 0 else server.http))
+            if number % 3 == 0:
+                with suppress(OSError):
+                    sock.sendall(INFER)
+            socks.append(sock)
+        end = time.monotonic() + 30.0
+        statuses: list[int] = []
+        while statuses[-5:] != [200] * 5:  # who comes while all are taken is told so, and nobody else is hurt
+            try:
+                statuses.append(server.ask())
+            except OSError:
+                statuses.append(0)
+            assert time.monotonic() < end, (statuses, server.said())
+            time.sleep(0.2)
+        assert server.process.process.poll() is None
+        assert len(server.said()) < 100_000, server.said()[-2000:]
+    assert server.process.process.returncode is not None

@@ -5,9 +5,11 @@ around what is in force, records that were read and changed at random.
 """
 
 import asyncio
+import logging
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import orjson
@@ -26,6 +28,7 @@ from tests.integration.hostile.test_hostile_control import hostile, plan_in_forc
 
 BROKERS = ["memory", pytest.param("kafka", marks=pytest.mark.kafka)]
 pytestmark = pytest.mark.timeout(400)
+log = logging.getLogger(__name__)
 RECORDS = 10_000
 OUTAGE = 5.0
 EVERY = 0.1
@@ -116,7 +119,7 @@ async def longest_outage(run: Running, ids: list[str]) -> tuple[float, float]:
     good = sorted(ends[i].arrival for i in ids if ends[i].kind is OutcomeKind.ANSWERED and not ends[i].late)
     asked = sorted(ends[i].arrival for i in ids)
     marks = [asked[0], *good, asked[-1]]
-    return max(b - a for a, b in zip(marks, marks[1:], strict=False)), len(good) / len(ids)
+    return max(b - a for a, b in pairwise(marks)), len(good) / len(ids)
 
 
 async def test_ten_thousand_records_of_a_stranger_end_nobody(broker_url: str, tmp_path: Path) -> None:
@@ -134,7 +137,7 @@ async def test_ten_thousand_records_of_a_stranger_end_nobody(broker_url: str, tm
         report = await run.settled(within=30.0)
         assert (report.lost, report.duplicates) == (0, 0)
         outage, good = await longest_outage(run, run.ids)
-        print(f"outage {outage:.1f} s, {good:.1%} of {len(run.ids)} in time")
+        log.warning(f"outage {outage:.1f} s, {good:.1%} of {len(run.ids)} in time")
         assert outage <= OUTAGE, (outage, good)
     async with running(settings, broker, roles=roles) as run:
         stop = asyncio.Event()
@@ -144,5 +147,5 @@ async def test_ten_thousand_records_of_a_stranger_end_nobody(broker_url: str, tm
         await asking
         await run.settled(within=30.0)
         outage, good = await longest_outage(run, run.ids)
-        print(f"after a restart: outage {outage:.1f} s, {good:.1%} of {len(run.ids)} in time")
+        log.warning(f"after a restart: outage {outage:.1f} s, {good:.1%} of {len(run.ids)} in time")
         assert outage <= OUTAGE, (outage, good)

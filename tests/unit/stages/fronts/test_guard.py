@@ -14,7 +14,7 @@ from aiohttp import web
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.sluice.settings.endpoint_settings import KafkaSection, MetricsSettings, WebSettings
 from sluicegate.sluice.settings.settings import Settings, load
-from sluicegate.sluice.system.logs import JsonFormatter
+from sluicegate.sluice.system.logs import Bounded, JsonFormatter
 from sluicegate.stages.fronts.http_auth import _ADDRESSES, Access, Guard, RateLimit, bind
 from sluicegate.stages.fronts.http_connections import Doors
 from tests.harness import settings_for
@@ -240,3 +240,21 @@ def test_a_log_line_is_one_object_with_the_queries_it_is_about(line: Any) -> Non
 def test_nobody_can_forge_a_log_line(line: Any) -> None:
     told = line("record %s", 'x"}\n{"level": "info", "message": "all is well')
     assert told["level"] == "warning" and "\n" in told["message"]
+
+
+def test_a_flood_of_one_line_is_told_in_few_and_hides_no_other() -> None:
+    clock = Hand()
+    bounded = Bounded(clock.monotonic)
+
+    def shown(message: str, *arguments: object) -> str | None:
+        record = logging.LogRecord("a", logging.WARNING, "", 0, message, arguments, None)
+        return record.getMessage() if bounded.filter(record) else None
+
+    flood = [shown("query %d is wrong", number) for number in range(5000)]
+    assert [told for told in flood if told] == [f"query {number} is wrong" for number in range(20)]
+    assert shown("something else") == "something else"
+    clock.now += 10.0
+    assert shown("query %d is wrong", 7) == "query 7 is wrong (and 4980 more like it)"
+    assert shown("query %d is wrong", 8) == "query 8 is wrong"
+    assert sum(shown(f"made up {number}") is not None for number in range(3000)) == 3000
+    assert len(bounded._kinds) <= 1000
