@@ -45,7 +45,10 @@ _LINE_EVERY = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signing:
-    """The ``key`` of the system with this topic ``prefix``. ``required``: what is unsigned is not read."""
+    """A key and what it is for: the system whose topics begin with ``prefix``.
+
+    ``required``: what is unsigned is not read.
+    """
 
     prefix: str
     key: bytes = field(repr=False)
@@ -78,7 +81,10 @@ class Signing:
 
 
 class SignedBroker:
-    """``inner``, with control and metrics records signed as ``signing`` says. ``wall``: seconds since the epoch."""
+    """A broker whose control and metrics records are signed, as ``signing`` says: ``inner`` does all else.
+
+    ``wall``: seconds since the epoch.
+    """
 
     def __init__(self, inner: Broker, signing: Signing, wall: Callable[[], float] = time.time) -> None:
         self.inner = inner

@@ -199,7 +199,7 @@ class _Counting:
 
     async def _publish(self, key: bytes, value: bytes) -> None:
         topic = self._published.get_topic_name()
-        signed = {} if self._signing is None else {HEADER: self._signing.signature(topic, key, value, time.time())}
+        signed = None if self._signing is None else {HEADER: self._signing.signature(topic, key, value, time.time())}
         await self._published.send(key=key, value=value, headers=signed)
 
     def _fold(self, value: bytes, offset: int, timestamp: float) -> tuple[str, float, dict[int, dict[str, Any]]]:
