@@ -3,8 +3,8 @@
 Rules.
 - Of topics of a system's control and metrics each record carries a header: the time of writing (milliseconds, 8 bytes)
   and the HMAC-SHA256 over it, topic, key and value, so that no record can be changed or put elsewhere.
-- A reader passes over what is unsigned, or signed with another key, and says so in its log, a line a second. What
-  is unsigned is taken where ``required`` is off: while a system goes over to signing.
+- To a reader what is unsigned, or signed with another key, is unreadable; the log says so, a line a second. What is
+  unsigned is taken where ``required`` is off: while a system goes over to signing.
 - Records of metrics topics count while they are ``FRESH``: one that is written once more later says nothing. On
   compacted topics the newest word stays, and what is older is refused by epochs and terms.
 - Everything else (queries, work, results) passes untouched: producers and clients hold no key.
@@ -203,22 +203,25 @@ class _VerifyingConsumer:
     async def get_many(self, *, wait: float, max_records: int = 500) -> Sequence[Record]:
         records = await self._inner.get_many(wait=wait, max_records=max_records)
         now = self._wall()
-        return [record for record in records if self._counts(record, now)]
+        return [self._verified(record, now) for record in records]
 
-    def _counts(self, record: Record, now: float) -> bool:
+    def _verified(self, record: Record, now: float) -> Record:
         if isinstance(record, Unreadable) or not self._signing.covers(record.topic):
-            return True
+            return record
         flaw = self._signing.flaw(record, now)
         if not flaw:
-            return True
+            return record
+        self._tell(record, flaw)
+        return Unreadable.at(record.topic, record.partition, record.offset, record.timestamp, flaw)
+
+    def _tell(self, record: Record, flaw: str) -> None:
         since = time.monotonic()
         if since - self._told < _LINE_EVERY:
             self._untold += 1
-            return False
+            return
         more = f" ({self._untold} more since the last such line)" if self._untold else ""
         self._told, self._untold = since, 0
         log.warning("%s offset %d %s: it is passed over%s", record.topic, record.offset, flaw, more)
-        return False
 
     async def subscribe(self, topics: Iterable[str]) -> None:
         await self._inner.subscribe(topics)

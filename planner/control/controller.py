@@ -103,6 +103,13 @@ class Controller:
         """Devices that are heard of, also those that are leaving."""
         return tuple(self._fleet.incarnations())
 
+    def again(self, reason: str, now: float) -> list[ControllerAction | Solve]:
+        """The plan in force as a new epoch, where there is one."""
+        actions: list[ControllerAction | Solve] = []
+        if self._plan is not None:
+            self._publish(replace(self._plan, reason=reason, solve_s=0.0), now, actions)
+        return actions
+
     def estimates(self, now: float) -> Mapping[str, Estimate]:
         """Demand of each app in the catalogue as it would be planned for now."""
         return self._outlook.estimates(now)

@@ -9,7 +9,8 @@ Rules.
 - A device that was declared dead is let in again under another incarnation, once the sweep under way is over. Who takes
   over sweeps every device that is neither in the newest plan nor heard of: the one before may have been cut short.
 - While the log is silent (``sluicegate.planner.control.log_liveness``) nobody is missed, and no plan is asked for.
-- A stranger's plan in the term of this leader is put behind by leading in a higher one.
+- A stranger's plan in the term of this leader is put behind by leading in a higher one. One that counts for nothing
+  lies over the leader's all the same, once the topic is compacted: that is published again, once in ``_UNHIDE``.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,6 +32,7 @@ from sluicegate.planner.control.events import (
     Heard,
     LogReached,
     Parted,
+    PlanHidden,
     PlannerAction,
     PlannerEvent,
     PlanRead,
@@ -68,9 +70,10 @@ from sluicegate.planner.policy_tables.table_schedule import LoadMissing, Made
 from sluicegate.planner.problems.problem import Problem
 from sluicegate.profiles.catalogue.catalogue import Catalogue, KnownCatalogue
 
-LogEvent = LogReached | Heard | LeaseRead | PlanRead | PlansRead | Stopping | Parted
+LogEvent = LogReached | Heard | LeaseRead | PlanRead | PlanHidden | PlansRead | Stopping | Parted
 SystemEvent = DemandCounted | DeviceHeard | DeviceNoted | PlanAcknowledged | Registered
 
+_UNHIDE = 1.0
 _TICK = 0.1
 """Seconds between looks at the clock, at most."""
 _HEARING_MARGIN = 0.25
@@ -81,13 +84,14 @@ _HEARING_MARGIN = 0.25
 class CoreSettings:
     """Settings of the planner's core. ``lease``: seconds that a leader may be silent before another takes over.
     ``patience``: that an urgent plan may take before a stand-in is asked for. ``tables``: how selection tables are
-    made; None where batching needs none.
+    made; None where batching needs none. ``noting``: stages whose notes on devices count; None: anybody's.
     """
 
     rules: ControllerSettings = field(default_factory=ControllerSettings)
     lease: float = 3.0
     patience: float = 1.0
     tables: TableRules | None = None
+    noting: frozenset[str] | None = None
 
 
 class PlannerCore:
@@ -122,6 +126,8 @@ class PlannerCore:
         self._newest: Plan | None = None
         self._problem: Problem | None = None
         self._dead: dict[str, str] = {}  # device -> incarnation declared dead
+        self._hidden = False  # the newest plan, by a record that counts for nothing
+        self._published = float("-inf")
 
     @property
     def settings(self) -> CoreSettings:
@@ -148,7 +154,7 @@ class PlannerCore:
             case ClockRead(wall):
                 self._ahead = wall - now
                 self._woke(now, actions)
-            case LogReached() | Heard() | LeaseRead() | PlanRead() | PlansRead() | Stopping() | Parted():
+            case LogReached() | Heard() | LeaseRead() | PlanRead() | PlanHidden() | PlansRead() | Stopping() | Parted():
                 self._of_the_log(event, now, actions)
             case Solved():
                 self._solved(event, now, actions)
@@ -172,6 +178,8 @@ class PlannerCore:
                 self._lease_tell(event, now, actions)
             case PlanRead(plan):
                 self._plan_read(plan, now, actions)
+            case PlanHidden():
+                self._hidden = True
             case PlansRead():
                 self._plans_read(event, now, actions)
             case Stopping():
@@ -191,6 +199,8 @@ class PlannerCore:
         if not self._hearing.deaf(now):
             self._tell(Ticked(), now, actions)
         if self.leads(now):
+            if self._hidden and now - self._published >= _UNHIDE:
+                self._do(self._controller.again("a stranger wrote over the plan", now), now, actions)
             actions += self._questions.late(now)
             actions += self._reclaiming.due(now)
         due = self._reclaiming.next_due()
@@ -212,6 +222,7 @@ class PlannerCore:
 
     def _plan_read(self, plan: Plan, now: float, actions: list[PlannerAction]) -> None:
         if not follows(plan.epoch, self._newest.epoch if self._newest is not None else NO_EPOCH):
+            self._hidden = self._hidden or self._newest is None or plan.epoch.term != self._newest.epoch.term
             return
         self._newest = plan
         own = self._controller.plan
@@ -262,7 +273,8 @@ class PlannerCore:
                 self._heard(now, actions)
                 self._tell(event, now, actions)
             case DeviceNoted():
-                self._notes.put(event)
+                if self._settings.noting is None or event.by in self._settings.noting:
+                    self._notes.put(event)
             case PlanAcknowledged():
                 self._acknowledged(event, now, actions)
             case Registered(apps, variants, profiles):
@@ -316,6 +328,7 @@ class PlannerCore:
             match action:
                 case Publish(plan):
                     fenced = replace(plan, fences=self._reclaiming.fences, created=now + self._ahead)
+                    self._hidden, self._published = False, now
                     actions.append(Publish(fenced))
                     self._follow(fenced, actions)
                 case Solve():

@@ -44,6 +44,11 @@ class PlanRead:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanHidden:
+    """A record on the plan topic counts for nothing, and may be all that is left there once that is compacted."""
+
+
+@dataclass(frozen=True, slots=True)
 class PlansRead:
     """The answer to CatchUp: every plan published before it has been told; ``ok``: else they cannot be read now.
 
@@ -156,6 +161,7 @@ PlannerEvent = (
     | Heard
     | LeaseRead
     | PlanRead
+    | PlanHidden
     | PlansRead
     | DemandCounted
     | DeviceHeard

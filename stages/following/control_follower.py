@@ -19,7 +19,8 @@ class Follower:
     """Gives each record of a one-partition topic to ``handle``, from ``start_at``, in order.
 
     ``every_partition``: of a topic with any number of them, in order within each. ``ready`` is set once the end that
-    was seen at the start has been reached. A record at which ``handle`` raises is logged and skipped.
+    was seen at the start has been reached. A record at which ``handle`` raises is logged and skipped; ``passed_over``
+    is called after each that counts for nothing.
     """
 
     def __init__(
@@ -30,12 +31,14 @@ class Follower:
         *,
         start_at: str = "beginning",
         every_partition: bool = False,
+        passed_over: Callable[[], None] = lambda: None,
     ) -> None:
         self._broker = broker
         self._topic = topic
         self._partitions = [TopicPartition(topic, 0)]
         self._every_partition = every_partition
         self._handle = handle
+        self._passed_over = passed_over
         self._start_at = start_at
         self._skipping = Skipping(log)
         self.ready = asyncio.Event()
@@ -106,8 +109,10 @@ class Follower:
 
     def _take(self, record: Record) -> None:
         if isinstance(record, Unreadable):
-            return  # the consumer has told of it
+            self._passed_over()  # the consumer has told of it
+            return
         try:
             self._handle(record)
         except Exception as error:
             self._skipping.skipped(record, error)
+            self._passed_over()

@@ -24,6 +24,7 @@ from sluicegate.planner.control.events import (
     LogReached,
     Move,
     Parted,
+    PlanHidden,
     PlannerAction,
     PlannerEvent,
     PlanRead,
@@ -109,7 +110,7 @@ class PlannerStage:
         self._reclaimer = Reclaimer(connections, self._outbox, self._tell, apps=apps, exactly_once=exactly_once)
         self._works = WorkTopics(self._broker, self._topics, self._clock)
         self._maker = TableMaker(library) if library is not None else None
-        self._plans = Follower(self._broker, self._topics.plan, self._on_plan)
+        self._plans = Follower(self._broker, self._topics.plan, self._on_plan, passed_over=self._on_hidden)
         self._wake_at = 0.0
         self._stirred = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -185,6 +186,9 @@ class PlannerStage:
     def _on_plan(self, record: Record) -> None:
         if record.value is not None:
             self._tell(PlanRead(control.decode_plan(record.value)))
+
+    def _on_hidden(self) -> None:
+        self._tell(PlanHidden())
 
     def _on_status(self, record: Record) -> None:
         if record.value is None:

@@ -32,6 +32,7 @@ from sluicegate.planner.control.events import (
     LogReached,
     Move,
     Parted,
+    PlanHidden,
     PlannerAction,
     PlannerEvent,
     PlanRead,
@@ -218,6 +219,26 @@ def test_a_strangers_plan_in_its_term_is_put_behind_by_a_higher_term() -> None:
     assert plans(world.said)[-1].epoch.term > own.epoch.term
 
 
+def test_a_plan_that_a_stranger_wrote_over_is_published_again_but_once_a_second() -> None:
+    world = World()
+    world.run(3.0, "d0", "d1")
+    own = world.core.controller.plan
+    assert own is not None
+    far = replace(own, epoch=Epoch(own.epoch.term + 10**7, 1))
+    for hiding in (PlanHidden(), PlanRead(far)):
+        before = plans(world.said)[-1]
+        world.tell(hiding)
+        (again,) = plans(world.run(1.5, "d0", "d1"))
+        assert (again.epoch.term, again.placements) == (before.epoch.term, before.placements)
+        assert again.epoch > before.epoch
+    assert not plans(world.run(3.0, "d0", "d1")), "nobody wrote over it any more"
+    flooded = []
+    for _ in range(20):
+        world.tell(PlanHidden())
+        flooded += plans(world.run(0.1, "d0", "d1"))
+    assert 1 <= len(flooded) <= 3
+
+
 def test_a_silent_device_is_left_out_within_the_timeout_and_one_look() -> None:
     world = World()
     world.run(3.0, "d0", "d1")
@@ -270,6 +291,18 @@ def test_a_note_withdraws_a_device_until_it_is_taken_back() -> None:
     world.tell(DeviceNoted("d1", "scaler"))
     world.run(1.0, "d0", "d1")
     assert "d1" in {p.device for p in plans(world.said)[-1].placements}
+
+
+def test_a_stage_that_does_not_run_here_withdraws_nothing() -> None:
+    world = World(settings=CoreSettings(lease=LEASE, noting=frozenset({"procurement"})))
+    world.run(3.0, "d0", "d1")
+    before = len(plans(world.said))
+    world.tell(DeviceNoted("d1", "scaler", withdrawn=True))
+    world.run(1.0, "d0", "d1")
+    assert all("d1" in {p.device for p in plan.placements} for plan in plans(world.said)[before:])
+    world.tell(DeviceNoted("d1", "procurement", withdrawn=True))
+    world.run(1.0, "d0", "d1")
+    assert {p.device for p in plans(world.said)[-1].placements} == {"d0"}
 
 
 def test_a_late_answer_is_stood_in_for_once_and_still_awaited() -> None:

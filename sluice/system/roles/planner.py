@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sluicegate.planner.policy_tables.table_requests import TableRules
+    from sluicegate.sluice.settings.settings import Settings
 
 
 def planner_stages(system: System, apps: "Sequence[str]") -> list[Stage]:
@@ -52,6 +53,7 @@ def planner_stages(system: System, apps: "Sequence[str]") -> list[Stage]:
             lease=settings.lease_s,
             patience=UNHURRIED if scales or settings.name == "co-resident" else 1.0,
             tables=tables,
+            noting=_noting(system.settings, scales=scales),
         ),
         devices=system.devices,
     )
@@ -66,6 +68,12 @@ def planner_stages(system: System, apps: "Sequence[str]") -> list[Stage]:
         demand_windows=windows,
     )
     return [stage, scaling(system, stage, chosen)] if isinstance(chosen, ScalingPlanner) else [stage]
+
+
+def _noting(settings: "Settings", *, scales: bool) -> frozenset[str]:
+    """Stages of this system that may take devices out of plans."""
+    runs = {"scaler": settings.scaling is not None, "procurement": settings.procurement is not None, "scaling": scales}
+    return frozenset(name for name, is_run in runs.items() if is_run)
 
 
 def demand_stage(system: System) -> Stage:
