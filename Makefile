@@ -6,11 +6,13 @@ PYTHON ?= $(shell for found in python3 python3.13 python3.12 python3.11; do \
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Tests that wait on no clock and share no broker; the others have the machine to themselves.
-SIDE_BY_SIDE := tests/unit tests/property tests/simulation
+# Tests mostly wait: more processes than cores. A file goes to one of them, with a Kafka of that process's own.
+SIDE_BY_SIDE := --numprocesses 4 --dist loadfile --no-loadscope-reorder
+SKIPPED := reports/tests/skipped.json
+PYTEST = SLUICE_SKIPPED=$(SKIPPED) $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: dist help demo secrets stack test check reproduce bench mutants lock chaos explore explore-teeth soak clean
+.PHONY: dist help demo secrets stack test test-all test-random check reproduce bench mutants lock chaos explore explore-teeth soak clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 15
@@ -38,8 +40,18 @@ check: $(VENV)/.dev ## lint, types, import rules, known weaknesses of dependenci
 	$(BIN)/python .ci/audit.py
 
 test: check ## everything that must hold
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(SIDE_BY_SIDE)
-	$(BIN)/python -m pytest $(foreach folder,$(SIDE_BY_SIDE),--ignore $(folder))
+	@rm -f $(SKIPPED)
+	$(PYTEST) $(SIDE_BY_SIDE) -m "not timing and not thorough"
+	$(PYTEST) -m "timing and not thorough"
+
+test-all: check ## with what takes minutes, and with Apache Kafka wherever a broker can be either
+	@rm -f $(SKIPPED)
+	$(PYTEST) $(SIDE_BY_SIDE) -m "not timing"
+	$(PYTEST) -m timing
+
+test-random: check ## three times what make test runs side by side, in random order; SEEDS="1 2 3"
+	for seed in $(or $(SEEDS),1 2 3); do \
+		$(PYTEST) $(SIDE_BY_SIDE) -m "not timing and not thorough" --random-order-seed $$seed || exit 1; done
 
 reproduce: $(VENV)/.dev ## figures of the papers again, FIGURE=proteus-4 (or a paper, or all), ARGS=--quick; into reports/reproduce/
 	$(BIN)/python -m reproduce $(or $(FIGURE),all) $(ARGS)

@@ -1,8 +1,13 @@
-"""Fixtures shared by all tests."""
+"""What all tests share: fixtures, which loop a test has, which file comes first, and what is said of those skipped.
+
+In several processes a file goes to one of them, as they become free (``make test``): those that take long come first.
+"""
 
 import asyncio
+import json
 import os
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -12,6 +17,7 @@ from hypothesis import HealthCheck, settings
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.streams.local_kafka.broker import LocalBroker
 from tests.explore.loop import ClockedLoop
+from tests.harness import PATIENCE_S
 
 # How long drawing takes is told by the machine, not by the strategy.
 settings.register_profile("suite", suppress_health_check=[HealthCheck.too_slow], deadline=None)
@@ -23,11 +29,56 @@ TRIES = 3
 _BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
+_FIRST = ("integration", "contract", "chaos", "explore", "simulation", "property")
+"""Folders in the order of what a file of theirs may take."""
+_MORE = (
+    "What takes minutes, and Apache Kafka where the embedded broker tells as much: make test-all.",
+    "Real containers: make stack. Faults on real brokers: make chaos. Ten thousand worlds: make explore.",
+)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests marked ``timing`` are tried again where they fail; pytest says so in its summary."""
+    places = {name: place for place, name in enumerate(_FIRST)}
+    items.sort(key=lambda item: min((places.get(name, len(places)) for name in item.nodeid.split("/")[:-1]), default=0))
     for item in items:
         if item.get_closest_marker("timing") is not None:
             item.add_marker(pytest.mark.flaky(reruns=TRIES - 1))
+
+
+_skipped: Counter[str] = Counter()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Count why tests are skipped."""
+    if report.skipped and isinstance(report.longrepr, tuple):
+        _skipped[report.longrepr[2].removeprefix("Skipped: ")] += 1
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """Of a file that is skipped whole, once."""
+    if report.skipped and isinstance(report.longrepr, tuple):
+        _skipped[report.longrepr[2].removeprefix("Skipped: ")] += 1
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    """After all else, what was skipped and how to get it, with what the run before this one skipped where it is told
+    in which file to keep that ($SLUICE_SKIPPED)."""
+    yield
+    if hasattr(session.config, "workerinput"):
+        return
+    kept = os.environ.get("SLUICE_SKIPPED")
+    before = Path(kept) if kept else None
+    if before is not None:
+        _skipped.update(json.loads(before.read_text()) if before.exists() else {})
+        before.parent.mkdir(parents=True, exist_ok=True)
+        before.write_text(json.dumps(_skipped))
+    lines = [f"{count} skipped: {why}" for why, count in _skipped.most_common()]
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and (before is not None or lines):
+        reporter.write_line("\n".join([*lines, *_MORE]))
 
 
 _running: list[pytest.Item] = []
@@ -77,9 +128,9 @@ def kafka_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def kafka_url(kafka_folder: Path, sluice_home: Path) -> Iterator[str]:
     """An Apache Kafka of this test session. Skips where it cannot be had, unless $SLUICE_REQUIRE_KAFKA is set."""
-    broker = LocalBroker(kafka_folder, home=sluice_home)
+    broker = LocalBroker(kafka_folder, home=sluice_home, heap_mb=256)
     try:
-        status = broker.start(within=120.0)
+        status = broker.start(within=PATIENCE_S)
     except ConfigurationError as error:
         if os.environ.get("SLUICE_REQUIRE_KAFKA") == "1":
             pytest.fail(f"Kafka is required here: {error}")

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.models.app import App
 from sluicegate.domain.models.profile import BatchLatency, Profile
@@ -34,6 +36,10 @@ from sluicegate.streams.topics import Topics
 PIXELS = 4
 PATIENCE = 10_000.0
 """Milliseconds: a busy machine is no fault of the system's. Tests of deadlines say theirs."""
+PATIENCE_S = 300.0
+"""Seconds for what is awaited: what never comes fails then, and a busy machine may take its time."""
+BROKERS = ["memory", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.thorough])]
+"""For what holds on any broker: the port's contract is tested on both, and each of the rest costs seconds on Kafka."""
 ROLES = ("admission", "router", "worker", "planner", "sink")
 
 
@@ -150,7 +156,7 @@ class Running:
         """Read the topics."""
         return (await read_topics(self.broker, self.topics)).report()
 
-    async def settled(self, *, within: float = 60.0) -> AuditReport:
+    async def settled(self, *, within: float = PATIENCE_S) -> AuditReport:
         """The audit once every query record has its outcome or dead letter; the last one seen otherwise."""
         deadline = asyncio.get_running_loop().time() + within
         while True:
@@ -179,7 +185,7 @@ class Running:
         partition = TopicPartition(self.topics.dead_letters, 0)
         return [r async for r in read_results(self.broker, [partition], follow=False)]
 
-    async def planned(self, *, within: float = 60.0) -> None:
+    async def planned(self, *, within: float = PATIENCE_S) -> None:
         """Wait until every device has loaded what the newest plan wants of it."""
         wanted = {d.name for d in self.system.devices}
         async with asyncio.timeout(within):

@@ -1,4 +1,4 @@
-"""A few faults with each run of the suite; ``make chaos`` runs all of them, many times."""
+"""A few faults with each thorough run of the suite; ``make chaos`` runs all of them, many times."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from tests.chaos.cells import CELLS
 from tests.chaos.run import run_cell
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.kafka, pytest.mark.thorough]
 
 
 @pytest.mark.parametrize("name", ["worker-kill-before-commit", "full-disk"])

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from sluicegate.streams.ports import Broker, Consumer, Producer, Record, TopicSpec
 from sluicegate.streams.remote import server
+from tests.harness import PATIENCE_S
 
 _numbers = itertools.count()
 
@@ -47,17 +48,17 @@ async def write(producer: Producer, topic: str, values: Sequence[bytes], **more:
     await asyncio.gather(*[await producer.send(topic, value, **more) for value in values])  # type: ignore[arg-type]
 
 
-async def read(consumer: Consumer, count: int, within: float = 10.0) -> list[Record]:
+async def read(consumer: Consumer, count: int) -> list[Record]:
     """At least ``count`` records."""
     records: list[Record] = []
-    async with asyncio.timeout(within):
+    async with asyncio.timeout(PATIENCE_S):
         while len(records) < count:
             records += await consumer.get_many(wait=0.5)
     return records
 
 
-async def eventually(condition: Callable[[], Awaitable[bool]], within: float = 15.0) -> None:
+async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
     """Wait until ``condition`` holds."""
-    async with asyncio.timeout(within):
+    async with asyncio.timeout(PATIENCE_S):
         while not await condition():
             await asyncio.sleep(0.05)

@@ -11,17 +11,18 @@ from sluicegate.streams.broker_settings import KafkaSettings, MemorySettings
 from sluicegate.streams.ports import Broker
 from tests.contract.brokers import serve
 
+MEMORY = pytest.param("memory", marks=pytest.mark.virtual)
 KAFKA = pytest.param("kafka", marks=pytest.mark.kafka)
 
 
-@pytest.fixture(params=["memory", "remote", KAFKA])
+@pytest.fixture(params=[MEMORY, "remote", KAFKA])
 async def broker(request: pytest.FixtureRequest) -> AsyncIterator[Broker]:
     """A broker that is closed afterwards, leaving no task behind."""
     async with _open(request) as made:
         yield made
 
 
-@pytest.fixture(params=["memory", KAFKA])
+@pytest.fixture(params=[MEMORY, KAFKA])
 async def grouping(request: pytest.FixtureRequest) -> AsyncIterator[Broker]:
     """A broker that has groups."""
     async with _open(request) as made:

@@ -7,6 +7,7 @@ import pytest
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.streams.ports import Broker, Consumer, LostPartitionError, TopicPartition
 from tests.contract.brokers import eventually, new_topic, read, started, write
+from tests.harness import PATIENCE_S
 
 
 async def test_committed_offsets_are_where_the_group_goes_on(grouping: Broker) -> None:
@@ -148,7 +149,7 @@ async def test_a_member_that_changes_its_topics_commits_before_and_goes_on_from_
     await member.start()
     for record in await read(member, 5):
         told.commits[TopicPartition(record.topic, record.partition)] = record.offset + 1
-    reading = asyncio.create_task(read(member, 6, within=20.0))  # goes on while the topics change
+    reading = asyncio.create_task(read(member, 6))  # goes on while the topics change
     await member.subscribe([old, added])
     assert member.assignment() == {TopicPartition(old, 0), TopicPartition(old, 1), TopicPartition(added, 0)}
     await write(producer, added, [b"new"] * 3, partition=0)
@@ -200,7 +201,7 @@ async def test_what_comes_while_partitions_are_taken_up_is_read(grouping: Broker
 
     reading = [asyncio.create_task(take(first))]
     joining = asyncio.create_task(second.start())
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(PATIENCE_S):
         await taking.wait()
     for partition in (0, 1):
         await write(producer, topic, [b"%d-%d" % (partition, i) for i in range(10)], partition=partition)

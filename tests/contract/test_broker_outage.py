@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +13,9 @@ from sluicegate.streams import connect
 from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.local_kafka.broker import LocalBroker
 from sluicegate.streams.ports import DeliveryError, TopicPartition, TopicSpec, Written
+from tests.harness import PATIENCE_S
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = pytest.mark.kafka
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ async def test_a_broker_that_is_killed_and_started_again_loses_and_doubles_nothi
     await asyncio.sleep(1.0)
     stop.set()
     await writing
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(PATIENCE_S):
         written = await asyncio.gather(*sent)
     assert len(written) > before > 100
     both = [TopicPartition("t", 0), TopicPartition("t", 1)]
@@ -84,7 +84,6 @@ async def test_a_broker_that_is_killed_and_started_again_loses_and_doubles_nothi
     await broker.close()
 
 
-@pytest.mark.timing
 async def test_closing_without_a_broker_ends_within_its_bound_and_leaves_no_task(server: LocalBroker) -> None:
     broker = connect(server.status().url or "", kafka=KafkaSettings(session_timeout=6.0, stop_timeout=2.0))
     await broker.admin().create_topics([TopicSpec(name="u")])
@@ -99,9 +98,8 @@ async def test_closing_without_a_broker_ends_within_its_bound_and_leaves_no_task
     kill(server)
     sent = [await producer.send("u", b"never") for _ in range(3)]
     await asyncio.sleep(0.5)
-    began = time.monotonic()
-    await broker.close()
-    assert time.monotonic() - began < 10.0
+    async with asyncio.timeout(PATIENCE_S):  # for ever, were it to wait for its broker
+        await broker.close()
     for fate in await asyncio.gather(*sent, return_exceptions=True):
         assert isinstance(fate, DeliveryError)
     await asyncio.sleep(0.1)

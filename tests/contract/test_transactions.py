@@ -16,9 +16,9 @@ from sluicegate.stages.runtime.exactly_once import transactional_id
 from sluicegate.stages.worker.stage import WorkerStage
 from sluicegate.streams import connect
 from sluicegate.streams.ports import Broker, BrokerError, FencedError, Letter, TopicPartition, TopicSpec
-from tests.harness import running, settings_for
+from tests.harness import PATIENCE_S, running, settings_for
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.kafka
 
 
 @pytest.fixture
@@ -89,11 +89,11 @@ async def test_a_client_whose_sender_ends_is_replaced_and_nothing_waits_for_it(b
     sender._find_coordinator = lost
     for _ in range(2):  # while it begins, and once it is dead
         with pytest.raises(BrokerError, match="not written"):
-            async with asyncio.timeout(20.0):
+            async with asyncio.timeout(PATIENCE_S):
                 await writer.write([Letter(target.topic, b"second")], {source: 2}, group)
         if writer._inner is None:
             break
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(PATIENCE_S):
         await writer.write([Letter(target.topic, b"second")], {source: 2}, group)
     assert await read(broker, target, 2) == [b"first", b"second"]
     assert await broker.admin().committed(group, source) == 2
@@ -105,9 +105,9 @@ async def test_a_client_whose_sender_ends_is_replaced_and_nothing_waits_for_it(b
 async def test_a_system_that_delivers_exactly_once(kafka_url: str, tmp_path: Path) -> None:
     settings = settings_for(kafka_url, tmp_path, delivery="exactly_once")
     async with running(settings, connect(kafka_url)) as run:
-        await run.planned(within=60.0)
+        await run.planned()
         await asyncio.gather(*(run.ask(parameters={"latency_ms": 5000}) for _ in range(200)))
-        report = await run.settled(within=30.0)
+        report = await run.settled()
         assert report.balanced, report
         assert report.kinds["answered"] > 150
 
@@ -116,7 +116,7 @@ async def test_who_is_fenced_but_serves_goes_on(kafka_url: str, tmp_path: Path) 
     """As after a transaction that was open for too long, or of a zombie: of a member of a group, and of a worker."""
     settings = settings_for(kafka_url, tmp_path, delivery="exactly_once", devices=1)
     async with running(settings, connect(kafka_url)) as run:
-        await run.planned(within=60.0)
+        await run.planned()
         fences = {
             run.topics.admission_group: TopicPartition(run.topics.queries("toy"), 0),
             run.topics.worker_group("d0"): TopicPartition(run.topics.work("d0"), 0),
@@ -127,7 +127,7 @@ async def test_who_is_fenced_but_serves_goes_on(kafka_url: str, tmp_path: Path) 
             for _ in range(40):
                 await run.ask(parameters={"latency_ms": 30_000})
             await zombie.stop()
-        report = await run.settled(within=60.0)
+        report = await run.settled()
         assert report.lost == 0, report
         assert report.duplicates == 0, report
         assert report.kinds["answered"] == 80
@@ -139,7 +139,7 @@ async def test_a_zombie_worker_answers_nothing_after_its_heir_began(
     """A worker is taken for dead while its answers are on their way; it does not learn of it and writes them."""
     settings = settings_for(kafka_url, tmp_path, delivery="exactly_once", devices=2)
     async with running(settings, connect(kafka_url)) as run:
-        await run.planned(within=60.0)
+        await run.planned()
         worker = next(s for s in run.stages if isinstance(s, WorkerStage) and s.device.name == "d0")
         # Deaf to plans, without heartbeats, and never in doubt of itself: only the broker can stop it.
         monkeypatch.setattr(worker, "_on_plan", lambda record: None)
@@ -153,7 +153,7 @@ async def test_a_zombie_worker_answers_nothing_after_its_heir_began(
         for _ in range(80):
             await run.ask(parameters={"latency_ms": 30_000})
             await asyncio.sleep(0.05)
-        report = await run.settled(within=40.0)
+        report = await run.settled()
         assert report.lost == 0, report
         assert report.duplicates == 0, report
         answered = Counter(o.device for o in (await run.outcomes()).values())

@@ -23,7 +23,11 @@ from tests.harness import PIXELS, Running, running, settings_for, toy_catalogue
 
 pytestmark = pytest.mark.virtual
 
-BROKERS = ["memory", pytest.param("kafka", marks=pytest.mark.kafka)]
+WAYS = [
+    pytest.param("memory", "at_least_once", id="memory"),
+    pytest.param("kafka", "at_least_once", id="kafka", marks=pytest.mark.kafka),
+    pytest.param("kafka", "exactly_once", id="exactly-once", marks=pytest.mark.kafka),
+]
 PATIENT = {"latency_ms": 20_000}
 EVERY = {
     QueryKey("toy", "/north", "q1"),
@@ -33,37 +37,27 @@ EVERY = {
 }
 
 
-@pytest.fixture(params=BROKERS)
-def broker_url(request: pytest.FixtureRequest) -> str:
-    return "memory://" if request.param == "memory" else str(request.getfixturevalue("kafka_url"))
-
-
-@pytest.fixture(params=["at_least_once", "exactly_once"])
-def delivery(request: pytest.FixtureRequest, broker_url: str) -> str:
-    if request.param == "exactly_once" and broker_url == "memory://":
-        pytest.skip("the embedded broker has no transactions")
-    return str(request.param)
-
-
 async def ask_every(run: Running) -> None:
     for key in sorted(EVERY):
         await run.ask(key.id, app=key.app, source=key.source.removeprefix("/"), parameters=PATIENT)
 
 
+@pytest.mark.parametrize(("broker", "delivery"), WAYS)
 async def test_the_same_id_of_two_sources_and_of_two_apps_is_answered_each_time(
-    broker_url: str, delivery: str, tmp_path: Path
+    broker: str, delivery: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    broker_url = "memory://" if broker == "memory" else str(request.getfixturevalue("kafka_url"))
     settings = settings_for(broker_url, tmp_path, partitions=1, delivery=delivery)
     catalogue = toy_catalogue(("toy", "other"))
     async with running(settings, connect(broker_url), catalogue=catalogue) as run:
         await run.planned()
         await ask_every(run)
-        report = await run.settled(within=30.0)
+        report = await run.settled()
         assert (report.balanced, report.outcomes, report.duplicate_ids) == (True, 4, 0)
         ends = await run.ends()
         assert {key: end.kind for key, end in ends.items()} == dict.fromkeys(EVERY, OutcomeKind.ANSWERED)
         await run.ask("q1", source="south", parameters=PATIENT)
-        report = await run.settled(within=30.0)
+        report = await run.settled()
         assert (report.balanced, report.outcomes, report.duplicate_ids) == (True, 4, 1)
         (letter,) = await run.dead_letters()
         assert b"'q1' of source '/south'" in dict(letter.headers)["__dlq.errors.message"]

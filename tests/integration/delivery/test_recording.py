@@ -17,7 +17,7 @@ from sluicegate.streams import connect
 from tests.harness import ROLES, running, settings_for
 from tests.models.recorded_cores import cores, noted
 
-pytestmark = [pytest.mark.virtual, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.virtual
 
 
 async def test_every_core_of_a_running_system_has_a_log_that_replays(
@@ -44,7 +44,7 @@ async def test_every_core_of_a_running_system_has_a_log_that_replays(
     with noted(steps=False) as made:
         async with running(settings, connect("memory://"), roles=(*ROLES, "scaler", "procurement")) as run:
             await run.ask(parameters={"latency_ms": 30_000})
-            await run.settled(within=30.0)
+            await run.settled()
             for number in range(60):
                 await run.ask(parameters={"latency_ms": 2000, **({"model": "toy-v2"} if number % 5 == 0 else {})})
                 await asyncio.sleep(0.02)

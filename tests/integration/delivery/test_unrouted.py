@@ -22,21 +22,16 @@ from sluicegate.streams.ports import TopicPartition
 from sluicegate.streams.records import control
 from sluicegate.streams.topics import Topics
 from sluicegate_client import Client
-from tests.harness import PIXELS, ROLES, Running, running, settings_for, toy_catalogue
+from tests.harness import PATIENCE_S, PIXELS, ROLES, Running, running, settings_for, toy_catalogue
 
 pytestmark = pytest.mark.virtual
 
 WITHOUT = tuple(role for role in ROLES if role != "router")
 
 
-@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.kafka)])
-def broker_url(request: pytest.FixtureRequest) -> str:
-    return "memory://" if request.param == "memory" else str(request.getfixturevalue("kafka_url"))
-
-
 async def said(run: Running, subject: str, state: str) -> Announce:
     """The announcement, once it stands."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         async for record in read_results(run.broker, [TopicPartition(run.topics.status, 0)], follow=True):
             if record.value is not None and record.key != control.LEASE_KEY:
                 one = control.decode_announce(record.value)

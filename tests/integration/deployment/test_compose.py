@@ -23,7 +23,7 @@ from sluicegate.profiles.demo import digits, signals
 from sluicegate.streams import connect
 from sluicegate.streams.topics import Topics
 from sluicegate_client import Client
-from tests.harness import toy_catalogue
+from tests.harness import PATIENCE_S, toy_catalogue
 
 ROOT = Path(__file__).resolve().parents[3]
 FILE = ROOT / "compose" / "docker-compose.yml"
@@ -260,7 +260,7 @@ async def test_the_services_commands_serve_queries_together(kafka_url: str, tmp_
         await topics_exist(kafka_url)
         async with Client(kafka_url, prefix="composed") as client:
             answers = []
-            async with asyncio.timeout(90.0):
+            async with asyncio.timeout(PATIENCE_S):
                 while not (answers and answers[-1].outcome.on_time):
                     image = {"image": np.zeros((1, 28, 28), np.uint8)}
                     answers.append(await client.infer("digits", image, latency_ms=5000))
@@ -297,7 +297,7 @@ async def load_is_generated(sluice: str, service: dict[str, Any], changed: dict[
 
 async def topics_exist(url: str) -> None:
     broker = connect(url)
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(PATIENCE_S):
         while Topics("composed").results("digits") not in await broker.admin().topics():
             await asyncio.sleep(0.3)
     await broker.close()

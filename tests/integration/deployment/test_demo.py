@@ -66,7 +66,7 @@ async def test_real_models_answer_as_accurately_as_they_were_measured(tmp_path: 
     known = samples("signals")
     queries = 120
     async with running(settings, connect("memory://"), catalogue=catalogue, models=tmp_path / "catalogue") as run:
-        await run.planned(within=60.0)
+        await run.planned()
         ready = samples_of(catalogue.apps["signals"], known.inputs, known.labels, rows=16)
         sender = Sender(run.producer, run.topics, run.system.clock, [ready], run="real")
         await sender.replay(ListedArrivals({"signals": np.arange(queries) * 0.01}))

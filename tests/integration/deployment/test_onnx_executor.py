@@ -20,6 +20,7 @@ from sluicegate.domain.models.tensor import Tensor, TensorSpec
 from sluicegate.executors.onnx.onnx_executor import OnnxExecutor
 from sluicegate.executors.onnx.runtime_options import Runtime
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+from tests.harness import PATIENCE_S
 from tests.models.executor_models import numbers, query, write_catalogue
 
 Started = Callable[..., AbstractAsyncContextManager[OnnxExecutor]]
@@ -129,22 +130,20 @@ async def test_a_child_killed_in_mid_batch_fails_that_batch_and_says_how_it_died
         assert executor.pid is not None
         os.kill(executor.pid, signal.SIGKILL)
         with pytest.raises(ExecutionError, match="SIGKILL") as caught:
-            await asyncio.wait_for(running, 2.0)
+            await asyncio.wait_for(running, 30.0)
         assert caught.value.fatal
         assert executor.pid is None
         await executor.start()
         assert executor.pid is not None
 
 
-@pytest.mark.timing
 async def test_closing_is_bounded_even_while_a_model_hangs(started: Started) -> None:
     async with started("hanging", close_timeout=0.2) as executor:
         running = asyncio.ensure_future(executor.run("hanging", [query((1e12, 0))], 1))
         await asyncio.sleep(0.05)
         pid = executor.pid
-        begun = time.monotonic()
-        await executor.close()
-        assert time.monotonic() - begun < 1.5
+        async with asyncio.timeout(PATIENCE_S):  # the batch takes hours
+            await executor.close()
         assert pid is not None
         assert not alive(pid)
         with pytest.raises(ExecutionError):
@@ -167,6 +166,7 @@ from pathlib import Path
 from sluicegate.executors.onnx.onnx_executor import OnnxExecutor
 from tests.models.executor_models import APP, query
 from sluicegate.profiles.catalogue.catalogue_folder import load_catalogue
+from tests.harness import PATIENCE_S
 async def main():
     catalogue = load_catalogue(Path(sys.argv[1]))
     executor = OnnxExecutor(Path(sys.argv[1]), catalogue.apps)
@@ -184,7 +184,7 @@ asyncio.run(main())
         pid = int(parent.stdout.readline())
         assert alive(pid)
         parent.kill()
-    end = time.monotonic() + 3.0
+    end = time.monotonic() + 30.0
     while alive(pid) and time.monotonic() < end:
         time.sleep(0.01)
     assert not alive(pid)

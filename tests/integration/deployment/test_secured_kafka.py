@@ -30,9 +30,9 @@ from sluicegate.streams.kafka.connection import connection
 from sluicegate.streams.local_kafka.broker import LocalBroker
 from sluicegate.streams.topics import Topics
 from sluicegate_client import Client, Security
-from tests.harness import PIXELS, settings_for, toy_catalogue
+from tests.harness import PATIENCE_S, PIXELS, settings_for, toy_catalogue
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.kafka
 
 STAGES = ("planner", "admission", "router", "worker", "sink", "web", "http")
 PREFIX = "guarded"
@@ -148,7 +148,7 @@ async def test_all_stages_serve_with_the_rights_that_are_listed_and_no_more(
         held = section(secured, "sluice-client").settings().security
         told = Security(**{field.name: getattr(held, field.name) for field in fields(held)})
         asking = Client(url_of(secured), prefix=PREFIX, security=told)
-        async with asking as client, asyncio.timeout(90.0):
+        async with asking as client, asyncio.timeout(PATIENCE_S):
             answers = []
             while not (answers and answers[-1].outcome.on_time):
                 image = {"image": np.zeros((1, PIXELS), np.float32)}
@@ -213,7 +213,7 @@ async def test_a_process_tells_no_secret_however_much_it_logs(secured: LocalBrok
     )
     assert process.stdout is not None
     said = b""
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(PATIENCE_S):
         while b"metrics on http" not in said:
             said += await process.stdout.readline()
     await asyncio.sleep(1.0)

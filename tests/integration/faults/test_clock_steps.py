@@ -10,7 +10,7 @@ from sluicegate.stages.runtime.system_clock import SystemClock
 from sluicegate.stages.worker.slice_runner import SliceRunner
 from sluicegate.stages.worker.stage import WorkerStage
 from sluicegate.streams.memory.broker import MemoryBroker
-from tests.harness import Running, running, settings_for
+from tests.harness import PATIENCE_S, Running, running, settings_for
 
 pytestmark = pytest.mark.virtual
 
@@ -60,7 +60,7 @@ async def test_a_worker_whose_heartbeats_fail_ends_with_what_they_failed_of(
                 raise ZeroDivisionError
 
             monkeypatch.setattr(workers(run)[0], "_beat", failing)
-            async with asyncio.timeout(10.0):
+            async with asyncio.timeout(PATIENCE_S):
                 await run.task
 
 
@@ -76,5 +76,5 @@ async def test_a_worker_whose_slice_fails_ends_with_what_it_failed_of(
 
             monkeypatch.setattr(SliceRunner, "_run", failing)
             await run.ask()
-            async with asyncio.timeout(10.0):
+            async with asyncio.timeout(PATIENCE_S):
                 await run.task

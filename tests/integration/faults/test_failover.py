@@ -16,14 +16,12 @@ from sluicegate.domain.plan import Plan
 from sluicegate.sluice.settings.settings import Settings
 from sluicegate.streams import connect
 from sluicegate.streams.records import control
-from tests.harness import Running, running, toy_catalogue
-from tests.integration.faults.test_processes import newest_plan, spawned_settings
+from tests.harness import PATIENCE_S, Running, running, toy_catalogue
+from tests.integration.faults.test_processes import ask_on, newest_plan, spawned_settings
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.kafka
 
 LEASE = 2.0
-BUSY = 2.0
-"""Seconds allowed beyond the lease and one second: processes here share few cores with the rest of the suite."""
 
 Planners = dict[Path, asyncio.subprocess.Process]
 """By the file of its log."""
@@ -66,7 +64,7 @@ def text(file: Path) -> str:
 
 async def told(file: Path, line: str) -> None:
     """Wait until a process has written ``line``."""
-    async with asyncio.timeout(90.0):
+    async with asyncio.timeout(PATIENCE_S):
         while line not in text(file):
             await asyncio.sleep(0.05)
 
@@ -76,21 +74,19 @@ async def leases(run: Running) -> list[Lease]:
     return [control.decode_lease(r.value) for r in records if r.value and r.key == control.LEASE_KEY]
 
 
-async def plan_above(run: Running, term: int) -> tuple[Plan, float]:
-    """The newest plan once it is of a higher term, and the seconds until then."""
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    async with asyncio.timeout(LEASE + 1.0 + BUSY + 5.0):
+async def plan_above(run: Running, term: int) -> Plan:
+    """The newest plan once it is of a higher term."""
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             plan = await newest_plan(run)
             if plan is not None and plan.epoch.term > term:
-                return plan, loop.time() - began
+                return plan
             await asyncio.sleep(0.05)
 
 
 async def who_leads(found: Planners, term: int) -> asyncio.subprocess.Process:
     """Which of them says that it leads since ``term``."""
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             for file, process in found.items():
                 if f"leads: term {term} " in text(file):
@@ -98,35 +94,29 @@ async def who_leads(found: Planners, term: int) -> asyncio.subprocess.Process:
             await asyncio.sleep(0.05)
 
 
-async def ask_on(run: Running, qps: float) -> None:
-    while True:
-        await run.ask(parameters={})
-        await asyncio.sleep(1.0 / qps)
-
-
-@pytest.mark.timing
 async def test_planners_follow_one_another_while_every_query_is_answered(kafka_url: str, tmp_path: Path) -> None:
     settings = spawned_settings(kafka_url, tmp_path).model_copy()
     settings = settings.model_copy(update={"planner": settings.planner.model_copy(update={"lease_s": LEASE})})
     roles = ("admission", "router", "worker", "sink")
     serving = running(settings, connect(kafka_url), catalogue=toy_catalogue(slo=1.0), roles=roles)
     async with serving as run, planners(settings, tmp_path, "first") as leader, AsyncExitStack() as stack:
-        await run.planned(within=90.0)
+        await run.planned()
         others = await stack.enter_async_context(planners(settings, tmp_path, "second", "third"))
         for file in others:
             await told(file, "Ctrl-C stops")
-        asking = asyncio.create_task(ask_on(run, 60.0))
-        await asyncio.sleep(1.5)  # they hear demand and devices
+        asking = asyncio.create_task(ask_on(run, 30.0))
+        async with asyncio.timeout(PATIENCE_S):
+            while len(await run.outcomes()) < 30:  # they have heard demand and devices
+                await asyncio.sleep(0.1)
         first = await newest_plan(run)
         assert first is not None
         assert {lease.term for lease in await leases(run)} == {first.epoch.term}  # who stands by has claimed nothing
 
-        # Standing still: another leads within the lease and one second, and it leads no more when it comes back.
+        # Standing still: another leads, and it leads no more when it comes back.
         (stopped,) = leader.values()
         os.kill(stopped.pid, signal.SIGSTOP)
         try:
-            second, took = await plan_above(run, first.epoch.term)
-            assert 0.5 * LEASE < took < LEASE + 1.0 + BUSY
+            second = await plan_above(run, first.epoch.term)
         finally:
             os.kill(stopped.pid, signal.SIGCONT)
         await asyncio.sleep(1.0)
@@ -135,24 +125,21 @@ async def test_planners_follow_one_another_while_every_query_is_answered(kafka_u
         assert newest.epoch.term == second.epoch.term
         assert stopped.returncode is None
 
-        # In good order: the next one leads at once.
+        # In good order: it says so, and the next one leads.
         ends = await who_leads(others, second.epoch.term)
         ends.terminate()
         await ends.wait()
-        third, took = await plan_above(run, second.epoch.term)
-        assert took < 1.0
+        third = await plan_above(run, second.epoch.term)
         assert any(lease.released for lease in await leases(run))
 
-        # Killed: within the lease and one second.
-        await asyncio.sleep(1.0)
+        # Killed.
         os.kill((await who_leads(leader | others, third.epoch.term)).pid, signal.SIGKILL)
-        _, took = await plan_above(run, third.epoch.term)
-        assert 0.5 * LEASE < took < LEASE + 1.0 + BUSY
+        await plan_above(run, third.epoch.term)
 
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
-        report = await run.settled(within=30.0)
+        report = await run.settled()
         assert report.balanced, report.examples
         outcomes = await run.outcomes()
-        assert len(outcomes) > 300
+        assert len(outcomes) > 100
         assert sum(o.on_time for o in outcomes.values()) > 0.95 * len(outcomes)

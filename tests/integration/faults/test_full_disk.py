@@ -24,11 +24,9 @@ from sluicegate.stages.sink import OutcomeStore
 from sluicegate.streams import connect
 from sluicegate.streams.ports import TopicPartition
 from sluicegate.streams.records import control
-from tests.harness import Running, running, settings_for, toy_catalogue
+from tests.harness import PATIENCE_S, Running, running, settings_for, toy_catalogue
 
 pytestmark = pytest.mark.virtual
-
-BROKERS = ["memory", pytest.param("kafka", marks=pytest.mark.kafka)]
 
 
 class Disk:
@@ -85,18 +83,14 @@ async def said(run: Running, subject: str) -> list[str]:
 
 
 async def until_said(run: Running, subject: str, state: str) -> None:
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(PATIENCE_S):
         while state not in await said(run, subject):
             await asyncio.sleep(0.1)
 
 
-@pytest.mark.parametrize("broker", BROKERS)
-async def test_the_sink_waits_for_room_and_then_has_everything(
-    request: pytest.FixtureRequest, disk: Disk, broker: str
-) -> None:
-    url = "memory://" if broker == "memory" else str(request.getfixturevalue("kafka_url"))
-    settings = settings_for(url, disk.folder, partitions=1, devices=1, record=True)
-    async with running(settings, connect(url)) as run:
+async def test_the_sink_waits_for_room_and_then_has_everything(disk: Disk, broker_url: str) -> None:
+    settings = settings_for(broker_url, disk.folder, partitions=1, devices=1, record=True)
+    async with running(settings, connect(broker_url)) as run:
         await run.planned()
         await run.ask()
         await run.settled()
@@ -137,17 +131,16 @@ async def test_a_line_that_was_cut_short_is_cut_off_before_the_next(tmp_path: Pa
     assert (tmp_path / "outcomes.jsonl").read_bytes() == b'{"id":"a"}\n{"id":"b"}\n'
 
 
+@pytest.mark.parametrize("disk", ["real"], indirect=True)  # its own files are written otherwise
 async def test_topics_of_the_embedded_log_are_kept_once_there_is_room(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    if not disk._real:
-        pytest.skip("its own files are written otherwise")
     monkeypatch.setattr(process, "_RETRY", 0.05)
     settings = settings_for("memory://", tmp_path)
     folder = disk.folder / "run"
 
     async def make_room() -> None:
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(PATIENCE_S):
             while "make room" not in caplog.text:
                 await asyncio.sleep(0.01)
         disk.empty()

@@ -19,7 +19,7 @@ from sluicegate.sluice.registration.register import register
 from sluicegate.sluice.system.system import System
 from sluicegate.streams import connect
 from sluicegate.streams.records import codec
-from tests.harness import Running, running, settings_for
+from tests.harness import PATIENCE_S, Running, running, settings_for
 from tests.models.registration_models import (
     FEATURES,
     HANGS,
@@ -30,15 +30,7 @@ from tests.models.registration_models import (
     write_rows,
 )
 
-pytestmark = pytest.mark.timeout(240)
 FLOOR = 1.0
-
-
-@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.kafka)])
-def broker_url(request: pytest.FixtureRequest) -> str:
-    if request.param == "memory":
-        return "memory://"
-    return str(request.getfixturevalue("kafka_url"))
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +66,7 @@ async def serving(url: str, folder: Path, home: Path) -> AsyncIterator[tuple[Run
         url, folder, devices=1, home=home, worker={"executor": "onnx", "run_timeout_floor_s": FLOOR}
     )
     async with running(settings, connect(url), catalogue=catalogue, models=registered.folder, change=noted) as run:
-        await run.planned(within=60.0)
+        await run.planned()
         assert len(executors) == 1
         yield run, executors
 
@@ -90,8 +82,8 @@ async def ask(run: Running, *, most: float | None = None) -> str:
     return query_id
 
 
-async def ended(run: Running, query_id: str, *, within: float) -> Outcome:
-    async with asyncio.timeout(within):
+async def ended(run: Running, query_id: str) -> Outcome:
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             outcome = (await run.outcomes()).get(query_id)
             if outcome is not None:
@@ -105,29 +97,29 @@ async def gone(executor: OnnxExecutor) -> None:
         await asyncio.sleep(0)
 
 
-async def another(executor: OnnxExecutor, pid: int, *, within: float) -> None:
+async def another(executor: OnnxExecutor, pid: int) -> None:
     """Another child serves."""
-    async with asyncio.timeout(within):
+    async with asyncio.timeout(PATIENCE_S):
         while executor.pid in (None, pid):
             await asyncio.sleep(0.02)
 
 
 async def test_an_input_that_hangs_the_model_fails_alone_and_soon(broker_url: str, tmp_path: Path, home: Path) -> None:
     async with serving(broker_url, tmp_path, home) as (run, (executor,)):
-        assert (await ended(run, await ask(run), within=20.0)).kind is OutcomeKind.ANSWERED
+        assert (await ended(run, await ask(run))).kind is OutcomeKind.ANSWERED
         pid = executor.pid
         assert pid is not None
         culprit = await ask(run, most=HANGS)
-        outcome = await ended(run, culprit, within=15.0)
+        outcome = await ended(run, culprit)
         assert outcome.kind is OutcomeKind.FAILED
         assert "run took more than" in (outcome.detail or "")
         assert outcome.batch_s < 5 * FLOOR  # a minute before
-        await another(executor, pid, within=30.0)
+        await another(executor, pid)
         innocents = []
         for _ in range(40):
             innocents.append(await ask(run))
             await asyncio.sleep(0.02)
-        report = await run.settled(within=20.0)
+        report = await run.settled()
         assert report.lost == 0, report.examples
         outcomes = await run.outcomes()
         kinds = [outcomes[i].kind for i in innocents]
@@ -138,9 +130,9 @@ async def test_innocents_of_a_batch_with_an_input_that_hangs_are_run_again_or_ex
     broker_url: str, tmp_path: Path, home: Path
 ) -> None:
     async with serving(broker_url, tmp_path, home) as (run, _):
-        await ended(run, await ask(run), within=20.0)
+        await ended(run, await ask(run))
         asked = [await ask(run, most=HANGS if i == 7 else None) for i in range(15)]
-        report = await run.settled(within=30.0)
+        report = await run.settled()
         assert report.lost == 0, report.examples
         outcomes = await run.outcomes()
         assert outcomes[asked[7]].kind in (OutcomeKind.FAILED, OutcomeKind.EXPIRED)
@@ -152,12 +144,12 @@ async def test_a_child_that_dies_idle_is_there_again_before_the_next_query(
     broker_url: str, tmp_path: Path, home: Path
 ) -> None:
     async with serving(broker_url, tmp_path, home) as (run, (executor,)):
-        await ended(run, await ask(run), within=20.0)
+        await ended(run, await ask(run))
         pid = executor.pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        await another(executor, pid, within=30.0)  # nobody has asked anything
-        outcome = await ended(run, await ask(run), within=20.0)
+        await another(executor, pid)  # nobody has asked anything
+        outcome = await ended(run, await ask(run))
         assert outcome.kind is OutcomeKind.ANSWERED, outcome.detail
         report = await run.settled()
         assert report.balanced
@@ -167,12 +159,12 @@ async def test_queries_that_come_while_a_dead_child_is_started_again_wait_for_it
     broker_url: str, tmp_path: Path, home: Path
 ) -> None:
     async with serving(broker_url, tmp_path, home) as (run, (executor,)):
-        await ended(run, await ask(run), within=20.0)
+        await ended(run, await ask(run))
         assert executor.pid is not None
         os.kill(executor.pid, signal.SIGKILL)
         await gone(executor)
         asked = [await ask(run) for _ in range(5)]
-        await run.settled(within=30.0)
+        await run.settled()
         outcomes = await run.outcomes()
         assert {outcomes[i].kind for i in asked} <= {OutcomeKind.ANSWERED, OutcomeKind.EXPIRED}
 
@@ -181,13 +173,13 @@ async def test_a_child_that_stands_still_is_replaced_after_the_run_limit(
     broker_url: str, tmp_path: Path, home: Path
 ) -> None:
     async with serving(broker_url, tmp_path, home) as (run, (executor,)):
-        await ended(run, await ask(run), within=20.0)
+        await ended(run, await ask(run))
         pid = executor.pid
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
-        outcome = await ended(run, await ask(run), within=15.0)
+        outcome = await ended(run, await ask(run))
         assert outcome.kind is OutcomeKind.FAILED
-        await another(executor, pid, within=30.0)
+        await another(executor, pid)
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
-        assert (await ended(run, await ask(run), within=20.0)).kind is OutcomeKind.ANSWERED
+        assert (await ended(run, await ask(run))).kind is OutcomeKind.ANSWERED

@@ -17,7 +17,7 @@ from sluicegate.streams import connect
 from sluicegate.streams.local_kafka.broker import LocalBroker
 from sluicegate.streams.topics import Topics
 from sluicegate_client import Client
-from tests.harness import PIXELS, free_port, settings_for, toy_catalogue
+from tests.harness import PATIENCE_S, PIXELS, free_port, settings_for, toy_catalogue
 
 STAGES = (["planner"], ["admission"], ["router", "--app", "toy"], ["worker", "--device", "d0"])
 
@@ -45,7 +45,7 @@ async def up(settings: Settings, folder: Path, *stages: list[str]) -> AsyncItera
 
 async def waits(log: Path, times: int) -> None:
     """Until it has said often enough that it tries again."""
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(PATIENCE_S):
         while (await asyncio.to_thread(log.read_text)).count("trying again in") < times:
             await asyncio.sleep(0.1)
 
@@ -56,14 +56,13 @@ async def test_one_that_waits_for_its_broker_ends_at_once_when_told(tmp_path: Pa
         await waits(tmp_path / "planner.log", 2)
         assert planner.returncode is None
         planner.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(20.0):
+        async with asyncio.timeout(PATIENCE_S):
             assert await planner.wait() == 0
     said = (tmp_path / "planner.log").read_text()
     assert "no Kafka broker answers at 127.0.0.1" in said and "Traceback" not in said
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(240)
 async def test_stages_started_before_the_broker_serve_once_it_is_there(
     kafka_url: str, tmp_path: Path, sluice_home: Path
 ) -> None:
@@ -80,7 +79,7 @@ async def test_stages_started_before_the_broker_serve_once_it_is_there(
             assert [p.returncode for p in processes] == [None] * len(STAGES)
             for process in processes:
                 process.terminate()
-            async with asyncio.timeout(60.0):
+            async with asyncio.timeout(PATIENCE_S):
                 assert [await p.wait() for p in processes] == [0] * len(STAGES)
         finally:
             await asyncio.to_thread(server.stop)
@@ -89,7 +88,7 @@ async def test_stages_started_before_the_broker_serve_once_it_is_there(
 async def answered(settings: Settings) -> None:
     """Until a query is answered on time."""
     broker = connect(settings.broker)
-    async with asyncio.timeout(90.0):
+    async with asyncio.timeout(PATIENCE_S):
         while Topics(settings.prefix).results("toy") not in await broker.admin().topics():
             await asyncio.sleep(0.2)
         await broker.close()

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from sluicegate.domain.plan import Plan
+from sluicegate.domain.plan import Epoch, Plan
 from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
 from sluicegate.sluice.settings.settings import Settings
 from sluicegate.streams import connect
 from sluicegate.streams.records import control
-from tests.harness import Running, running, settings_for, toy_catalogue
+from tests.harness import PATIENCE_S, Running, running, settings_for, toy_catalogue
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.kafka
 
 STAGES = (
     ["admission"],
@@ -55,7 +55,7 @@ async def processes(settings: Settings, folder: Path) -> AsyncIterator[dict[str,
                 process.terminate()
         for process in started.values():
             try:
-                async with asyncio.timeout(20.0):
+                async with asyncio.timeout(PATIENCE_S):
                     await process.wait()
             except TimeoutError:
                 process.kill()
@@ -72,56 +72,66 @@ async def test_a_killed_worker_leaves_the_plan_and_nothing_is_lost(kafka_url: st
     settings = spawned_settings(kafka_url, tmp_path)
     sink = running(settings, connect(kafka_url), catalogue=toy_catalogue(slo=1.0), roles=("sink",))
     async with sink as run, processes(settings, tmp_path) as started:
-        await run.planned(within=60.0)
-        asking = asyncio.create_task(ask_for(run, seconds=8.0, qps=100))
-        await asyncio.sleep(3.0)
+        await run.planned()
+        asking = asyncio.create_task(ask_on(run, 40.0))
+        await answered(run, {"d0", "d1"})
         os.kill(started["d0"].pid, signal.SIGKILL)
-        killed = asyncio.get_running_loop().time()
-        gone = None
-        while gone is None:
-            plan = await newest_plan(run)
-            if plan is not None and "d0" not in {p.device for p in plan.placements}:
-                gone = asyncio.get_running_loop().time() - killed
+        async with asyncio.timeout(PATIENCE_S):
+            while (plan := await newest_plan(run)) is None or "d0" in {p.device for p in plan.placements}:
+                await asyncio.sleep(0.1)
+        later = len(run.ids)
+        while len(run.ids) < later + 40:
             await asyncio.sleep(0.1)
-        assert gone < settings.planner.device_timeout_s + 2.0
-        await asking
-        report = await run.settled(within=30.0)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        report = await run.settled()
         assert report.lost == 0, report.examples
         assert report.unknown == 0
         assert report.late_unmarked == 0
         outcomes = await run.outcomes()
-        answered_after = [o for o in outcomes.values() if o.on_time and o.device == "d1"]
-        assert len(answered_after) > 100
+        assert {outcomes[name].device for name in run.ids[later : later + 40] if outcomes[name].on_time} == {"d1"}
 
 
-@pytest.mark.timing
 async def test_a_worker_started_again_is_let_in_and_serves(kafka_url: str, tmp_path: Path) -> None:
     settings = spawned_settings(kafka_url, tmp_path)
     sink = running(settings, connect(kafka_url), catalogue=toy_catalogue(slo=1.0), roles=("sink",))
     async with sink as run, processes(settings, tmp_path) as started:
-        await run.planned(within=60.0)
+        await run.planned()
         os.kill(started["d0"].pid, signal.SIGSTOP)
+        asking = asyncio.create_task(ask_on(run, 40.0))
         try:
-            await ask_for(run, seconds=5.0, qps=40)
+            before = await planned_for(run, Epoch(0, 0), {"d1"})
         finally:
             os.kill(started["d0"].pid, signal.SIGCONT)
-        before = (await newest_plan(run) or pytest.fail("no plan")).epoch
-        async with asyncio.timeout(20.0):
-            while True:
-                plan = await newest_plan(run)
-                if plan is not None and plan.epoch > before and "d0" in {p.device for p in plan.placements}:
-                    break
-                await asyncio.sleep(0.1)
-        await asyncio.sleep(2.0)
-        ids = set(run.ids)
-        await ask_for(run, seconds=3.0, qps=40)
-        report = await run.settled(within=30.0)
+        await planned_for(run, before, {"d0", "d1"})
+        await answered(run, {"d0", "d1"}, since=len(run.ids))
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        report = await run.settled()
         assert report.lost == 0, report.examples
-        fresh = [o for i, o in (await run.outcomes()).items() if i not in ids]
-        assert {o.device for o in fresh if o.on_time} == {"d0", "d1"}
 
 
-async def ask_for(run: Running, *, seconds: float, qps: float) -> None:
-    for _ in range(int(seconds * qps)):
-        await run.ask(parameters={})
+async def planned_for(run: Running, after: Epoch, devices: set[str]) -> Epoch:
+    """That of the first plan beyond ``after`` that has just these."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            plan = await newest_plan(run)
+            if plan is not None and plan.epoch > after and {p.device for p in plan.placements} == devices:
+                return plan.epoch
+            await asyncio.sleep(0.1)
+
+
+async def answered(run: Running, devices: set[str], *, since: int = 0) -> None:
+    """Wait until each of them has answered something that was asked later."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            outcomes = await run.outcomes()
+            if {o.device for o in map(outcomes.get, run.ids[since:]) if o is not None and o.on_time} >= devices:
+                return
+            await asyncio.sleep(0.1)
+
+
+async def ask_on(run: Running, qps: float) -> None:
+    while True:
+        await run.ask()
         await asyncio.sleep(1.0 / qps)

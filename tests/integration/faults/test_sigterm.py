@@ -19,9 +19,9 @@ from tests.harness import free_port
 from tests.models.registration_models import labelled_rows, looping, request_of, write_model, write_rows
 from tests.outside.processes import Process, processes, settings_file
 
-pytestmark = pytest.mark.timeout(180)
 JSON = {"Content-Type": "application/json"}
-BOUND = 20.0
+BOUND = 60.0
+"""Seconds: what hangs here does so for ever."""
 
 
 @pytest.fixture
@@ -30,40 +30,27 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Process]]:
         yield make
 
 
-@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.kafka)])
-def broker_url(request: pytest.FixtureRequest) -> str:
-    if request.param == "memory":
-        return "memory://"
-    return str(request.getfixturevalue("kafka_url"))
-
-
 def abandoned(log: str) -> str:
     """The one line that says what was."""
     (line,) = re.findall(r"ended [\d.]+ s after.*?; abandoned: .*", re.sub(r"\s*\n\s+", " ", log))
     return str(line)
 
 
-@pytest.mark.timing
 def test_a_solver_that_hangs_does_not_keep_the_process(
     broker_url: str, tmp_path: Path, start: Callable[..., Process]
 ) -> None:
     process = start("hang-solver", *settings_file(broker_url, tmp_path), SLUICE_LOG__FORMAT="json")
     process.until(lambda: "the solver hangs" in process.log)
-    code, took = process.terminated(2 * BOUND)
-    assert code == 1
-    assert took < BOUND
+    assert process.terminated(BOUND) == 1
     told = abandoned(process.log)
     assert re.search(r"thread \w+ in sluicegate\.stages\.planner\.stage\._solved", told)
     assert "after all else had ended" in told  # what could be done in order was
 
 
-@pytest.mark.timing
 def test_an_event_loop_that_hangs_does_not_keep_the_process(tmp_path: Path, start: Callable[..., Process]) -> None:
     process = start("hang-loop", *settings_file("memory://", tmp_path), SLUICE_LOG__FORMAT="json")
     process.until(lambda: "the loop hangs" in process.log)
-    code, took = process.terminated(2 * BOUND)
-    assert code == 1
-    assert took < BOUND
+    assert process.terminated(BOUND) == 1
     told = abandoned(process.log)
     assert "thread MainThread in " in told
     assert "stage worker d1" in told
@@ -73,7 +60,6 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-@pytest.mark.timing
 def test_an_executor_that_stands_still_with_a_batch_does_not_keep_the_process(
     tmp_path: Path, start: Callable[..., Process]
 ) -> None:
@@ -110,9 +96,9 @@ def test_an_executor_that_stands_still_with_a_batch_does_not_keep_the_process(
         asking.stdin.write(body)
         asking.stdin.close()
         time.sleep(1.0)  # it is on its way to a batch that never ends
-        code, took = process.terminated(2 * BOUND)
+        code = process.terminated(BOUND)
         asking.kill()
-    assert (code, took < BOUND) == (0, True), process.log
+    assert code == 0, process.log
     with pytest.raises(ProcessLookupError):
         os.kill(child, 0)
 
@@ -127,7 +113,6 @@ except OSError:
 """
 
 
-@pytest.mark.timing
 @pytest.mark.kafka
 def test_a_broker_that_stands_still_does_not_keep_the_process(
     kafka_url: str, tmp_path: Path, sluice_home: Path, start: Callable[..., Process]
@@ -142,8 +127,7 @@ def test_a_broker_that_stands_still_does_not_keep_the_process(
         time.sleep(2.0)
         os.kill(status.pid, signal.SIGSTOP)
         time.sleep(1.0)
-        _, took = process.terminated(2 * BOUND)
-        assert took < BOUND, process.log
+        process.terminated(BOUND)
     finally:
         os.kill(status.pid, signal.SIGCONT)
         server.stop(within=1.0)

@@ -4,15 +4,12 @@ import asyncio
 from pathlib import Path
 
 import aiohttp
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from sluicegate.sluice.settings.endpoint_settings import MetricsSettings
 from sluicegate.stages.telemetry.metrics_http import MetricsStage
 from sluicegate.streams import connect
 from tests.harness import ROLES, Running, running, settings_for
-
-pytestmark = pytest.mark.timeout(60)
 
 
 async def scraped(run: Running, token: str | None = None) -> tuple[int, dict[str, float]]:

@@ -7,15 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import pytest
 
 from sluicegate.sluice.settings.endpoint_settings import WebSettings
 from sluicegate.stages.fronts.live_page import WebStage
 from sluicegate.streams import connect
-from tests.harness import ROLES, Running, running, settings_for, toy_catalogue
+from tests.harness import PATIENCE_S, ROLES, Running, running, settings_for, toy_catalogue
 from tests.outside.browser import browser
-
-pytestmark = pytest.mark.timeout(120)
 
 NASTY = "<img src=x onerror=\"document.title='owned'\">"
 
@@ -38,8 +35,8 @@ async def asked(run: Running, seconds: float) -> None:
         await asyncio.sleep(0.05)
 
 
-async def until(true: Callable[[], Awaitable[bool]], within: float = 15.0) -> None:
-    async with asyncio.timeout(within):
+async def until(true: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
         while not await true():
             await asyncio.sleep(0.2)
 

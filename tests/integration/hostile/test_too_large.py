@@ -23,12 +23,13 @@ pytestmark = pytest.mark.virtual
 WIDE = 20_000
 LIMIT = 330_000  # bytes of a record: of one row of WIDE numbers, and not of eight
 KAFKA = pytest.mark.kafka
+ALSO_KAFKA = [pytest.mark.kafka, pytest.mark.thorough]
 WAYS = [
     pytest.param("memory", "at_least_once", True, id="memory"),
-    pytest.param("kafka", "at_least_once", True, id="kafka", marks=KAFKA),
+    pytest.param("kafka", "at_least_once", True, id="kafka", marks=ALSO_KAFKA),
     pytest.param("kafka", "at_least_once", False, id="kafka-unexpected", marks=KAFKA),
     pytest.param("kafka", "exactly_once", True, id="exactly-once", marks=KAFKA),
-    pytest.param("kafka", "exactly_once", False, id="exactly-once-unexpected", marks=KAFKA),
+    pytest.param("kafka", "exactly_once", False, id="exactly-once-unexpected", marks=ALSO_KAFKA),
 ]
 """Broker, delivery, and whether the limit is known before the broker says it."""
 

@@ -16,14 +16,14 @@ from sluicegate.streams.memory.consumer import MemoryConsumer
 from sluicegate.streams.ports import Record, Unreadable
 from sluicegate.streams.records import codec
 from tests.contract.damaged import write_batch
-from tests.harness import Running, running, settings_for, toy_catalogue
+from tests.harness import PATIENCE_S, Running, running, settings_for, toy_catalogue
 
 pytestmark = pytest.mark.virtual
 
 PACKED = [b"one", b"two"]
 WAYS = [
     pytest.param("memory", "at_least_once", id="memory"),
-    pytest.param("kafka", "at_least_once", id="kafka", marks=pytest.mark.kafka),
+    pytest.param("kafka", "at_least_once", id="kafka", marks=[pytest.mark.kafka, pytest.mark.thorough]),
     pytest.param("kafka", "exactly_once", id="exactly-once", marks=pytest.mark.kafka),
 ]
 """Broker and delivery. The embedded one packs nothing: it is made to say what an unreadable record would be."""
@@ -82,7 +82,7 @@ async def test_every_stage_goes_on_behind_what_it_cannot_read(
             await poison(run, url, topic)
         asked.append(await run.ask("behind", parameters={"latency_ms": 5_000}))
         await run.settled()
-        async with asyncio.timeout(20.0):
+        async with asyncio.timeout(PATIENCE_S):
             while told(await run.dead_letters()) != places:
                 await asyncio.sleep(0.1)
     async with running(settings, broker if kind == "memory" else connect(url)) as again:
@@ -110,7 +110,7 @@ async def test_what_is_read_without_a_group_has_a_dead_letter_once_a_process(kaf
         await (await built.producer.send(topic, b"behind", key=b"k"))
         followers = [Follower(built.broker, topic, lambda record: heard.append(record.value)) for _ in range(3)]
         following = asyncio.gather(*(follower.run(stop) for follower in followers))
-        async with asyncio.timeout(20.0):
+        async with asyncio.timeout(PATIENCE_S):
             while len(heard) < 3 or told(await run.dead_letters()) != places:
                 await asyncio.sleep(0.1)
         stop.set()

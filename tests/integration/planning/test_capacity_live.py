@@ -23,11 +23,11 @@ from sluicegate.stages.runtime.decision_log import read_steps, replay
 from sluicegate.streams import connect
 from sluicegate.streams.ports import TopicPartition
 from sluicegate.streams.records import control
-from tests.harness import ROLES, Running, running, settings_for
+from tests.harness import PATIENCE_S, ROLES, Running, running, settings_for
 
 Made = TypeVar("Made")
 
-pytestmark = [pytest.mark.virtual, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.virtual
 
 
 class Load:
@@ -51,8 +51,8 @@ class Load:
         await asyncio.gather(self._task, return_exceptions=True)
 
 
-async def until(condition: Callable[[], bool], *, within: float = 40.0) -> None:
-    async with asyncio.timeout(within):
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await asyncio.sleep(0.05)
 
@@ -75,8 +75,8 @@ async def incarnation(run: Running, device: str) -> str:
     return plan.incarnations[device]
 
 
-async def until_planned(run: Running, wanted: set[str], *, within: float = 40.0) -> None:
-    async with asyncio.timeout(within):
+async def until_planned(run: Running, wanted: set[str]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
         while await planned_devices(run) != wanted:
             await asyncio.sleep(0.1)
 

@@ -26,7 +26,7 @@ from sluicegate.streams.records import control
 from sluicegate.streams.records.demand_windows import decode_windows
 from sluicegate.streams.topics import Topics
 from tests.contract.damaged import write_batch
-from tests.harness import ROLES, running, settings_for
+from tests.harness import PATIENCE_S, ROLES, running, settings_for
 
 pytest.importorskip("faust", reason="faust-streaming is not installed: pip install 'sluicegate[faust]'")
 
@@ -35,7 +35,7 @@ from faust.types import TP
 from sluicegate.streams.faust import demand_app as faust_app
 from sluicegate.streams.faust.demand_app import demand_app
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.kafka
 
 
 async def rows_by_app(broker: Broker, topics: Topics) -> dict[str, int]:
@@ -53,10 +53,10 @@ async def rows_by_app(broker: Broker, topics: Topics) -> dict[str, int]:
     return totals
 
 
-async def published(broker: Broker, topics: Topics, sent: dict[str, int], within: float) -> None:
+async def published(broker: Broker, topics: Topics, sent: dict[str, int]) -> None:
     """Wait until just what was sent is published."""
     found: dict[str, int] = {}
-    until = time.monotonic() + within
+    until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
         found = await rows_by_app(broker, topics)
         if found == sent:
@@ -100,7 +100,7 @@ async def test_a_restart_in_mid_window_loses_and_doubles_no_count(kafka_url: str
                         sent[app] += counted.count
                     await asyncio.sleep(0.3)
                 if round_ == 1:
-                    await published(broker, topics, sent, within=60.0)
+                    await published(broker, topics, sent)
         assert await rows_by_app(broker, topics) == sent
 
 
@@ -145,12 +145,12 @@ async def test_counts_passed_over_where_no_other_follows_are_counted(kafka_url: 
     partition = TP(topics.demand, 0)
     async with an_app(broker, topics, 18_188, tmp_path) as (app, _):
         await counts(broker, topics, [1, 2, 3])
-        await published(broker, topics, {"a": 6}, within=30.0)
+        await published(broker, topics, {"a": 6})
         app.consumer.pause_partitions([partition])
         await counts(broker, topics, [4, 5, 6])
         await app.consumer.seek_wait({partition: 6})
         app.consumer.resume_partitions([partition])
-        await published(broker, topics, {"a": 21}, within=30.0)
+        await published(broker, topics, {"a": 21})
     await broker.close()
 
 
@@ -162,7 +162,7 @@ async def test_a_worker_that_stands_still_while_counts_wait_fails(
     await broker.admin().create_topics(topics.specs(["a"], ["d0"]))
     async with an_app(broker, topics, 18_189, tmp_path) as (app, watching):
         await counts(broker, topics, [1])
-        await published(broker, topics, {"a": 1}, within=30.0)
+        await published(broker, topics, {"a": 1})
         monkeypatch.setattr(faust_app, "STALE", 6.0)
         app.consumer.pause_partitions([TP(topics.demand, 0)])
         await counts(broker, topics, [2])
@@ -175,14 +175,14 @@ async def test_a_planner_estimates_the_demand_that_windows_tell(kafka_url: str, 
     planner = PlannerSettings(demand="faust", period_s=2.0)
     settings = settings_for(kafka_url, tmp_path, planner=planner, faust={"port": 18_184})
     async with running(settings, connect(kafka_url), roles=(*ROLES, "demand")) as run:
-        await run.planned(within=90.0)
+        await run.planned()
         stage = next(s for s in run.stages if isinstance(s, PlannerStage))
-        async with asyncio.timeout(60.0):  # a group, its tables and their recovery come first
+        async with asyncio.timeout(PATIENCE_S):  # a group, its tables and their recovery come first
             while stage.core.controller.estimates(SystemClock().monotonic())["toy"].qps <= 5.0:
                 for _ in range(40):
                     await run.ask(parameters={})
                     await asyncio.sleep(0.025)
-        report = await run.settled(within=30.0)
+        report = await run.settled()
         assert report.balanced, report
 
 
@@ -218,7 +218,7 @@ async def test_two_workers_share_the_partitions(kafka_url: str, tmp_path: Path) 
                 await (await producer.send(topics.demand, value, key=app.encode()))
                 sent[app] += 1 + number
             await asyncio.sleep(0.4)
-        await published(broker, topics, sent, within=75.0)
+        await published(broker, topics, sent)
     finally:
         for worker in workers:
             worker.kill()
@@ -241,9 +241,9 @@ async def test_counting_goes_on_behind_a_batch_that_cannot_be_read(
     broker.on_unreadable = lambda record: told.append((record.topic, record.offset))
     async with an_app(broker, topics, 18_197, tmp_path):
         await counts(broker, topics, [1, 2])
-        await published(broker, topics, {"a": 3}, within=60.0)
+        await published(broker, topics, {"a": 3})
         await write_batch(kafka_url.removeprefix("kafka://"), topics.demand, [b"x", b"y"], compression="zstd")
         await counts(broker, topics, [4])
-        await published(broker, topics, {"a": 7}, within=60.0)
+        await published(broker, topics, {"a": 7})
     assert set(told) == {(topics.demand, 2), (topics.demand, 3)}
     await broker.close()

@@ -21,7 +21,7 @@ from sluicegate.sluice.catalogue.broker_log import BrokerLog
 from sluicegate.stages.fronts.http_front import HttpStage
 from sluicegate.streams import connect
 from sluicegate_client import Client, Status
-from tests.harness import PIXELS, ROLES, Running, running, settings_for
+from tests.harness import PATIENCE_S, PIXELS, ROLES, Running, running, settings_for
 
 pytestmark = pytest.mark.virtual
 SLO = 0.25
@@ -180,7 +180,7 @@ async def test_a_client_is_called_when_safe_mode_is_announced(tmp_path: Path) ->
         async with Client(BrokerLog(connect(url)), prefix=settings.prefix) as client:
             client.on_status(heard.append)
             await load(run, 600.0, 0.5)  # far above what one slow device sustains
-            async with asyncio.timeout(10.0):
+            async with asyncio.timeout(PATIENCE_S):
                 while not any(said.state == "safe_mode" for said in heard):
                     await asyncio.sleep(0.05)
     assert {said.subject for said in heard if said.state == "safe_mode"} == {"app:toy"}

@@ -23,7 +23,7 @@ from sluicegate.sluice.audit.result_log import read_results
 from sluicegate.streams import connect
 from sluicegate.streams.ports import TopicPartition
 from sluicegate.streams.records import control
-from tests.harness import Running, running, settings_for, toy_catalogue
+from tests.harness import PATIENCE_S, Running, running, settings_for, toy_catalogue
 
 pytestmark = pytest.mark.virtual
 
@@ -80,7 +80,7 @@ async def test_profiles_wrong_by_half_are_noticed_and_planned_around(
     async with running(settings, connect("memory://"), catalogue=slow_catalogue()) as run:
         await run.planned()
         assert hosted((await plans(run))[-1]) == {LARGE}
-        async with asyncio.timeout(40.0):
+        async with asyncio.timeout(PATIENCE_S):
             while not (said := await announced(run, f"profile:{LARGE}@cpu")):
                 await run.ask(parameters={})
                 await asyncio.sleep(0.05)
@@ -112,7 +112,7 @@ async def test_a_burst_is_answered_by_a_plan_within_a_second_of_its_detection(
     settings = settings_for("memory://", tmp_path, planner={"period_s": 60})
     async with running(settings, connect("memory://"), catalogue=slow_catalogue()) as run:
         await run.planned()
-        async with asyncio.timeout(30.0):
+        async with asyncio.timeout(PATIENCE_S):
             while not detected or not (bursts := [p for p in await plans(run) if "burst of toy" in p.reason]):
                 for _ in range(20):
                     await run.ask(parameters={})
@@ -155,7 +155,7 @@ async def test_while_the_solver_hangs_the_plan_in_force_stands_and_serves(
         try:
             await run.planned()
             before = (await plans(run))[-1]
-            async with asyncio.timeout(20.0):
+            async with asyncio.timeout(PATIENCE_S):
                 while not chosen.hanging.is_set():
                     await asyncio.sleep(0.05)
             for _ in range(10):

@@ -22,9 +22,9 @@ from sluicegate.stages.worker.stage import WorkerStage
 from sluicegate.streams import connect
 from sluicegate.streams.records import control
 from sluicegate.streams.records.instances import decode_instance
-from tests.harness import Running, running, settings_for, toy_catalogue
+from tests.harness import PATIENCE_S, Running, running, settings_for, toy_catalogue
 
-pytestmark = [pytest.mark.virtual, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.virtual
 
 
 @asynccontextmanager
@@ -41,7 +41,7 @@ async def scaled(
     planner = {"scaling": scaling, "spare": spare, "headroom": 1.05}
     settings = settings_for(url, folder, devices=devices, planner=planner, **changes)
     async with running(settings, connect(url)) as run:
-        await until(lambda: plan_of(run), within=20.0)
+        await until(lambda: plan_of(run))
         yield run
 
 
@@ -63,11 +63,11 @@ async def instances(run: Running) -> list[Instance]:
     return [i for i in found.values() if i is not None]
 
 
-async def until(condition: Callable[[], Awaitable[bool]], *, within: float) -> float:
+async def until(condition: Callable[[], Awaitable[bool]]) -> float:
     """Seconds until it held."""
     loop = asyncio.get_running_loop()
     began = loop.time()
-    async with asyncio.timeout(within):
+    async with asyncio.timeout(PATIENCE_S):
         while not await condition():
             await asyncio.sleep(0.05)
     return loop.time() - began
@@ -104,7 +104,7 @@ async def test_a_variant_that_nothing_runs_is_loaded_for_the_query_that_names_it
         held = {v for p in plan.placements for v in p.variants}
         missing = sorted({"toy-v0", "toy-v1", "toy-v2"} - held)[-1]
         asked = await run.ask(parameters={"model": missing, "latency_ms": 30_000})
-        report = await run.settled(within=30.0)
+        report = await run.settled()
         outcome = (await run.outcomes())[asked]
         assert (outcome.kind, outcome.variant) == (OutcomeKind.ANSWERED, missing)
         assert not report.lost
@@ -127,10 +127,10 @@ async def test_an_interfered_instance_is_moved_and_its_record_says_why(scaling: 
             plan = await newest(run)
             return plan is not None and hosting not in {p.device for p in plan.placements}
 
-        await until(recorded, within=20.0)
+        await until(recorded)
         executor_of(run.stages, hosting)._slowdown = 4.0
-        await until(told, within=20.0)
-        assert await until(moved, within=20.0) < 2.0 + 2.0  # two ticks, and what a busy machine adds
+        await until(told)
+        assert await until(moved) < 2.0 + 2.0  # two ticks, and what a busy machine adds
         executor_of(run.stages, hosting)._slowdown = 1.0
 
 
@@ -142,7 +142,7 @@ async def test_a_dead_worker_is_replaced_by_a_spare_one_that_holds_the_same(
         async def recorded() -> bool:
             return bool(await instances(run))
 
-        await until(recorded, within=20.0)
+        await until(recorded)
         (first,) = await instances(run)
         assert first.device == "d0"  # the spare's worker does not run
         (worker,) = [s for s in run.stages if isinstance(s, WorkerStage) and s.device.name == "d0"]
@@ -152,14 +152,14 @@ async def test_a_dead_worker_is_replaced_by_a_spare_one_that_holds_the_same(
             plan = await newest(run)
             return plan is not None and [(p.device, p.variants) for p in plan.placements] == [("d1", (first.variant,))]
 
-        await until(replaced, within=30.0)
+        await until(replaced)
 
         async def answered() -> bool:
             asked = await run.ask(parameters={"latency_ms": 30_000})
-            await run.settled(within=5.0)
+            await run.settled()
             return (await run.outcomes())[asked].device == "d1"
 
-        await until(answered, within=30.0)
+        await until(answered)
 
 
 @pytest.mark.kafka
@@ -181,7 +181,7 @@ async def test_workers_are_processes_started_when_one_dies_and_again_when_they_a
 
             async def answered() -> bool:
                 asked = await run.ask(parameters={"latency_ms": 30_000})
-                async with asyncio.timeout(30.0):
+                async with asyncio.timeout(PATIENCE_S):
                     while (outcome := (await run.outcomes()).get(asked)) is None:
                         await asyncio.sleep(0.1)
                 return outcome.device == "d1"
@@ -189,14 +189,14 @@ async def test_workers_are_processes_started_when_one_dies_and_again_when_they_a
             async def recorded() -> bool:
                 return any(i.device == "d1" for i in await instances(run))
 
-            await until(answered, within=40.0)
-            await until(recorded, within=20.0)
+            await until(answered)
+            await until(recorded)
             first = driver._started["d1"]
             os.kill(first.pid, signal.SIGKILL)
             await first.wait()
-            await until(answered, within=40.0)
+            await until(answered)
         assert "d1 is dead; another is to hold toy-" in caplog.text
         assert driver._started["d1"].pid != first.pid
-        report = await run.settled(within=40.0)
+        report = await run.settled()
         assert not report.lost and not report.duplicates, report.examples
     assert driver.running() == frozenset()  # ended with the planner that started them

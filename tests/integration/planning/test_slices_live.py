@@ -27,7 +27,7 @@ from sluicegate.sluice.system.system import System
 from sluicegate.streams.memory.broker import MemoryBroker
 from sluicegate.streams.ports import TopicPartition
 from sluicegate.streams.records import codec, control
-from tests.harness import Running, running, settings_for
+from tests.harness import PATIENCE_S, Running, running, settings_for
 
 pytestmark = pytest.mark.virtual
 
@@ -66,9 +66,9 @@ async def said(run: Running) -> list[tuple[float, Announce]]:
     return [(at, one) for at, one in told if one.subject.startswith("device:") and one.state in WORDS]
 
 
-async def until_cut(run: Running, *, within: float = 30.0) -> float:
+async def until_cut(run: Running) -> float:
     """When a GPU first served again after a cut."""
-    async with asyncio.timeout(within):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             found = await said(run)
             cut = {one.subject for _, one in found if one.state == "cutting"}
@@ -101,7 +101,7 @@ async def test_demand_moves_and_gpus_are_cut_otherwise_while_strict_queries_keep
         try:
             served = await until_cut(run)
             surged.set()
-            async with asyncio.timeout(15.0):
+            async with asyncio.timeout(PATIENCE_S):
                 while not any(part != "7g.0" for part in await answering(run)):
                     await asyncio.sleep(0.2)
         finally:
@@ -136,7 +136,7 @@ class Stuck(FakeLibrary):
 
 async def seen(run: Running, ready: Callable[[DeviceSeen], bool]) -> DeviceSeen:
     """The first heartbeat of gpu0 from now on that is as awaited."""
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(PATIENCE_S):
         async for record in read_results(run.broker, [TopicPartition(run.topics.devices_metrics, 0)], follow=True):
             beat = control.decode_heartbeat(record.value or b"").seen
             if beat.device == "gpu0" and ready(beat):

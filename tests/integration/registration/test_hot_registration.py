@@ -16,9 +16,7 @@ from sluicegate.sluice.registration.registry_topic import publish_catalogue
 from sluicegate.stages.following.registry_follower import RegistryStage
 from sluicegate.stages.runtime.decision_log import replay
 from sluicegate.streams import connect
-from tests.harness import ROLES, Running, running, settings_for, toy_catalogue
-
-pytestmark = pytest.mark.timeout(120)
+from tests.harness import PATIENCE_S, ROLES, Running, running, settings_for, toy_catalogue
 
 NONE = Catalogue.of((), (), ())
 
@@ -31,12 +29,12 @@ async def tell(run: Running, catalogue: Catalogue, app: str) -> None:
 
 async def caught_up(run: Running) -> None:
     (registry,) = [stage for stage in run.stages if isinstance(stage, RegistryStage)]
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(PATIENCE_S):
         await registry.catch_up()
 
 
 async def ended(run: Running, query_id: str) -> tuple[OutcomeKind, str | None, str | None]:
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             outcome = (await run.outcomes()).get(query_id)
             if outcome is not None:
@@ -55,13 +53,9 @@ def version_two(app: str) -> Catalogue:
     )
 
 
-@pytest.mark.parametrize("url", ["memory://", pytest.param("kafka", marks=pytest.mark.kafka)])
-async def test_an_app_is_served_changed_and_retired_while_everything_runs(
-    url: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    url = str(request.getfixturevalue("kafka_url")) if url == "kafka" else url
-    settings = settings_for(url, tmp_path, http={"port": 0}, planner={"period_s": 60.0})
-    async with running(settings, connect(url), roles=(*ROLES, "http")) as run, ClientSession() as http:
+async def test_an_app_is_served_changed_and_retired_while_everything_runs(broker_url: str, tmp_path: Path) -> None:
+    settings = settings_for(broker_url, tmp_path, http={"port": 0}, planner={"period_s": 60.0})
+    async with running(settings, connect(broker_url), roles=(*ROLES, "http")) as run, ClientSession() as http:
         (front,) = [stage for stage in run.stages if stage.name == "http"]
         await front.bound.wait()  # type: ignore[attr-defined]
         address = f"{front.address}/v2/models/late"  # type: ignore[attr-defined]
@@ -83,7 +77,7 @@ async def test_an_app_is_served_changed_and_retired_while_everything_runs(
         await caught_up(run)
         async with http.get(address) as answer:
             assert set((await answer.json())["versions"]) == set(version_two("late").variants)
-        async with asyncio.timeout(20.0):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 kind, variant, _ = await ended(run, await run.ask(app="late", parameters={"latency_ms": 20_000}))
                 assert kind is OutcomeKind.ANSWERED  # by either version: none is lost in between
@@ -151,7 +145,7 @@ async def test_promises_of_an_app_registered_while_everything_runs_are_kept_and_
 
 async def until_promised(run: Running, promise: Promise | None) -> Outcome:
     """The outcome of a query of "late" once outcomes carry how ``promise`` stands."""
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             asked = await run.ask(app="late", parameters={"latency_ms": 20_000})
             await ended(run, asked)

@@ -139,6 +139,7 @@ def test_the_other_examples_are_taken_as_well(script: str, rows: str, varying: t
 
 
 @pytest.mark.kafka
+@pytest.mark.thorough
 def test_a_plain_producer_and_a_faust_agent_work_on_kafka(place: tuple[Path, dict[str, str]], kafka_url: str) -> None:
     folder, environment = place
     prefix = "own-model-test"

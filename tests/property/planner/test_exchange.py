@@ -3,6 +3,7 @@
 from time import process_time
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -55,6 +56,7 @@ def wide(apps: int, variants: int, types: int) -> Catalogue:
     return Catalogue.of([App(name=f"a{i}", slo=0.3) for i in range(apps)], listed, profiles)
 
 
+@pytest.mark.timing
 def test_without_a_solver_a_large_fleet_is_planned_in_seconds() -> None:
     demands = tuple(AppDemand(app=f"a{i}", qps=4000.0 / (1 + i), slo=0.3) for i in range(17))
     problem = Problem(demands=demands, devices=(), catalogue=wide(17, 450, 10))

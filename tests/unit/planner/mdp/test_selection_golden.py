@@ -73,6 +73,7 @@ def test_the_pareto_front_is_the_one_that_the_paper_uses(sluice_data: Path) -> N
     assert [v.name for v in pareto_front(candidates(every, "image", DEVICE_TYPE))] == used
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("criterion", ["query", "decision"])
 def test_a_policy_takes_a_fraction_of_a_second(image: SelectionModel, criterion: Any) -> None:
     model = SelectionModel(variants=image.variants, slo=0.15, workers=60, qps=2000.0, criterion=criterion)
