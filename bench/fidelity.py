@@ -24,7 +24,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from sluicegate.simulator.figure_differences import difference
-from sluicegate.simulator.scenario import overridden, read_scenario
+from sluicegate.simulator.scenario import catalogue_of, overridden, read_scenario, warm_up_of
 from sluicegate.simulator.scenario.experiment import run_once
 from sluicegate.sluice.offline.live_vs_simulated import at_load, fidelity
 
@@ -79,8 +79,9 @@ def main() -> None:
 def _by_phase(document: dict[str, Any], load: float) -> list[dict[str, float]]:
     scenario = at_load(document, load)
     found = []
+    least = warm_up_of(scenario.simulation, catalogue_of(scenario))
     for phase in range(5):
-        warm_up = scenario.simulation.warm_up_s + phase * scenario.simulation.heartbeat_s / 5
+        warm_up = least + phase * scenario.simulation.heartbeat_s / 5
         moved = at_load(overridden(document, {"simulation.warm_up_s": warm_up}), load)
         found.append(run_once(moved, document["seed"], time.perf_counter).figures())
     return found

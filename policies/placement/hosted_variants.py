@@ -5,7 +5,7 @@ answered by the next. A slice loads and hosts for whatever is answered within th
 in larger batches; rules that must not do that keep the limit themselves.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from sluicegate.domain.events import Hosted, HostedOn
@@ -79,6 +79,20 @@ class Hosting:
             return False
         self._devices[device] = replace(known, slices=slices)
         return True
+
+    def fit(self, held: Placement, coming: Sequence[Placement]) -> bool:
+        """Whether its slice has memory for ``held`` and ``coming`` at once. Where that is not known it has not."""
+        device = self._devices.get(held.device)
+        part = next((s for s in device.slices if s.name == held.slice), None) if device is not None else None
+        if device is None or part is None:
+            return False
+        room = part.memory_bytes or device.memory_bytes
+        together = {v for placement in (held, *coming) for v in placement.variants} if room else ()
+        try:
+            need = sum(profile_on(self.catalogue, device, held.slice, v).memory_bytes for v in together)
+        except KeyError:
+            return False
+        return need <= room
 
     def of(self, app: str, plan: Plan, *, burst: bool = False) -> tuple[HostedOn, ...]:
         """What ``plan`` has each slice run of ``app``; ``burst``: in batches as large as the SLO bears."""

@@ -7,13 +7,15 @@ Rules.
    every new one failed, the old ones stay.
 3. Where loaded and wanted together exceed the slice's memory, what the plan no longer wants is forgotten first.
 4. When nothing is left to load, the epoch is acknowledged with what is loaded and what failed.
-5. An app that leaves the slice goes on being served for ``grace`` seconds, the time that routers take to switch; then
-   it is retired: once its queue is empty its variants are forgotten. A plan that wants it back cancels that.
+5. An app that leaves the slice goes on being served until what takes its place is loaded, and for ``grace`` seconds
+   more, the time that routers take to switch; then it is retired: once its queue is empty its variants are forgotten.
+   A plan that wants it back cancels that.
 6. An app with a promise is told its peers, the slices that its own stream goes to in turn: those of the newest plan,
    and for ``grace`` seconds those of the plan before too, so that the promise holds while routers switch.
 """
 
 from dataclasses import replace
+from math import inf
 from typing import assert_never
 
 from sluicegate.domain.actions import Acknowledge, Host, Load, Retire, StagingAction, Unload, WakeAt
@@ -81,7 +83,8 @@ class Staging:
                 self._target = {p.app: p for p in mine if p.slice == self._slice.name}
                 self._failed.clear()
                 self._acknowledged = False
-                return [*self._meet(plan, now), *self._mark_leaving(now), *self._advance()]
+                self._mark_leaving()
+                return [*self._meet(plan, now), *self._advance(now)]
             case LoadEnded(variant, ok):
                 if variant != self._loading:
                     raise IllegalEventError(f"{variant} ended loading; {self._loading} was being loaded")
@@ -90,11 +93,13 @@ class Staging:
                     self._loaded[variant] = self._catalogue.variants[variant].app
                 else:
                     self._failed.add(variant)
-                return self._advance()
+                return self._advance(now)
             case Woke():
                 due = [app for app, at in self._leaving.items() if at <= now]
                 parted = [app for app, (_, until) in self._former.items() if until <= now]
-                later = [at for at in (*self._leaving.values(), *(u for _, u in self._former.values())) if at > now]
+                later = [
+                    at for at in (*self._leaving.values(), *(u for _, u in self._former.values())) if now < at < inf
+                ]
                 told = [host for app in parted for host in self._part(app)]
                 return [*told, *(Retire(app) for app in due), *([WakeAt(min(later))] if later else [])]
             case Retired(app):
@@ -133,15 +138,21 @@ class Staging:
         change = self._hosted[app] = replace(change, peers=self._peers_of(app))
         return [Host(change)]
 
-    def _mark_leaving(self, now: float) -> list[StagingAction]:
+    def _mark_leaving(self) -> None:
         for app in self._target:
             self._leaving.pop(app, None)
-        fresh = [app for app in self._hosted if app not in self._target and app not in self._leaving]
+        for app in self._hosted:
+            if app not in self._target:
+                self._leaving.setdefault(app, inf)
+
+    def _part_from_leaving(self, now: float) -> list[StagingAction]:
+        """Nothing is left to load: what leaves may go after a while."""
+        fresh = [app for app, at in self._leaving.items() if at == inf]
         for app in fresh:
             self._leaving[app] = now + self._grace
         return [WakeAt(now + self._grace)] if fresh else []
 
-    def _advance(self) -> list[StagingAction]:
+    def _advance(self, now: float) -> list[StagingAction]:
         """Switch the apps that are complete, then load the next variant or acknowledge."""
         actions: list[StagingAction] = []
         for app, placement in self._target.items():
@@ -161,6 +172,7 @@ class Staging:
             names = tuple(v for p in self._target.values() for v in p.variants)
             ready = tuple(v for v in names if v in self._loaded)
             actions.append(Acknowledge(self._epoch, ready, tuple(v for v in names if v in self._failed)))
+            actions += self._part_from_leaving(now)
         return actions
 
     def _next_wanted(self) -> tuple[str, Placement] | None:

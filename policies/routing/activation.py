@@ -11,6 +11,9 @@ Rules.
 - The first plan of all is activated with its first ready placement and again with each further one.
 - After ``wait_s`` the plan is activated with what is ready; where nothing is, the old plan stays in force and the
   router goes on waiting. Devices that acknowledge later join then.
+- Until all are ready a slice that is still loading goes on with what it holds of the app, for as many queries as it was
+  given before, also where it is loading for another app: the worker forgets that only afterwards, unless its memory has
+  no room for both. Where all slices can, the wait is ``ANSWER_S``: nothing is lost by it.
 - A plan that changes nothing in what is hosted for the app is activated at once.
 - A device of the active plan that a newer plan does not mention at all is taken for dead: the router stops using it at
   once, or turns to the new plan where it would be left with nothing. A GPU that is to be cut is mentioned by its
@@ -19,6 +22,7 @@ Rules.
 Illegal: nothing. Messages of the control topics may come in any order and more than once.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import assert_never
 
@@ -32,13 +36,17 @@ ANSWER_S = 0.5
 
 
 class Activation:
-    """When the router of ``app`` switches to a plan. ``wait_s``: seconds after which it does with what is ready."""
+    """When the router of ``app`` switches to a plan. ``stays``: whether a slice goes on with a placement
+    while it loads others. ``wait_s``: seconds after which it does with what is ready."""
 
-    __slots__ = ("_acks", "_active", "_due", "_newest", "_pending", "_routed", "app", "wait_s")
+    __slots__ = ("_acks", "_active", "_due", "_newest", "_pending", "_routed", "_stays", "app", "wait_s")
 
-    def __init__(self, app: str, *, wait_s: float = WAIT_S) -> None:
+    def __init__(
+        self, app: str, stays: Callable[[Placement, Sequence[Placement]], bool], *, wait_s: float = WAIT_S
+    ) -> None:
         self.app = app
         self.wait_s = wait_s
+        self._stays = stays
         self._newest = NO_EPOCH
         self._active: Plan | None = None
         self._pending: Plan | None = None
@@ -80,7 +88,8 @@ class Activation:
         waits_on = self._pending is not None and (self._active is None or self._active.epoch != self._pending.epoch)
         self._newest = plan.epoch
         self._pending = plan
-        self._due = max(self._due, now + ANSWER_S) if waits_on else now + self.wait_s
+        wait = ANSWER_S if self._all_stay(plan) else self.wait_s
+        self._due = max(self._due, now + ANSWER_S) if waits_on and wait > ANSWER_S else now + wait
         wanted = hosting(plan, self.app)
         alive = {p.device for p in plan.placements} | set(plan.geometries)
         self._acks = {d: a for d, a in self._acks.items() if d in alive or a.epoch > plan.epoch}
@@ -108,10 +117,36 @@ class Activation:
         joined = self._active is not None and self._active.epoch == plan.epoch
         if ready and (answered or joined or now >= self._due or self._active is None):
             complete = len(ready) == len(wanted)
-            if joined and ready == self._routed and not complete:
+            used = ready if complete else self._with_loading(plan, wanted, answers)
+            if joined and used == self._routed and not complete:
                 return []
-            return self._activate(plan, ready, complete=complete)
+            return self._activate(plan, used, complete=complete)
         return []
+
+    def _with_loading(
+        self, plan: Plan, wanted: tuple[Placement, ...], answers: list[bool | None]
+    ) -> tuple[Placement, ...]:
+        """What is ready, and what slices that have not answered yet go on with."""
+        found = [p for p, answer in zip(wanted, answers, strict=True) if answer]
+        said = {(p.device, p.slice): p for p, answer in zip(wanted, answers, strict=True) if answer is not None}
+        coming = _by_place(plan)
+        for old in self._routed:
+            place = (old.device, old.slice)
+            ack = self._acks.get(old.device)
+            loading = place not in said and (ack is None or ack.epoch != plan.epoch)
+            if loading and self._stays(old, coming.get(place, ())):
+                found.append(replace(old, share=old.share * self._grown(plan)))
+        return tuple(sorted(found, key=lambda p: (p.device, p.slice)))
+
+    def _all_stay(self, plan: Plan) -> bool:
+        coming = _by_place(plan)
+        return bool(self._routed) and all(self._stays(p, coming.get((p.device, p.slice), ())) for p in self._routed)
+
+    def _grown(self, plan: Plan) -> float:
+        """Demand that the active plan was made for, over that of ``plan``."""
+        was = self._active.demand.get(self.app, 0.0) if self._active is not None else 0.0
+        wanted = plan.demand.get(self.app, 0.0)
+        return was / wanted if was > 0.0 and wanted > 0.0 else 1.0
 
     def _activate(self, plan: Plan, placements: tuple[Placement, ...], *, complete: bool) -> list[ActivationAction]:
         others = tuple(p for p in plan.placements if p.app != self.app)
@@ -127,6 +162,13 @@ class Activation:
         if ack is None or ack.epoch != plan.epoch:
             return None
         return not set(placement.variants).isdisjoint(ack.variants)
+
+
+def _by_place(plan: Plan) -> dict[tuple[str, str], list[Placement]]:
+    found: dict[tuple[str, str], list[Placement]] = {}
+    for placement in plan.placements:
+        found.setdefault((placement.device, placement.slice), []).append(placement)
+    return found
 
 
 def _places(placements: tuple[Placement, ...]) -> list[tuple[str, str, tuple[str, ...]]]:

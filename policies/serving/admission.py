@@ -342,7 +342,7 @@ class AdmissionCore:
         for name in served:
             self._known.setdefault(name, _Known()).app = catalogue.apps[name]
             if self._rules.by_plan:
-                self._activations.setdefault(name, Activation(name))
+                self._activations.setdefault(name, Activation(name, self._hosting.fit))
         for app in event.apps:
             self._promised.discard(app.name)
             if app.promise.active:

@@ -40,7 +40,7 @@ from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.models.app import App, QueryClass
 from sluicegate.domain.models.profile import Quantile
 from sluicegate.domain.outcome import OutcomeKind, Reason
-from sluicegate.domain.plan import Epoch, Plan
+from sluicegate.domain.plan import Epoch, Placement, Plan
 from sluicegate.domain.query import Query
 from sluicegate.policies.model_less.deployment import goal_variants, highest_costs
 from sluicegate.policies.model_less.goal_variants import GoalVariant
@@ -133,7 +133,7 @@ class RouterCore:
         self._rules = rules
         self._catalogue = catalogue.only({app.name})
         self._hosting = Hosting(self._catalogue, devices, rules.quantile)
-        self._activation = Activation(app.name)
+        self._activation = Activation(app.name, self._stays)
         self._plan: Plan | None = None
         self._planned = False
         self._held: dict[Query, None] = {}
@@ -277,6 +277,11 @@ class RouterCore:
             if isinstance(action, Activate):
                 actions += self._activated(action.plan, now)
         return actions
+
+    def _stays(self, held: Placement, coming: Sequence[Placement]) -> bool:
+        """Whether a slice goes on with ``held`` while it loads: a promised stream's turns go by the newest plan."""
+        leaves = all(p.app != self.app.name for p in coming)
+        return self._hosting.fit(held, coming) and not (leaves and self.app.promise.active)
 
     def _activated(self, plan: Plan, now: float) -> list[RouterAction]:
         self._plan = plan

@@ -49,6 +49,10 @@ from sluicegate.simulator.scenario.scenario_fields import (
 )
 from sluicegate.simulator.scenario.sliced_devices import MB, devices_of, profiled_on, sharing_of
 
+_WARM_UP = 5.0
+_ON_TOP = 2.0
+"""Seconds of a warm-up, and beyond the slowest load."""
+
 
 def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
     """The system of ``scenario``. ``timer``: wall seconds, to measure solves. Raises ConfigurationError."""
@@ -101,7 +105,7 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
         ),
         sharing=sharing_of(scenario, catalogue),
         exclusive_loads=simulation.loads == "exclusive",
-        timing=_timing(simulation),
+        timing=_timing(simulation, catalogue),
         faults=_faults(simulation, devices),
     )
 
@@ -220,13 +224,20 @@ def _point(batch: int, latency: float | tuple[float, float]) -> BatchLatency:
     return BatchLatency(batch, median / 1e3, max(median, p95) / 1e3)
 
 
-def _timing(spec: SimulationSpec) -> Timing:
+def warm_up_of(spec: SimulationSpec, catalogue: Catalogue) -> float:
+    """Seconds that control and devices run before the first arrival."""
+    if spec.warm_up_s is not None:
+        return spec.warm_up_s
+    return max(_WARM_UP, _ON_TOP + max((profile.load for profile in catalogue.profiles.values()), default=0.0))
+
+
+def _timing(spec: SimulationSpec, catalogue: Catalogue) -> Timing:
     return Timing(
         to_router=spec.to_router_ms / 1e3,
         to_device=spec.to_device_ms / 1e3,
         control=spec.control_ms / 1e3,
         heartbeat=spec.heartbeat_s,
-        warm_up=spec.warm_up_s,
+        warm_up=warm_up_of(spec, catalogue),
         drain=spec.drain_s,
     )
 

@@ -275,6 +275,8 @@ class SimulationSpec(Section):
     While that adds up to more than 1, all take so many times as long.
 
     ``to_router_ms``/``to_device_ms``: hops of a query; ``control_ms``: of plans and acknowledgements.
+    ``warm_up_s``: that control and devices run before the first arrival; five seconds where left out, and longer where
+    the slowest load is: a system is started before it is used.
     """
 
     service: ServiceMode = "median"
@@ -283,7 +285,7 @@ class SimulationSpec(Section):
     to_device_ms: NotNegative = 0.0
     control_ms: NotNegative = 0.0
     heartbeat_s: Positive = 0.5
-    warm_up_s: NotNegative = 5.0
+    warm_up_s: NotNegative | None = None
     drain_s: Positive = 600.0
     loads: Literal["beside", "exclusive"] = "beside"
     shared: Names = ()

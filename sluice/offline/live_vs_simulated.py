@@ -39,6 +39,7 @@ from sluicegate.simulator.scenario import (
     devices_of,
     overridden,
     scenario_of,
+    warm_up_of,
 )
 from sluicegate.simulator.scenario.experiment import arrivals_of, figures_of, run_once
 from sluicegate.simulator.scenario.sliced_devices import sharing_of
@@ -84,7 +85,7 @@ async def run_live(scenario: Scenario, seed: int) -> LiveRun:
     arrivals = arrivals_of(scenario, catalogue, seed)
     async with _running(scenario, catalogue) as (built, stages):
         observer = Observer(built.broker, built.topics)
-        sent, behind = await _replay(built, observer, arrivals, scenario.simulation.warm_up_s)
+        sent, behind = await _replay(built, observer, arrivals, warm_up_of(scenario.simulation, catalogue))
         ran = what_ran(stages, built.apps)
     summary = observer.fold.summary(arrivals.duration)
     if summary.queries != sent:

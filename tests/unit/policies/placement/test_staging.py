@@ -114,6 +114,17 @@ def test_an_app_that_leaves_is_served_until_routers_had_time_to_switch() -> None
     assert not machine.wants("a")
 
 
+def test_an_app_that_leaves_is_served_while_what_takes_its_place_is_loaded() -> None:
+    machine = staging()
+    settle(machine, plan(1, ("a", ("a1",))))
+    assert machine.handle(plan(2, ("b", ("b1",))), 10.0) == [Load("b1", 8)]
+    assert machine.handle(Woke(), 60.0) == []
+    assert machine.hosted_apps == ("a",)
+    assert WakeAt(72.0) in machine.handle(LoadEnded("b1", ok=True), 70.0)
+    assert machine.handle(Woke(), 71.0) == [WakeAt(72.0)]
+    assert machine.handle(Woke(), 72.0) == [Retire("a")]
+
+
 def test_an_app_that_comes_back_in_time_is_not_retired() -> None:
     machine = staging()
     settle(machine, plan(1, ("a", ("a1",))))

@@ -1,9 +1,11 @@
 """Two-step activation: acknowledgements, epochs, dead devices, the bounded wait."""
 
+from dataclasses import replace
+
 from sluicegate.domain.actions import Activate, ActivationAction, WakeAt
 from sluicegate.domain.events import PlanAcknowledged, PlanPublished, Woke
 from sluicegate.domain.plan import Epoch, Placement, Plan
-from sluicegate.policies.routing.activation import Activation
+from sluicegate.policies.routing.activation import ANSWER_S, Activation
 
 
 def plan(number: int, *where: tuple[str, str], term: int = 1, share: float = 0.5, app: str = "a") -> Plan:
@@ -26,8 +28,9 @@ def routed(actions: list[ActivationAction]) -> list[tuple[int, list[tuple[str, s
     ]
 
 
-def active_on(*where: tuple[str, str]) -> Activation:
-    activation = Activation("a")
+def active_on(*where: tuple[str, str], stays: bool = False) -> Activation:
+    """``stays``: slices go on with what they hold while they load."""
+    activation = Activation("a", lambda held, coming: stays)
     activation.handle(PlanPublished(plan(1, *where)), 0.0)
     for device, variant in where:
         activation.handle(ack(device, 1, variant), 0.1)
@@ -36,7 +39,7 @@ def active_on(*where: tuple[str, str]) -> Activation:
 
 
 def test_the_first_plan_grows_with_each_device_that_is_ready() -> None:
-    activation = Activation("a")
+    activation = Activation("a", lambda held, coming: False)
     assert routed(activation.handle(PlanPublished(plan(1, ("d1", "v"), ("d2", "v"))), 0.0)) == []
     assert routed(activation.handle(ack("d1", 1, "v"), 0.1)) == [(1, [("d1", "v")])]
     assert routed(activation.handle(ack("d1", 1, "v"), 0.2)) == []
@@ -135,3 +138,41 @@ def test_a_plan_without_the_app_is_activated_so_that_the_router_can_say_so() -> 
     activation = active_on(("d1", "v"))
     actions = activation.handle(PlanPublished(plan(2, ("d1", "v"), app="other")), 1.0)
     assert [a.plan.of_app("a") for a in actions if isinstance(a, Activate)] == [()]
+
+
+def test_a_slice_that_is_loading_goes_on_with_what_it_holds_for_what_it_was_given_before() -> None:
+    activation = active_on(("d1", "v"), ("d2", "v"), stays=True)
+    loading = replace(plan(2, ("d1", "w"), ("d2", "w"), share=0.4), demand={"a": 20.0})
+    assert activation.active is not None
+    assert activation.handle(PlanPublished(loading), 1.0) == [WakeAt(1.0 + ANSWER_S)]
+    activation.handle(ack("d1", 2, "w"), 1.2)
+    assert routed(activation.handle(Woke(), 1.0 + ANSWER_S)) == [(2, [("d1", "w"), ("d2", "v")])]
+    assert [p.share for p in activation.active.placements] == [0.4, 0.5]
+    more = replace(plan(3, ("d1", "w"), ("d2", "x"), share=0.4), demand={"a": 80.0})
+    activation.handle(PlanPublished(more), 3.0)
+    activation.handle(ack("d1", 3, "w"), 3.1)
+    activation.handle(Woke(), 3.0 + ANSWER_S)
+    assert [p.share for p in activation.active.placements] == [0.4, 0.5 * 20 / 80]
+    assert routed(activation.handle(ack("d2", 3, "x"), 9.0)) == [(3, [("d1", "w"), ("d2", "x")])]
+    assert activation.pending is None
+
+
+def test_a_slice_that_loads_for_another_app_serves_this_one_until_it_is_done_or_all_are_ready() -> None:
+    def swapped() -> Activation:
+        activation = active_on(("d1", "v"), ("d2", "v"), stays=True)
+        moved = plan(2, ("d1", "v"), ("d3", "w"))
+        other = Placement("d2", "b", ("z",), 1.0, 8)
+        activation.handle(PlanPublished(replace(moved, placements=(*moved.placements, other))), 1.0)
+        activation.handle(ack("d1", 2, "v"), 1.1)
+        activation.handle(Woke(), 1.0 + ANSWER_S)
+        assert activation.active is not None
+        assert [p.device for p in activation.active.of_app("a")] == ["d1", "d2"]
+        return activation
+
+    mine = swapped()
+    mine.handle(ack("d2", 2, "z"), 4.0)
+    assert mine.active is not None and [p.device for p in mine.active.of_app("a")] == ["d1"]
+    mine = swapped()
+    mine.handle(ack("d3", 2, "w"), 4.0)
+    assert mine.active is not None and [p.device for p in mine.active.of_app("a")] == ["d1", "d3"]
+    assert mine.pending is None
