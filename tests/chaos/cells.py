@@ -121,7 +121,7 @@ async def restart_broker(stack: Stack, rng: random.Random) -> str:
     port = stack.local.status().port
     stack.kills += 1  # whatever was in flight anywhere may be sent twice
     await asyncio.to_thread(stack.local.stop)
-    await asyncio.to_thread(stack.local.start, port=port or 0, within=60.0)
+    await asyncio.to_thread(stack.local.start, port=port or 0, within=300.0)
     stack.mended = time.time()
     return "broker"
 
@@ -134,7 +134,7 @@ async def crash_broker(stack: Stack, rng: random.Random) -> str:
     stack.kills += 1
     os.kill(status.pid, signal.SIGKILL)
     await asyncio.sleep(0.5)
-    await asyncio.to_thread(stack.local.start, port=status.port or 0, within=60.0)
+    await asyncio.to_thread(stack.local.start, port=status.port or 0, within=300.0)
     stack.mended = time.time()
     return "broker"
 
@@ -165,7 +165,7 @@ async def load_failure(stack: Stack, rng: random.Random) -> str:
 async def _listens(stack: Stack, name: str) -> None:
     """Until a process that was started handles our signals: it would die of them."""
     loop = asyncio.get_running_loop()
-    patience = loop.time() + 30.0
+    patience = loop.time() + 300.0
     while loop.time() < patience and not _handles(stack, name):
         await asyncio.sleep(0.05)
 

@@ -6,8 +6,8 @@ arrival time, the first one from which on nine in ten are answered on time for t
 served: load never ceases. Service may be away more than once (a process that comes back moves partitions and plans):
 the first time counts from the fault, however late it is felt, any later time from its own beginning, and the longest is
 told. What was asked within an SLO of the next fault is not counted: it suffers from that one. While the broker itself
-is away nothing is due. A machine that does not answer on time while nothing is broken can judge nothing: that is told
-as ``no_calm``.
+is away nothing is due. How long service was away is always told, and judged where ``JUDGED`` seeds were played on a
+machine that answered on time while nothing was broken: else it says as much of the machine.
 """
 
 from collections import defaultdict
@@ -22,6 +22,8 @@ from sluicegate.sluice.audit.topic_audit import AuditReport
 _BIN = 0.5
 _SERVED = 0.9
 _STEADY = 2
+JUDGED = 10
+"""Seeds from which on it is judged how soon service is back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +72,18 @@ class Verdict:
     windows: tuple[WindowReport, ...] = ()
 
     @property
+    def busy(self) -> bool:
+        """Whether the machine did not keep up before anything was broken."""
+        return self.calm_on_time < _SERVED
+
+    @property
+    def due_s(self) -> float | None:
+        """Within which service must be back; None where that is not judged."""
+        return self.resume_s_allowed if self.seeds >= JUDGED and not self.busy else None
+
+    @property
     def faults(self) -> tuple[str, ...]:
         """What is not as promised; empty when all is."""
-        slow = self.resume_s_allowed is not None and self.resume_s_max > self.resume_s_allowed
-        calm = self.calm_on_time >= _SERVED
         return tuple(
             name
             for name, bad in (
@@ -81,20 +91,19 @@ class Verdict:
                 ("late_unmarked", self.late_unmarked),
                 ("promises_broken", self.promises_broken),
                 ("duplicates", self.duplicates > self.copies_allowed),
-                ("resume_s_max", slow and calm),
-                ("no_calm", not calm),
+                ("resume_s_max", self.due_s is not None and self.resume_s_max > self.due_s),
             )
             if bad
         )
 
     def as_json(self) -> dict[str, object]:
         """Plain values."""
-        return {**asdict(self), "faults": self.faults}
+        return {**asdict(self), "busy": self.busy, "faults": self.faults}
 
     @classmethod
     def from_json(cls, held: Mapping[str, Any]) -> "Verdict":
         """What ``as_json`` gave."""
-        plain = {name: value for name, value in held.items() if name != "faults"}
+        plain = {name: value for name, value in held.items() if name not in {"busy", "faults"}}
         windows = tuple(WindowReport(**window) for window in held["windows"])
         return cls(**{**plain, "hits": tuple(held["hits"]), "windows": windows})
 

@@ -8,12 +8,14 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from tests.chaos.cells import CELLS
 from tests.chaos.judge import Verdict
 
 EXACTLY = "exactly_once"
+_WORDS = {"late_unmarked": "late", "promises_broken": "promise", "duplicates": "twice", "resume_s_max": "slow"}
 
 _HEAD = """\
 # Chaos
@@ -24,7 +26,7 @@ each row, a process a stage, four devices, under load. Counted from the topics b
 - *duplicates*: outcomes beyond a query's first; allowed is what may have been in flight, for each process hit.
 - *resumed*: seconds until nine in ten queries were answered on time again, the longest of all seeds, from the fault
   (of the broker's own faults: from when it served again; *outage* is from the fault). Where service was away once more,
-  because what comes back moves partitions and plans: for how long.
+  because what comes back moves partitions and plans: for how long. Judged where the bound is told.
 - *promises broken*: windows of K queries with more than m misses, without safe mode announced; *announced*: with it.
 - *added*: 99th percentile from arrival to outcome less execution, before anything was broken and in the windows.
 
@@ -40,19 +42,23 @@ def row_name(v: Verdict) -> str:
 
 
 def table(verdicts: Sequence[Verdict]) -> Table:
-    """For the terminal."""
-    shown = Table(title="Chaos")
-    columns = ("cell", "seeds", "queries", "lost", "duplicates", "late unmarked", "resumed in s", "promises", "on time")
-    for name in (*columns, "verdict"):
-        shown.add_column(name, justify="left" if name in {"cell", "verdict"} else "right")
+    """For a terminal of 80 columns: of each cell what was lost, what had a second outcome, when service was back."""
+    shown = Table(title="Chaos", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in ("cell", "delivery", "queries", "lost", "twice", "back, s", "verdict"):
+        shown.add_column(
+            name,
+            justify="left" if name in {"cell", "delivery", "verdict"} else "right",
+            no_wrap=name != "verdict",
+        )
     for v in in_order(verdicts):
-        resumed = f"{v.resume_s_max:.1f}" + (f" of {v.resume_s_allowed:.0f}" if v.resume_s_allowed else "")
+        back = f"{v.resume_s_max:.1f}" + (f" of {v.due_s:.0f}" if v.due_s else "")
         shown.add_row(
-            *(row_name(v), str(v.seeds), str(v.queries), str(v.lost), f"{v.duplicates} of {v.copies_allowed}"),
-            *(str(v.late_unmarked), resumed, str(v.promises_broken), f"{100 * v.on_time:.1f} %"),
-            ", ".join(v.faults) or "as promised",
+            *(v.cell, "exactly" if v.delivery == EXACTLY else "at least", str(v.queries), str(v.lost)),
+            *(str(v.duplicates), back, ", ".join(_WORDS.get(name, name) for name in v.faults) or "held"),
             style="red" if v.faults else "",
         )
+    busy = sum(v.busy for v in verdicts)
+    shown.caption = f"{busy} of {len(verdicts)} met a machine too busy to answer in time even before." if busy else None
     return shown
 
 
@@ -96,7 +102,7 @@ def page(verdicts: Sequence[Verdict], seconds: float) -> str:
     queries = sum(v.queries for v in verdicts)
     lines = _HEAD.format(where=_where(), minutes=seconds / 60, queries=queries).splitlines()
     for v in verdicts:
-        allowed = f"{v.resume_s_allowed:.0f}" if v.resume_s_allowed else "-"
+        allowed = f"{v.due_s:.0f}" if v.due_s else "-"
         lines.append(
             f"| {row_name(v)} | {v.seeds} | {v.rate:.0f} | {v.queries} | {v.lost} "
             f"| {v.duplicates} ({v.copies_allowed}) | {v.max_copies} | {v.late_unmarked} "

@@ -37,6 +37,10 @@ RESUMES = {"device": DEVICE_TIMEOUT + 2.0, "group": SESSION_TIMEOUT + 2.0, "brok
 _WARM = 8.0
 _CALM = 4.0
 _EXACTLY = 0.8
+_STILL = 60.0
+"""Seconds without a new outcome after which what has none is lost."""
+_PATIENCE = 300.0
+"""Seconds for a machine that is busy."""
 _READY = 10.0
 """Seconds that the devices may take, past a window, until all of them serve the newest plan."""
 
@@ -113,7 +117,7 @@ async def _start(running: Stack, cell: Cell, first_seed: int) -> None:
     for name in DEVICES:
         skew = str(skews.uniform(-1.0, 1.0))
         await running.start(name, ["worker", "--device", name], cell.point, CHAOS_SKEW=skew)
-    async with asyncio.timeout(90.0):
+    async with asyncio.timeout(_PATIENCE):
         while not await _planned(running):
             await asyncio.sleep(0.25)
 
@@ -129,17 +133,19 @@ async def _planned(running: Stack) -> bool:
     return {a.device for a in acks if a.epoch == newest} >= set(DEVICES)
 
 
-async def _settled(
-    running: Stack, faults: Sequence[Fault], *, within: float = 40.0
-) -> tuple[AuditReport, list[Outcome]]:
-    """The audit once every record that was acknowledged has its end."""
-    deadline = asyncio.get_running_loop().time() + within
+async def _settled(running: Stack, faults: Sequence[Fault]) -> tuple[AuditReport, list[Outcome]]:
+    """The audit once every record that was acknowledged has its end, or none has got one for a while."""
+    loop = asyncio.get_running_loop()
+    least, since = 1 << 62, loop.time()
     expected = sum(running.sent.values())
     windows = [FaultWindow(name=f"{number}: {f.hit}", began=f.began, ended=f.until) for number, f in enumerate(faults)]
     await asyncio.sleep(SLO)  # by then nearly all have
     while True:
         report = (await read_topics(running.broker, running.topics, timed=True)).report(windows)
-        if (report.queries >= expected and not report.lost) or asyncio.get_running_loop().time() > deadline:
+        missing = report.lost + max(0, expected - report.queries)
+        if missing < least:
+            least, since = missing, loop.time()
+        if not missing or loop.time() > since + _STILL:
             break
         await asyncio.sleep(1.0)
     found: dict[str, Outcome] = {}

@@ -174,7 +174,7 @@ async def stack(
 ) -> AsyncIterator[Stack]:
     """A broker and settings in ``folder``; stages are started by the caller and ended here."""
     local = LocalBroker(folder / "kafka", home=home)
-    url = (await asyncio.to_thread(local.start, within=120.0)).url
+    url = (await asyncio.to_thread(local.start, within=300.0)).url
     assert url is not None
     save_catalogue(folder / "catalogue", catalogue(), {})
     settings = Settings(

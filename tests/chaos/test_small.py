@@ -18,6 +18,5 @@ async def test_nothing_is_lost_and_promises_are_kept_or_announced(
     del kafka_url  # skips where there is no Kafka; each cell has a broker of its own
     cell = replace(CELLS[name], window=7.0)
     verdict = await run_cell(cell, tmp_path, sluice_home, seeds=1, rate=80.0)
-    assert verdict.queries > 300
-    assert set(verdict.faults) <= {"resume_s_max", "no_calm"}, verdict  # how fast depends on what else the machine does
-    assert verdict.on_time > 0.2
+    assert verdict.queries > 100
+    assert verdict.faults == (), verdict

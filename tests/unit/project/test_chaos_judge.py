@@ -1,15 +1,18 @@
-"""When service counts as resumed after a fault."""
+"""When service counts as resumed after a fault, what is judged of it, and how that is shown."""
 
+import io
 from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from sluicegate.domain.outcome import Outcome, OutcomeKind
 from sluicegate.domain.query import Query
 from sluicegate.sluice.audit.fault_windows import WindowReport
+from tests.chaos.cells import CELLS
 from tests.chaos.judge import Verdict, resumed_after
-from tests.chaos.report import held, write
+from tests.chaos.report import held, table, write
 
 
 def outcomes(*away: tuple[float, float], seconds: float = 12.0) -> list[Outcome]:
@@ -45,14 +48,45 @@ def test_without_queries_there_is_no_service() -> None:
     assert resumed_after([], 0.0, 5.0) == 5.0
 
 
+def row(**changes: object) -> Verdict:
+    """Of a cell in which nothing went wrong."""
+    plain = {field.name: 0 for field in fields(Verdict)} | {"cell": "worker-stop", "delivery": "at_least_once"}
+    plain |= {"hits": ("d0",), "windows": (), "calm_on_time": 1.0, "seeds": 1, "resume_s_allowed": 4.0}
+    return Verdict(**{**plain, **changes})  # type: ignore[arg-type]
+
+
+def test_how_soon_service_is_back_is_judged_in_many_seeds_on_a_machine_that_kept_up() -> None:
+    slow = row(resume_s_max=9.0)
+    assert slow.faults == ()
+    assert replace(slow, seeds=20).faults == ("resume_s_max",)
+    assert replace(slow, seeds=20, calm_on_time=0.3).faults == ()
+
+
+@pytest.mark.parametrize("wrong", [{"lost": 1}, {"late_unmarked": 1}, {"promises_broken": 1}, {"duplicates": 3}])
+def test_what_is_lost_or_untrue_is_a_fault_on_any_machine(wrong: dict[str, int]) -> None:
+    assert row(**wrong, copies_allowed=2, calm_on_time=0.1).faults == tuple(wrong)
+
+
+def test_the_table_is_read_at_80_columns() -> None:
+    rows = [
+        row(cell=name, delivery=delivery, queries=123_386, duplicates=504, resume_s_max=11.5, seeds=20)
+        for name in CELLS
+        for delivery in ("at_least_once", "exactly_once")
+    ]
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(table([*rows, row(calm_on_time=0.1, lost=7)]))
+    told = console.export_text()
+    for name in CELLS:
+        assert told.count(f"{name} ") >= 2
+    assert told.count("11.5 of 4") == len(rows)
+    assert "…" not in told
+
+
 def test_rows_of_an_earlier_run_are_read_as_they_were_written(tmp_path: Path) -> None:
     window = WindowReport(
         name="0: d0", began=1.0, ended=2.0, queries=3, lost=0, duplicates=0, late_unmarked=0, promises_broken=0
     )
-    numbers = {field.name: 0 for field in fields(Verdict) if field.name != "faults"}
-    row = Verdict(
-        **{**numbers, "cell": "worker-stop", "delivery": "at_least_once", "hits": ("d0",), "windows": (window,)}
-    )  # type: ignore[arg-type]
+    kept = row(windows=(window,))
     assert held(tmp_path) == ([], 0.0)
-    write(tmp_path, [row], 12.0)
-    assert held(tmp_path) == ([row], 12.0)
+    write(tmp_path, [kept], 12.0)
+    assert held(tmp_path) == ([kept], 12.0)
