@@ -35,7 +35,7 @@ from sluicegate.stages.runtime.consumer_loop import Intake, Reading
 from sluicegate.stages.runtime.decision_log import Handle
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.stages.runtime.timers import Wakes
-from sluicegate.streams.ports import Consumer, Letter, Record
+from sluicegate.streams.ports import Consumer, Headers, Letter, Record
 from sluicegate.streams.records import codec, control
 
 log = logging.getLogger(__name__)
@@ -198,7 +198,8 @@ class AdmissionStage:
                     message, record = self._letters.pop(query)
                     if message is not None:
                         self._traced(message, now)
-                    self._intake.answer(record, self._outbox, self._outcome(action, now))
+                    carried = codec.carried_if_it_can_be(record.headers)
+                    self._intake.answer(record, self._outbox, self._outcome(action, carried, now))
                 case Duplicate(query):
                     told = f"duplicate_id {query.id!r} of source {query.source!r}; give each query its own"
                     self._dead_letter(self._letters.pop(query)[1], InvalidInputError("ce_id", told), now)
@@ -226,16 +227,16 @@ class AdmissionStage:
         self._meters.add("sluice_queries_admitted", query.app)
         admitted = codec.encode_admitted(self._traced(message, now))
         letter = Letter(self._topics.admitted(query.app), admitted.value, admitted.key, admitted.headers)
-        self._intake.answer(record, self._outbox, letter, lambda error: self._too_large(query, error))
+        self._intake.answer(record, self._outbox, letter, lambda error: self._too_large(query, message.carried, error))
 
-    def _too_large(self, query: Query, error: InvalidInputError) -> Letter:
+    def _too_large(self, query: Query, carried: Headers, error: InvalidInputError) -> Letter:
         """How a query ends whose record the next topic does not take."""
         now = self._clock.wall()
         (end,) = self._handle(TooLarge(query, error.problem[:500]), now)
         assert isinstance(end, End)
-        return self._outcome(end, now)
+        return self._outcome(end, carried, now)
 
-    def _outcome(self, end: End, now: float) -> Letter:
+    def _outcome(self, end: End, carried: Headers, now: float) -> Letter:
         policy = self.core.policy
         outcome = Outcome.of(
             end.query,
@@ -247,7 +248,7 @@ class AdmissionStage:
             queue_s=max(0.0, now - end.query.arrival),
         )
         self._meters.ended(self.name, outcome)
-        message = codec.encode_outcome(outcome, ())
+        message = codec.encode_outcome(outcome, (), carried=carried)
         return Letter(self._topics.results(outcome.app), message.value, message.key, message.headers)
 
     def _dead_letter(self, record: Record, error: InvalidInputError, now: float) -> None:
@@ -265,4 +266,5 @@ class AdmissionStage:
         query = message.query
         told = {"sluice.query_id": query.id, "sluice.app": query.app}
         started = min(now, query.arrival)
-        return replace(message, traceparent=self._tracing.hop("admit", message.traceparent, started, now, told))
+        hop = self._tracing.hop("admit", codec.traceparent_in(message.carried), started, now, told)
+        return replace(message, carried=codec.with_traceparent(message.carried, hop))

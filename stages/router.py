@@ -28,7 +28,7 @@ from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.stages.runtime.timers import Wakes
 from sluicegate.stages.telemetry.telemetry import Telemetry
 from sluicegate.stages.telemetry.tracing import Tracing
-from sluicegate.streams.ports import Broker, Consumer, Letter, Producer, Record
+from sluicegate.streams.ports import Broker, Consumer, Headers, Letter, Producer, Record
 from sluicegate.streams.records import codec, control
 from sluicegate.streams.topics import Topics
 
@@ -170,7 +170,8 @@ class RouterStage:
             case Send():
                 self._send(action, now)
             case End(query):
-                self._intake.answer(self._letters.pop(query)[1], self._outbox, self._outcome(action, now))
+                message, record = self._letters.pop(query)
+                self._intake.answer(record, self._outbox, self._outcome(action, message.carried, now))
             case TellTurns(told):
                 self._outbox.post(self._topics.turns, control.encode_turns(told), key=self.app.encode())
             case Activate(plan):
@@ -203,18 +204,18 @@ class RouterStage:
             message = self._traced(self._tracing, message, record, sent.device, now)
         work = codec.encode_work(message, epoch=self._epoch, slice=sent.slice, turn=sent.turn)
         letter = Letter(self._topics.work(sent.device), work.value, work.key, work.headers, 0)
-        self._intake.answer(record, self._outbox, letter, lambda error: self._too_large(query, error))
+        self._intake.answer(record, self._outbox, letter, lambda error: self._too_large(message, error))
 
-    def _too_large(self, query: Query, error: InvalidInputError) -> Letter:
+    def _too_large(self, message: codec.QueryMessage, error: InvalidInputError) -> Letter:
         """How a query ends whose record its work topic does not take."""
         now = self._clock.wall()
-        *said, end = self._handle(TooLarge(query, error.problem[:500]), now)
+        *said, end = self._handle(TooLarge(message.query, error.problem[:500]), now)
         for action in said:
             self._do(action, now)
         assert isinstance(end, End)
-        return self._outcome(end, now)
+        return self._outcome(end, message.carried, now)
 
-    def _outcome(self, end: End, now: float) -> Letter:
+    def _outcome(self, end: End, carried: Headers, now: float) -> Letter:
         outcome = Outcome.of(
             end.query,
             end.kind,
@@ -226,7 +227,7 @@ class RouterStage:
             queue_s=now - end.query.arrival,
         )
         self._meters.ended(self.name, outcome)
-        message = codec.encode_outcome(outcome, ())
+        message = codec.encode_outcome(outcome, (), carried=carried)
         return Letter(self._topics.results(self.app), message.value, message.key, message.headers)
 
     def _announce(self, said: Announce, now: float) -> None:
@@ -242,4 +243,5 @@ class RouterStage:
         query = message.query
         told = {"sluice.query_id": query.id, "sluice.app": query.app, "sluice.device": device}
         started = min(now, record.timestamp)
-        return replace(message, traceparent=tracing.hop("route", message.traceparent, started, now, told))
+        hop = tracing.hop("route", codec.traceparent_in(message.carried), started, now, told)
+        return replace(message, carried=codec.with_traceparent(message.carried, hop))

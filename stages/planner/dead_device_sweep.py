@@ -35,6 +35,7 @@ from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.streams.ports import (
     Consumer,
     FencedError,
+    Headers,
     Letter,
     LettersTooLargeError,
     Record,
@@ -156,17 +157,17 @@ class Reclaimer:
             case Readmit():
                 assert isinstance(message, codec.WorkMessage)
                 query = message.query
-                back = codec.encode_admitted(codec.QueryMessage(query, message.tensors, message.traceparent))
+                back = codec.encode_admitted(codec.QueryMessage(query, message.tensors, message.carried))
                 return Letter(self._topics.admitted(query.app), back.value, back.key, back.headers)
             case End(outcome):
                 assert isinstance(message, codec.WorkMessage)
-                return self._ended(outcome, message.traceparent)
+                return self._ended(outcome, message.carried)
             case _:
                 assert_never(verdict)
 
-    def _ended(self, outcome: Outcome, traceparent: str | None) -> Letter:
+    def _ended(self, outcome: Outcome, carried: Headers) -> Letter:
         self._meters.ended("planner", outcome)
-        gone = codec.encode_outcome(outcome, (), traceparent=traceparent)
+        gone = codec.encode_outcome(outcome, (), carried=carried)
         return Letter(self._topics.results(outcome.app), gone.value, gone.key, gone.headers)
 
     def _instead(self, record: Record, device: str, error: InvalidInputError) -> Letter:
@@ -178,7 +179,7 @@ class Reclaimer:
             return Letter(self._topics.dead_letters, dead.value, dead.key, dead.headers)
         for said in self._tell(TooLarge(device, message.query, error.problem)):
             if isinstance(said, End):
-                return self._ended(said.outcome, message.traceparent)
+                return self._ended(said.outcome, message.carried)
         raise FencedError(f"{device}: another planner leads; it moves what is left there")
 
     async def _write_all(

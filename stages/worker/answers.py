@@ -19,7 +19,7 @@ from sluicegate.stages.runtime.exactly_once import Instead
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.stages.telemetry.telemetry import Telemetry
 from sluicegate.stages.worker.slice_runner import Outputs
-from sluicegate.streams.ports import Letter, Record
+from sluicegate.streams.ports import Headers, Letter, Record
 from sluicegate.streams.records import codec
 from sluicegate.streams.topics import Topics
 
@@ -76,7 +76,7 @@ class Answers:
             return None
         self._came[message.query] = _Came(record, message, now)
         if self._tracing is not None:
-            self._tracing.arrived(message.query.key, message.traceparent)
+            self._tracing.arrived(message.query.key, codec.traceparent_in(message.carried))
         return message
 
     def inputs(self, query: Query) -> Sequence[Tensor] | None:
@@ -143,12 +143,12 @@ class Answers:
         self._meters.add("sluice_queries_sent_back", self._device)
         if self._tracing is not None:
             self._tracing.forget(query.key)
-        back = codec.encode_admitted(codec.QueryMessage(query, message.tensors, message.traceparent))
+        back = codec.encode_admitted(codec.QueryMessage(query, message.tensors, message.carried))
 
         def instead(error: InvalidInputError) -> Letter:
             waited = max(0.0, came.since - query.arrival)
             outcome = Outcome.of(query, OutcomeKind.FAILED, came.since, device=self._device, queue_s=waited)
-            return self._failed(outcome, Reason.TOO_LARGE, error, message.traceparent)
+            return self._failed(outcome, Reason.TOO_LARGE, error, message.carried)
 
         self._send(came.record, self._topics.admitted(query.app), back, instead)
 
@@ -165,22 +165,23 @@ class Answers:
 
     def _write(self, came: _Came, outcome: Outcome) -> None:
         self._meters.ended(self._stage, outcome)
-        hop = codec.traceparent_of_hop(came.record)
-        traceparent = hop if self._tracing is None else self._tracing.served(outcome)
-        message = codec.encode_outcome(outcome, came.outputs, traceparent=traceparent)
+        carried = came.message.carried
+        if self._tracing is not None:
+            carried = codec.with_traceparent(carried, self._tracing.served(outcome))
+        message = codec.encode_outcome(outcome, came.outputs, carried=carried)
 
         def instead(error: InvalidInputError) -> Letter:
-            return self._failed(outcome, Reason.RESULT_TOO_LARGE, error, traceparent)
+            return self._failed(outcome, Reason.RESULT_TOO_LARGE, error, carried)
 
         self._send(came.record, self._topics.results(outcome.app), message, instead)
 
-    def _failed(self, outcome: Outcome, reason: Reason, error: InvalidInputError, traceparent: str | None) -> Letter:
+    def _failed(self, outcome: Outcome, reason: Reason, error: InvalidInputError, carried: Headers) -> Letter:
         """What is said in the place of a record that its topic does not take."""
         detail = error.problem[:500]
         failed = replace(outcome, kind=OutcomeKind.FAILED, reason=reason, detail=detail, accuracy=0.0)
         log.warning("%s: %s", reason, error.problem, extra={"query_ids": [outcome.query_id]})
         self._meters.ended(self._stage, failed)
-        message = codec.encode_outcome(failed, (), traceparent=traceparent)
+        message = codec.encode_outcome(failed, (), carried=carried)
         return Letter(self._topics.results(outcome.app), message.value, message.key, message.headers)
 
     def _send(self, record: Record, topic: str, message: codec.Message, instead: Instead | None = None) -> None:

@@ -105,6 +105,10 @@ def _query(app: App) -> dict[str, Any]:
                 "ce_expirytime": {"type": "string", "format": "date-time", "description": "absolute deadline"},
                 "content-type": {"type": "string"},
                 "traceparent": {"type": "string"},
+                "tracestate": {
+                    "type": "string",
+                    "description": "as baggage, correlation and ce_ extensions: comes back",
+                },
                 "inference-header-content-length": {
                     "type": "string",
                     "description": "bytes of JSON before raw tensors, where tensors are sent raw",

@@ -1,9 +1,10 @@
 """CloudEvents 1.0 in Kafka binary mode: attributes are ``ce_`` headers, the body is the data. Pure, no clock.
 
 What is read: ``ce_id`` and ``ce_source`` (up to 256 printable characters each; a source may be absent),
-``ce_specversion`` (1.0 where present), ``ce_expirytime`` (RFC 3339 with an offset), ``content-type``, ``traceparent``
-(ignored where malformed). Where a header comes twice the last one counts. What our own records tell of a query names
-its source in ``ce_querysource``, for their ``ce_source`` is the app.
+``ce_specversion`` (1.0 where present), ``ce_expirytime`` (RFC 3339 with an offset), ``content-type``. Where a header
+comes twice the last one counts. What our own records tell of a query names its source in ``ce_querysource``, for their
+``ce_source`` is the app. What goes along and comes back with the outcome, untouched: ``traceparent`` (dropped where
+malformed), ``tracestate``, ``baggage``, extensions of CloudEvents, and who correlates what with what.
 """
 
 import re
@@ -24,6 +25,22 @@ BINARY_TYPE = b"application/octet-stream"
 MAX_ID = 256
 QUERY_SOURCE = "ce_querysource"
 SPEC_VERSION = ("ce_specversion", b"1.0")
+TRACEPARENT = "traceparent"
+MAX_CARRIED = 16_384
+"""Bytes of names and values that go along with a query."""
+_ATTRIBUTES = frozenset(
+    (
+        *("ce_specversion", "ce_id", "ce_source", "ce_type", "ce_subject", "ce_time", "ce_expirytime"),
+        *("ce_datacontenttype", "ce_dataschema", QUERY_SOURCE),
+    )
+)
+_CARRIED = frozenset(
+    (
+        *("tracestate", "baggage", "correlation-id", "correlationid", "x-request-id", "reply-to", "reply-topic"),
+        *("kafka_correlationid", "kafka_replytopic", "kafka_replypartition"),
+    )
+)
+"""In lower case."""
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
@@ -103,12 +120,45 @@ def check_envelope(headers: dict[str, bytes]) -> None:
         )
 
 
-def traceparent_of(headers: dict[str, bytes]) -> str | None:
-    """W3C trace context, None where absent or malformed."""
-    raw = headers.get("traceparent")
-    if raw is None:
-        return None
-    return readable_traceparent(raw.decode("ascii", errors="replace"))
+def _goes_along(name: str) -> bool:
+    if name.startswith("ce_"):
+        return name not in _ATTRIBUTES
+    return name == TRACEPARENT or name.lower() in _CARRIED
+
+
+def carried(headers: Headers) -> Headers:
+    """Those of a query's headers that come back with its outcome. Raises InvalidInputError where they are too large."""
+    found = tuple(header for header in headers if _goes_along(header[0]))
+    if not found:
+        return ()
+    size = sum(len(name) + len(held) for name, held in found)
+    if size > MAX_CARRIED:
+        raise InvalidInputError(
+            "headers", f"{size} bytes are to be carried along; at most {MAX_CARRIED} are: {found[0][0][:40]} and others"
+        )
+    return tuple(header for header in found if header[0] != TRACEPARENT or traceparent_in((header,)) is not None)
+
+
+def carried_if_it_can_be(headers: Headers) -> Headers:
+    """The same of a query that is refused: none where they are too large."""
+    try:
+        return carried(headers)
+    except InvalidInputError:
+        return ()
+
+
+def traceparent_in(headers: Headers) -> str | None:
+    """W3C trace context among ``headers``, None where absent or malformed."""
+    for name, held in headers:
+        if name == TRACEPARENT:
+            return readable_traceparent(held.decode("ascii", errors="replace"))
+    return None
+
+
+def with_traceparent(headers: Headers, traceparent: str | None) -> Headers:
+    """``headers`` with this trace context in the place of theirs."""
+    rest = tuple(header for header in headers if header[0] != TRACEPARENT)
+    return rest if traceparent is None else ((TRACEPARENT, traceparent.encode()), *rest)
 
 
 def readable_traceparent(text: str | None) -> str | None:

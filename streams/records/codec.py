@@ -7,9 +7,14 @@ why. Everything that comes from outside either decodes or raises InvalidInputErr
 
 from sluicegate.streams.records.cloudevents import (
     JSON_LENGTH_HEADER,
+    MAX_CARRIED,
+    carried,
+    carried_if_it_can_be,
     query_headers,
     query_source_of,
     readable_traceparent,
+    traceparent_in,
+    with_traceparent,
 )
 from sluicegate.streams.records.codec_types import (
     DEFAULT_LIMITS,
@@ -29,11 +34,11 @@ from sluicegate.streams.records.dead_letters import (
     letter_reason,
 )
 from sluicegate.streams.records.hop_records import (
+    carried_of_hop,
     decode_admitted,
     decode_work,
     encode_admitted,
     encode_work,
-    traceparent_of_hop,
 )
 from sluicegate.streams.records.outcomes import (
     OutcomeMessage,
@@ -48,6 +53,7 @@ __all__ = [
     "DEFAULT_LIMITS",
     "DUPLICATE_ID",
     "JSON_LENGTH_HEADER",
+    "MAX_CARRIED",
     "Limits",
     "Message",
     "OutcomeMessage",
@@ -56,6 +62,9 @@ __all__ = [
     "TooLargeError",
     "UnattributableError",
     "WorkMessage",
+    "carried",
+    "carried_if_it_can_be",
+    "carried_of_hop",
     "dead_letter",
     "dead_letter_origin",
     "dead_letter_reason",
@@ -75,5 +84,6 @@ __all__ = [
     "query_source_of",
     "readable_traceparent",
     "source_of_query",
-    "traceparent_of_hop",
+    "traceparent_in",
+    "with_traceparent",
 ]

@@ -37,11 +37,11 @@ class Message:
 
 @dataclass(slots=True)
 class QueryMessage:
-    """A query and its tensors. Treat as frozen."""
+    """A query and its tensors; ``carried``: headers that come back with its outcome. Treat as frozen."""
 
     query: Query
     tensors: tuple[Tensor, ...]
-    traceparent: str | None = None
+    carried: Headers = ()
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class WorkMessage:
     tensors: tuple[Tensor, ...]
     epoch: Epoch = NO_EPOCH
     slice: str = ""
-    traceparent: str | None = None
+    carried: Headers = ()
     turn: int = -1
 
 

@@ -4,8 +4,8 @@ A hop record has the tensors' raw bytes as its value, one after the other, and o
 [1, id, app, arrival, deadline, rows, class, stream, sequence, priority, goal, tensors, epoch, slice, turn], with goal
 null or [accuracy, cost, model], tensors [[name, datatype, shape], …], epoch null or [term, number], turn only where
 the router counts turns, [rows, length] in the place of rows where the app's inputs vary in length, and [id, source] in
-the place of id where it is told who asks. CloudEvents attributes come with it for those who look from outside. A query
-with one tensor passes its value on without a copy.
+the place of id where it is told who asks. CloudEvents attributes come before it for those who look from outside, and
+behind it what the asker wants back with the outcome. A query with one tensor passes its value on without a copy.
 """
 
 from functools import lru_cache
@@ -25,6 +25,8 @@ from sluicegate.streams.records.codec_types import Message, QueryMessage, WorkMe
 
 _VERSION = 1
 _NAME = "sluice"
+_OURS = 6
+"""Headers of our own, the first ones."""
 _ADMITTED = b"sluicegate.admitted"
 _WORK = b"sluicegate.work"
 _FARTHEST = 1e12
@@ -33,26 +35,26 @@ _CLASSES = {c.value: c for c in QueryClass}
 
 def encode_admitted(message: QueryMessage) -> Message:
     """A record for the admitted topic, keyed by query id."""
-    headers = _headers(message.query, message.tensors, _ADMITTED, None, None, message.traceparent)
+    headers = _headers(message.query, message.tensors, _ADMITTED, None, None, message.carried)
     return Message(_value(message.tensors), message.query.id.encode(), headers)
 
 
 def decode_admitted(record: Record) -> QueryMessage:
     """Raises InvalidInputError for what admission did not write."""
     query, tensors, _, _, _ = _decode(record)
-    return QueryMessage(query, tensors, traceparent_of_hop(record))
+    return QueryMessage(query, tensors, carried_of_hop(record))
 
 
 def encode_work(message: QueryMessage, *, epoch: Epoch, slice: str, turn: int = -1) -> Message:  # noqa: A002
     """A record for a work topic, keyed by app: routed by ``epoch`` to ``slice``, as number ``turn`` where counted."""
-    headers = _headers(message.query, message.tensors, _WORK, epoch, slice, message.traceparent, turn)
+    headers = _headers(message.query, message.tensors, _WORK, epoch, slice, message.carried, turn)
     return Message(_value(message.tensors), message.query.app.encode(), headers)
 
 
 def decode_work(record: Record) -> WorkMessage:
     """Raises InvalidInputError for what a router did not write."""
     query, tensors, epoch, part, turn = _decode(record)
-    return WorkMessage(query, tensors, epoch, part, traceparent_of_hop(record), turn)
+    return WorkMessage(query, tensors, epoch, part, carried_of_hop(record), turn)
 
 
 @lru_cache(maxsize=1024)
@@ -66,7 +68,7 @@ def _headers(
     kind: bytes,
     epoch: Epoch | None,
     part: str | None,
-    traceparent: str | None,
+    carried: Headers,
     turn: int = -1,
 ) -> Headers:
     goal = query.goal
@@ -88,7 +90,7 @@ def _headers(
         ("content-type", BINARY_TYPE),
         (_NAME, packed),
     )
-    return headers if traceparent is None else (*headers, ("traceparent", traceparent.encode()))
+    return (*headers, *carried) if carried else headers
 
 
 def _value(tensors: tuple[Tensor, ...]) -> bytes:
@@ -98,10 +100,9 @@ def _value(tensors: tuple[Tensor, ...]) -> bytes:
     return b"".join(t.data for t in tensors)
 
 
-def traceparent_of_hop(record: Record) -> str | None:
-    """The trace context of an admitted or work record, None where it has none."""
-    name, held = record.headers[-1]
-    return held.decode("ascii", errors="replace") if name == "traceparent" else None
+def carried_of_hop(record: Record) -> Headers:
+    """What an admitted or work record carries for the outcome."""
+    return record.headers[_OURS:]
 
 
 def _decode(record: Record) -> tuple[Query, tuple[Tensor, ...], Epoch, str, int]:

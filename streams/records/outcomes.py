@@ -3,7 +3,7 @@
 The value is JSON: ``model_name`` (the app), ``model_version`` (the variant), ``id``, ``outputs`` (flat row-major data;
 NaN and infinities become null), ``error`` where nothing was answered, and ``parameters`` with all of Outcome and
 ``late``. Times are seconds since the epoch, durations seconds. Header ``sluice-device`` names who answered,
-``ce_querysource`` who asked.
+``ce_querysource`` who asked; what the query carried along comes back.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ import orjson
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.models.tensor import Tensor
 from sluicegate.domain.outcome import Outcome
-from sluicegate.streams.ports import Record
+from sluicegate.streams.ports import Headers, Record
 from sluicegate.streams.records import oip
 from sluicegate.streams.records.bounds import Reader
 from sluicegate.streams.records.cloudevents import JSON_TYPE, QUERY_SOURCE, RESULT_TYPE, SPEC_VERSION
@@ -43,8 +43,8 @@ class OutcomeMessage:
         return oip.decode_tensors(body, "outputs") if "outputs" in body else ()
 
 
-def encode_outcome(outcome: Outcome, outputs: Sequence[Tensor], *, traceparent: str | None = None) -> Message:
-    """A record for the result topic, keyed by query id."""
+def encode_outcome(outcome: Outcome, outputs: Sequence[Tensor], *, carried: Headers = ()) -> Message:
+    """A record for the result topic, keyed by query id; ``carried``: the headers that its query brought along."""
     parameters: dict[str, Any] = {name: getattr(outcome, name) for name in _FIELDS}
     parameters["late"] = outcome.late
     if outcome.epoch is not None:
@@ -62,8 +62,7 @@ def encode_outcome(outcome: Outcome, outputs: Sequence[Tensor], *, traceparent: 
         headers.append((QUERY_SOURCE, outcome.source.encode()))
     if outcome.device is not None:
         headers.append((_DEVICE, outcome.device.encode()))
-    if traceparent is not None:
-        headers.append(("traceparent", traceparent.encode()))
+    headers += carried
     return Message(orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY), query_id, tuple(headers))
 
 

@@ -26,13 +26,13 @@ from sluicegate.streams.records import oip
 from sluicegate.streams.records.cloudevents import (
     JSON_LENGTH,
     JSON_LENGTH_HEADER,
+    carried,
     check_envelope,
     check_id,
     id_of,
     parse_time,
     query_headers,
     source_of,
-    traceparent_of,
 )
 from sluicegate.streams.records.codec_types import (
     Limits,
@@ -202,7 +202,7 @@ def _decode(
         length_of(app.inputs, tensors) if app.inputs else 0,
         source,
     )
-    return QueryMessage(query, tensors, traceparent_of(headers) if "traceparent" in headers else None)
+    return QueryMessage(query, tensors, carried(record.headers))
 
 
 def _refuse_unknown(parameters: Mapping[str, Any]) -> None:

@@ -108,10 +108,12 @@ def test_hops_carry_a_query_whole(
     query = decoded.query
     query.arrival, query.deadline, query.query_class, query.sequence = arrival, deadline, query_class, sequence
     query.goal = Goal(accuracy=0.25, model="m") if traced else None
-    decoded.traceparent = f"00-{'a' * 32}-{'b' * 16}-01" if traced else None
+    trace = f"00-{'a' * 32}-{'b' * 16}-01" if traced else None
+    decoded.carried = codec.with_traceparent((("ce_tenant", b"\xff\x00"), ("baggage", b"a=1")), trace)
     admitted = codec.decode_admitted(record_of(codec.encode_admitted(decoded)))
     worked = codec.decode_work(record_of(codec.encode_work(admitted, epoch=Epoch(3, 7), slice=part)))
-    assert (worked.epoch, worked.slice, worked.traceparent) == (Epoch(3, 7), part, decoded.traceparent)
+    assert (worked.epoch, worked.slice, worked.carried) == (Epoch(3, 7), part, decoded.carried)
+    assert codec.traceparent_in(worked.carried) == trace
     for carried in (admitted, worked):
         assert plain(carried.tensors) == plain(given_inputs)
         assert all(getattr(carried.query, field) == getattr(query, field) for field in query.__slots__)

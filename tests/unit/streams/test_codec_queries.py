@@ -100,8 +100,29 @@ def test_the_id_may_stand_in_the_body_alone() -> None:
 
 def test_trace_context_goes_along_where_it_is_well_formed() -> None:
     good = b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01"
-    assert decode(asked(), headers=(("ce_id", b"q1"), ("traceparent", good))).traceparent == good.decode()
-    assert decode(asked(), headers=(("ce_id", b"q1"), ("traceparent", b"junk"))).traceparent is None
+    assert decode(asked(), headers=(("ce_id", b"q1"), ("traceparent", good))).carried == (("traceparent", good),)
+    assert decode(asked(), headers=(("ce_id", b"q1"), ("traceparent", b"junk"))).carried == ()
+
+
+def test_what_correlates_and_extends_comes_back_and_nothing_else_does() -> None:
+    extension = (
+        ("ce_tenant", b"\xffred"),
+        ("tracestate", b"a=1"),
+        ("Kafka_CorrelationId", b"7"),
+        ("ce_tenant", b"blue"),
+    )
+    given = (("ce_id", b"q1"), ("ce_source", b"/me"), *extension, ("ce_type", b"t"), ("x-secret", b"s"))
+    assert decode(asked(), headers=given).carried == extension
+
+
+def test_more_than_can_be_carried_along_is_refused() -> None:
+    most = codec.MAX_CARRIED - len("baggage")
+    fits = (("ce_id", b"q1"), ("baggage", b"b" * most))
+    assert decode(asked(), headers=fits).carried == fits[1:]
+    too_much = (("ce_id", b"q1"), ("baggage", b"b" * (most + 1)))
+    with pytest.raises(codec.RejectedQueryError, match=r"headers: .*at most"):
+        decode(asked(), headers=too_much)
+    assert codec.carried_if_it_can_be(too_much) == ()
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,11 @@ class Published:
     def __init__(self) -> None:
         self.values: list[bytes] = []
 
-    async def send(self, key: bytes, value: bytes) -> None:
-        del key
+    def get_topic_name(self) -> str:
+        return "demand-windows"
+
+    async def send(self, key: bytes, value: bytes, headers: object) -> None:
+        assert (key, headers) == (b"toy", None)
         self.values.append(value)
 
 
@@ -48,7 +51,7 @@ class Gaps:
 
 async def test_a_count_at_which_it_fails_is_skipped_alone(caplog: pytest.LogCaptureFixture) -> None:
     published = Published()
-    counting = _Counting(Windows(), published, Gaps())  # type: ignore[arg-type]
+    counting = _Counting(Windows(), published, Gaps(), None)  # type: ignore[arg-type]
     now = time.time()
     sound = control.encode_demand(DemandCounted("toy", 7, 0.5), source="a", at=now)
     huge = sound.replace(b":7,", b":" + b"9" * 400 + b",")
