@@ -6,6 +6,7 @@ import (defaults, constants, fields) is tried by a pytest of its own, in a copy 
 
 import json
 import os
+import resource
 import signal
 import sys
 import time
@@ -19,6 +20,12 @@ import pytest
 
 JOBS = "SLUICE_MUTANTS"
 """Variable that names a file, {forks, seconds, jobs: [{number, module, before, after, tests}]}; answers: beside it."""
+
+
+_PATIENCE = 40.0
+"""Seconds of the processor that a mutant's tests get, but for the last of them."""
+_LONGEST = 100.0
+"""One that takes longer does not end: no test does, as the code is."""
 
 
 class NotInPlaceError(Exception):
@@ -116,6 +123,10 @@ def _tried(session: pytest.Session, job: dict[str, Any], by_name: dict[str, pyte
     items = [by_name[name] for name in job["tests"] if name in by_name]
     protocol: Callable[..., object] = session.config.hook.pytest_runtest_protocol
     for item, following in zip(items, [*items[1:], None], strict=True):
+        spent = time.process_time()
+        if spent > _PATIENCE:
+            return 0
+        resource.setrlimit(resource.RLIMIT_CPU, (int(spent + _LONGEST), -1))
         protocol(item=item, nextitem=following)
         if session.testsfailed:
             session._setupstate.teardown_exact(None)

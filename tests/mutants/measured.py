@@ -20,9 +20,8 @@ from tests.mutants.sample import ROOMS, Mutant
 FAST = ("tests/unit", "tests/property", "tests/simulation")
 SECONDS = "SLUICE_MUTANTS_SECONDS"
 """Variable that names the file which a run under this module, as a plugin of pytest, writes its tests' seconds to."""
-_PATIENCE = 60.0
-"""Seconds of tests that a mutant is tried on at most, but for the first."""
-_LEAST = 20
+_MOST = 80
+"""Tests that a mutant is tried on."""
 
 _seconds: dict[str, float] = {}
 
@@ -59,13 +58,7 @@ class Covering:
         """Those that run its line, or anything of its file where it runs at import; the narrow and quick ones first."""
         lines = self._lines.get(str(self._root / mutant.file), {})
         found = set() if mutant.file in self._changed else lines.get(mutant.line, set())
-        chosen, left = list[str](), _PATIENCE
-        for test in sorted(found or set().union(*lines.values()), key=self._cost):
-            left -= self._seconds.get(test, 0.0)
-            if left < 0.0 and len(chosen) >= _LEAST:
-                break
-            chosen.append(test)
-        return chosen
+        return sorted(found or set().union(*lines.values()), key=self._cost)[:_MOST]
 
     def _cost(self, test: str) -> tuple[float, str]:
         return max(0.02, self._seconds.get(test, 0.0)) * self._breadth[test], test
