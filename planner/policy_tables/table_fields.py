@@ -25,7 +25,7 @@ class TableFields(BaseModel):
     criterion: Literal["query", "decision"] = "query"
     violation_price: NotNegative = 0.5
     grid: int = Field(default=100, ge=1, le=1000)
-    arrival_shape: float = Field(default=1.0, ge=0.01, le=100, allow_inf_nan=False)
+    arrival_shape: float = Field(default=1.0, ge=0.05, le=100, allow_inf_nan=False)
     batching: Literal["maximal", "variable"] = "maximal"
     late: Literal["serve", "drop"] = "serve"
     phases: int = Field(default=1, ge=1, le=16)

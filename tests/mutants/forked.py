@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import pytest
 
-JOBS = "SLUICE_MUTANTS"
+JOBS = "MUTANTS_JOBS"
 """Variable that names a file, {forks, seconds, jobs: [{number, module, before, after, tests}]}; answers: beside it."""
 
 

@@ -18,7 +18,7 @@ from coverage import CoverageData
 from tests.mutants.sample import ROOMS, Mutant
 
 FAST = ("tests/unit", "tests/property", "tests/simulation")
-SECONDS = "SLUICE_MUTANTS_SECONDS"
+SECONDS = "MUTANTS_SECONDS"
 """Variable that names the file which a run under this module, as a plugin of pytest, writes its tests' seconds to."""
 _MOST = 80
 """Tests that a mutant is tried on."""
