@@ -102,7 +102,10 @@ def _one_at(file: str, source: str, place: Place, rng: Random) -> list[Mutant]:
     options = list(_options(source)[place])
     rng.shuffle(options)
     for name, occurrence in options:
-        mutated = mutate_code(source, cosmic_ray.plugins.get_operator(name)(), occurrence)
+        try:
+            mutated = mutate_code(source, cosmic_ray.plugins.get_operator(name)(), occurrence)
+        except AttributeError:  # the operator cannot read what is caught where its name has a dot
+            continue
         if mutated is None:
             continue
         try:
