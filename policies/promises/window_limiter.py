@@ -31,9 +31,13 @@ class WindowLimiter:
         return True
 
     def resized(self, bound: int, window_s: float) -> "WindowLimiter":
-        """A limiter with other limits that remembers the admissions of this one."""
+        """A limiter with other limits that remembers the admissions of this one.
+
+        Where windows become longer, admissions that were forgotten count, as late as they can have been.
+        """
         other = WindowLimiter(bound, window_s)
-        if bound:
+        if bound and self.bound:
             kept = sorted(self._stamps)[-bound:]
-            other._stamps = [-inf] * (bound - len(kept)) + kept
+            forgotten = min(kept[0], kept[-1] - self.window_s)
+            other._stamps = [forgotten] * (bound - len(kept)) + kept
         return other

@@ -1,0 +1,135 @@
+"""Parts of promises beside plain counts: misses that are known late, windows of admissions, turns, observed tables."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluicegate.policies.mdp_serving.round_robin_phase import Turns
+from sluicegate.policies.promises.history import MissHistory
+from sluicegate.policies.promises.window_limiter import WindowLimiter
+
+PAIRS = st.lists(
+    st.integers(0, 3).flatmap(lambda m: st.tuples(st.just(m), st.integers(m + 1, m + 5))),
+    min_size=1,
+    max_size=3,
+    unique=True,
+).map(tuple)
+
+
+def holds(missed: list[bool], pairs: tuple[tuple[int, int], ...]) -> bool:
+    """Whether no window of K has more than m misses, by trying all."""
+    return all(sum(missed[i : i + k]) <= m for m, k in pairs for i in range(len(missed)))
+
+
+@given(PAIRS, st.lists(st.booleans(), max_size=30))
+def test_a_miss_is_allowed_where_every_window_bears_it(pairs: tuple[tuple[int, int], ...], wished: list[bool]) -> None:
+    history, missed = MissHistory(pairs), list[bool]()
+    for wish in wished:
+        allowed = holds([*missed, True], pairs)
+        assert history.may_miss() is allowed
+        trial = history.fork()
+        trial.record(True)
+        assert history.position == len(missed) == trial.position - 1
+        history.record(wish and allowed)
+        missed.append(wish and allowed)
+
+
+@given(PAIRS, st.lists(st.booleans(), min_size=1, max_size=30), st.integers(1, 8))
+def test_a_miss_that_is_known_late_is_judged_as_if_it_had_been_known(
+    pairs: tuple[tuple[int, int], ...], wished: list[bool], back: int
+) -> None:
+    history, missed = MissHistory(pairs), list[bool]()
+    for wish in wished:
+        fate = wish and history.may_miss()
+        history.record(fate)
+        missed.append(fate)
+    at = len(missed) - min(back, len(missed))
+    if missed[at] or sum(missed[at:]) > min(m for m, _ in pairs):
+        return
+    missed[at] = True
+    assert history.revise(at) is holds(missed, pairs)
+    for _ in range(12):  # and is remembered: the next may be missed where every window bears it, if none broke
+        if holds(missed, pairs):
+            assert history.may_miss() is holds([*missed, True], pairs)
+        history.record(False)
+        missed.append(False)
+
+
+@given(PAIRS)
+def test_a_past_that_is_unknown_is_taken_for_missed_as_far_as_anyone_looks(pairs: tuple[tuple[int, int], ...]) -> None:
+    history, longest = MissHistory(pairs), max(k for _, k in pairs)
+    history.spend()
+    missed = [True] * longest
+    assert history.position == longest
+    for _ in range(longest + 1):
+        assert history.may_miss() is all(sum([*missed, True][-k:]) <= m for m, k in pairs)
+        history.record(False)
+        missed.append(False)
+
+
+def test_a_query_that_is_asked_about_after_a_later_one_is_past() -> None:
+    history = MissHistory(((1, 3),))
+    assert [history.is_past(n) for n in (0, 4, 2, 4, 5, -1, 0)] == [False, False, True, False, False, False, True]
+
+
+BOUNDS = st.tuples(st.integers(1, 4), st.integers(1, 12))
+STEPS = st.lists(st.tuples(st.integers(0, 6), st.one_of(st.none(), st.none(), BOUNDS)))
+
+
+@given(BOUNDS, st.sampled_from([0.0, 1.7e9]), STEPS)
+def test_no_window_lets_in_more_than_its_bound_and_without_a_change_none_fewer(
+    first: tuple[int, int], start: float, steps: list[tuple[int, tuple[int, int] | None]]
+) -> None:
+    """Quarters of a second, which are exact at both clocks."""
+    bound, window = first
+    limiter, now, admitted, grew = WindowLimiter(bound, window / 4), start, list[float](), False
+    for waited, resized in steps:
+        now += waited / 4
+        if resized is not None:
+            grew = grew or resized[1] > window
+            bound, window = resized
+            limiter = limiter.resized(bound, window / 4)
+        room = sum(now - at < window / 4 for at in admitted) < bound
+        would = limiter.would_admit(now)
+        assert would is limiter.admit(now)
+        assert would is room if not grew else room or not would
+        if would:
+            admitted.append(now)
+    assert limiter.would_admit(now + window / 4)
+
+
+def test_a_limiter_of_nothing_lets_nothing_in_until_it_is_resized() -> None:
+    limiter = WindowLimiter(0, 1.0)
+    assert not limiter.would_admit(1.7e9) and not limiter.admit(1.7e9)
+    again = limiter.resized(2, 1.0)
+    assert [again.admit(1.7e9 + t) for t in (0.0, 0.25, 0.5, 1.0, 1.125, 1.25)] == [
+        True,
+        True,
+        False,
+        True,
+        False,
+        True,
+    ]
+    fewer = again.resized(1, 0.5)
+    assert [fewer.admit(1.7e9 + t) for t in (1.5, 1.75)] == [False, True]
+    assert not again.resized(0, 1.0).admit(1.7e9 + 9.0)
+
+
+def test_turns_go_on_from_the_newest_count_by_load_and_time() -> None:
+    turns = Turns()
+    turns.told(7, 1.7e9)  # before any of ours there is nothing to count from
+    assert turns.elsewhere(10.0, 1.7e9) == int(10.0 * 1.7e9)
+    turns.arrived(4, 1.7e9)
+    assert turns.elsewhere(10.0, 1.7e9 + 0.75) == 7
+    turns.told(9, 1.7e9 + 0.5)
+    assert turns.elsewhere(10.0, 1.7e9 + 0.75) == 5 + 2
+    turns.told(8, 1.7e9 + 0.7)  # older
+    turns.told(9, 1.7e9 + 0.7)  # nothing new
+    assert turns.elsewhere(10.0, 1.7e9 + 0.75) == 5 + 2
+    turns.told(11, 1.7e9 + 0.25)  # a clock that runs behind turns nothing back
+    assert turns.elsewhere(10.0, 1.7e9 + 0.75) == 7 + 2
+    assert turns.elsewhere(10.0, 1.7e9) == 7
+    turns.arrived(1, 1.7e9 + 1.0)  # the router began anew
+    assert turns.elsewhere(10.0, 1.7e9 + 1.5) == 5
+    turns.arrived(-1, 1.7e9 + 2.0)
+    turns.told(3, 1.7e9 + 2.0)
+    assert turns.elsewhere(0.0, 1.7e9 + 2.0) == 0
