@@ -136,12 +136,6 @@ class SimulatedDevice:
         self._worker: SimulatedWorker
         self.recover(timeline.now)
 
-    @property
-    def queued(self) -> int:
-        """Queries that wait there, and batches that run."""
-        parts = self._worker.core.slices.values() if self.alive else ()
-        return sum(part.station.queued + (part.batch is not None) for part in parts)
-
     def deliver(self, sent: Send, now: float) -> None:
         """A query came by the work topic."""
         came = QueryCame(sent.query, sent.turn, sent.slice, self._end)

@@ -100,3 +100,20 @@ def test_a_page_escapes_text_and_fetches_nothing() -> None:
     assert "Run &lt;1&gt;" in html
     assert "src=" not in html
     assert html.count("<svg") == 1
+
+
+def test_a_page_has_of_each_part_what_it_was_given_and_nothing_of_the_others() -> None:
+    marks = {"intro": "In short", "tiles": "attainment", "tables": "By app", "figures": "Demand", "notes": "Half a run"}
+    given = {
+        "intro": "In short",
+        "tiles": [Tile("attainment", "99 %")],
+        "tables": [Table("By app", ["app"], [["a"]])],
+        "figures": [Figure("Demand", "<svg/>")],
+        "notes": ["Half a run"],
+    }
+    for name, value in given.items():
+        made = page("Title", **{name: value})  # type: ignore[arg-type]
+        assert {part for part, mark in marks.items() if mark in made} == {name}
+        assert ("<h2>Plots</h2>" in made, "<h2>Notes</h2>" in made) == (name == "figures", name == "notes")
+        assert ('class="tiles"' in made, 'class="intro"' in made) == (name == "tiles", name == "intro")
+    assert not any(mark in page("Title") for mark in marks.values())

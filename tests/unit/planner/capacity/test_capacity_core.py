@@ -202,3 +202,26 @@ def test_workers_come_with_the_load_and_go_once_it_has_fallen_for_the_time_they_
     core.handle(WorkerReported("s0", "cpu", 0.9, 5, ("a0",)), now)
     assert Withdraw("s0") not in run(10.0, 20)
     assert Withdraw("s0") in run(20.0, 20)
+
+
+@pytest.mark.parametrize(("queued", "leaving", "wants"), [(0, False, (2, 3)), (30, False, (3, 3)), (30, True, (2, 3))])
+def test_each_app_wants_the_batches_of_its_own_load_with_headroom_and_its_part_of_what_waits(
+    queued: int, leaving: bool, wants: tuple[int, int]
+) -> None:
+    """By hand: 1.25 x 35 a second x 0.1 s are 4.4 on hand, in batches of 4; 1.25 x 9 x 0.4 s are 4.5, in twos."""
+    rule = LoadScaling(
+        {"a": Unit("a0", batch=4, seconds=0.1, slo=0.5), "b": Unit("b0", batch=2, seconds=0.4, slo=2.0)},
+        Autoscaler({"a0": 4, "b0": 2}, ScalingSettings(keep_alive=0.0)),
+        ElasticFleet(1, tuple(f"s{i}" for i in range(9)), settle=SETTLE, patience=60.0, start_timeout=30.0),
+        headroom=1.25,
+        lead=0.0,
+    )
+    core, now = CapacityCore(rule), START
+    told: list[CapacityAction] = []
+    for _ in range(120):
+        now += 1.0
+        core.handle(DemandCounted("a", 35, 1.0), now)
+        core.handle(DemandCounted("b", 9, 1.0), now)
+        core.handle(WorkerReported("d", "cpu", 0.5, queued, ("a0",), leaving), now)
+        told = core.handle(Ticked(), now)
+    assert [(w.app, w.workers) for w in told if isinstance(w, Wants)] == list(zip("ab", wants, strict=True))
