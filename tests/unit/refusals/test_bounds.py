@@ -70,6 +70,7 @@ FREE = {
     "Scenario.description": "is only shown",
     "ExecutorFailureSpec.slice": "empty: all slices",
     "EndpointSettings.token": "an empty one is refused where it would expose something",
+    "SigningSettings.key": "too short a key is refused where it is used",
     "KafkaSection.key_password": "the broker's to judge",
     "KafkaSection.password": "the broker's to judge, and not empty where the protocol needs one",
     "TensorSpecDocument.datatype": "one of those that are known; see the catalogue's tests",
