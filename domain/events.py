@@ -16,11 +16,26 @@ from sluicegate.domain.table import TablesChanged
 
 @dataclass(frozen=True, slots=True)
 class Hosted:
-    """A variant ready on a slice: its latency curve there (already limited to the largest batch allowed)."""
+    """A variant ready on a slice: its latency curve there (already limited to the largest batch allowed).
+
+    ``sure``: seconds by rows that hardly any batch exceeds, what promises rest on; (): the curve's.
+    """
 
     variant: str
     accuracy: float
     curve: LatencyCurve
+    sure: tuple[float, ...] = ()
+
+    @property
+    def longest(self) -> tuple[float, ...]:
+        """Seconds by rows that hardly any batch exceeds."""
+        return self.sure or self.curve.seconds
+
+    def within(self, rows: int) -> "Hosted":
+        """The same for batches of at most ``rows`` rows, at least 1."""
+        if rows >= self.curve.max_batch:
+            return self
+        return Hosted(self.variant, self.accuracy, self.curve.within(rows), self.sure[:rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +105,8 @@ class HostingChanged:
     """From now on these variants are ready for ``app`` on this slice, most accurate first; () is none.
 
     ``slo``: the app's, seconds. ``promise``: what each of its streams was promised. ``peers``: (device, slice) of all
-    that serve the app by the same plan: its own stream (queries without a key) goes to them in strict turns, and each
-    keeps ``promise.over(turns)``.
+    that serve the app by the same plan: its own stream (queries without a key) goes to them in turns, and this slice
+    keeps ``own`` of it.
     """
 
     app: str
@@ -99,11 +114,17 @@ class HostingChanged:
     slo: float
     promise: Promise = NO_PROMISE
     peers: tuple[tuple[str, str], ...] = ()
+    part: Promise | None = None
 
     @property
     def turns(self) -> int:
         """Slices that the app's own stream goes to in turn."""
         return max(1, len(self.peers))
+
+    @property
+    def own(self) -> Promise:
+        """What this slice keeps of the app's own stream: ``part``; where that is not told, an equal one."""
+        return self.promise.over(self.turns) if self.part is None else self.part
 
 
 @dataclass(frozen=True, slots=True)

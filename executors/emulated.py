@@ -14,13 +14,11 @@ from collections.abc import Callable, Sequence
 from sluicegate.domain.errors import ExecutionError, LoadError
 from sluicegate.domain.executor import Executed, Loaded
 from sluicegate.domain.models.app import App
-from sluicegate.domain.models.profile import LatencyCurve, Profile, Quantile
+from sluicegate.domain.models.profile import Z95, LatencyCurve, Profile, Quantile
 from sluicegate.domain.models.tensor import Tensor
 from sluicegate.domain.models.variant import Variant
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
-_Z95 = 1.6448536269514722
-"""The 95th percentile of a standard normal."""
 _MOST_CARRIED = 0.02
 """Seconds of oversleep carried over at most: a stalled event loop is not paid back by impossibly short batches."""
 
@@ -150,7 +148,7 @@ class EmulatedExecutor:
 
     def _draw(self, seconds: float, p95: float) -> float:
         if self._jitter is not None:
-            sigma = math.log(max(1.0, p95 / seconds)) / _Z95
+            sigma = math.log(max(1.0, p95 / seconds)) / Z95
             seconds *= math.exp(sigma * self._jitter.gauss(0.0, 1.0))
         return seconds * self._slowdown
 

@@ -52,6 +52,7 @@ from sluicegate.planner.estimates.problem_builder import Outlook
 from sluicegate.planner.geometry.protean_controller import ProteanRule, RuleSettings
 from sluicegate.planner.geometry.recut_tracker import CutNews, GeometryChanges
 from sluicegate.planner.problems.problem import Problem
+from sluicegate.planner.problems.promised_shares import with_promised_shares
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 
@@ -341,7 +342,7 @@ class Controller:
         plan = Plan(
             epoch=self._next,
             created=now,
-            placements=allocation.placements,
+            placements=with_promised_shares(allocation.placements, pending.problem.catalogue, pending.problem.devices),
             demand=self._outlook.planned(pending.problem, allocation),
             served=dict(allocation.served),
             objective=allocation.objective,

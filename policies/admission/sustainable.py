@@ -1,10 +1,10 @@
-"""Admits what the promise of an app can bear: at most ``bound`` queries in any window, shared fairly between clients.
+"""Admits what the promise of an app can bear in any window, counted in rows, shared fairly between clients.
 
 Rules.
-- First the deadline (``DeadlineAdmission``), then the window (a ring of stamps: exact, never twice the bound). Windows
-  are of arrival times, on which deadlines rest, not of the times at which a busy door gets to them.
+- First the deadline (``DeadlineAdmission``), then the window (every stamp is kept: exact, never twice the bound).
+  Windows are of arrival times, on which deadlines rest, not of the times at which a busy door gets to them.
 - ``enforce`` rejects what is over the bound (OVER_SUSTAINABLE_RATE). ``degrade`` announces "degrade", so that planner
-  and workers choose faster variants, and rejects only what is over ``degraded_bound``, what those sustain. ``observe``
+  and workers choose faster variants, and rejects only what is over what those sustain (``degraded``). ``observe``
   accepts everything and announces only.
 - Going over the bound is announced once (state "over_sustainable_rate" or "degrade"), and "within_sustainable_rate"
   once ``calm`` consecutive queries fitted: hysteresis.
@@ -13,16 +13,19 @@ Rules.
 """
 
 from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from typing import Literal, get_args
 
 from sluicegate.domain.actions import Accept, AdmissionAction, Announce, Reject
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.events import Arrived
+from sluicegate.domain.models.app import QueryClass
 from sluicegate.domain.outcome import Reason
 from sluicegate.policies.admission.deadline_feasibility import MAX_HORIZON_S, DeadlineAdmission
 from sluicegate.policies.promises.safe_mode import SafeModeSwitch
-from sluicegate.policies.promises.window_limiter import WindowLimiter
+from sluicegate.policies.promises.window_limiter import Place, PlaceLimit, WindowLimiter
 
 Mode = Literal["enforce", "degrade", "observe"]
 _CLIENTS = 1024
@@ -30,22 +33,26 @@ _CLIENTS = 1024
 
 
 class FairWindow:
-    """A WindowLimiter whose places clients share. ``bound`` 0 admits nothing."""
+    """A WindowLimiter whose rows clients share."""
 
     __slots__ = ("_asked", "_limiter", "_stamps", "_swept")
 
-    def __init__(self, bound: int, window_s: float) -> None:
-        self._limiter = WindowLimiter(bound, window_s)
-        self._stamps: dict[str, deque[float]] = {}
+    def __init__(self, limiter: WindowLimiter) -> None:
+        self._limiter = limiter
+        self._stamps: dict[str, deque[tuple[float, int]]] = {}
         self._asked: dict[str, float] = {}
         self._swept = -inf
 
     @property
     def bound(self) -> int:
-        """Queries a window."""
+        """Queries of one row a window."""
         return self._limiter.bound
 
-    def admit(self, client: str, now: float) -> bool:
+    def bound_of(self, rows: int) -> int:
+        """Queries of ``rows`` rows a window."""
+        return self._limiter.bound_of(rows)
+
+    def admit(self, client: str, now: float, rows: int = 1, place: Place | None = None) -> bool:
         """Count a query of ``client`` where it fits, and say whether it did."""
         window_s = self._limiter.window_s
         since = now - window_s
@@ -56,61 +63,82 @@ class FairWindow:
             client = ""
         self._asked[client] = now
         own = self._stamps.setdefault(client, deque())
-        while own and own[0] <= since:
+        while own and own[0][0] <= since:
             own.popleft()
-        if len(self._asked) > 1 and self._beyond_share(own):
+        if len(self._asked) > 1 and self._beyond_share(own, rows):
             return False
-        if not self._limiter.admit(now):
+        if not self._limiter.admit(now, rows, place):
             return False
-        own.append(now)
+        own.append((now, rows))
         return True
 
-    def resize(self, bound: int, window_s: float) -> None:
+    def resize(self, limits: Sequence[PlaceLimit], window_s: float) -> None:
         """Other limits from now on; what was admitted counts."""
-        self._limiter = self._limiter.resized(bound, window_s)
+        self._limiter = self._limiter.resized(limits, window_s)
 
-    def _beyond_share(self, own: deque[float]) -> bool:
+    def _beyond_share(self, own: deque[tuple[float, int]], rows: int) -> bool:
         share = self._limiter.bound // len(self._asked)
-        if len(own) < max(1, share):
+        if _rows(own) + rows <= max(1, share) or not own:
             return False
-        used = sum(len(stamps) for stamps in self._stamps.values())
-        kept_for_others = sum(max(0, share - len(self._stamps.get(client, ()))) for client in self._asked)
-        return used + kept_for_others >= self._limiter.bound
+        used = {client: _rows(stamps) for client, stamps in self._stamps.items()}
+        kept_for_others = sum(max(0, share - used.get(client, 0)) for client in self._asked)
+        return sum(used.values()) + rows + kept_for_others > self._limiter.bound
 
     def _forget(self, since: float) -> None:
         for client in [c for c, at in self._asked.items() if at <= since]:
             del self._asked[client]
         for client, stamps in list(self._stamps.items()):
-            while stamps and stamps[0] <= since:
+            while stamps and stamps[0][0] <= since:
                 stamps.popleft()
             if not stamps and client not in self._asked:
                 del self._stamps[client]
 
 
+def _rows(stamps: Iterable[tuple[float, int]]) -> int:
+    return sum([rows for _, rows in stamps])
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What an app sustains in any window of ``window_s`` seconds; ``degraded``: on the faster variants.
+
+    ``place_of``: where the queries of a stream go that is not the app's own; None: it counts as one.
+    """
+
+    places: tuple[PlaceLimit, ...]
+    window_s: float
+    degraded: tuple[PlaceLimit, ...]
+    place_of: Callable[[str], Place | None] = field(default=lambda _stream: None, compare=False)
+
+    def beside(self, other: "Limits") -> "Limits":
+        """What both sustain. Streams go where ``other`` has them."""
+        window_s = max(self.window_s, other.window_s)
+        return Limits(self.places + other.places, window_s, self.degraded + other.degraded, other.place_of)
+
+
 class _AppWindow:
     """What one app was admitted, and whether it is announced to be over its rate."""
 
-    __slots__ = ("degraded", "fair", "latest", "switch", "window_s")
+    __slots__ = ("degraded", "fair", "latest", "limits", "switch")
 
-    def __init__(self, bound: int, window_s: float, degraded_bound: int, calm: int) -> None:
-        self.fair = FairWindow(bound, window_s)
-        self.degraded = WindowLimiter(degraded_bound, window_s)
-        self.window_s = window_s
+    def __init__(self, limits: Limits, calm: int) -> None:
+        self.fair = FairWindow(WindowLimiter(limits.places, limits.window_s))
+        self.degraded = WindowLimiter(limits.degraded, limits.window_s)
+        self.limits = limits
         self.switch = SafeModeSwitch(calm)
         self.latest = -inf
 
-    def resize(self, bound: int, window_s: float, degraded_bound: int) -> None:
-        self.fair.resize(bound, window_s)
-        self.degraded = self.degraded.resized(degraded_bound, window_s)
-        self.window_s = window_s
+    def resize(self, limits: Limits) -> None:
+        self.fair.resize(limits.places, limits.window_s)
+        self.degraded = self.degraded.resized(limits.degraded, limits.window_s)
+        self.limits = limits
 
 
 class SustainableAdmission:
-    """See the module's rules. ``bound`` and ``window_s``: as ``max_rate`` of
-    sluicegate.policies.promises.sustainable_rate says, of each app.
+    """See the module's rules. ``bound``: rows of each app in any ``window_s`` seconds.
 
     ``bound`` None: nothing is limited until ``resize`` is called for an app (before a plan is ready nothing is known).
-    ``degraded_bound``: queries a window that the fastest variants sustain (None: twice the bound).
+    ``degraded_bound``: rows a window that the fastest variants sustain (None: twice the bound).
     """
 
     name = "sustainable"
@@ -141,7 +169,10 @@ class SustainableAdmission:
         self.mode: Mode = mode
         self._deadline = DeadlineAdmission(max_horizon_s=max_horizon_s)
         self._calm = calm
-        self._limits = None if bound is None else (bound, window_s, _degraded(bound, degraded_bound))
+        self._limits: Limits | None = None
+        if bound is not None:
+            degraded = 2 * bound if degraded_bound is None else degraded_bound
+            self._limits = Limits((PlaceLimit(bound),), window_s, (PlaceLimit(degraded),))
         self._apps: dict[str, _AppWindow] = {}
 
     def over(self, app: str) -> bool:
@@ -149,14 +180,23 @@ class SustainableAdmission:
         window = self._of(app)
         return window is not None and window.switch.active
 
-    def resize(self, app: str, bound: int, window_s: float, degraded_bound: int | None = None) -> None:
+    def limits_of(self, app: str) -> Limits | None:
+        """What ``app`` is kept to; None: nothing."""
+        window = self._apps.get(app)
+        return self._limits if window is None else window.limits
+
+    def bound_of(self, app: str, rows: int) -> tuple[int, float] | None:
+        """Queries of ``rows`` rows that are let in, in so many seconds; None: any number."""
+        window = self._of(app)
+        return None if window is None else (window.fair.bound_of(rows), window.limits.window_s)
+
+    def resize(self, app: str, limits: Limits) -> None:
         """Other limits for ``app``, when a plan changes what is hosted; what was admitted counts."""
-        limits = (bound, window_s, _degraded(bound, degraded_bound))
         window = self._apps.get(app)
         if window is None:
-            self._apps[app] = _AppWindow(*limits, self._calm)
-        else:
-            window.resize(*limits)
+            self._apps[app] = _AppWindow(limits, self._calm)
+        elif window.limits != limits:
+            window.resize(limits)
 
     def handle(self, event: Arrived, now: float) -> list[AdmissionAction]:
         """Decide."""
@@ -165,32 +205,31 @@ class SustainableAdmission:
             return [first]
         query = event.query
         window = self._of(query.app)
-        if window is None:
+        if window is None or query.query_class is not QueryClass.STRICT:
             return [first]
         at = window.latest = max(window.latest, min(query.arrival, now))
-        fits = window.fair.admit(query.stream, at)
-        within = window.degraded.admit(at) if fits or self.mode == "degrade" else False
+        stream = query.stream
+        place = window.limits.place_of(stream) if stream and stream != query.app else None
+        fits = window.fair.admit(stream, at, query.rows, place)
+        within = window.degraded.admit(at, query.rows, place) if fits or self.mode == "degrade" else False
         actions = self._said(query.app, window, fits)
         if fits or self.mode == "observe" or (self.mode == "degrade" and within):
             return [*actions, first]
-        detail = f"more than {window.fair.bound} queries within {1e3 * window.window_s:g} ms"
+        bound = window.fair.bound_of(query.rows)
+        detail = f"more than {bound} queries of {query.rows} rows within {1e3 * window.limits.window_s:g} ms"
         return [*actions, Reject(query, Reason.OVER_SUSTAINABLE_RATE, detail)]
 
     def _of(self, app: str) -> _AppWindow | None:
         window = self._apps.get(app)
         if window is None and self._limits is not None:
-            window = self._apps[app] = _AppWindow(*self._limits, self._calm)
+            window = self._apps[app] = _AppWindow(self._limits, self._calm)
         return window
 
     def _said(self, app: str, window: _AppWindow, fits: bool) -> list[AdmissionAction]:
-        data = {"bound": float(window.fair.bound), "window_s": window.window_s}
+        data = {"bound": float(window.fair.bound), "window_s": window.limits.window_s}
         if fits and window.switch.calm_for(1):
             return [Announce(f"app:{app}", "within_sustainable_rate", "arrivals fit again", data)]
         if not fits and window.switch.trouble():
             state = "degrade" if self.mode == "degrade" else "over_sustainable_rate"
             return [Announce(f"app:{app}", state, "more queries a window than are sustained", data)]
         return []
-
-
-def _degraded(bound: int, degraded_bound: int | None) -> int:
-    return 2 * bound if degraded_bound is None else degraded_bound

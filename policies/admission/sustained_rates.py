@@ -1,61 +1,92 @@
-"""How many queries of an app a plan sustains: what admission keeps to, from what the plan's slices can run.
+"""What an app sustains by a plan: what admission keeps to, from what the plan's slices can run.
 
-Rules. The app's own stream goes to its D slices in strict turns, so that D times the least bound of a slice, in the
-longest of their windows, is sustained by all. A slice's bound is that of its most accurate variant, or, for
-``degraded``, of whichever of its variants sustains most. Slices on which no batch fits twice into the SLO sustain
-nothing and are left out. Where a slice serves several apps in a duty cycle, its batch and its spacing are those of the
-cycle.
+Rules. A slice bears what its ``Terms`` say (``sluicegate.policies.promises.keeper``), with all apps that the plan gives
+it. The app's own stream goes round its slices in turns; a stream with a key has one slice. Slices that cannot keep
+their part of the promise bear nothing: where the app's own stream would come to one, nothing of it is let in. Windows
+are as long as the longest of the slices'. ``degraded``: on whichever variant of a slice takes most.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sluicegate.domain.events import Hosted, HostedOn
-from sluicegate.domain.models.app import Promise
-from sluicegate.policies.promises.sustainable_rate import Sustainable, max_rate
+from sluicegate.domain.events import HostedOn
+from sluicegate.domain.models.app import App, Promise
+from sluicegate.domain.plan import Plan
+from sluicegate.policies.admission.sustainable import Limits
+from sluicegate.policies.placement.hosted_variants import Hosting
+from sluicegate.policies.promises.history import constraints_of
+from sluicegate.policies.promises.keeper import Hops, Party, Share, Terms, terms
+from sluicegate.policies.promises.stream_places import StreamPlaces
+from sluicegate.policies.promises.window_limiter import Place, PlaceLimit
+
+_NO_MISSES = Promise(max_consecutive=0)
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """At most ``bound`` queries in any window of ``window_s`` seconds; ``degraded``: on the faster variants."""
+class Sustained:
+    """An app on one slice: its share, and what the slice must keep of its promise."""
 
-    bound: int
-    window_s: float
-    degraded: int
+    part: HostedOn
+    share: Share
+    promise: Promise
+
+    @property
+    def place(self) -> Place:
+        """Device and slice."""
+        return (self.part.device, self.part.slice)
 
 
-Turn = tuple[int, float]
-"""The batch of an app in a duty cycle, and the seconds of each cycle that go to others."""
+def terms_by_place(hosting: Hosting, plan: Plan, hops: Hops, asked: str = "") -> dict[Place, Terms]:
+    """The terms of every slice that ``plan`` gives something. ``asked`` misses nothing where nothing was promised."""
+    parties: dict[Place, dict[str, Party]] = {}
+    for app in sorted({p.app for p in plan.placements}):
+        known = hosting.catalogue.apps.get(app)
+        if known is None:
+            continue
+        places = StreamPlaces.of(plan, app)
+        for part in hosting.of(app, plan, burst=True):
+            if part.hosted:
+                place = (part.device, part.slice)
+                seconds = tuple(h.longest for h in part.hosted)
+                slo = next((p.slo for p in plan.of_app(app) if (p.device, p.slice) == place and p.slo), known.slo)
+                promise = known.promise if known.promise.active or app != asked else _NO_MISSES
+                parties.setdefault(place, {})[app] = Party(seconds, slo, places.part(promise, place))
+    return {place: terms(there, hops) for place, there in parties.items()}
 
 
-def sustained(
-    slices: Sequence[HostedOn], slo: float, promise: Promise, turns: Mapping[tuple[str, str], Turn] | None = None
-) -> Bounds | None:
-    """Bounds of an app hosted on ``slices``; None where no slice sustains anything. ``turns``: by device and slice."""
-    share = promise.over(len(slices))
-    cycle = turns or {}
+def sustained(app: App, hosting: Hosting, plan: Plan, hops: Hops) -> tuple[Sustained, ...]:
+    """``app`` on each slice that hosts it by ``plan``."""
+    by_place = terms_by_place(hosting, plan, hops, app.name)
+    places = StreamPlaces.of(plan, app.name)
+    return tuple(
+        Sustained(part, by_place[place].shares[app.name], places.part(app.promise, place))
+        for part in hosting.of(app.name, plan, burst=True)
+        if (place := (part.device, part.slice)) in by_place and app.name in by_place[place].shares
+    )
 
-    def best(hosted: Sequence[Hosted], part: HostedOn) -> Sustainable | None:
-        return _best(hosted, slo, share, cycle.get((part.device, part.slice)))
 
-    accurate = _together(slices, lambda part: best(part.hosted[:1], part) or best(part.hosted, part))
-    fastest = _together(slices, lambda part: best(part.hosted, part))
-    if accurate is None or fastest is None:
+def limits(app: App, found: tuple[Sustained, ...], plan: Plan) -> Limits | None:
+    """What ``app`` is to be kept to; None where nothing is hosted for it yet, or nothing was promised."""
+    if not found:
         return None
-    bound, window_s = accurate
-    return Bounds(bound, window_s, max(bound, int(fastest[0] * window_s / fastest[1])))
+    places = StreamPlaces.of(plan, app.name)
+
+    def each(batch_of: Callable[[Share], int]) -> tuple[PlaceLimit, ...]:
+        return tuple(_limit(one, batch_of(one.share), places) for one in found)
+
+    return Limits(
+        each(lambda share: share.batch),
+        max(one.share.spacing_s for one in found),
+        each(lambda share: max(share.batches, default=0)),
+        places.of_stream,
+    )
 
 
-def _best(hosted: Sequence[Hosted], slo: float, promise: Promise, turn: Turn | None) -> Sustainable | None:
-    batches, others_s = (None, 0.0) if turn is None else (turn[:1], turn[1])
-    found = (max_rate(h.curve, slo, promise, others_s=others_s, batches=batches) for h in hosted)
-    return max((s for s in found if s is not None), key=lambda s: s.rate, default=None)
+def _limit(one: Sustained, batch: int, places: StreamPlaces) -> PlaceLimit:
+    pairs = constraints_of(one.promise)
+    return PlaceLimit(0 if one.share.refused else batch, pairs, one.place, places.turns(one.place))
 
 
-def _together(
-    slices: Sequence[HostedOn], bound_of: Callable[[HostedOn], Sustainable | None]
-) -> tuple[int, float] | None:
-    each = [bound for part in slices if part.hosted and (bound := bound_of(part)) is not None]
-    if not each:
-        return None
-    return len(each) * min(s.bound for s in each), max(s.window_s for s in each)
+def refusals(found: Mapping[Place, Terms], app: str) -> dict[Place, str]:
+    """Why the promise of ``app`` cannot be kept, by place, where it cannot."""
+    return {place: share.refused for place, one in found.items() if (share := one.shares.get(app)) and share.refused}

@@ -84,7 +84,7 @@ class AdaptiveBatching(GreedySpread):
     name = "adaptive"
     counts_length = True
     __slots__ = (
-        "_began", "_free_at", "_gaps", "_last", "_looks", "_looks_by_length", "_overruns", "_recent", "_scale",
+        "_free_at", "_gaps", "_last", "_looks", "_looks_by_length", "_overruns", "_recent", "_scale",
         "_usual", "guard_s", "margin", "patience",
     )  # fmt: skip
 
@@ -113,7 +113,7 @@ class AdaptiveBatching(GreedySpread):
         self._overruns: deque[float] = deque(maxlen=RECENT)
         self._gaps = ArrivalGaps(1.0)
         self._scale = 1.0
-        self._began = self._free_at = self._last = -inf
+        self._free_at = self._last = -inf
         self._usual = 0.0
 
     @override

@@ -55,7 +55,8 @@ class QueueingPolicy:
     name: str = ""
     counts_length: bool = False
     __slots__ = (
-        "_armed", "_asked_again", "_running", "app", "by_length", "hosted", "peers", "promise", "queue", "seconds",
+        "_armed", "_asked_again", "_running", "app", "by_length", "hosted", "part", "peers", "promise",
+        "queue", "seconds",
         "slo",
     )  # fmt: skip
 
@@ -67,6 +68,7 @@ class QueueingPolicy:
         self.slo = inf
         self.promise = NO_PROMISE
         self.peers: tuple[tuple[str, str], ...] = ()
+        self.part = NO_PROMISE
         self.by_length = False
         self._armed = inf
         self._asked_again = False
@@ -111,6 +113,7 @@ class QueueingPolicy:
                 self.slo = event.slo
                 self.promise = event.promise
                 self.peers = event.peers
+                self.part = event.own
                 self.by_length = (
                     self.counts_length
                     and not event.promise.active
@@ -214,7 +217,7 @@ class QueueingPolicy:
         lengths = hosted.curve.lengths
         if lengths is None:
             return hosted
-        return Hosted(hosted.variant, hosted.accuracy, LatencyCurve(lengths.padded(spans), lengths))
+        return Hosted(hosted.variant, hosted.accuracy, LatencyCurve(lengths.padded(spans), lengths), hosted.sure)
 
     def drop_hopeless(self, now: float, actions: list[StationAction]) -> None:
         """Give up the heads that no batch can save."""

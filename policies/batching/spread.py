@@ -2,14 +2,18 @@
 
 Rules (spread-drop paper, section 4, with its errors mended; all inequalities exact).
 - Batches hold at most B rows and take at most P seconds; starts are S seconds apart (S = P, or the duty cycle where
-  several variants take turns). S + P <= SLO is required for the guarantee; B is that of the highest sustainable rate.
+  several apps take turns). S + P <= SLO is required for the guarantee; B and P are those of the slice's ``Share``
+  (``sluicegate.policies.promises.keeper``), or where there is none, those of the highest sustainable rate.
 - A batch may start at any time from the head's arrival until P before its deadline. ``lateness`` 0 starts as soon as
   the executor is free, 1 at the last moment; both keep the guarantee.
-- At a start t, what ends before t + P is missed; the candidates are the queries that end before t + S + P (strictly).
-  At most B candidates: the first B of the queue run. More: a selection rule keeps B of them, the others are dropped.
+- At a start t the candidates are the queries that end before t + S + P (strictly), S being that of the batch which
+  would run. At most B rows of candidates: the first B rows of the queue run. More: a selection rule keeps what fits.
 - Where a faster variant is hosted beside the most accurate one and nobody need be dropped on it, it runs instead.
 - Hence decided queries are always a prefix of the arrivals, start times, sizes and miss counts do not depend on the
-  selection rule, and no query that is kept misses.
+  selection rule where each query is one row, and no query that is kept misses.
+- Heads that a batch of B would make late (the executor was held up for longer than was reckoned with) are saved by a
+  smaller batch where that costs nobody behind them, or where the promise does not bear their loss.
+- Batches are taken to be longer by what they overran their profile by lately: P stands, B falls.
 - Before a query is missed against the promise of its stream, safe mode is announced.
 - The app's own stream (queries without a key) may be spread over several slices in strict turns: this slice keeps its
   part of the promise. Other streams are served by one slice at a time.
@@ -19,13 +23,12 @@ Rules (spread-drop paper, section 4, with its errors mended; all inequalities ex
 - A miss of a query that is older than one already decided (it was served elsewhere before) cannot be placed in the
   history: safe mode is announced.
 
-A query of several rows takes several places; with mixed sizes B is divided by the largest among the candidates, which
-is safe. Streams are judged in the order of deadlines, which is that of arrivals where all queries have one SLO.
+A query of r rows takes r places. Streams are judged in the order of deadlines, which is that of arrivals where all
+queries have one SLO.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import compress
 from operator import attrgetter
 
@@ -35,30 +38,20 @@ from sluicegate.domain.actions import Announce, Drop, Run, StationAction
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.events import Finished, Hosted, StreamResumed
 from sluicegate.domain.models.app import Promise, WeaklyHard
+from sluicegate.domain.models.profile import LatencyCurve
 from sluicegate.domain.outcome import Reason
 from sluicegate.domain.query import Query
 from sluicegate.policies.batching.base import QueueingPolicy
+from sluicegate.policies.promises.batch_places import Places, Stretch, places_of, shared_places, surely_fit
 from sluicegate.policies.promises.drop_choice import balanced, blockwise, greedy, grouped
 from sluicegate.policies.promises.history import MissHistory, constraints_of
+from sluicegate.policies.promises.keeper import Share
 from sluicegate.policies.promises.safe_mode import SafeModeSwitch
-from sluicegate.policies.promises.sustainable_rate import max_rate, processing_bound, window_bound
+from sluicegate.policies.promises.sustainable_rate import max_rate, window_bound
 
 _by_deadline = attrgetter("deadline")
 _STREAMS = 16_384
 """Streams remembered: beyond it the one that was seen first is forgotten, so that keys from outside cost no memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """A variant and the B and P of its batches."""
-
-    hosted: Hosted
-    batch: int
-    processing_s: float
-
-    def rate(self) -> float:
-        """Rows per second."""
-        return self.batch / self.processing_s
 
 
 class SpreadBatching(QueueingPolicy):
@@ -69,8 +62,8 @@ class SpreadBatching(QueueingPolicy):
     """
 
     __slots__ = (
-        "_constraints", "_kept", "_own", "_places", "_shared", "_streams", "_with",
-        "fixed_batch", "lateness", "others_s", "safety",
+        "_began", "_constraints", "_fastest", "_kept", "_places", "_share", "_shared", "_streams", "_stretch",
+        "_with", "fixed_batch", "lateness", "others_s", "own", "safety",
     )  # fmt: skip
 
     def __init__(
@@ -85,8 +78,8 @@ class SpreadBatching(QueueingPolicy):
     ) -> None:
         super().__init__()
         pairs = tuple(WeaklyHard(m, k) for m, k in weakly_hard)
-        self._own = Promise(max_consecutive=max_consecutive, weakly_hard=pairs)
-        window_bound(1, self._own)
+        self.own = Promise(max_consecutive=max_consecutive, weakly_hard=pairs)
+        window_bound(1, self.own)
         if not 0.0 <= lateness <= 1.0 or (batch is not None and batch < 1) or others_s < 0.0 or calm < 1:
             raise ConfigurationError(
                 f"{self.name}: batch {batch}, lateness {lateness}, others_s {others_s}, calm {calm}: "
@@ -95,8 +88,12 @@ class SpreadBatching(QueueingPolicy):
         self.fixed_batch = batch
         self.lateness = lateness
         self.others_s = others_s
+        self._stretch = Stretch()
+        self._share: Share | None = None
         self.safety = SafeModeSwitch(calm)
-        self._places: tuple[_Places, ...] = ()
+        self._places: tuple[Places, ...] = ()
+        self._fastest: Places | None = None
+        self._began = 0.0
         self._constraints: tuple[tuple[int, int], ...] = ()
         self._shared: tuple[tuple[int, int], ...] = ()
         self._with: tuple[tuple[str, str], ...] = ()
@@ -106,6 +103,10 @@ class SpreadBatching(QueueingPolicy):
     def select(self, candidates: Sequence[Query], places: int) -> list[bool]:
         """Keep ``places`` of ``candidates``, which are more."""
         raise NotImplementedError
+
+    def keep_rows(self, candidates: Sequence[Query], rows: int) -> list[bool]:
+        """Keep as many of ``candidates``, which have more rows, as fit into ``rows`` whichever they are."""
+        return self.select(candidates, surely_fit(candidates, rows))
 
     def history(self, query: Query) -> MissHistory:
         """The history of the stream of ``query``."""
@@ -137,46 +138,51 @@ class SpreadBatching(QueueingPolicy):
     @override
     def hosting_changed(self) -> None:
         """Choose B. Histories stay, so that promises hold across plans, or are spent where they may be out of date."""
-        if self._own.active:
-            self.promise = self._own
-        shared = self.promise.over(len(self.peers))
-        self._places = tuple(self._places_on(h, shared) for h in self.hosted)
+        if self.own.active:
+            self.promise = self.own
+            self.part = self.own.over(len(self.peers))
+        self._place()
         if not self.hosted:
             self._streams.clear()
-        constraints, turns = constraints_of(self.promise), len(self._with)
+        constraints, shared = constraints_of(self.promise), constraints_of(self.part)
         changed = constraints != self._constraints
         moved = self.peers != self._with
-        self._constraints, self._shared, self._with = constraints, constraints_of(shared), self.peers
+        dealt = shared != self._shared or len(self.peers) != len(self._with)
+        self._constraints, self._shared, self._with = constraints, shared, self.peers
         for stream in tuple(self._streams):
-            if changed or (turns != len(self.peers) if self._is_own(stream) else moved):
+            if changed or (dealt if self._is_own(stream) else moved):
                 self._begin(stream).spend()
 
-    def in_cycle(self, batch: int, others_s: float) -> None:
-        """Take turns with others: batches of ``batch``, ``others_s`` seconds of each cycle for them."""
-        self.fixed_batch = batch
-        self.others_s = others_s
-        self.hosting_changed()
+    def allot(self, share: Share | None) -> None:
+        """Keep to this part of the slice from the next HostingChanged on; None: it is this app's alone."""
+        self._share = share
 
-    def _places_on(self, hosted: Hosted, promise: Promise) -> "_Places":
-        curve = hosted.curve
-        if self.fixed_batch is not None:
-            batch = min(self.fixed_batch, curve.max_batch)
+    def _place(self) -> None:
+        """Choose the batches."""
+        share = self._share
+        if share is not None and self.fixed_batch is None:
+            self.others_s = share.others_s
+            self._places = shared_places(self.hosted, share, self._stretch.factor)
         else:
-            best = max_rate(curve, self.slo, promise, others_s=self.others_s)
-            batch = best.batch if best else 1
-        return _Places(hosted, batch, processing_bound(curve, batch))
+            self._places = tuple([places_of(h, self._batch_on(h)) for h in self.hosted])
+        self._fastest = max(self._places, key=attrgetter("rate"), default=None)
+
+    def _batch_on(self, hosted: Hosted) -> int:
+        if self.fixed_batch is not None:
+            return self.fixed_batch
+        best = max_rate(LatencyCurve(hosted.longest), self.slo, self.part, others_s=self.others_s)
+        return best.batch if best else 1
 
     @override
     def prune(self, now: float, actions: list[StationAction]) -> None:
-        """Give up what ends before a batch of B would."""
-        self._give_up(now, max(p.batch for p in self._places), min(p.processing_s for p in self._places), actions)
-
-    def _give_up(self, now: float, largest: int, processing_s: float, actions: list[StationAction]) -> None:
+        """Give up what no batch can save."""
         items = self.queue.items
         while items:
-            if items[0].rows > largest:
+            head = items[0]
+            fitting = [p.upto[head.rows - 1] for p in self._places if head.rows <= p.batch]
+            if not fitting:
                 self.drop_head(Reason.TOO_LARGE, actions)
-            elif now + processing_s > items[0].deadline:
+            elif now + min(fitting) > head.deadline:
                 self.drop_head(Reason.HOPELESS, actions)
             else:
                 return
@@ -184,35 +190,59 @@ class SpreadBatching(QueueingPolicy):
     @override
     def decide(self, now: float, actions: list[StationAction]) -> None:
         """Wait for the start, then run the head of the queue or a selection of the candidates."""
+        self._began = now
         items = self.queue.items
         if self.lateness and self._may_wait(items[0], now, actions):
             return
-        places = self._undropping(now)
-        if places is None:
-            places = max(self._places, key=_Places.rate)
-            self._give_up(now, places.batch, places.processing_s, actions)
-            if not items:
-                return
-        count, rows = self._rows_due(places, now)
-        if rows <= places.batch:
-            kept = self.queue.take(places.batch)
-            self._note(kept, kept, actions)
-        else:
-            due = [items[i] for i in range(count)]
-            self.queue.take(rows)
-            kept = self._keep([q for q in due if q.rows <= places.batch], places.batch)
-            self._note(due, kept, actions)
-        self.run_batch(kept, sum(q.rows for q in kept), actions, places.hosted)
-
-    def _undropping(self, now: float) -> "_Places | None":
-        """The most accurate variant on which nobody need be dropped."""
-        head = self.queue.items[0]
         for places in self._places:
-            if head.rows > places.batch or now + places.processing_s > head.deadline:
-                continue
-            if self._rows_due(places, now)[1] <= places.batch:
-                return places
-        return None
+            if rows := places.in_time(items[0], now):
+                _, due = self._rows_due(places, rows, now)
+                if due <= rows:
+                    kept = self.queue.take(rows)
+                    self._note(kept, kept, actions)
+                    self.run_batch(kept, sum([q.rows for q in kept]), actions, places.hosted)
+                    return
+        assert self._fastest is not None  # something is hosted, or nothing is decided
+        self._run_selection(self._fastest, now, actions)
+
+    def _run_selection(self, places: Places, now: float, actions: list[StationAction]) -> None:
+        """Somebody must be missed."""
+        queue = self.queue
+        items = queue.items
+        rows = places.batch
+        late = bisect_left(items, now + places.processing_s, key=_by_deadline)
+        if late:
+            saved = places.in_time(items[0], now)
+            if saved and not self._bears([items[i] for i in range(late)]):
+                rows = saved
+            else:
+                while items and now + places.processing_s > items[0].deadline:
+                    self.drop_head(Reason.HOPELESS, actions)
+                if not items:
+                    return
+        count, due_rows = self._rows_due(places, rows, now)
+        if due_rows <= rows:
+            due = kept = queue.take(rows)
+        else:
+            due = tuple([items[i] for i in range(count)])
+            queue.take(due_rows)
+            able = [q for q in due if q.rows <= rows]
+            kept = tuple(able)
+            if sum([q.rows for q in able]) > rows:
+                kept = tuple(compress(able, self.keep_rows(able, rows)))
+        self._note(due, kept, actions)
+        if kept:
+            self.run_batch(kept, sum([q.rows for q in kept]), actions, places.hosted)
+
+    def _bears(self, queries: Sequence[Query]) -> bool:
+        """Whether all of ``queries`` may be missed."""
+        trials: dict[str, MissHistory] = {}
+        for query in queries:
+            trial = trials.get(query.stream) or trials.setdefault(query.stream, self.history(query).fork())
+            if not trial.may_miss():
+                return False
+            trial.record(True)
+        return True
 
     def _may_wait(self, head: Query, now: float, actions: list[StationAction]) -> bool:
         processing_s = self._places[0].processing_s
@@ -222,18 +252,14 @@ class SpreadBatching(QueueingPolicy):
         self.wake_by(start, actions)
         return True
 
-    def _rows_due(self, places: "_Places", now: float) -> tuple[int, int]:
-        """Candidates and their rows: those that the batch after this one, on the first variant, could not save."""
-        items = self.queue.items
-        following = now + (places.processing_s + self.others_s) + self._places[0].processing_s
+    def _rows_due(self, places: Places, limit: int, now: float) -> tuple[int, int]:
+        """Candidates and their rows: those that the batch after one of ``limit`` rows, on the first variant, could not
+        save."""
+        queue = self.queue
+        items = queue.items
+        following = now + (places.upto[limit - 1] + self.others_s) + self._places[0].processing_s
         count = bisect_left(items, following, key=_by_deadline)
-        return count, count if self.queue.rows == len(items) else sum(items[i].rows for i in range(count))
-
-    def _keep(self, candidates: Sequence[Query], batch: int) -> tuple[Query, ...]:
-        places = batch // max(q.rows for q in candidates)
-        if len(candidates) <= places:
-            return tuple(candidates)
-        return tuple(compress(candidates, self.select(candidates, places)))
+        return count, count if queue.rows == len(items) else sum([items[i].rows for i in range(count)])
 
     @override
     def missed(self, query: Query, actions: list[StationAction]) -> None:
@@ -251,6 +277,13 @@ class SpreadBatching(QueueingPolicy):
             if (event.failed or now > query.deadline) and not history.revise(position):
                 self._announce_trouble(actions)
         self._kept = []
+        if self.promise.active and not event.failed:
+            self._ran(run, now - self._began)
+
+    def _ran(self, run: Run, seconds: float) -> None:
+        upto = next((h.longest for h in self.hosted if h.variant == run.variant), ())
+        if 0 < run.rows <= len(upto) and self._stretch.ran(seconds, max(upto[: run.rows])):
+            self._place()
 
     def _note(self, decided: Sequence[Query], kept: Sequence[Query], actions: list[StationAction]) -> None:
         """Record what was decided and drop what is not kept; a broken promise is announced first."""
@@ -332,21 +365,34 @@ class GreedySpread(SpreadBatching):
 
     @override
     def select(self, candidates: Sequence[Query], places: int) -> list[bool]:
-        """As early as allowed."""
-        keep = self._greedy(candidates, places)
-        return balanced(len(candidates), places) if keep is None else keep
+        """Even distances: where greed is not enough."""
+        return balanced(len(candidates), max(1, places))
 
-    def _greedy(self, candidates: Sequence[Query], places: int) -> list[bool] | None:
-        first = self.history(candidates[0])
-        if all(q.stream == candidates[0].stream for q in candidates):
-            return greedy(len(candidates), places, first)
-        owed = len(candidates) - places
+    @override
+    def keep_rows(self, candidates: Sequence[Query], rows: int) -> list[bool]:
+        """As early as allowed, until the others fit; what was dropped in vain is kept after all."""
+        one_by_one = len(candidates) == sum([q.rows for q in candidates])
+        if one_by_one and all(q.stream == candidates[0].stream for q in candidates):
+            keep = greedy(len(candidates), rows, self.history(candidates[0]))
+        else:
+            keep = self._greedy(candidates, rows)
+        return super().keep_rows(candidates, rows) if keep is None else keep
+
+    def _greedy(self, candidates: Sequence[Query], rows: int) -> list[bool] | None:
+        owed = sum([q.rows for q in candidates]) - rows
         trials: dict[str, MissHistory] = {}
         keep = []
         for query in candidates:
             trial = trials.get(query.stream) or trials.setdefault(query.stream, self.history(query).fork())
             drop = owed > 0 and trial.may_miss()
             trial.record(drop)
-            owed -= drop
+            if drop:
+                owed -= query.rows
             keep.append(not drop)
-        return None if owed else keep
+        if owed > 0:
+            return None
+        for i in reversed(range(len(keep))):
+            if not keep[i] and owed + candidates[i].rows <= 0:
+                keep[i] = True
+                owed += candidates[i].rows
+        return keep

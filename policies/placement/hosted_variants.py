@@ -40,7 +40,8 @@ def hosted_variant(
     """``profile``'s variant for batches of ``max_batch`` rows; with ``burst`` as large as the SLO bears."""
     limit = max(max_batch, largest_batch(catalogue, profile, quantile)) if burst else max_batch
     curve = profile.curve(quantile, limit=max(1, limit))
-    return Hosted(profile.variant, catalogue.variants[profile.variant].accuracy, curve)
+    sure = profile.curve("sure", limit=max(1, limit)).seconds
+    return Hosted(profile.variant, catalogue.variants[profile.variant].accuracy, curve, sure)
 
 
 def hosted_on(

@@ -10,8 +10,9 @@ Rules.
 5. An app that leaves the slice goes on being served until what takes its place is loaded, and for ``grace`` seconds
    more, the time that routers take to switch; then it is retired: once its queue is empty its variants are forgotten.
    A plan that wants it back cancels that.
-6. An app with a promise is told its peers, the slices that its own stream goes to in turn: those of the newest plan,
-   and for ``grace`` seconds those of the plan before too, so that the promise holds while routers switch.
+6. An app with a promise is told its peers, the slices that its own stream goes to in turn, and its part of the
+   promise: those of the newest plan. For ``grace`` seconds the peers of the plan before count too, each with an equal
+   part, so that the promise holds while routers switch.
 """
 
 from dataclasses import replace
@@ -22,9 +23,11 @@ from sluicegate.domain.actions import Acknowledge, Host, Load, Retire, StagingAc
 from sluicegate.domain.errors import IllegalEventError
 from sluicegate.domain.events import HostingChanged, LoadEnded, PlanPublished, Retired, StagingEvent, Woke
 from sluicegate.domain.fleet.device import Device, Slice
+from sluicegate.domain.models.app import Promise
 from sluicegate.domain.models.profile import Profile, Quantile
 from sluicegate.domain.plan import NO_EPOCH, Epoch, Placement, Plan
 from sluicegate.policies.placement.hosted_variants import hosted_variant, largest_batch, profile_on
+from sluicegate.policies.promises.stream_places import StreamPlaces
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 Peers = tuple[tuple[str, str], ...]
@@ -50,7 +53,7 @@ class Staging:
         self._hosted: dict[str, HostingChanged] = {}
         self._leaving: dict[str, float] = {}  # app -> when it may be retired
         self._acknowledged = True
-        self._peers: dict[str, Peers] = {}
+        self._peers: dict[str, StreamPlaces] = {}
         self._former: dict[str, tuple[Peers, float]] = {}  # until when the peers of the plan before count
 
     @property
@@ -116,27 +119,35 @@ class Staging:
         for app in self._target:
             if not self._catalogue.apps[app].promise.active:
                 continue
-            peers = tuple(sorted((p.device, p.slice) for p in plan.of_app(app) if p.variants))
             before = self._peers_of(app)
-            self._peers[app] = peers
-            if before and before != peers:
+            places = self._peers[app] = StreamPlaces.of(plan, app)
+            if before and before != places.places:
                 self._former[app] = (before, now + self._grace)
                 actions.append(WakeAt(now + self._grace))
         return actions
 
     def _peers_of(self, app: str) -> Peers:
         former = self._former.get(app)
-        peers = self._peers.get(app, ())
+        peers = self._peers[app].places if app in self._peers else ()
         return peers if former is None else tuple(sorted({*peers, *former[0]}))
+
+    def _part_of(self, app: str) -> Promise | None:
+        """What this slice keeps of the own stream; None: as much as each of its peers."""
+        if app in self._former or app not in self._peers:
+            return None
+        return self._peers[app].part(self._catalogue.apps[app].promise, (self._device.name, self._slice.name))
 
     def _part(self, app: str) -> list[StagingAction]:
         """Routers have switched: those that served the app before count no longer."""
         del self._former[app]
         change = self._hosted.get(app)
-        if change is None or change.peers == self._peers_of(app):
+        if change is None:
             return []
-        change = self._hosted[app] = replace(change, peers=self._peers_of(app))
-        return [Host(change)]
+        told = replace(change, peers=self._peers_of(app), part=self._part_of(app))
+        if told == change:
+            return []
+        self._hosted[app] = told
+        return [Host(told)]
 
     def _mark_leaving(self) -> None:
         for app in self._target:
@@ -192,7 +203,8 @@ class Staging:
             hosted_variant(self._catalogue, self._profile(v), placement.max_batch, self._quantile, burst=True)
             for v in ready
         )
-        change = HostingChanged(app, hosted, slo, self._catalogue.apps[app].promise, self._peers_of(app))
+        promise = self._catalogue.apps[app].promise
+        change = HostingChanged(app, hosted, slo, promise, self._peers_of(app), self._part_of(app))
         actions: list[StagingAction] = []
         if self._hosted.get(app) != change:
             self._hosted[app] = change

@@ -1,43 +1,137 @@
-"""Admits at most X queries in any half-open window of S seconds: the premise of every sustainable rate.
+"""Admits in any half-open window of S seconds what the batches of one window bear: the premise of every promise.
 
-A ring of the last X admission times decides exactly, in O(1). A token bucket with the same rate does not: it lets up to
-2X pass in one window (a full bucket, then the refill).
+Rules. Of the n queries of a window that come to one place, floor(n m / K) may be missed (the least of all pairs). The
+others must fit into a batch of B rows whichever they are, so that the missed ones are taken to be the smallest:
+
+    (rows of all) - (rows of the floor(n m / K) smallest)  <=  B
+
+With queries of one row that is the bound of ``sluicegate.policies.promises.sustainable_rate``. What fits goes on
+fitting with any of it taken away. Every admission of the last S seconds is remembered: a token bucket of the same rate
+would let up to twice as much pass in one window (a full bucket, then the refill).
+
+Of an app's own stream, which goes round in turns, a place gets the part that its turns are, and of that the largest.
+Queries of other streams come to one place.
 """
 
-from math import inf
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sluicegate.policies.promises.stream_turns import ALONE, Turns
+
+Place = tuple[str, str]
+"""Device and slice."""
+_PAST = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceLimit:
+    """What one place bears. ``batch``: rows; ``pairs``: (m, K); ``turns``: which of the own stream's queries come."""
+
+    batch: int
+    pairs: tuple[tuple[int, int], ...] = ()
+    place: Place = ("", "")
+    turns: Turns = ALONE
+
+    def fits(self, own: Mapping[int, int], keyed: Mapping[int, int]) -> bool:
+        """Whether a window of these may come: by rows, how many queries of the own stream, and of others."""
+        sizes = Counter(keyed)
+        left = self.turns.most(sum(own.values()))
+        for rows in sorted(own, reverse=True):
+            taken = min(own[rows], left)
+            sizes[rows] += taken
+            left -= taken
+        count = sum(sizes.values())
+        missed = min((m * count // k for m, k in self.pairs), default=0)
+        total = 0
+        for rows in sorted(sizes):
+            gone = min(sizes[rows], missed)
+            missed -= gone
+            total += rows * (sizes[rows] - gone)
+        return total <= self.batch
+
+    def bound(self, rows: int) -> int:
+        """The most queries of ``rows`` rows of the own stream that may come in a window."""
+        batch = self.batch // rows
+        here = min((k * batch // (k - m) for m, k in self.pairs), default=batch)
+        count = 0
+        while self.turns.most(count + 1) <= here:
+            count += 1
+        return count
 
 
 class WindowLimiter:
-    """At most ``bound`` admissions in any window [t, t + window_s). ``bound`` 0 admits nothing."""
+    """Admits what every one of ``limits`` bears in any window [t, t + window_s); without limits nothing."""
 
-    __slots__ = ("_next", "_stamps", "bound", "window_s")
+    __slots__ = ("_by_place", "_keyed", "_own", "_past", "_queue", "_single", "bound", "limits", "window_s")
 
-    def __init__(self, bound: int, window_s: float) -> None:
-        self.bound = bound
+    def __init__(self, limits: Sequence[PlaceLimit], window_s: float) -> None:
+        self.limits = tuple(dict.fromkeys(limits))
         self.window_s = window_s
-        self._stamps = [-inf] * bound
-        self._next = 0
+        self.bound = self.bound_of(1)
+        self._by_place: dict[Place, list[PlaceLimit]] = {}
+        for limit in self.limits:
+            self._by_place.setdefault(limit.place, []).append(limit)
+        self._own: Counter[int] = Counter()
+        self._keyed: dict[Place, Counter[int]] = {}
+        self._queue: deque[tuple[float, int, Place | None]] = deque()
+        self._past: deque[tuple[float, int, Place | None]] = deque(maxlen=_PAST)
+        self._single = True  # whether all are queries of one row, of the own stream
 
-    def would_admit(self, now: float) -> bool:
-        """Whether a query that comes at ``now`` fits."""
-        return self.bound > 0 and now - self._stamps[self._next] >= self.window_s
+    @staticmethod
+    def of_rows(bound: int, window_s: float) -> "WindowLimiter":
+        """At most ``bound`` rows a window."""
+        return WindowLimiter([PlaceLimit(bound)], window_s)
 
-    def admit(self, now: float) -> bool:
+    def bound_of(self, rows: int) -> int:
+        """The most queries of ``rows`` rows, of the app's own stream, that may come in a window."""
+        return min((limit.bound(rows) for limit in self.limits), default=0)
+
+    def would_admit(self, now: float, rows: int = 1, place: Place | None = None) -> bool:
+        """Whether a query that comes at ``now`` fits. ``place``: where its stream goes; None: it is the app's own."""
+        self._forget(now)
+        if self._single and rows == 1 and place is None:
+            return len(self._queue) < self.bound
+        if place is None:
+            own = self._own + Counter((rows,))
+            return bool(self.limits) and all(limit.fits(own, self._keyed.get(limit.place, {})) for limit in self.limits)
+        keyed = self._keyed.get(place, Counter()) + Counter((rows,))
+        limits = self._by_place.get(place, ())
+        return bool(limits) and all(limit.fits(self._own, keyed) for limit in limits)
+
+    def admit(self, now: float, rows: int = 1, place: Place | None = None) -> bool:
         """Count a query that comes at ``now`` (never earlier than the last one) where it fits; says whether it did."""
-        if not self.would_admit(now):
+        if not self.would_admit(now, rows, place):
             return False
-        self._stamps[self._next] = now
-        self._next = (self._next + 1) % self.bound
+        self._count((now, rows, place))
         return True
 
-    def resized(self, bound: int, window_s: float) -> "WindowLimiter":
-        """A limiter with other limits that remembers the admissions of this one.
-
-        Where windows become longer, admissions that were forgotten count, as late as they can have been.
-        """
-        other = WindowLimiter(bound, window_s)
-        if bound and self.bound:
-            kept = sorted(self._stamps)[-bound:]
-            forgotten = min(kept[0], kept[-1] - self.window_s)
-            other._stamps = [forgotten] * (bound - len(kept)) + kept
+    def resized(self, limits: Sequence[PlaceLimit], window_s: float) -> "WindowLimiter":
+        """A limiter with other limits that remembers the admissions of this one."""
+        other = WindowLimiter(limits, window_s)
+        for one in (*self._past, *self._queue):
+            other._count(one)
         return other
+
+    def _count(self, one: tuple[float, int, Place | None]) -> None:
+        _, rows, place = one
+        self._queue.append(one)
+        if place is None:
+            self._own[rows] += 1
+        else:
+            self._keyed.setdefault(place, Counter())[rows] += 1
+        if rows != 1 or place is not None:
+            self._single = False
+
+    def _forget(self, now: float) -> None:
+        queue = self._queue
+        while queue and now - queue[0][0] >= self.window_s:
+            one = queue.popleft()
+            self._past.append(one)
+            counted = self._own if one[2] is None else self._keyed[one[2]]
+            counted[one[1]] -= 1
+            if not counted[one[1]]:
+                del counted[one[1]]
+        if not queue:
+            self._keyed.clear()
+            self._single = True

@@ -9,14 +9,15 @@ Rules.
   way here ends here; one of an app with a promise goes on to the worker, where the misses of its stream are counted.
 - What nobody would read is not let in but held for a while (``sluicegate.policies.serving.routed``). Where a query of
   an app with a promise expires so, safe mode is announced before, and its end once a router of the app is heard.
-- Where bounds follow plans, they change with each plan whose capacity is ready.
+- Where bounds follow plans, they change with each plan. From its publication until ``SETTLED`` seconds after its
+  capacity is ready, when no device holds to the one before any more, what both sustain is let in.
 
 Illegal: a query of an app that was never registered. Records of control topics may come in any order.
 """
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import assert_never
 
@@ -35,22 +36,24 @@ from sluicegate.domain.events import (
 )
 from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.models.app import App, QueryClass, slo_class
-from sluicegate.domain.models.profile import LatencyCurve, Quantile
+from sluicegate.domain.models.profile import Quantile
 from sluicegate.domain.outcome import OutcomeKind, Reason
 from sluicegate.domain.plan import Plan
 from sluicegate.domain.query import Query
 from sluicegate.policies.admission.dedupe import DedupeWindow
 from sluicegate.policies.admission.known_goals import GoalAdmission
 from sluicegate.policies.admission.sustainable import SustainableAdmission
-from sluicegate.policies.admission.sustained_rates import Turn, sustained
+from sluicegate.policies.admission.sustained_rates import limits, sustained
 from sluicegate.policies.model_less.deployment import goal_variants
 from sluicegate.policies.placement.hosted_variants import Hosting
+from sluicegate.policies.promises.keeper import Hops
 from sluicegate.policies.protocols import AdmissionPolicy
 from sluicegate.policies.routing.activation import Activation
-from sluicegate.policies.serving.duty_cycle import turn_of
 from sluicegate.policies.serving.routed import GivenUp, RoutedApps, advice
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
+SETTLED = 3.0
+"""Seconds; devices serve what a plan takes from them for a little less."""
 _SOON = 0.001
 """Seconds that are at least waited for: two clocks are not precise enough to be asked again and again."""
 _NOTHING = Catalogue({}, {}, {})
@@ -125,14 +128,14 @@ AdmissionCoreAction = Accept | Announce | DemandCounted | Duplicate | End | Wake
 class AdmissionRules:
     """How queries are let in. ``make_policy``: None lets everything in.
 
-    ``by_plan``: the bounds of a SustainableAdmission are what the plan in force sustains; ``duty_cycle``: slices serve
-    their apps in turn. ``dedupe_entries``: ids remembered for ``dedupe_s`` seconds; 0: ids are known to be unique.
-    ``only``: of what is registered these apps, () all.
+    ``by_plan``: the bounds of a SustainableAdmission are what the plan in force sustains; ``hops``: how long queries
+    are on their way to a slice. ``dedupe_entries``: ids remembered for ``dedupe_s`` seconds; 0: ids are known to be
+    unique. ``only``: of what is registered these apps, () all.
     """
 
     make_policy: Callable[[], AdmissionPolicy] | None = None
     by_plan: bool = False
-    duty_cycle: bool = False
+    hops: Hops = field(default_factory=Hops)
     quantile: Quantile = "p95"
     dedupe_s: float = 600.0
     dedupe_entries: int = 0
@@ -165,6 +168,7 @@ class AdmissionCore:
         "_promised",
         "_routed",
         "_rules",
+        "_settling",
         "_story",
         "_warned",
     )
@@ -180,6 +184,7 @@ class AdmissionCore:
         self._hosting = Hosting(_NOTHING, devices, rules.quantile)
         self._known: dict[str, _Known] = {}
         self._activations: dict[str, Activation] = {}
+        self._settling: dict[str, tuple[float, Plan]] = {}
         self._looks_at = inf
         self._story: deque[str] = deque(maxlen=8)
 
@@ -304,34 +309,30 @@ class AdmissionCore:
             for action in activation.handle(event, now):
                 match action:
                     case Activate(plan):
-                        self._bound(app, plan)
+                        self._bound(app, plan, both=True)
+                        self._settling[app] = (now + SETTLED, plan)
+                        actions.append(WakeAt(now + SETTLED))
                     case WakeAt():
                         actions.append(action)
                     case _:
                         assert_never(action)
+            if not isinstance(event, PlanPublished) or activation.active is None:
+                continue
+            if activation.pending is event.plan:  # else it is not followed
+                self._bound(app, event.plan, both=True)
+        for app in [app for app, (at, _) in self._settling.items() if at <= now]:
+            self._bound(app, self._settling.pop(app)[1], both=False)
         return actions
 
-    def _bound(self, app: str, plan: Plan) -> None:
-        """Keep to what ``plan`` sustains of ``app`` from now on."""
+    def _bound(self, app: str, plan: Plan, *, both: bool) -> None:
+        """Keep to what ``plan`` sustains of ``app`` from now on; ``both``: and to what it was kept to until now."""
+        if not isinstance(self._policy, SustainableAdmission):
+            return
         known = self._hosting.catalogue.apps[app]
-        cycles = self._cycles(app, plan) if self._rules.duty_cycle else {}
-        bounds = sustained(self._hosting.of(app, plan, burst=True), known.slo, known.promise, cycles)
-        if bounds is not None and isinstance(self._policy, SustainableAdmission):
-            self._policy.resize(app, bounds.bound, bounds.window_s, bounds.degraded)
-
-    def _cycles(self, app: str, plan: Plan) -> dict[tuple[str, str], Turn]:
-        """The turns of ``app`` on slices that serve others as well."""
-        curves: dict[tuple[str, str], dict[str, LatencyCurve]] = {}
-        for served in sorted({p.app for p in plan.placements}):
-            for part in self._hosting.of(served, plan, burst=True):
-                if part.hosted:
-                    curves.setdefault((part.device, part.slice), {})[served] = part.hosted[0].curve
-        slos = {name: known.slo for name, known in self._hosting.catalogue.apps.items()}
-        return {
-            place: turn_of(app, shared, {a: slos[a] for a in shared})
-            for place, shared in curves.items()
-            if app in shared and len(shared) > 1
-        }
+        found = limits(known, sustained(known, self._hosting, plan, self._rules.hops), plan)
+        before = self._policy.limits_of(app)
+        if found is not None:
+            self._policy.resize(app, found if not both or before is None else before.beside(found))
 
     def _serve(self, event: Registered, steady: float, now: float) -> Sequence[AdmissionCoreAction]:
         catalogue = Catalogue.of(event.apps, event.variants, event.profiles)

@@ -7,7 +7,8 @@ Rules.
   by the deadline of the most urgent query, until one runs a batch. Best effort is offered it only where no strict query
   waits; but a strict batch with places left takes best-effort queries of its app along, where that makes nobody late.
 - Finished goes to the policy whose batch it was, and frees the executor.
-- Promises are about strict queries; best-effort ones are not in the sequence.
+- Promises are about strict queries; best-effort ones are not in the sequence. Where anything hosted was promised, apps
+  take turns, and all batches are as short as the ``Terms`` of the slice ask (``sluicegate.policies.promises.keeper``).
 - A wake is asked for only where none is outstanding that comes as early. A shell may send Woke for each WakeAt, or keep
   one timer, the earliest asked for. Woke before its time asks again, once for each time asked for.
 
@@ -36,6 +37,8 @@ from sluicegate.domain.events import (
 from sluicegate.domain.models.app import NO_PROMISE, QueryClass
 from sluicegate.domain.query import Query
 from sluicegate.domain.table import TableObserved, TablesChanged
+from sluicegate.policies.batching.spread import SpreadBatching
+from sluicegate.policies.promises.keeper import FREE, NO_HOPS, Hops, Party, terms, within
 from sluicegate.policies.protocols import BatchingPolicy, FollowsTables
 
 _OFFERED = Offered()
@@ -46,18 +49,28 @@ _STORY = 24
 class Lane:
     """An app and class on this slice. ``wake``: when its policy wants to be woken; ``follows``: one that has tables."""
 
-    __slots__ = ("app", "follows", "hosted", "peers", "policy", "promise", "slo", "strict", "wake")
+    __slots__ = ("app", "asked", "follows", "policy", "strict", "told", "wake")
 
     def __init__(self, app: str, strict: bool, policy: BatchingPolicy) -> None:
         self.app = app
         self.policy = policy
         self.follows = policy if isinstance(policy, FollowsTables) else None
         self.strict = strict
-        self.hosted: tuple[Hosted, ...] = ()
-        self.slo = inf
-        self.promise = NO_PROMISE
-        self.peers: tuple[tuple[str, str], ...] = ()
+        self.asked = HostingChanged(app, (), inf)
+        self.told: HostingChanged | None = None
         self.wake = inf
+
+    @property
+    def hosted(self) -> tuple[Hosted, ...]:
+        """What is hosted for it, whatever it may use of that."""
+        return self.asked.hosted
+
+    def party(self) -> Party:
+        """What it asks of the slice."""
+        policy, asked = self.policy, self.asked
+        own = policy.own if isinstance(policy, SpreadBatching) else NO_PROMISE
+        promise = own.over(asked.turns) if own.active else asked.own
+        return Party(tuple(h.longest for h in asked.hosted), asked.slo, promise)
 
     def urgency(self) -> tuple[bool, float, str]:
         """Least first."""
@@ -65,10 +78,14 @@ class Lane:
 
 
 class Station:
-    """StationPolicy over one batching policy an app and class; ``make_policy`` is called for each."""
+    """StationPolicy over one batching policy an app and class; ``make_policy`` is called for each.
+
+    ``hops``: how long queries are on their way here.
+    """
 
     __slots__ = (
         "_asked_again",
+        "_hops",
         "_lanes",
         "_loose",
         "_make",
@@ -79,10 +96,13 @@ class Station:
         "_tables",
         "_wake",
         "last_app",
+        "terms",
     )
 
-    def __init__(self, make_policy: Callable[[], BatchingPolicy]) -> None:
+    def __init__(self, make_policy: Callable[[], BatchingPolicy], hops: Hops = NO_HOPS) -> None:
         self._make = make_policy
+        self._hops = hops
+        self.terms = FREE
         self._strict: dict[str, Lane] = {}
         self._loose: dict[str, Lane] = {}
         self._lanes: list[Lane] = []
@@ -163,11 +183,10 @@ class Station:
 
     def order(self, lanes: list[Lane]) -> list[Lane]:
         """Who is offered the executor, in this order; ``lanes`` have queries waiting and are more than one."""
+        if self.terms.shares:
+            return in_turn(lanes, self.last_app)
         lanes.sort(key=Lane.urgency)
         return [lane for lane in lanes if lane.strict is lanes[0].strict]
-
-    def hosting_changed(self, now: float) -> None:
-        """Something else is hosted."""
 
     def _lane(self, app: str, query_class: QueryClass) -> Lane:
         strict = query_class is QueryClass.STRICT
@@ -180,19 +199,37 @@ class Station:
             if app in self._tables:
                 _tell_tables(lane, self._tables[app])
             if twin is not None and twin.hosted:
-                lane.hosted = twin.hosted
-                promise = twin.promise if strict else NO_PROMISE
-                lane.policy.handle(HostingChanged(app, twin.hosted, twin.slo, promise, twin.peers), 0.0)
+                lane.asked = twin.asked
+                lane.told = self._allowed(lane)
+                lane.policy.handle(lane.told, 0.0)
         return lane
 
     def _host(self, event: HostingChanged, now: float, actions: list[StationAction]) -> None:
         self._lane(event.app, QueryClass.STRICT)
         for lane in self._lanes:
             if lane.app == event.app:
-                lane.hosted, lane.slo, lane.promise, lane.peers = event.hosted, event.slo, event.promise, event.peers
-                told = event if lane.strict or not event.promise.active else replace(event, promise=NO_PROMISE)
+                lane.asked = event
+                lane.told = None
+        before = self.terms
+        self.terms = terms({lane.app: lane.party() for lane in self._lanes if lane.strict and lane.hosted}, self._hops)
+        for lane in self._lanes:
+            share = self.terms.shares.get(lane.app)
+            if lane.strict and isinstance(lane.policy, SpreadBatching):
+                lane.policy.allot(share)
+            told = self._allowed(lane)
+            if told != lane.told or (lane.strict and share != before.shares.get(lane.app)):
+                lane.told = told
                 self._absorb(lane, lane.policy.handle(told, now), actions)
-        self.hosting_changed(now)
+
+    def _allowed(self, lane: Lane) -> HostingChanged:
+        """What a lane may run, in batches as large as the slice's terms allow."""
+        share, asked = self.terms.shares.get(lane.app), lane.asked
+        if not lane.strict:
+            hosted = _shorter(asked.hosted, self.terms.blocking_s)
+            return replace(asked, hosted=hosted, promise=NO_PROMISE, part=None)
+        if share is not None and not asked.promise.active:
+            return replace(asked, hosted=_shorter(asked.hosted, share.processing_s))
+        return asked
 
     def _finish(self, event: Finished, now: float, actions: list[StationAction]) -> None:
         lane, running = self._running_lane, self._running
@@ -237,7 +274,11 @@ class Station:
 
     def _fill(self, run: Run, loose: Lane, now: float, actions: list[StationAction]) -> None:
         """Best-effort queries in the places that a strict batch leaves."""
-        seconds = next(h.curve.seconds for h in loose.hosted if h.variant == run.variant)
+        hosted = next(h for h in loose.hosted if h.variant == run.variant)
+        share = self.terms.shares.get(loose.app)
+        if share is not None:
+            hosted = next(iter(_shorter((hosted,), share.processing_s)), hosted.within(1))
+        seconds = hosted.curve.seconds if share is None else hosted.longest
         deadline = min(q.deadline for q in run.queries)
         rows = len(seconds)
         while rows > run.rows and now + seconds[rows - 1] > deadline:
@@ -268,6 +309,20 @@ class Station:
 
     def _told(self) -> tuple[str, ...]:
         return tuple(f"{at:.6f} {_brief(what)}" for at, what in self._story)
+
+
+def in_turn(lanes: list[Lane], last_app: str) -> list[Lane]:
+    """Strict lanes, round robin by name, beginning after the app that ran last; others where there are none."""
+    lanes.sort(key=lambda lane: (not lane.strict, lane.app <= last_app, lane.app))
+    return [lane for lane in lanes if lane.strict is lanes[0].strict]
+
+
+def _shorter(hosted: tuple[Hosted, ...], seconds: float) -> tuple[Hosted, ...]:
+    """In batches of which hardly any takes longer than ``seconds``; without variants that have none."""
+    if seconds == inf:
+        return hosted
+    rows = [within(one.longest, seconds) for one in hosted]
+    return tuple([one.within(most) for one, most in zip(hosted, rows, strict=True) if most])
 
 
 def _tell_tables(lane: Lane, event: TablesChanged) -> None:

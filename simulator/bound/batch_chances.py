@@ -10,8 +10,7 @@ from math import exp, log
 
 from scipy.special import ndtr
 
-from sluicegate.domain.models.profile import Profile
-from sluicegate.simulator.engine.service_times import Z95
+from sluicegate.domain.models.profile import Z95, Profile
 from sluicegate.simulator.engine.system_model import SystemModel
 
 

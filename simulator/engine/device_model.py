@@ -86,7 +86,7 @@ class Network(Protocol):
         """What stands there of a device."""
         ...
 
-    def announced(self, said: Announce, now: float) -> None:
+    def announced(self, device: str, said: Announce, now: float) -> None:
         """To whom it may concern: what was said of a promise or of tables."""
         ...
 
@@ -311,7 +311,7 @@ class SimulatedWorker:
             case Acknowledge():
                 network.staged(owner.device.name, letter, now)
             case Announce():
-                network.announced(letter, now)
+                network.announced(owner.device.name, letter, now)
             case Say():
                 network.beats(owner.device.name, now)
             case Beat():

@@ -5,9 +5,10 @@ in any process. Arrivals come vectorised and are walked in time order beside the
 once it has ended, so memory does not grow with the trace.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 from typing import assert_never
 
 from numpy.random import Generator
@@ -41,6 +42,7 @@ from sluicegate.domain.query import Query
 from sluicegate.planner.capacity.events import InstanceRead, VariantWanted
 from sluicegate.planner.geometry.first_cut import laid_out
 from sluicegate.planner.policy_tables.table_schedule import missing_load
+from sluicegate.policies.admission.sustainable import SustainableAdmission
 from sluicegate.policies.placement.hosted_variants import profile_on
 from sluicegate.policies.serving.admission import (
     AdmissionCore,
@@ -57,6 +59,7 @@ from sluicegate.policies.serving.device_events import TableCame
 from sluicegate.policies.serving.router import Ignore, LookedUp, LookUp, RouterCore, RouterEvent, Want
 from sluicegate.policies.serving.slices import DeviceParts
 from sluicegate.profiles.catalogue.catalogue import Catalogue, KnownCatalogue
+from sluicegate.simulator.arrivals.promised_load import PromisedArrivals
 from sluicegate.simulator.arrivals.sampling import ArrivalSource
 from sluicegate.simulator.engine.device_model import DeviceModel, SimulatedDevice
 from sluicegate.simulator.engine.faults import hits
@@ -65,7 +68,8 @@ from sluicegate.simulator.engine.service_times import ServiceTimes
 from sluicegate.simulator.engine.slice_model import SliceModel
 from sluicegate.simulator.engine.system_model import Registration, RunResult, SystemModel
 from sluicegate.simulator.engine.timeline import Alarm, Timeline
-from sluicegate.simulator.engine.varied_queries import varieties
+from sluicegate.simulator.engine.varied_queries import VariedHop, varieties
+from sluicegate.simulator.promise_watch import PromiseWatch
 
 
 class Engine:
@@ -74,11 +78,14 @@ class Engine:
     def __init__(self, system: SystemModel, rng: Generator, observers: Sequence[Observer] = ()) -> None:
         timing = system.timing
         self.timeline = Timeline(-timing.warm_up)
-        self.ledger = Ledger(system.catalogue, observers)
+        self._watch = PromiseWatch(system.apps)
+        self.ledger = Ledger(system.catalogue, (*observers, self._watch) if self._watch.watches else observers)
+        self._load = PromisedArrivals(system.load, rng.spawn(1)[0]) if system.load is not None else None
         self._system = system
         self._timing = timing
         self._to_router = timing.to_router
         self._to_device = timing.to_device
+        self._hop = VariedHop(timing.to_device, timing.spread, rng) if timing.spread else None
         self._service = ServiceTimes(
             system.catalogue,
             system.service,
@@ -127,17 +134,24 @@ class Engine:
         self._start()
         arrive = self._arrive_registered if self._coming else self._arrive
         for times, apps in source.chunks():
-            self.timeline.walk(zip(times.tolist(), apps.tolist(), strict=True), arrive)
-        self.timeline.run_until(max(self.timeline.now, source.duration))
+            self.timeline.walk(self._while_asked(zip(times.tolist(), apps.tolist(), strict=True)), arrive)
+        ends = source.duration if self._load is None or self._load.left else self.timeline.now
+        self.timeline.run_until(max(self.timeline.now, ends))
         self._drain()
         self.ledger.check()
         return RunResult(
-            summary=self.ledger.fold.summary(source.duration or None),
+            summary=self.ledger.fold.summary(ends or None),
+            promises=self._watch.figures if self._watch.watches else None,
             epochs=self._control.epochs,
             solve_s=tuple(self._control.solve_s),
             nondeterministic=self._control.nondeterministic,
             cost={str(kind): money for kind, money in self._control.cost.items()},
         )
+
+    def _while_asked(self, arrivals: Iterable[tuple[float, int]]) -> Iterable[tuple[float, int]]:
+        """All ``arrivals``, or those until the promised load has been asked for."""
+        load = self._load
+        return arrivals if load is None else takewhile(lambda _: load.left > 0, arrivals)
 
     def _start(self) -> None:
         now = self.timeline.now
@@ -150,6 +164,8 @@ class Engine:
                     self.timeline.at(ending.at, device.executor_dies, ending.part)
         for change in self._later:
             self.timeline.at(change.at + self._timing.control, self._registered, change.served)
+        if self._load is not None:
+            self.timeline.at(0.0, self._promised_arrives, self._load)
         self._ask(Serve(self._served.registered, now), now)
         self._control.start(self, now)
         self._beat(None, now)
@@ -187,12 +203,21 @@ class Engine:
         self.ledger.begin(query)
         self.ledger.ended(query, OutcomeKind.REJECTED, now, Reason.UNKNOWN_APP)
 
-    def _arrive(self, index: int, now: float) -> None:
+    def _promised_arrives(self, load: PromisedArrivals, now: float) -> None:
+        app, rows = load.load.app, load.rows()
+        policy = self._admission.policy
+        bound = policy.bound_of(app, rows) if isinstance(policy, SustainableAdmission) else None
+        self._arrive(next(i for i, known in enumerate(self._system.apps) if known.name == app), now, rows)
+        after = load.after(now, bound)
+        if load.left:
+            self.timeline.at(after, self._promised_arrives, load)
+
+    def _arrive(self, index: int, now: float, rows: int = 1) -> None:
         app = self._routers[index].app
         serial = self._serial[index]
         self._serial[index] = serial + 1
         name = app.name
-        query = Query(f"{name}-{serial}", name, now, now + app.slo, 1, app.query_class, "", serial)
+        query = Query(f"{name}-{serial}", name, now, now + app.slo, rows, app.query_class, "", serial)
         if self._varieties and (variety := self._varieties.get(name)) is not None:
             variety.apply(query)
         self.ledger.begin(query)
@@ -213,7 +238,9 @@ class Engine:
                     self._control.heard(action, now)
                 case WakeAt(at):
                     self._alarm.set(at)
-                case Announce() | Duplicate():
+                case Announce():
+                    self._watch.said("admission", action)
+                case Duplicate():
                     pass
                 case _:
                     assert_never(action)
@@ -224,7 +251,9 @@ class Engine:
     def _tell(self, router: RouterCore, event: RouterEvent, now: float) -> None:
         for action in router.handle(event, now):
             if isinstance(action, Send):  # most of what is said
-                if self._to_device:
+                if self._hop is not None:
+                    self.timeline.at(self._hop.reaches(action.device, now), self._reach_device, action)
+                elif self._to_device:
                     self.timeline.at(now + self._to_device, self._reach_device, action)
                 else:
                     self._devices[action.device].deliver(action, now)
@@ -240,7 +269,9 @@ class Engine:
                     self._tell(router, LookedUp(devices.intersection(self._devices)), now)
                 case Want(variant):
                     self.timeline.at(now + self._timing.control, self._control.heard, VariantWanted(variant))
-                case Activate() | Announce() | Ignore():
+                case Announce():
+                    self._watch.said("router", action)
+                case Activate() | Ignore():
                     pass
                 case _:
                     assert_never(action)
@@ -351,8 +382,9 @@ class Engine:
                 for app in apps:
                     self._tell(self._by_app[app], report, now)
 
-    def announced(self, said: Announce, now: float) -> None:
+    def announced(self, device: str, said: Announce, now: float) -> None:
         """A device's word on the status topic: the planners look for loads that no table covers."""
+        self._watch.said(device, said)
         missing = missing_load(said)
         if missing is not None:
             self.timeline.at(now + self._timing.control, self._control.heard, missing)

@@ -9,13 +9,11 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from sluicegate.domain.errors import ConfigurationError
-from sluicegate.domain.models.profile import LatencyCurve, Profile, Quantile
+from sluicegate.domain.models.profile import Z95, LatencyCurve, Profile, Quantile
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 ServiceMode = Literal["median", "p95", "sampled", "exponential"]
 
-Z95 = 1.6448536269514722
-"""95 % of a standard normal lie below."""
 _BLOCK = 4096
 
 

@@ -11,16 +11,19 @@ from sluicegate.policies.serving.admission import AdmissionRules
 from sluicegate.policies.serving.router import RouterRules
 from sluicegate.policies.serving.slices import DeviceRules
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.simulator.arrivals.promised_load import PromisedLoad
 from sluicegate.simulator.engine.control_plane import ControlPlane
 from sluicegate.simulator.engine.faults import Faults
 from sluicegate.simulator.engine.service_times import ServiceMode
 from sluicegate.simulator.engine.slice_model import SharingModel
 from sluicegate.simulator.engine.varied_queries import OwnWish
+from sluicegate.simulator.promise_watch import PromiseFigures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Seconds. ``to_router``: from a query's arrival to its router; ``to_device``: on to the device.
+    """Seconds. ``to_router``: from a query's arrival to its router; ``to_device``: on to the device, up to ``spread``
+    longer: any of that is equally likely, and queries of one device keep their order.
 
     ``control``: plans and acknowledgements on their way. ``heartbeat``: between heartbeats of a device, and between
     counts of demand. ``warm_up``: control and devices run this long before the first arrival. ``drain``: longest wait
@@ -29,6 +32,7 @@ class Timing:
 
     to_router: float = 0.0
     to_device: float = 0.0
+    spread: float = 0.0
     control: float = 0.0
     heartbeat: float = 0.5
     warm_up: float = 5.0
@@ -50,7 +54,7 @@ class SystemModel:
     ``catalogue``: all that there ever is. ``registry``: what is registered, the first from the start; () all of it.
 
     By app: ``lengths``, what its queries' lengths are drawn from, all equally likely; apps without vary in none;
-    ``asked``, what part of its queries ask of their own.
+    ``asked``, what part of its queries ask of their own. ``load``: queries of an app that go by the bound announced.
     """
 
     catalogue: Catalogue
@@ -64,6 +68,7 @@ class SystemModel:
     admission: AdmissionRules = field(default_factory=AdmissionRules)
     lengths: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     asked: Mapping[str, tuple[OwnWish, ...]] = field(default_factory=dict)
+    load: PromisedLoad | None = None
     batching: str = ""
     service: ServiceMode = "median"
     slow_probability: float = 0.0
@@ -81,7 +86,8 @@ class RunResult:
 
     ``summary``: the metrics. ``epochs``: plans published. ``solve_s``: wall seconds of each solve.
 
-    ``nondeterministic``: solves cut off by a limit in seconds. ``cost``: money, by kind of instance.
+    ``nondeterministic``: solves cut off by a limit in seconds. ``cost``: money, by kind of instance. ``promises``: None
+    where nothing was promised.
     """
 
     summary: Summary
@@ -89,3 +95,4 @@ class RunResult:
     solve_s: tuple[float, ...]
     nondeterministic: int
     cost: Mapping[str, float] = field(default_factory=dict)
+    promises: PromiseFigures | None = None

@@ -1,4 +1,4 @@
-"""How queries of one app differ: in length, and in what they ask of their own beside what their app asks."""
+"""How queries of one app differ: in length, in what they ask of their own, in how long they are on their way."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,13 +14,14 @@ _DRAWN = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnWish:
-    """A ``share`` (0..1) of an app's queries asks this. ``slo``: seconds. None: as the app."""
+    """A ``share`` (0..1) of an app's queries asks this. ``slo``: seconds. None: as the app. ``rows``: that it has."""
 
     share: float
     slo: float | None = None
     query_class: QueryClass | None = None
     priority: int = 0
     goal: Goal | None = None
+    rows: int = 1
 
 
 class Variety:
@@ -35,7 +36,7 @@ class Variety:
         if self._lengths is not None:
             query.length = next(self._lengths)
         if self._wishes is not None and (wish := next(self._wishes)) is not None:
-            query.goal, query.priority = wish.goal, wish.priority
+            query.goal, query.priority, query.rows = wish.goal, wish.priority, wish.rows
             if wish.slo is not None:
                 query.deadline = query.arrival + wish.slo
             if wish.query_class is not None:
@@ -62,3 +63,21 @@ def _wishes(wishes: Sequence[OwnWish], rng: Generator) -> Iterator[OwnWish | Non
     while True:
         for drawn in rng.choice(len(every), _DRAWN, p=[*shares, max(0.0, 1.0 - sum(shares))]).tolist():
             yield every[drawn]
+
+
+class VariedHop:
+    """From ``least`` seconds to ``spread`` more, all equally likely. What goes to one device keeps its order."""
+
+    def __init__(self, least: float, spread: float, rng: Generator) -> None:
+        self._drawn = _hops(least, least + spread, rng.spawn(1)[0])
+        self._latest: dict[str, float] = {}
+
+    def reaches(self, device: str, now: float) -> float:
+        """When what is sent to ``device`` now is there."""
+        at = self._latest[device] = max(self._latest.get(device, now), now + next(self._drawn))
+        return at
+
+
+def _hops(low: float, high: float, rng: Generator) -> Iterator[float]:
+    while True:
+        yield from rng.uniform(low, high, _DRAWN).tolist()

@@ -1,6 +1,7 @@
 """A validated scenario made runnable: catalogue, devices, arrivals, and the system with its policies and planner."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from inspect import signature
 from math import inf
@@ -12,7 +13,7 @@ from numpy.random import Generator
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.models.app import App, QueryClass
-from sluicegate.domain.models.profile import BatchLatency, LengthPoints, Profile, Quantile
+from sluicegate.domain.models.profile import BatchLatency, LengthPoints, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.query import Goal
 from sluicegate.policies.admission.registry import admission
@@ -21,6 +22,7 @@ from sluicegate.policies.batching.registry import STATIONS, batching
 from sluicegate.policies.mdp_serving.jellyfish_model_switching import ModelSwitching, PublishedModelSwitching
 from sluicegate.policies.mdp_serving.table_policy import TableSelection
 from sluicegate.policies.placement.model_staging import Staging
+from sluicegate.policies.promises.keeper import Hops
 from sluicegate.policies.routing.packing import Packing
 from sluicegate.policies.routing.registry import routing
 from sluicegate.policies.serving.admission import AdmissionRules
@@ -30,6 +32,7 @@ from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import load_catalogue
 from sluicegate.profiles.formats.proteus_csv import load_proteus
 from sluicegate.profiles.formats.ramsis_json import load_ramsis
+from sluicegate.simulator.arrivals.promised_load import PromisedLoad
 from sluicegate.simulator.arrivals.sampling import ArrivalSource
 from sluicegate.simulator.engine.faults import ExecutorFailure, Failure, Faults, Straggler, hits
 from sluicegate.simulator.engine.system_model import SystemModel, Timing
@@ -42,7 +45,6 @@ from sluicegate.simulator.scenario.scenario_fields import (
     CatalogueSpec,
     InlineVariant,
     Latencies,
-    PoliciesSpec,
     Scenario,
     SimulationSpec,
     WishSpec,
@@ -81,7 +83,7 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
         registry=registry,
         devices=devices,
         make_control=lambda: control_of(scenario, timer, first, devices, tables),
-        make_station=lambda: STATIONS[policies.turns](make_batching),
+        make_station=lambda: STATIONS[policies.turns](make_batching, hops_of(simulation)),
         make_staging=partial(Staging, quantile=scenario.planner.quantile),
         routers=RouterRules(
             make_policy=routing(
@@ -91,9 +93,10 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
             packing=policies.routing.name == Packing.name,
             on_demand=scales,
         ),
-        admission=_admission(policies, scenario.planner.quantile),
+        admission=_admission(scenario),
         lengths={name: spec.lengths for name, spec in specs.items() if spec.lengths},
         asked={name: tuple(_wish(one) for one in spec.queries) for name, spec in specs.items() if spec.queries},
+        load=_load(scenario),
         batching=policies.batching.name,
         service=simulation.service,
         slow_probability=simulation.slow_batches.probability,
@@ -118,11 +121,18 @@ def _wish(spec: WishSpec) -> OwnWish:
         query_class=None if spec.query_class is None else QueryClass(spec.query_class),
         priority=spec.priority,
         goal=goal if goal != Goal() else None,
+        rows=spec.rows,
     )
 
 
-def _admission(policies: PoliciesSpec, quantile: Quantile) -> AdmissionRules:
+def hops_of(spec: SimulationSpec) -> Hops:
+    """How long queries are on their way, at most."""
+    return Hops((spec.to_router_ms + spec.to_device_ms + spec.hop_spread_ms) / 1e3)
+
+
+def _admission(scenario: Scenario) -> AdmissionRules:
     """Bounds that are not given follow the plans, as live."""
+    policies, quantile = scenario.policies, scenario.planner.quantile
     spec = policies.admission
     if spec is None:
         return AdmissionRules(quantile=quantile)
@@ -131,7 +141,7 @@ def _admission(policies: PoliciesSpec, quantile: Quantile) -> AdmissionRules:
     return AdmissionRules(
         make_policy=admission(spec.name, **options),
         by_plan=by_plan,
-        duty_cycle=policies.turns == "duty-cycle",
+        hops=hops_of(scenario.simulation),
         quantile=quantile,
     )
 
@@ -146,7 +156,7 @@ def catalogue_of(scenario: Scenario) -> Catalogue:
     whole = _read(scenario.catalogue, scenario.apps)
     names = _app_names(scenario, whole)
     specs = scenario.apps or {}
-    apps = [asking(whole.apps[name], specs.get(name)) for name in names]
+    apps = [_promised(asking(whole.apps[name], specs.get(name)), scenario) for name in names]
     variants = [v for v in whole.variants.values() if v.app in names]
     kept = {v.name for v in variants}
     profiles = [p for p in whole.profiles.values() if p.variant in kept]
@@ -154,6 +164,24 @@ def catalogue_of(scenario: Scenario) -> Catalogue:
     if without:
         raise ConfigurationError(f"apps.{without[0]}: the catalogue has no variant of it")
     return Catalogue.of(apps, variants, profiles)
+
+
+def _promised(app: App, scenario: Scenario) -> App:
+    spec = scenario.promise
+    if spec is None or spec.app != app.name:
+        return app
+    return replace(app, promise=spec.promised(), max_rows=max(app.max_rows, spec.least_and_most[1]))
+
+
+def _load(scenario: Scenario) -> PromisedLoad | None:
+    """Raises ConfigurationError for an app that is not simulated, or that nothing keeps to its bound."""
+    spec = scenario.promise
+    if spec is None:
+        return None
+    admission = scenario.policies.admission
+    if admission is None or admission.name != SustainableAdmission.name:
+        raise ConfigurationError("promise: only policies.admission: sustainable announces a bound to take a share of")
+    return PromisedLoad(app=spec.app, queries=spec.queries, rows=spec.least_and_most, share=spec.share_of_bound)
 
 
 def _app_names(scenario: Scenario, catalogue: Catalogue) -> tuple[str, ...]:
@@ -235,6 +263,7 @@ def _timing(spec: SimulationSpec, catalogue: Catalogue) -> Timing:
     return Timing(
         to_router=spec.to_router_ms / 1e3,
         to_device=spec.to_device_ms / 1e3,
+        spread=spec.hop_spread_ms / 1e3,
         control=spec.control_ms / 1e3,
         heartbeat=spec.heartbeat_s,
         warm_up=warm_up_of(spec, catalogue),

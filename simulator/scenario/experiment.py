@@ -21,6 +21,7 @@ from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.simulator.arrivals.sampling import ArrivalSource
 from sluicegate.simulator.bound import Bound, clairvoyant_bound
 from sluicegate.simulator.engine.engine import Engine
+from sluicegate.simulator.promise_watch import PromiseFigures
 from sluicegate.simulator.scenario.build_scenario import build, source_of
 from sluicegate.simulator.scenario.scenario_fields import Scenario
 from sluicegate.simulator.scenario.scenario_file import overridden, scenario_of
@@ -50,6 +51,7 @@ class Run:
 
     ``nondeterministic``: solves that a limit in seconds cut off; where it is 0, equal seeds give equal runs. ``cost``:
     money, where instances come and go. ``bound``: what no policy exceeds on these arrivals, where that was asked for.
+    ``promises``: where anything was promised.
     """
 
     summary: Summary
@@ -61,6 +63,7 @@ class Run:
     series: Series | None = None
     cost: float | None = None
     bound: Bound | None = None
+    promises: PromiseFigures | None = None
 
     def figures(self) -> dict[str, Any]:
         """The figures of the run by name, ready for JSON (times in ms, ratios in 0..1)."""
@@ -69,6 +72,8 @@ class Run:
             figures["cost"] = self.cost
         if self.bound is not None:
             figures["bound"] = asdict(self.bound)
+        if self.promises is not None:
+            figures = {"promises": asdict(self.promises), **figures}
         return figures
 
 
@@ -114,6 +119,7 @@ def run_once(
         series=series.series() if series is not None else None,
         cost=sum(result.cost.values()) if result.cost else None,
         bound=bound,
+        promises=result.promises,
     )
 
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from sluicegate.domain.models.app import QueryClass
+from sluicegate.domain.models.app import Promise, QueryClass, WeaklyHard
 from sluicegate.planner.capacity.capacity_fields import LoadFields, SpotFields
 from sluicegate.planner.model_less.planner_choice import PlannerChoice
 from sluicegate.planner.policy_tables.table_fields import TableFields
@@ -62,6 +62,7 @@ class WishSpec(Section):
     model: Name | None = None
     query_class: QueryClass | None = Field(default=None, alias="class")
     priority: int = 0
+    rows: int = Field(default=1, ge=1, le=4096)
 
 
 class AppAsks(Section):
@@ -274,7 +275,8 @@ class SimulationSpec(Section):
     ``bandwidth``: by variant, what a batch takes of a processor or MIG instance that slices share; others take all.
     While that adds up to more than 1, all take so many times as long.
 
-    ``to_router_ms``/``to_device_ms``: hops of a query; ``control_ms``: of plans and acknowledgements.
+    ``to_router_ms``/``to_device_ms``: hops of a query; the second takes up to ``hop_spread_ms`` longer, and queries of
+    one device keep their order. ``control_ms``: of plans and acknowledgements.
     ``warm_up_s``: that control and devices run before the first arrival; five seconds where left out, and longer where
     the slowest load is: a system is started before it is used.
     """
@@ -283,6 +285,7 @@ class SimulationSpec(Section):
     slow_batches: SlowBatches = Field(default_factory=SlowBatches)
     to_router_ms: NotNegative = 0.0
     to_device_ms: NotNegative = 0.0
+    hop_spread_ms: NotNegative = 0.0
     control_ms: NotNegative = 0.0
     heartbeat_s: Positive = 0.5
     warm_up_s: NotNegative | None = None
@@ -335,6 +338,62 @@ class ProcurementSpec(SpotFields, Section):
     start_s: NotNegative = 5.0
 
 
+def _pairs(value: Any) -> Any:
+    """m,K as on the command line, or pairs of them."""
+    if not isinstance(value, str):
+        return value
+    return [part.split(",") for part in value.split(";")]
+
+
+Misses = Annotated[int, Field(ge=0, le=100_000)]
+Window = Annotated[int, Field(ge=1, le=100_000)]
+Rows = Annotated[int, Field(ge=1, le=64)]
+
+
+class PromiseLoadSpec(Section):
+    """An app with a promise gets ``queries`` strict queries, at ``share_of_bound`` of what is announced for it.
+
+    ``mk``: pairs m,K; ``mcd``: most misses in a row. ``rows`` of a query: a number, or the least and the most.
+    """
+
+    app: Name
+    mk: Annotated[tuple[tuple[Misses, Window], ...], BeforeValidator(_pairs)] = ()
+    mcd: Misses | None = None
+    rows: Rows | tuple[Rows, Rows] = 1
+    share_of_bound: float = Field(default=0.8, gt=0.0, le=1.0)
+    queries: int = Field(default=50_000, ge=1, le=10_000_000)
+
+    @model_validator(mode="after")
+    def _sound(self) -> "PromiseLoadSpec":
+        if self.mcd is None and not self.mk:
+            raise ValueError("give mk or mcd: what is promised")
+        return self
+
+    @field_validator("mk")
+    @classmethod
+    def _pairs_sound(cls, pairs: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+        for m, k in pairs:
+            if m >= k:
+                raise ValueError(f"{m},{k} is not 0 <= m < K")
+        return pairs
+
+    @field_validator("rows")
+    @classmethod
+    def _least_first(cls, rows: int | tuple[int, int]) -> int | tuple[int, int]:
+        if not isinstance(rows, int) and rows[0] > rows[1]:
+            raise ValueError(f"{rows[0]} to {rows[1]}: give the least first")
+        return rows
+
+    @property
+    def least_and_most(self) -> tuple[int, int]:
+        """Rows."""
+        return (self.rows, self.rows) if isinstance(self.rows, int) else self.rows
+
+    def promised(self) -> Promise:
+        """The domain's noun."""
+        return Promise(max_consecutive=self.mcd, weakly_hard=tuple(WeaklyHard(m, k) for m, k in self.mk))
+
+
 class Scenario(Section):
     """A whole scenario. ``apps``: those simulated, in the order of trace shares (default: all of the catalogue).
 
@@ -358,6 +417,7 @@ class Scenario(Section):
     tables: TablesSpec | None = None
     scaling: ScalingSpec | None = None
     procurement: ProcurementSpec | None = None
+    promise: PromiseLoadSpec | None = None
     parameters: Mapping[Name, tuple[Text, ...]] = Field(default_factory=dict)
     systems: Mapping[Name, Mapping[str, Any]] = Field(default_factory=dict)
     reference: Mapping[Text, Mapping[Text, Finite]] = Field(default_factory=dict)

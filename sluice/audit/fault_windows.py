@@ -41,7 +41,7 @@ class FaultWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowReport:
-    """What went wrong with the queries of one window. ``promises_broken``: without safe mode having been announced."""
+    """What went wrong with the queries of one window. ``promises_broken``: announced or not."""
 
     name: str
     began: float
@@ -51,6 +51,7 @@ class WindowReport:
     duplicates: int
     late_unmarked: int
     promises_broken: int
+    promises_unannounced: int = 0
 
 
 def report_by_window(
@@ -61,13 +62,14 @@ def report_by_window(
     duplicates: Mapping[QueryKey, int],
     late_unmarked: Iterable[QueryKey],
     broken_at: Iterable[float],
+    unannounced_at: Iterable[float],
 ) -> tuple[WindowReport, ...]:
     """``asked``: query -> time of its record; ``duplicates``: query -> outcomes beyond the first."""
     times = sorted(asked.values())
     lost_at = [asked[key] for key in lost if key in asked]
     late_at = [asked[key] for key in late_unmarked if key in asked]
     copies_at = [(asked[key], n) for key, n in duplicates.items() if key in asked]
-    broken = list(broken_at)
+    broken, silent = list(broken_at), list(unannounced_at)
     return tuple(
         WindowReport(
             name=window.name,
@@ -78,6 +80,7 @@ def report_by_window(
             duplicates=sum(n for at, n in copies_at if window.holds(at)),
             late_unmarked=sum(map(window.holds, late_at)),
             promises_broken=sum(map(window.holds, broken)),
+            promises_unannounced=sum(map(window.holds, silent)),
         )
         for window in windows
     )

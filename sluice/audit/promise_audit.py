@@ -32,8 +32,8 @@ _TICK_S = 0.001
 class StreamReport:
     """One stream, recounted. ``rejected`` queries are outside; ``broken``: windows beyond the promise.
 
-    ``example``: ids of the misses that broke the first unannounced one; ``unannounced_at``: when the last miss of each
-    was written.
+    ``example``: ids of the misses that broke the first unannounced one; ``broken_at``, ``unannounced_at``: when the
+    last miss of each was written.
     """
 
     app: str
@@ -48,6 +48,7 @@ class StreamReport:
     unannounced: int
     agrees: bool
     example: tuple[str, ...] = ()
+    broken_at: tuple[float, ...] = ()
     unannounced_at: tuple[float, ...] = ()
 
 
@@ -133,6 +134,7 @@ class PromiseAudit:
             unannounced=len(silent),
             agrees=_agrees(counted, stream, promise),
             example=tuple(o.query_id for _, o in silent[0]) if silent else (),
+            broken_at=tuple(_spell(misses)[1] for misses in breaks),
             unannounced_at=tuple(_spell(misses)[1] for misses in silent),
         )
 

@@ -50,7 +50,12 @@ class AuditReport:
 
     @property
     def promises_broken(self) -> int:
-        """Outcomes that broke a promise without safe mode having been announced."""
+        """Windows that hold more misses than were promised, announced or not."""
+        return sum(stream.broken for stream in self.promises)
+
+    @property
+    def promises_unannounced(self) -> int:
+        """Of those the windows that broke without safe mode having been announced."""
         return sum(stream.unannounced for stream in self.promises)
 
     @property
@@ -171,7 +176,8 @@ class Audit:
                 lost=lost,
                 duplicates={key: n - 1 for key, n in copies.items()},
                 late_unmarked=unmarked,
-                broken_at=[at for stream in promises for at in stream.unannounced_at],
+                broken_at=[at for stream in promises for at in stream.broken_at],
+                unannounced_at=[at for stream in promises for at in stream.unannounced_at],
             ),
         )
 

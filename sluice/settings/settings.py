@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,12 +12,13 @@ from typing_extensions import override
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.fleet.device import Device
-from sluicegate.domain.models.app import Promise, WeaklyHard
+from sluicegate.domain.models.app import App, Promise, WeaklyHard
 from sluicegate.executors.devices.fake_gpus import fake_gpus
 from sluicegate.planner.geometry.mig_tables import TABLES
 from sluicegate.planner.model_less.planner_choice import PlannerChoice
 from sluicegate.planner.policy_tables.table_fields import TableFields
 from sluicegate.planner.problems.plan_limits import PlanLimitFields
+from sluicegate.policies.promises.keeper import Hops
 from sluicegate.profiles.formats.bounded_yaml import read_mapping
 from sluicegate.profiles.formats.catalogue_json import Bytes, Label
 from sluicegate.profiles.formats.field_types import NotNegative, Seconds, Share, Text, Weight, distinct
@@ -74,15 +76,22 @@ class AdmissionSettings(_Section):
     ``policy``: "deadline" admits what can still be in time; "sustainable" also keeps arrivals within what the devices
     sustain for ever under each app's promise, by ``mode``: "enforce" rejects the rest, "degrade" lets in as much as the
     fastest variants of the plan sustain, "observe" only announces.
+
+    ``hop_ms``: how long a query with a promise is on its way to its device at most; a tenth of its SLO where left out.
     """
 
     policy: Literal["deadline", "sustainable"] = "deadline"
     mode: Literal["enforce", "degrade", "observe"] = "enforce"
+    hop_ms: NotNegative | None = None
     max_body_bytes: int = Field(default=1_000_000, gt=0)
     max_skew_s: Seconds = 5.0
     max_latency_s: Seconds = 600.0
     dedupe_window_s: Seconds = 600.0
     dedupe_entries: int = Field(default=500_000, gt=0)
+
+    def hops(self) -> Hops:
+        """The policies' noun."""
+        return Hops(None if self.hop_ms is None else self.hop_ms / 1e3)
 
 
 class PromiseSettings(_Section):
@@ -255,6 +264,18 @@ class Settings(BaseSettings):
         """
         said = {name: promise.promise().active for name, promise in self.promises.items()}
         return {name: 1 if said.get(name, name in promised) else self.partitions for name in apps}
+
+    def as_set(self, app: App) -> App:
+        """``app`` as these settings change it."""
+        promised = self.promises.get(app.name)
+        return replace(
+            app,
+            slo=self.slo_s.get(app.name, app.slo),
+            slo_classes=tuple(sorted(self.slo_classes_s.get(app.name, ()))),
+            min_accuracy=self.min_accuracy.get(app.name, app.min_accuracy),
+            weight=self.weights.get(app.name, app.weight),
+            promise=app.promise if promised is None else promised.promise(),
+        )
 
     def all_devices(self) -> tuple[Device, ...]:
         """Devices as set, or the fake GPUs; by default one CPU device a core, two at least."""

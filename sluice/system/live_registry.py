@@ -79,7 +79,7 @@ class LiveRegistry:
         served = self._told
         for app, part in sorted(changes.items()):
             if part is not None:
-                part = replace(part, apps={app: system.as_set(part.apps[app])})
+                part = replace(part, apps={app: system.settings.as_set(part.apps[app])})
                 if part.apps[app].promise.active and (why := await self._unkept(app)):
                     log.error("%s is not served as it was registered: %s", app, why)
                     continue

@@ -22,6 +22,7 @@ from sluicegate.sluice.settings.elastic_settings import driven
 from sluicegate.sluice.settings.settings import Settings
 from sluicegate.sluice.system.deployed_gpus import Gpus
 from sluicegate.sluice.system.partition_check import spread_over
+from sluicegate.sluice.system.promise_terms import check_promises
 from sluicegate.sluice.system.slice_executor import executor_of
 from sluicegate.stages.connections import Connections
 from sluicegate.stages.following.registry_follower import RegistryStage
@@ -75,7 +76,7 @@ class System:
             raise ConfigurationError(f"apps: {', '.join(sorted(unknown))} not in the catalogue; it has {known}")
         if self.settings.slo_classes_s and self.settings.planner.name != "co-resident":
             raise ConfigurationError("slo_classes_s: only planner.name co-resident gives classes workers of their own")
-        every = {name: self.as_set(app) for name, app in self.catalogue.apps.items()}
+        every = {name: self.settings.as_set(app) for name, app in self.catalogue.apps.items()}
         self.catalogue = replace(self.catalogue, apps=every)
         self.apps = {name: app for name, app in every.items() if not self.settings.apps or name in self.settings.apps}
         if len(self.apps) < len(every):  # what is not served here must not be planned for
@@ -131,13 +132,15 @@ class System:
         raise ConfigurationError(f"device {name!r} is not among the settings' devices: {known}")
 
     def check_keeps(self, promised: Collection[str]) -> None:
-        """Raises ConfigurationError where the batching rule keeps no promises."""
+        """Raises ConfigurationError where the batching rule keeps no promises, or no device what was promised."""
         rule = self.settings.worker.batching
         if not keeps_promises(rule):
             raise ConfigurationError(
                 f"worker.batching: {rule!r} keeps no promises, and {', '.join(promised)} was promised something; "
                 "choose adaptive, greedy or balanced"
             )
+        apps = [self.catalogue.apps[name] for name in promised if name in self.catalogue.apps]
+        check_promises(self.catalogue, self.devices, self.settings.admission.hops(), apps)
 
     def serve(self, catalogue: Catalogue) -> None:
         """Serve these apps, and no others, from now on. What was served before stays known to who still runs it."""
@@ -155,18 +158,6 @@ class System:
     def model_folders(self) -> tuple[Path, Path]:
         """Where models lie."""
         return self.models, Registered(self.settings.home).folder
-
-    def as_set(self, app: App) -> App:
-        """``app`` as the settings change it."""
-        promised = self.settings.promises.get(app.name)
-        return replace(
-            app,
-            slo=self.settings.slo_s.get(app.name, app.slo),
-            slo_classes=tuple(sorted(self.settings.slo_classes_s.get(app.name, ()))),
-            min_accuracy=self.settings.min_accuracy.get(app.name, app.min_accuracy),
-            weight=self.settings.weights.get(app.name, app.weight),
-            promise=app.promise if promised is None else promised.promise(),
-        )
 
     @property
     def turns_told(self) -> bool:

@@ -168,7 +168,7 @@ def judge(
         resume_s_max=round(max(resumed, default=0.0), 2),
         resume_s_allowed=resume_s_allowed,
         outage_s_max=round(max(outages, default=0.0), 2),
-        promises_broken=report.promises_broken,
+        promises_broken=report.promises_unannounced,
         promises_announced=sum(stream.broken - stream.unannounced for stream in report.promises),
         on_time=sum(o.on_time for o in outcomes) / max(1, len(outcomes)),
         calm_on_time=sum(o.on_time for o in before) / max(1, len(before)),

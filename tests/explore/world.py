@@ -205,7 +205,7 @@ async def _play(world: World, faults: Sequence[Fault]) -> Verdict:
     await world.stopped()
     report = world.audited()
     broken = world.witness.broken
-    why = [name for name in ("lost", "unknown", "late_unmarked", "promises_broken") if getattr(report, name)]
+    why = [name for name in ("lost", "unknown", "late_unmarked", "promises_unannounced") if getattr(report, name)]
     if world.delivery == "exactly_once" and report.duplicates:
         why.append("duplicates")
     if report.queries != world.traffic.sent:
@@ -219,8 +219,8 @@ async def _play(world: World, faults: Sequence[Fault]) -> Verdict:
         duplicates=report.duplicates,
         unknown=report.unknown,
         late_unmarked=report.late_unmarked,
-        promises_broken_unannounced=report.promises_broken,
-        promises_announced=sum(s.broken for s in report.promises) - report.promises_broken,
+        promises_broken_unannounced=report.promises_unannounced,
+        promises_announced=sum(s.broken for s in report.promises) - report.promises_unannounced,
         on_time=report.summary.slo_attainment if report.summary is not None else 0.0,
         virtual_s=world.loop.time() - 1000,
         settled_s=settled,

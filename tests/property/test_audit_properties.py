@@ -300,7 +300,9 @@ def test_a_window_counts_what_lies_between_its_ends_and_nothing_else(
     late: list[QueryKey],
     broken: list[float],
 ) -> None:
-    found = report_by_window(windows, asked, lost=lost, duplicates=copies, late_unmarked=late, broken_at=broken)
+    found = report_by_window(
+        windows, asked, lost=lost, duplicates=copies, late_unmarked=late, broken_at=broken, unannounced_at=broken[::2]
+    )
     assert [(w.name, w.began, w.ended) for w in found] == [(w.name, w.began, w.ended) for w in windows]
     for window in found:
         inside = {key for key, at in asked.items() if window.began <= at <= window.ended}
@@ -309,6 +311,7 @@ def test_a_window_counts_what_lies_between_its_ends_and_nothing_else(
         assert window.duplicates == sum(n for key, n in copies.items() if key in inside)
         assert window.late_unmarked == sum(key in inside for key in late)
         assert window.promises_broken == sum(window.began <= at <= window.ended for at in broken)
+        assert window.promises_unannounced == sum(window.began <= at <= window.ended for at in broken[::2])
 
 
 def test_devices_that_were_missed_have_windows_of_their_own_with_a_margin() -> None:

@@ -14,6 +14,7 @@ from sluicegate.domain.models.app import Promise, WeaklyHard
 from sluicegate.domain.models.profile import BatchLatency, LatencyCurve, Profile
 from sluicegate.policies.promises.sustainable_rate import Sustainable, max_rate
 from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
+from sluicegate.sluice.commands.offline.sustain_system import show_system
 from sluicegate.sluice.console import JsonOption, one_line_errors, out, print_json, require_plots
 from sluicegate.sluice.settings.settings import load
 
@@ -27,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 
 def sustain(
-    slo_ms: Annotated[float, typer.Option("--slo-ms", help="Latency objective, milliseconds.")],
+    slo_ms: Annotated[float | None, typer.Option("--slo-ms", help="Latency objective, milliseconds.")] = None,
     latency_ms: Annotated[
         str | None, typer.Option("--latency-ms", help="Latency of batches, b:ms,… (8:10 = a batch of 8 takes 10 ms).")
     ] = None,
@@ -41,12 +42,22 @@ def sustain(
     others_ms: Annotated[
         float, typer.Option("--others-ms", help="Milliseconds of each cycle that go to other models of the device.")
     ] = 0.0,
+    system: Annotated[
+        bool, typer.Option("--system", help="What each promise of the settings comes to on its devices, term by term.")
+    ] = False,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw the rate against the SLO into this PNG.")] = None,
-    config: Annotated[Path | None, typer.Option("--settings", help="Settings file (for --profile).")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--settings", help="Settings file (for --profile and --system).")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """The highest rate that is sustained for ever: latency alone, runs of misses (MCD), (m, K), or all together."""
     with one_line_errors():
+        if system:
+            show_system(config, as_json)
+            return
+        if slo_ms is None:
+            raise InvalidInputError("--slo-ms", "is missing; give the latency objective, or --system")
         if plot is not None:
             require_plots()
         curve = _curve(latency_ms, profile, config)

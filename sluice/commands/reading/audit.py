@@ -40,14 +40,15 @@ def audit(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Reconcile query, result and dead-letter topics: lost, duplicated, unknown, late unmarked, promises broken without
-    an announcement. Exit 1 on any.
+    """Reconcile query, result and dead-letter topics: promises broken (announced or not), lost, duplicated, unknown,
+    late unmarked. Exit 1 on any.
     """
     with one_line_errors():
         chosen = load(settings, prefix=prefix)
         report = asyncio.run(_audit(open_broker(chosen, run, broker), Topics(chosen.prefix), windows))
     if as_json:
-        print_json({**asdict(report), "balanced": report.balanced, "promises_broken": report.promises_broken})
+        broken = {name: getattr(report, name) for name in ("promises_broken", "promises_unannounced")}
+        print_json({**broken, **asdict(report), "balanced": report.balanced})
     else:
         out.print(table(report))
         if report.promises:
@@ -77,7 +78,10 @@ def table(report: AuditReport) -> Table:
     shown.add_column("what")
     shown.add_column("count", justify="right")
     shown.add_column("for example")
+    silent = report.promises_unannounced
+    promised = {"promises broken, unannounced": silent, "promises broken, announced": report.promises_broken - silent}
     rows = {
+        **(promised if report.promises else {}),
         "query records": report.queries,
         "outcomes": report.outcomes,
         **{f"  {kind}": count for kind, count in report.kinds.items()},
@@ -90,7 +94,7 @@ def table(report: AuditReport) -> Table:
         **({"no outcome, on result topics": report.unreadable} if report.unreadable else {}),
     }
     for name, count in rows.items():
-        bad = name in {"lost", "duplicates", "unknown", "late, not marked"}
+        bad = name in {"lost", "duplicates", "unknown", "late, not marked", *promised}
         style = ("red" if count else "green") if bad else ""
         key = "late_unmarked" if name.startswith("late") else name
         shown.add_row(name, str(count), ", ".join(report.examples.get(key, ())), style=style)
@@ -104,8 +108,8 @@ _STREAMS_SHOWN = 20
 
 def promises_table(report: AuditReport) -> Table:
     """Streams that were promised something, those with the most broken windows first."""
-    shown = Table(title="Promises, recounted")
-    for name in ("stream", "queries", "rejected", "misses", "longest run", "worst in K", "broken", "unannounced"):
+    shown = Table(title="Promises, recounted: windows broken, announced and unannounced")
+    for name in ("stream", "announced", "unannounced", "queries", "rejected", "misses", "longest run", "worst in K"):
         shown.add_column(name, justify="left" if name == "stream" else "right")
     shown.add_column("trackers agree")
     worst_first = sorted(report.promises, key=lambda s: (-s.unannounced, -s.broken, s.app, s.stream))
@@ -113,15 +117,15 @@ def promises_table(report: AuditReport) -> Table:
         name = stream.app if stream.stream == stream.app else f"{stream.app}/{stream.stream}"
         shown.add_row(
             name,
+            str(stream.broken - stream.unannounced),
+            str(stream.unannounced),
             str(stream.queries),
             str(stream.rejected),
             str(stream.misses),
             str(stream.mcd),
             ", ".join(f"{m} of {k}" for k, m in stream.worst.items()),
-            str(stream.broken),
-            str(stream.unannounced),
             "yes" if stream.agrees else "no",
-            style="red" if stream.unannounced else "",
+            style="red" if stream.broken else "",
         )
     if len(worst_first) > _STREAMS_SHOWN:
         shown.caption = f"and {len(worst_first) - _STREAMS_SHOWN} more"

@@ -47,7 +47,7 @@ def admission_rules(system: System, apps: "Sequence[str]") -> AdmissionRules:
         if by_plan
         else admission(limits.policy, max_horizon_s=horizon),
         by_plan=by_plan,
-        duty_cycle=system.settings.worker.turns == "duty-cycle",
+        hops=system.settings.admission.hops(),
         quantile=system.settings.planner.quantile,
         dedupe_s=limits.dedupe_window_s,
         dedupe_entries=limits.dedupe_entries,

@@ -74,10 +74,11 @@ def device_core(system: System, device: Device, *, cuttable: bool = False) -> De
         options["margin"] = system.settings.tables.margin
     make_batching = batching(name, **{**options, **worker.batching_options})
     quantile = system.settings.planner.quantile
+    hops = system.settings.admission.hops()
     return DeviceCore(
         device,
         DeviceParts(
-            make_station=lambda: STATIONS[worker.turns](make_batching),
+            make_station=lambda: STATIONS[worker.turns](make_batching, hops),
             make_staging=lambda device, part: Staging(device, part, system.known, quantile=quantile),
             make_sharing=system.gpus.sharing,
         ),

@@ -2,19 +2,23 @@
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sluicegate.domain.errors import ConfigurationError
-from sluicegate.domain.events import Hosted, HostedOn
+from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.models.app import App, Promise, WeaklyHard
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.tensor import TensorSpec
 from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.outcome import Outcome, OutcomeKind, Reason
-from sluicegate.policies.admission.sustained_rates import Bounds, sustained
+from sluicegate.domain.plan import Epoch, Placement, Plan
+from sluicegate.policies.admission.sustained_rates import limits, sustained
+from sluicegate.policies.placement.hosted_variants import Hosting
+from sluicegate.policies.promises.keeper import Hops
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.sluice.audit.topic_audit import AuditReport
 from sluicegate.sluice.catalogue.broker_log import BrokerLog
@@ -45,12 +49,16 @@ def slow_catalogue(levels: tuple[float, ...] = (0.024,)) -> Catalogue:
     return Catalogue.of([app], variants, profiles)
 
 
-def bounds_on(devices: int, catalogue: Catalogue, variant: str) -> Bounds:
-    """What a plan with ``variant`` on every device sustains."""
-    hosted = Hosted(variant, 0.7, catalogue.profiles[variant, "cpu"].curve("p95"))
-    found = sustained([HostedOn(f"d{i}", "whole", (hosted,)) for i in range(devices)], SLO, PROMISE)
+def rate_on(devices: int, catalogue: Catalogue, variant: str) -> float:
+    """Queries a second that a plan with ``variant`` on every device sustains."""
+    app = replace(catalogue.apps["toy"], promise=PROMISE)
+    known = Catalogue.of([app], catalogue.variants.values(), catalogue.profiles.values())
+    hosting = Hosting(known, [Device(name=f"d{i}", type="cpu") for i in range(devices)], "p95")
+    placed = tuple(Placement(f"d{i}", "toy", (variant,), 1.0 / devices, 8) for i in range(devices))
+    plan = Plan(epoch=Epoch(1, 1), created=0.0, placements=placed)
+    found = limits(app, sustained(app, hosting, plan, Hops()), plan)
     assert found is not None
-    return found
+    return min(limit.bound(1) for limit in found.places) / found.window_s
 
 
 async def load(run: Running, rate: float, seconds: float) -> None:
@@ -73,7 +81,7 @@ async def served(
     seconds: float = 4.0,
     **changes: Any,
 ) -> tuple[AuditReport, dict[str, Outcome]]:
-    """A system at 1.5 times what the slowest variant sustains, after a calm start."""
+    """A system at twice what the slowest variant is announced to sustain, after a calm start."""
     catalogue = slow_catalogue(levels)
     settings = settings_for(
         "memory://",
@@ -84,16 +92,16 @@ async def served(
         admission={"policy": "sustainable", "mode": mode},
         **changes,
     )
-    bounds = bounds_on(devices, catalogue, f"toy-v{len(levels) - 1}")
-    rate = bounds.bound / bounds.window_s
+    rate = rate_on(devices, catalogue, f"toy-v{len(levels) - 1}")
     async with running(settings, connect("memory://"), catalogue=catalogue) as run:
         await run.planned()
         await load(run, 0.5 * rate, 2.0)
-        await load(run, 1.5 * rate, seconds)
+        await load(run, 2.0 * rate, seconds)
         report = await run.settled()
         return report, await run.outcomes()
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("mode", ["enforce", "degrade", "observe"])
 async def test_above_the_sustainable_rate_the_promise_is_kept_or_safe_mode_announced_first(
     mode: str, tmp_path: Path
@@ -103,15 +111,15 @@ async def test_above_the_sustainable_rate_the_promise_is_kept_or_safe_mode_annou
     (stream,) = report.promises
     assert stream.queries + stream.rejected == report.queries
     assert stream.agrees
-    assert report.promises_broken == 0
+    assert report.promises_unannounced == 0
     rejected = [o for o in outcomes.values() if o.kind is OutcomeKind.REJECTED]
     assert all(o.reason == Reason.OVER_SUSTAINABLE_RATE for o in rejected)
     if mode == "observe":  # nothing is turned away, so the promise cannot hold
         assert not rejected
         assert stream.broken > 0.2 * stream.queries
-    else:  # one variant: there is no faster one to degrade to. A machine that stalls breaks windows.
+    else:  # one variant: there is no faster one to degrade to
         assert len(rejected) > 0.15 * len(outcomes)
-        assert stream.broken < 0.4 * stream.queries
+        assert report.promises_broken == 0
 
 
 async def test_degrading_answers_with_faster_variants_what_enforcing_would_reject(tmp_path: Path) -> None:
@@ -127,10 +135,9 @@ async def test_degrading_answers_with_faster_variants_what_enforcing_would_rejec
 async def test_a_stream_over_two_devices_keeps_the_whole_promise(tmp_path: Path) -> None:
     report, outcomes = await served(tmp_path, "enforce", devices=2)
     assert report.balanced
-    (stream,) = report.promises
+    assert len(report.promises) == 1
     assert {o.device for o in outcomes.values() if o.on_time} == {"d0", "d1"}
     assert report.promises_broken == 0
-    assert stream.broken < 0.4 * stream.queries
 
 
 async def test_a_restart_goes_on_with_the_streams_that_the_results_tell_of(tmp_path: Path) -> None:

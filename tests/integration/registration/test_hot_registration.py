@@ -134,7 +134,7 @@ async def test_promises_of_an_app_registered_while_everything_runs_are_kept_and_
         await caught_up(run)
         await until_promised(run, None)
         report = await run.audit()
-        assert not report.lost and not report.promises_broken, report.examples
+        assert not report.lost and not report.promises_unannounced, report.examples
         folder = run.system.run_folder / "decisions"
     router = run.fresh_router("late", promised("late", toy_catalogue(("late",))))
     assert replay(folder / "router-late.jsonl", router.handle, RouterEvent) == []

@@ -6,15 +6,21 @@ from hypothesis import strategies as st
 
 from sluicegate.domain.actions import Accept, AdmissionAction, Announce, Expire, Reject
 from sluicegate.domain.errors import ConfigurationError
-from sluicegate.domain.events import Arrived, Hosted, HostedOn
-from sluicegate.domain.models.app import Promise, WeaklyHard
-from sluicegate.domain.models.profile import LatencyCurve
+from sluicegate.domain.events import Arrived
+from sluicegate.domain.fleet.device import Device
+from sluicegate.domain.models.app import App, Promise, WeaklyHard
+from sluicegate.domain.models.profile import LEAST_GUARD, BatchLatency, Profile
+from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.outcome import Reason
+from sluicegate.domain.plan import Epoch, Placement, Plan
 from sluicegate.domain.query import Query
 from sluicegate.policies.admission.registry import admission
-from sluicegate.policies.admission.sustainable import FairWindow, SustainableAdmission
-from sluicegate.policies.admission.sustained_rates import sustained
-from sluicegate.policies.serving.duty_cycle import turn_of
+from sluicegate.policies.admission.sustainable import FairWindow, Limits, SustainableAdmission
+from sluicegate.policies.admission.sustained_rates import limits, sustained
+from sluicegate.policies.placement.hosted_variants import Hosting
+from sluicegate.policies.promises.keeper import NO_HOPS
+from sluicegate.policies.promises.window_limiter import PlaceLimit, WindowLimiter
+from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 
 def ask(policy: SustainableAdmission, at: float, client: str = "") -> list[AdmissionAction]:
@@ -59,17 +65,17 @@ def test_a_deadline_that_passed_is_rejected_first_and_takes_no_place() -> None:
 
 
 def test_a_greedy_client_leaves_others_their_share_and_may_use_what_they_leave() -> None:
-    fair = FairWindow(10, 1.0)
+    fair = FairWindow(WindowLimiter.of_rows(10, 1.0))
     assert fair.admit("quiet", 0.0)
     taken = [fair.admit("greedy", 0.001 * i) for i in range(1, 20)]
     assert sum(taken) == 5
     assert sum(fair.admit("quiet", 0.1 + 0.001 * i) for i in range(10)) == 4
-    alone = FairWindow(10, 1.0)
+    alone = FairWindow(WindowLimiter.of_rows(10, 1.0))
     assert sum(alone.admit("greedy", 0.001 * i) for i in range(20)) == 10
 
 
 def test_many_clients_share_a_small_bound_without_starving_all() -> None:
-    fair = FairWindow(3, 1.0)
+    fair = FairWindow(WindowLimiter.of_rows(3, 1.0))
     assert sum(fair.admit(str(i), 0.001 * i) for i in range(20)) == 3
 
 
@@ -94,7 +100,7 @@ def test_no_window_ever_holds_more_than_the_bound(gaps: list[float], clients: li
 def test_limits_change_with_the_plan() -> None:
     policy = SustainableAdmission(bound=2, window_s=1.0)
     assert [isinstance(ask(policy, 0.1 * i)[-1], Accept) for i in range(3)] == [True, True, False]
-    policy.resize("a", 4, 1.0)
+    policy.resize("a", Limits((PlaceLimit(4),), 1.0, (PlaceLimit(8),)))
     assert [isinstance(ask(policy, 0.4 + 0.1 * i)[-1], Accept) for i in range(3)] == [True, True, False]
 
 
@@ -113,32 +119,92 @@ def test_bad_options_are_refused() -> None:
         admission("sustainable", bound=4, degraded_bound=2)
 
 
-def test_a_slice_that_others_share_sustains_what_its_turn_in_the_cycle_leaves() -> None:
-    curves = {"a": LatencyCurve((1.0,) * 3), "b": LatencyCurve((2.0,) * 2)}
-    promise = Promise(weakly_hard=(WeaklyHard(1, 3),))
-    part = HostedOn("d0", "whole", (Hosted("v", 0.9, curves["a"]),))
-    turn = turn_of("a", curves, {"a": 6.0, "b": 6.0})
-    assert turn == (3, 2.0)
-    alone = sustained([part], 6.0, promise)
-    shared = sustained([part], 6.0, promise, {("d0", "whole"): turn})
-    assert alone is not None and shared is not None
-    assert (alone.bound, alone.window_s) == (4, 1.0)
-    assert (shared.bound, shared.window_s) == (4, 3.0)
+PROMISE = Promise(weakly_hard=(WeaklyHard(2, 6),))
 
 
-def test_an_app_on_unequal_slices_sustains_the_least_of_them_everywhere_and_more_on_its_faster_variants() -> None:
-    """One miss in three. Batches of 1 s and 2 rows: 3 a window; of 0.5 s and 4 rows: 6 in half of one."""
-    promise = Promise(weakly_hard=(WeaklyHard(2, 6),))
-    good = Hosted("good", 0.9, LatencyCurve((1.0, 1.0)))
-    fast = Hosted("fast", 0.7, LatencyCurve((0.5,) * 4))
-    slower = Hosted("good", 0.9, LatencyCurve((1.5, 1.5)))
-    alone = sustained([HostedOn("d0", "whole", (good,))], 4.0, promise)
-    assert alone is not None
-    assert (alone.bound, alone.window_s, alone.degraded) == (3, 1.0, 3)
-    both = sustained([HostedOn("d0", "whole", (good, fast))], 4.0, promise)
-    assert both is not None
-    assert (both.bound, both.window_s, both.degraded) == (3, 1.0, 12)
-    mixed = sustained([HostedOn("d0", "left", (good, fast)), HostedOn("d1", "whole", (slower, fast))], 4.0, promise)
-    assert mixed is not None
-    assert (mixed.bound, mixed.window_s) == (2 * 3, 1.5)  # (1, 3) on each
-    assert mixed.degraded == 2 * 6 * 3  # 1.5 s are three windows of the faster variant
+def hosting(slo: float, latencies: dict[str, tuple[float, ...]]) -> Hosting:
+    """Variants APP-NAME@TYPE with so many seconds by rows. Batches that last exactly so long have no 5 % to spare."""
+    profiles, variants = [], []
+    for key, seconds in latencies.items():
+        name, _, kind = key.partition("@")
+        points = tuple(BatchLatency(b, s / LEAST_GUARD, s / LEAST_GUARD) for b, s in enumerate(seconds, 1))
+        profiles.append(Profile(variant=name, device_type=kind, points=points))
+        if name not in {v.name for v in variants}:
+            variants.append(Variant(name=name, app=name[0], accuracy=0.9 - 0.1 * len(variants)))
+    apps = [App(name="a", slo=slo, promise=PROMISE), App(name="b", slo=2 * slo)]
+    catalogue = Catalogue.of([a for a in apps if a.name in {v.app for v in variants}], variants, profiles)
+    devices = [Device(name=f"{kind}{i}", type=kind) for kind in catalogue.device_types for i in range(2)]
+    return Hosting(catalogue, devices, "p95")
+
+
+def kept(world: Hosting, *placements: tuple[str, tuple[str, ...], float]) -> SustainableAdmission:
+    """What admission keeps "a" to. Placements: device, variants, share."""
+    placed = tuple(Placement(d, v[0][0], v, share, 8) for d, v, share in placements)
+    plan = Plan(epoch=Epoch(1, 1), created=0.0, placements=placed)
+    policy = SustainableAdmission(bound=None)
+    app = world.catalogue.apps["a"]
+    found = limits(app, sustained(app, world, plan, NO_HOPS), plan)
+    assert found is not None
+    policy.resize("a", found)
+    return policy
+
+
+def test_two_rows_take_two_places() -> None:
+    """Batches of 1 s and 4 rows, two misses in six: 6 queries of one row a window, 3 of two, 1 of three."""
+    policy = kept(hosting(2.0, {"a@cpu": (1.0,) * 4}), ("cpu0", ("a",), 1.0))
+    assert [policy.bound_of("a", rows) for rows in (1, 2, 3, 4, 5)] == [(n, 1.0) for n in (6, 3, 1, 1, 0)]
+
+
+def test_a_slice_that_another_app_shares_sustains_what_the_cycle_leaves() -> None:
+    world = hosting(6.0, {"a@cpu": (1.0,) * 3, "b@cpu": (2.0, 2.0, 5.0)})
+    alone = kept(world, ("cpu0", ("a",), 1.0))
+    shared = kept(world, ("cpu0", ("a",), 1.0), ("cpu0", ("b",), 1.0))
+    assert alone.bound_of("a", 1) == (4, 1.0)
+    assert shared.bound_of("a", 1) == (4, 3.0)
+
+
+def test_an_app_on_unequal_slices_is_dealt_out_by_its_shares_and_each_bears_its_turns() -> None:
+    """A gpu with batches of 8 rows in the time of the cpu's 2. Of four turns the gpu has three; each may miss one."""
+    world = hosting(4.0, {"a@cpu": (1.0,) * 2, "a@gpu": (1.0,) * 8})
+    equal = kept(world, ("cpu0", ("a",), 0.5), ("gpu0", ("a",), 0.5))
+    unequal = kept(world, ("cpu0", ("a",), 0.2), ("gpu0", ("a",), 0.6))
+    assert equal.bound_of("a", 1) == (6, 1.0)  # one miss in three on each: 3 on the cpu
+    assert unequal.bound_of("a", 1) == (13, 1.0)  # one miss in five on the gpu: 10 of 13
+
+
+def test_a_faster_variant_lets_more_in_while_what_waits_may_still_run_on_the_better_one() -> None:
+    """Batches of 1 s and 2 rows, of 0.5 s and 4. A window is as long as the longer of the two."""
+    world = hosting(4.0, {"a-good@cpu": (1.0, 1.0), "a-fast@cpu": (0.5,) * 4})
+    policy = kept(world, ("cpu0", ("a-good", "a-fast"), 1.0))
+    found = policy.limits_of("a")
+    assert found is not None
+    assert policy.bound_of("a", 1) == (3, 1.0)
+    assert [limit.bound(1) for limit in found.degraded] == [6]
+
+
+def test_what_cannot_be_kept_is_not_let_in() -> None:
+    policy = kept(hosting(1.9, {"a@cpu": (1.0,)}), ("cpu0", ("a",), 1.0))
+    assert policy.bound_of("a", 1) == (0, 1.0)
+    assert isinstance(ask(policy, 0.0)[-1], Reject)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(st.integers(1, 8), max_size=40),
+    keyed=st.lists(st.booleans(), min_size=40, max_size=40),
+    batch=st.integers(1, 24),
+    pair=st.sampled_from(((0, 1), (1, 3), (2, 10), (4, 10), (2, 3))),
+)
+def test_a_window_of_rows_fits_exactly_where_the_batch_holds_all_that_may_not_be_missed(
+    rows: list[int], keyed: list[bool], batch: int, pair: tuple[int, int]
+) -> None:
+    """By search: whichever floor(n m / K) of the n are missed, at worst the smallest, the others have room."""
+    m, k = pair
+    limiter = WindowLimiter([PlaceLimit(batch, (pair,), ("d", "s"))], 1.0)
+    taken: list[int] = []
+    for size, other in zip(rows, keyed, strict=False):
+        tried = sorted([*taken, size])
+        fits = sum(tried[len(tried) * m // k :]) <= batch
+        assert limiter.admit(0.0, size, ("d", "s") if other else None) is fits
+        if fits:
+            taken.append(size)

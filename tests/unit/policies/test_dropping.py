@@ -12,7 +12,7 @@ from sluicegate.policies.promises.history import MissHistory, constraints_of
 from sluicegate.policies.promises.safe_mode import SafeModeSwitch
 from sluicegate.policies.promises.sustainable_rate import max_rate, window_bound
 from sluicegate.policies.promises.tracker import MissTracker, StreamTracker
-from sluicegate.policies.promises.window_limiter import WindowLimiter
+from sluicegate.policies.promises.window_limiter import PlaceLimit, WindowLimiter
 
 
 def bits(keep: list[bool] | None) -> str:
@@ -115,7 +115,7 @@ def test_a_smaller_batch_that_takes_longer_bounds_the_processing_time() -> None:
 
 
 def test_the_limiter_never_lets_two_windows_worth_through() -> None:
-    limiter = WindowLimiter(3, 1.0)
+    limiter = WindowLimiter.of_rows(3, 1.0)
     admitted = [t / 10 for t in range(40) if limiter.admit(t / 10)]
     assert len(admitted) == 12
     for start in admitted:
@@ -123,13 +123,13 @@ def test_the_limiter_never_lets_two_windows_worth_through() -> None:
 
 
 def test_a_resized_limiter_remembers() -> None:
-    limiter = WindowLimiter(3, 1.0)
+    limiter = WindowLimiter.of_rows(3, 1.0)
     assert [limiter.admit(t) for t in (0.0, 0.1, 0.2, 0.3)] == [True, True, True, False]
-    smaller = limiter.resized(2, 1.0)
+    smaller = limiter.resized([PlaceLimit(2)], 1.0)
     assert [smaller.admit(t) for t in (0.5, 1.1, 1.15)] == [False, True, False]
-    larger = limiter.resized(4, 1.0)
+    larger = limiter.resized([PlaceLimit(4)], 1.0)
     assert [larger.admit(t) for t in (0.5, 0.6)] == [True, False]
-    assert not limiter.resized(0, 1.0).admit(99.0)
+    assert not limiter.resized([PlaceLimit(0)], 1.0).admit(99.0)
 
 
 def test_the_tracker_takes_outcomes_in_order_whatever_order_they_come_in() -> None:

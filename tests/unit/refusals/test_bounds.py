@@ -41,6 +41,8 @@ LONG = 5000
 
 JUDGED = {
     "PromiseSettings.weakly_hard": ([[0, 1], [3, 100_000]], [[-1, 2], [1, 1], [3, 100_001]]),
+    "PromiseLoadSpec.mk": ([[0, 1], [3, 100_000]], [[-1, 2], [1, 1], [3, 100_001]]),
+    "PromiseLoadSpec.rows": ([1, 64, [1, 8], [3, 3]], [0, 65, [0, 2], [5, 2], [1, 65], [1]]),
     "Settings.broker": (["memory://", "kafka://h:1", "memory+http://h:1", "file:///f"], ["ftp://h", "memory:/"]),
     "Settings.fake_gpu": (["a100", "h100x2"], ["a100x0", "v8", "a100x1025"]),
     "SliceSettings.geometry": (["4g+3g", "1gx7"], ["+", "1gx0", "1gx17", "1gxx"]),
@@ -344,10 +346,10 @@ def test_what_more_is_asked_of_a_field(place: str) -> None:
     good, bad = JUDGED[place]
     listed = schema_of(kind)[0]["properties"][field].get("type") == "array" and not isinstance(good[0], list | dict)
     for value in good:
-        given = [value] if listed or place.endswith("weakly_hard") else value
+        given = [value] if listed or place.endswith(("weakly_hard", ".mk")) else value
         assert faults(kind, field, given) == []
     for value in bad:
-        given = [value] if listed or place.endswith("weakly_hard") else value
+        given = [value] if listed or place.endswith(("weakly_hard", ".mk")) else value
         assert faults(kind, field, given)
 
 

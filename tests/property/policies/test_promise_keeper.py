@@ -1,0 +1,183 @@
+"""Promises on a shared slice: whatever comes beside them within the terms, every window holds, by brute force."""
+
+from heapq import heappop, heappush
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sluicegate.domain.actions import Announce, Drop, Expire, Run, StationAction, WakeAt
+from sluicegate.domain.events import Arrived, Finished, Hosted, HostingChanged, Woke
+from sluicegate.domain.models.app import Promise, QueryClass, WeaklyHard
+from sluicegate.domain.models.profile import LatencyCurve
+from sluicegate.domain.query import Query
+from sluicegate.policies.batching.registry import batching
+from sluicegate.policies.promises.history import constraints_of
+from sluicegate.policies.promises.keeper import FREE, Hops, Party, terms
+from sluicegate.policies.promises.stream_turns import dealt, part_of, turns_of
+from sluicegate.policies.promises.window_limiter import PlaceLimit, WindowLimiter
+from sluicegate.policies.serving.slice_scheduler import Station
+
+PROMISES = (
+    Promise(weakly_hard=(WeaklyHard(2, 10),)),
+    Promise(weakly_hard=(WeaklyHard(4, 10),)),
+    Promise(weakly_hard=(WeaklyHard(1, 5),)),
+    Promise(max_consecutive=2),
+)
+HOPS = Hops(0.015)
+BEGAN = 1000.0
+
+
+class World:
+    """One slice under a clock of its own: batches take anything up to what hardly any exceeds."""
+
+    def __init__(self, rng: np.random.Generator, curves: dict[str, tuple[tuple[float, ...], ...]]) -> None:
+        self.station = Station(batching("adaptive"), HOPS)
+        self.rng = rng
+        self.sure = {f"{app}{i}": seconds for app, each in curves.items() for i, seconds in enumerate(each)}
+        self.missed: dict[Query, bool] = {}
+        self.announced: list[str] = []
+        self.longest_loose = 0.0
+        self._heap: list[tuple[float, int, Any]] = []
+        self._count = 0
+
+    def host(self, app: str, slo: float, promise: Promise) -> None:
+        hosted = tuple(
+            Hosted(name, 0.9 - 0.1 * i, LatencyCurve(tuple(0.7 * s for s in seconds)), seconds)
+            for i, (name, seconds) in enumerate((n, s) for n, s in self.sure.items() if n.startswith(app))
+        )
+        self.do(self.station.handle(HostingChanged(app, hosted, slo, promise), BEGAN), BEGAN)
+
+    def at(self, when: float, event: Any) -> None:
+        self._count += 1
+        heappush(self._heap, (when, self._count, event))
+
+    def do(self, actions: list[StationAction], now: float) -> None:
+        for action in actions:
+            match action:
+                case Run(variant, queries, rows):
+                    seconds = max(self.sure[variant][:rows]) * float(self.rng.choice((0.3, 0.7, 1.0)))
+                    if queries[0].query_class is QueryClass.BEST_EFFORT:
+                        self.longest_loose = max(self.longest_loose, max(self.sure[variant][:rows]))
+                    self.at(now + seconds, (action, seconds))
+                case Drop(query) | Expire(query):
+                    self.missed[query] = True
+                case WakeAt(at):
+                    self.at(at, Woke())
+                case Announce():
+                    self.announced.append(action.state)
+
+    def run(self) -> None:
+        while self._heap:
+            now, _, event = heappop(self._heap)
+            if isinstance(event, tuple):
+                run, seconds = event
+                for query in run.queries:
+                    self.missed[query] = now > query.deadline
+                event = Finished(run.queries[0].app, run.variant, run.rows, seconds)
+            self.do(self.station.handle(event, now), now)
+
+
+def broken(fates: list[bool], promise: Promise) -> int:
+    """Windows with too many misses, one after the other."""
+    return sum(sum(fates[i : i + k]) > m for m, k in constraints_of(promise) for i in range(len(fates)))
+
+
+def line(setup: float, row: float, most: int) -> tuple[float, ...]:
+    return tuple(setup + row * b for b in range(1, most + 1))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    promise=st.sampled_from(PROMISES),
+    most_rows=st.sampled_from((1, 2, 8)),
+    apps=st.sampled_from(("a", "ab", "abc")),
+    variants=st.integers(1, 2),
+)
+def test_within_the_bound_no_window_breaks_whatever_shares_the_slice(
+    seed: int, promise: Promise, most_rows: int, apps: str, variants: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    curves = {"a": (line(0.008, 0.001, 64), line(0.004, 0.0005, 64))[:variants], "b": (line(0.005, 0.002, 16),)}
+    if "c" in apps:
+        curves["c"] = (line(0.003, 0.004, 16),)
+    curves["z"] = (line(0.01, 0.001, 64),)
+    world = World(rng, curves)
+    world.host("a", 0.2, promise)
+    for app in apps[1:]:
+        world.host(app, 0.35, PROMISES[1] if app == "b" else Promise())
+    world.host("z", 0.5, Promise())
+    share = world.station.terms.shares["a"]
+    if "b" in apps or "c" in apps:
+        assert share.others_s > 0.0
+    assert not share.refused
+    limiter = WindowLimiter([PlaceLimit(share.batch, constraints_of(promise))], share.spacing_s)
+    beside = world.station.terms.shares.get("b", share)
+    other = WindowLimiter([PlaceLimit(beside.batch, constraints_of(PROMISES[1]))], beside.spacing_s)
+    strict: dict[str, list[Query]] = {"a": [], "b": []}
+    now = BEGAN
+    latest = now
+    for serial in range(1500):
+        now += float(rng.choice((0.0, 0.0, 0.0005, 0.004, 0.03), p=(0.4, 0.3, 0.2, 0.08, 0.02)))
+        app = "b" if "b" in apps and rng.random() < 0.3 else "a"
+        rows = int(rng.integers(1, most_rows + 1))
+        if (limiter if app == "a" else other).admit(now, rows):
+            query = Query(
+                f"{app}{serial}", app, now, now + (0.2 if app == "a" else 0.35), rows, sequence=len(strict[app])
+            )
+            strict[app].append(query)
+            latest = max(latest, now + float(rng.uniform(0.002, 0.015)))
+            world.at(latest, Arrived(query))
+    for start in np.arange(BEGAN, now, 0.05):  # best effort at more than capacity, and the third app
+        for i in range(20):
+            world.at(float(start), Arrived(Query(f"z{start}{i}", "z", start, start + 0.5, 4, QueryClass.BEST_EFFORT)))
+        if "c" in apps:
+            world.at(float(start), Arrived(Query(f"c{start}", "c", start, start + 0.35, 1)))
+    world.run()
+    assert world.longest_loose <= world.station.terms.blocking_s
+    assert len(strict["a"]) > 40
+    assert broken([world.missed[q] for q in strict["a"]], promise) == 0
+    assert broken([world.missed[q] for q in strict["b"]], PROMISES[1]) == 0
+    assert not world.announced
+
+
+def test_best_effort_may_block_as_long_as_a_batch_without_lowering_the_bound() -> None:
+    """Measured once: 8 + b ms, 100 ms, (2, 10); batches of 64 of best effort broke every window."""
+    found = terms({"a": Party((line(0.008, 0.001, 64),), 0.1, PROMISES[0])}, Hops(0.0))
+    assert found.shares["a"].batch == 40 and found.shares["a"].bound(PROMISES[0]) == 50
+    assert found.blocking_s == pytest.approx(0.052)
+    assert terms({"a": Party((line(0.008, 0.001, 64),), 0.1)}, Hops(0.0)) is FREE
+
+
+def test_a_promise_that_no_turn_fits_is_refused_with_what_it_takes() -> None:
+    parties = {"a": Party(((0.03,),), 0.1, PROMISES[0]), "slow": Party(((0.05,),), 1.0)}
+    refused = terms(parties, HOPS).shares["a"].refused
+    assert "80 ms" in refused and "30 ms" in refused and "15 ms" in refused and "100 ms" in refused
+    assert not terms({"a": parties["a"]}, HOPS).shares["a"].refused
+
+
+@given(weights=st.lists(st.floats(0.01, 1.0), min_size=1, max_size=5), k=st.integers(1, 60), m=st.integers(0, 20))
+def test_the_parts_of_a_promise_keep_the_whole_of_it_however_turns_are_dealt(
+    weights: list[float], k: int, m: int
+) -> None:
+    cycle = dealt(weights)
+    assert set(cycle) == set(range(len(weights)))
+    promise = Promise(weakly_hard=(WeaklyHard(min(m, k - 1), k),))
+    allowed = 0
+    for place in range(len(weights)):
+        turns = turns_of(cycle, place)
+        seen = [sum(t == place for t in (cycle * 62)[i : i + k]) for i in range(len(cycle))]
+        assert turns.most(k) == max(seen)
+        part = part_of(promise, cycle, place)
+        most_here = min([turns.most(k), *(_most_misses(turns.most(k), w.m, w.k) for w in part.weakly_hard)])
+        allowed += most_here
+    assert allowed <= promise.weakly_hard[0].m
+
+
+def _most_misses(count: int, m: int, k: int) -> int:
+    """Of ``count`` in a row, of which at most m in any k may be missed."""
+    whole, rest = divmod(count, k)
+    return whole * m + min(rest, m)
