@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from sluicegate.policies.mdp_serving.round_robin_phase import Turns
 from sluicegate.policies.promises.history import MissHistory
-from sluicegate.policies.promises.window_limiter import WindowLimiter
+from sluicegate.policies.promises.window_limiter import PlaceLimit, WindowLimiter
 
 PAIRS = st.lists(
     st.integers(0, 3).flatmap(lambda m: st.tuples(st.just(m), st.integers(m + 1, m + 5))),
@@ -81,13 +81,13 @@ def test_no_window_lets_in_more_than_its_bound_and_without_a_change_none_fewer(
 ) -> None:
     """Quarters of a second, which are exact at both clocks."""
     bound, window = first
-    limiter, now, admitted, grew = WindowLimiter(bound, window / 4), start, list[float](), False
+    limiter, now, admitted, grew = WindowLimiter.of_rows(bound, window / 4), start, list[float](), False
     for waited, resized in steps:
         now += waited / 4
         if resized is not None:
             grew = grew or resized[1] > window
             bound, window = resized
-            limiter = limiter.resized(bound, window / 4)
+            limiter = limiter.resized([PlaceLimit(bound)], window / 4)
         room = sum(now - at < window / 4 for at in admitted) < bound
         would = limiter.would_admit(now)
         assert would is limiter.admit(now)
@@ -98,9 +98,9 @@ def test_no_window_lets_in_more_than_its_bound_and_without_a_change_none_fewer(
 
 
 def test_a_limiter_of_nothing_lets_nothing_in_until_it_is_resized() -> None:
-    limiter = WindowLimiter(0, 1.0)
+    limiter = WindowLimiter.of_rows(0, 1.0)
     assert not limiter.would_admit(1.7e9) and not limiter.admit(1.7e9)
-    again = limiter.resized(2, 1.0)
+    again = limiter.resized([PlaceLimit(2)], 1.0)
     assert [again.admit(1.7e9 + t) for t in (0.0, 0.25, 0.5, 1.0, 1.125, 1.25)] == [
         True,
         True,
@@ -109,9 +109,9 @@ def test_a_limiter_of_nothing_lets_nothing_in_until_it_is_resized() -> None:
         False,
         True,
     ]
-    fewer = again.resized(1, 0.5)
+    fewer = again.resized([PlaceLimit(1)], 0.5)
     assert [fewer.admit(1.7e9 + t) for t in (1.5, 1.75)] == [False, True]
-    assert not again.resized(0, 1.0).admit(1.7e9 + 9.0)
+    assert not again.resized([PlaceLimit(0)], 1.0).admit(1.7e9 + 9.0)
 
 
 def test_turns_go_on_from_the_newest_count_by_load_and_time() -> None:
