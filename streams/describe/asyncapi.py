@@ -89,6 +89,7 @@ def _query(app: App) -> dict[str, Any]:
     return {
         "title": f"a query of {app.name}",
         "contentType": "application/json",
+        "description": "Or in structured mode: content-type application/cloudevents+json, attributes beside `data`.",
         "headers": {
             "type": "object",
             "required": ["ce_id"],

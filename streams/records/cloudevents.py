@@ -109,15 +109,10 @@ def query_source_of(record: Record) -> str:
 
 
 def check_envelope(headers: dict[str, bytes]) -> None:
-    """Refuse other versions of CloudEvents and its structured mode."""
+    """Refuse other versions of CloudEvents."""
     version = headers.get("ce_specversion")
     if version is not None and version != b"1.0":
         raise InvalidInputError("ce_specversion", f"{version[:20]!r} is not taken; use 1.0")
-    content = headers.get("content-type")
-    if content is not None and content.startswith(b"application/cloudevents"):
-        raise InvalidInputError(
-            "content-type", f"{content[:60]!r}: structured mode is not taken; put the attributes into ce_ headers"
-        )
 
 
 def _goes_along(name: str) -> bool:
@@ -137,14 +132,6 @@ def carried(headers: Headers) -> Headers:
             "headers", f"{size} bytes are to be carried along; at most {MAX_CARRIED} are: {found[0][0][:40]} and others"
         )
     return tuple(header for header in found if header[0] != TRACEPARENT or traceparent_in((header,)) is not None)
-
-
-def carried_if_it_can_be(headers: Headers) -> Headers:
-    """The same of a query that is refused: none where they are too large."""
-    try:
-        return carried(headers)
-    except InvalidInputError:
-        return ()
 
 
 def traceparent_in(headers: Headers) -> str | None:

@@ -9,7 +9,6 @@ from sluicegate.streams.records.cloudevents import (
     JSON_LENGTH_HEADER,
     MAX_CARRIED,
     carried,
-    carried_if_it_can_be,
     query_headers,
     query_source_of,
     readable_traceparent,
@@ -47,7 +46,13 @@ from sluicegate.streams.records.outcomes import (
     outcome_device,
     outcome_json,
 )
-from sluicegate.streams.records.queries import decode_query, encode_query, query_id_of, source_of_query
+from sluicegate.streams.records.queries import (
+    carried_if_it_can_be,
+    decode_query,
+    encode_query,
+    query_id_of,
+    source_of_query,
+)
 
 __all__ = [
     "DEFAULT_LIMITS",

@@ -1,12 +1,13 @@
 """Query records: what producers write, validated into a domain Query and its tensors; and builders for producers.
 
 Rules. The id is ``ce_id``, else the body's ``id``; a record without either can only be a dead letter, and so is one
-whose ``ce_source`` cannot be read: the two and the app are a query's identity. Arrival is the
-record's timestamp, brought within ``max_skew_s`` of now. The deadline is ``ce_expirytime``, else arrival plus the
-latency asked for (``latency_ms``; or ``timeout``, in microseconds as Triton defines it, 0 meaning not given), else
-plus the app's SLO. The stream is the record's key where that is not the query's id, else the app. A parameter that
-nobody knows is refused, for what it asks would not be given; those that clients of the protocol send by themselves,
-and that ask nothing of a server as this one is, are taken and passed over.
+whose ``ce_source`` cannot be read: the two and the app are a query's identity. Attributes are ``ce_`` headers, or stand
+beside the data in one JSON object (structured mode). Arrival is the record's timestamp, brought within ``max_skew_s``
+of now. The deadline is ``ce_expirytime``, else arrival plus the latency asked for (``latency_ms``; or ``timeout``, in
+microseconds as Triton defines it, 0 meaning not given), else plus the app's SLO. The stream is the record's key where
+that is not the query's id, else the app. A parameter that nobody knows is refused, for what it asks would not be given;
+those that clients of the protocol send by themselves, and that ask nothing of a server as this one is, are taken and
+passed over.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +22,7 @@ from sluicegate.domain.models.app import App, QueryClass
 from sluicegate.domain.models.tensor import Tensor, length_of
 from sluicegate.domain.outcome import Reason
 from sluicegate.domain.query import Goal, Query
-from sluicegate.streams.ports import Record
+from sluicegate.streams.ports import Headers, Record
 from sluicegate.streams.records import oip
 from sluicegate.streams.records.cloudevents import (
     JSON_LENGTH,
@@ -42,6 +43,7 @@ from sluicegate.streams.records.codec_types import (
     TooLargeError,
     UnattributableError,
 )
+from sluicegate.streams.records.structured_mode import headers_in_binary_mode, in_binary_mode
 
 _MAX_COST = 1e12
 _MAX_PRIORITY = 1 << 31
@@ -62,6 +64,11 @@ def decode_query(record: Record, app: App, limits: Limits, now: float) -> QueryM
     Raises UnattributableError where no id can be read, RejectedQueryError where one can. A deadline that is past or
     far ahead is not judged here: admission policies do that.
     """
+    no_event: InvalidInputError | None = None
+    try:
+        record = in_binary_mode(record)
+    except InvalidInputError as error:
+        no_event = error
     headers = dict(record.headers)
     body: dict[str, Any] | None = None
     raw: memoryview | None = None
@@ -69,12 +76,16 @@ def decode_query(record: Record, app: App, limits: Limits, now: float) -> QueryM
         source = source_of(headers)
         query_id = id_of(headers)
         if query_id is None:
+            if no_event is not None:
+                raise no_event
             body, raw = _parse(record, headers, limits)
             query_id = _body_id(body)
     except InvalidInputError as error:
         raise UnattributableError(error.field, error.problem) from error
     arrival = _within(record.timestamp, now - limits.max_skew_s, now + limits.max_skew_s)
     try:
+        if no_event is not None:
+            raise no_event
         check_envelope(headers)
         if body is None:
             body, raw = _parse(record, headers, limits)
@@ -88,8 +99,9 @@ def decode_query(record: Record, app: App, limits: Limits, now: float) -> QueryM
 
 def query_id_of(record: Record) -> str | None:
     """Id of the query that a query, admitted, work, result or dead-letter record is about, None where unreadable."""
-    headers = dict(record.headers)
     try:
+        record = in_binary_mode(record)
+        headers = dict(record.headers)
         query_id = id_of(headers)
         if query_id is None and record.value:
             query_id = _body_id(oip.parse(record.value, _json_length(headers))[0])
@@ -101,9 +113,17 @@ def query_id_of(record: Record) -> str | None:
 def source_of_query(record: Record) -> str:
     """Who asks by a record of a query topic; "" where that is not told, or cannot be read."""
     try:
-        return source_of(dict(record.headers))
+        return source_of(dict(headers_in_binary_mode(record)))
     except InvalidInputError:
         return ""
+
+
+def carried_if_it_can_be(record: Record) -> Headers:
+    """What goes back with the outcome of a query that is refused: nothing where that is too large."""
+    try:
+        return carried(headers_in_binary_mode(record))
+    except InvalidInputError:
+        return ()
 
 
 def encode_query(
