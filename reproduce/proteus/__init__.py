@@ -1,7 +1,7 @@
 """Proteus (ASPLOS 2024), baselines exactly as published and mended, side by side.
 
 4 end to end, 5 bursts, 6 batching by arrival process, 7 ablation, 8 SLOs, 9 by family, 10 solver cost; loads: 4 again
-with loads of 1, 5 and 15 s.
+with loads of 1, 5 and 15 s; bound: the distance to the clairvoyant bound on every trace.
 """
 
 from collections.abc import Mapping
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from reproduce.figure import FigureMaker
 from reproduce.proteus.ablation import figure_7
 from reproduce.proteus.arrival_processes import figure_6
+from reproduce.proteus.distance import figure_bound
 from reproduce.proteus.end_to_end import figure_4, figure_5, figure_9
 from reproduce.proteus.load_times import figure_loads
 from reproduce.proteus.slos import figure_8
@@ -23,4 +24,5 @@ FIGURES: Mapping[str, FigureMaker] = {
     "9": figure_9,
     "10": figure_10,
     "loads": figure_loads,
+    "bound": figure_bound,
 }

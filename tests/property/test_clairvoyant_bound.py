@@ -213,3 +213,35 @@ def test_gpus_that_may_be_cut_are_bounded_by_the_parts_of_any_cut() -> None:
     assert bound.violation_ratio == pytest.approx(0.5, abs=0.03)
     summary = Engine(system, _rng()).run(_Given(("a",), arrivals, 10.0)).summary
     assert summary.violation_ratio > bound.violation_ratio
+
+
+@pytest.mark.parametrize(("part", "missed"), [(1.0, 0.5), (0.5, 0.0)])
+def test_slices_that_share_a_processor_are_bounded_by_what_they_take_of_it(part: float, missed: float) -> None:
+    """Two slices serve 20/s each: together no more than one where a batch takes all of what they share."""
+    slices = [{"name": name, "profile": "half", "instance": "both"} for name in ("left", "right")]
+    variants = [{"name": "v", "app": "a", "accuracy": 0.8, "latency_ms": {"gpu:half": {1: 50.0}, "gpu": {1: 50.0}}}]
+    document: dict[str, Any] = {
+        "catalogue": {"variants": variants},
+        "apps": {"a": {"slo_ms": 200}},
+        "devices": [{"type": "gpu", "slices": slices}],
+        "traces": {"format": "generator", "qps": [1, 1]},
+        "planner": {"quantile": "median"},
+        "simulation": {"bandwidth": {"v": part}},
+    }
+    arrivals = [("a", i / 40) for i in range(400)]
+    system = _system(document)
+    bound = _bound(system, arrivals)
+    assert bound.violation_ratio == pytest.approx(missed, abs=0.02)
+    summary = Engine(system, _rng()).run(_Given(("a",), arrivals, 10.0)).summary
+    assert summary.violation_ratio >= bound.violation_ratio - CLOSE
+
+
+def test_an_app_that_comes_later_is_missed_until_then_and_its_slo_counts_from_when_it_changes() -> None:
+    changes = [{"at_s": 5.0, "app": "a"}, {"at_s": 10.0, "app": "a", "slo_ms": 30}]
+    system, arrivals = _busy(15, apps={"a": {"slo_ms": 100, "at_start": False}}, registrations=changes)
+    bound = _bound(system, arrivals)
+    assert bound.violation_ratio == pytest.approx(0.25, abs=0.01)
+    assert bound.right_in_time == pytest.approx((0.9 * 5 + 0.6 * 10) / 20, abs=0.01)  # only quick is done in 30 ms
+    summary = Engine(system, _rng()).run(_Given(("a",), arrivals, 20.0)).summary
+    assert bound.violation_ratio <= summary.violation_ratio < 0.9
+    assert summary.right_in_time <= bound.right_in_time + CLOSE
