@@ -1,11 +1,13 @@
 """What the pipeline costs: sustained rate, added latency and CPU a query through all four hops.
 
-Systems measured in one run: the embedded broker in one process; Apache Kafka with all stages in one process; Apache
-Kafka with a process a stage; and, as the floor, a bare aiokafka forwarder of the same four hops and message sizes.
-Devices are emulated with a flat latency of 1 ms, so that no model runs. Added latency is result time - arrival -
-execution. CPU is that of our Python processes, the load generator's own cost measured apart and taken off.
+Systems measured in one run: the embedded broker in one process (``memory``); as the floor, a bare aiokafka forwarder of
+the same four hops and message sizes (``forwarder``); Apache Kafka with all stages in one process (``kafka-process``)
+and with a process a stage (``kafka-processes``). Devices are emulated with a flat latency of 1 ms, so that no model
+runs. Added latency is result time - arrival - execution. CPU is that of our Python processes, the load generator's own
+cost measured apart and taken off.
 
-`python bench/pipeline.py [--kafka kafka://host:port] [--seconds 8] [--qps 1000]`; writes reports/bench/pipeline.json.
+`python bench/pipeline.py [--kafka kafka://host:port] [--seconds 8] [--qps 1000] [--json]`; writes
+reports/bench/pipeline.json, which `--json` prints: `{"rows": [{"system", "p50_ms", "p99_ms", "cpu_us", …}]}`.
 """
 
 import argparse
@@ -215,7 +217,7 @@ async def measure(
         "lost": report.lost,
         "p50_ms": 1e3 * float(np.percentile(added, 50)),
         "p99_ms": 1e3 * float(np.percentile(added, 99)),
-        "cpu_us_per_query": 1e6 * own / count,
+        "cpu_us": 1e6 * own / count,
         "sustained_qps": burst / (ended - started),
     }
 
@@ -313,11 +315,11 @@ async def forwarder(url: str, seconds: float, qps: float) -> dict[str, Any]:
     await producer.stop()
     await broker.close()
     return {
-        "system": "bare aiokafka forwarder",
+        "system": "forwarder",
         "queries": count,
         "p50_ms": 1e3 * float(np.percentile(done, 50)),
         "p99_ms": 1e3 * float(np.percentile(done, 99)),
-        "cpu_us_per_query": 1e6 * used / count,
+        "cpu_us": 1e6 * used / count,
     }
 
 
@@ -327,23 +329,21 @@ async def main(arguments: argparse.Namespace, kafka: str | None) -> list[dict[st
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         steps: list[tuple[str, Callable[[], Awaitable[Any]]]] = [
-            ("memory://", lambda: measure("memory, one process", "memory://", folder, arguments.seconds, arguments.qps))
+            ("memory://", lambda: measure("memory", "memory://", folder, arguments.seconds, arguments.qps))
         ]
         if kafka is not None:
             steps += [
                 (kafka, lambda: forwarder(kafka, arguments.seconds, arguments.qps)),
-                (kafka, lambda: measure("kafka, one process", kafka, folder, arguments.seconds, arguments.qps)),
+                (kafka, lambda: measure("kafka-process", kafka, folder, arguments.seconds, arguments.qps)),
                 (
                     kafka,
-                    lambda: measure(
-                        "kafka, a process a stage", kafka, folder, arguments.seconds, arguments.qps, apart=True
-                    ),
+                    lambda: measure("kafka-processes", kafka, folder, arguments.seconds, arguments.qps, apart=True),
                 ),
             ]
         for url, step in steps:
             await measure_generator(url, 3.0, arguments.qps)
             rows.append(await step())
-            print(json.dumps(rows[-1]), flush=True)
+            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     return rows
 
 
@@ -358,7 +358,7 @@ def kafka_at(arguments: argparse.Namespace) -> Iterator[str | None]:
         try:
             url = broker.start(within=120.0).url
         except ConfigurationError as error:
-            print(f"without Kafka: {error}")
+            print(f"without Kafka: {error}", file=sys.stderr)
             url = None
         try:
             yield url
@@ -374,7 +374,7 @@ def show(rows: list[dict[str, Any]]) -> None:
     print(f"{'system':28} {'p50 ms':>8} {'p99 ms':>8} {'CPU us/q':>9} {'burst q/s':>10} {'lost':>5}")
     for row in rows:
         print(
-            f"{row['system']:28} {row['p50_ms']:8.2f} {row['p99_ms']:8.2f} {row['cpu_us_per_query']:9.0f} "
+            f"{row['system']:28} {row['p50_ms']:8.2f} {row['p99_ms']:8.2f} {row['cpu_us']:9.0f} "
             f"{row.get('sustained_qps', float('nan')):10.0f} {row.get('lost', 0):5d}"
         )
 
@@ -385,10 +385,14 @@ if __name__ == "__main__":
     parser.add_argument("--no-kafka", action="store_true")
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--qps", type=float, default=1000.0)
+    parser.add_argument("--json", action="store_true", help="print one JSON object on standard output, nothing else")
     given = parser.parse_args()
     with kafka_at(given) as where:
         results = asyncio.run(main(given, where))
-    show(results)
     target = Path("reports/bench/pipeline.json")
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps(results, indent=2))
+    target.write_text(json.dumps({"rows": results}, indent=2))
+    if given.json:
+        print(json.dumps({"rows": results}))
+    else:
+        show(results)

@@ -99,8 +99,8 @@ async def main(rounds: int, seconds: float, qps: float) -> dict[str, Any]:
             for name, way in ways.items():
                 with way():
                     row = await pipeline.measure(name, "memory://", Path(folder), seconds, qps)
-                found[name].append(row["cpu_us_per_query"])
-                print(f"{name:20} {row['cpu_us_per_query']:6.0f} us, lost {row['lost']}", flush=True)
+                found[name].append(row["cpu_us"])
+                print(f"{name:20} {row['cpu_us']:6.0f} us, lost {row['lost']}", flush=True)
     least = {name: min(values) for name, values in found.items()}
     middle = {name: statistics.median(values) for name, values in found.items()}
     base = middle["nothing counted"]
