@@ -38,7 +38,7 @@ class GreedyFill:
         """Always an allocation; raises InvalidInputError for input that is not finite or out of range."""
         check(problem)
         pools = group_units(problem.devices, problem.previous, by_price=problem.by_price)
-        single = replace(problem, variants_per_device=1, switching_weight=0.0, max_loads=None, money_weight=0.0)
+        single = replace(problem, variants_per_device=1, loads="free", max_loads=None, money_weight=0.0)
         program = build(single, {k: len(u) for k, u in pools.items()}, count_loaded(pools))
         return self.place(program, self.counts(program), pools)
 
@@ -76,8 +76,8 @@ def serve(program: Program) -> Ints:
         gain: dict[int, float] = {}
         for i in serves[d]:
             host = program.serves[i].host
-            if left[program.host_pool[host]] > 0 and program.price[host] <= money + 1e-9:
-                price = max(program.price[host], 1e-9) if money < np.inf else 1.0
+            if left[program.host_pool[host]] > 0 and program.rent[host] <= money + 1e-9:
+                price = max(program.rent[host], 1e-9) if money < np.inf else 1.0
                 most = min(missing, spot[d]) if program.spot[host] else missing
                 gain[i] = min(most, chunk / program.serves[i].need) / price
         best = max(gain, key=lambda i: (gain[i], program.serves[i].accuracy, -i), default=None)
@@ -86,9 +86,9 @@ def serve(program: Program) -> Ints:
             continue
         need, host = program.serves[best].need, program.serves[best].host
         count = int(min(chunk, left[program.host_pool[host]], max(1, np.ceil(missing * need))))
-        if program.price[host] > 0 and money < np.inf:
-            count = max(1, min(count, int(money / program.price[host])))
-            money -= count * program.price[host]
+        if program.rent[host] > 0 and money < np.inf:
+            count = max(1, min(count, int(money / program.rent[host])))
+            money -= count * program.rent[host]
         units[host] += count
         left[program.host_pool[host]] -= count
         spot[d] -= count / need if program.spot[host] else 0.0

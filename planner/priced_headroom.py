@@ -11,6 +11,8 @@ Rules:
   ``HEADROOM_CAP``). The rung with the largest accuracy over all demand - ``price`` x overflow is planned in full.
   ``price`` 1 is a right answer lost for each query beyond capacity. Queues, other hosts and the next plan save some of
   those, but demand has longer tails than the normal distribution; the two about make up for each other.
+- Where an app has few units, one more or less is a step that the overflow of the average does not see: there the ladder
+  begins at what a uniform headroom would be, as long as that serves everybody.
 - A rung that cannot serve everybody ends the search, unless it is the first.
 - A demand without spread keeps the headroom it came with; where none has one this is the base planner.
 """
@@ -30,14 +32,16 @@ _SERVED = 1.0 - 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedHeadroom:
-    """A planner that buys headroom at its price. ``price``: accuracy (0..1) that an unanswered query costs. ``ladder``:
-    headrooms tried, in spreads, ascending."""
+    """The default planner: the allocation of ``base`` with headroom at the problem's ``price``. ``ladder``: headrooms
+    tried, in spreads, ascending. Where an app has fewer than ``few`` units, those from ``cautious`` on, if all can be
+    served with that."""
 
-    name: str = "allocation-priced"
+    name: str = "allocation"
     base: AllocationPlanner = field(default_factory=AllocationPlanner)
-    price: float = 1.0
     floor: float = 1.05
     ladder: tuple[float, ...] = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
+    few: float = 4.0
+    cautious: float = 1.5
 
     def allocate(self, problem: Problem) -> Allocation:
         """The base planner's answer at the best rung. Raises InvalidInputError as it does."""
@@ -45,13 +49,18 @@ class PricedHeadroom:
         if not any(d.spread > 0.0 for d in problem.demands):
             return self.base.allocate(problem)
         rough = replace(self.base, polish=False)
-        best, best_worth = self.ladder[0], -math.inf
-        for z in self.ladder:
+        units = sum(len(device.slices) for device in problem.devices)
+        cautious = units < self.few * len({d.app for d in problem.demands})
+        ladder = [z for z in self.ladder if z >= self.cautious] if cautious else list(self.ladder)
+        if cautious and min(rough.allocate(self._with(problem, ladder[0])).served.values()) < _SERVED:
+            ladder = list(self.ladder)
+        best, best_worth = ladder[0], -math.inf
+        for z in ladder:
             asked = self._with(problem, z)
             answer = rough.allocate(asked)
-            if z != self.ladder[0] and min(answer.served.values()) < _SERVED:
+            if z != ladder[0] and min(answer.served.values()) < _SERVED:
                 break
-            worth = _accuracy(asked, answer) - self.price * overflow(asked, answer)
+            worth = _accuracy(asked, answer) - problem.price * overflow(asked, answer)
             if worth > best_worth:
                 best, best_worth = z, worth
         chosen = self._with(problem, best)

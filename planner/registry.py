@@ -18,9 +18,8 @@ from sluicegate.planner.problems.problem import Planner
 
 PLANNERS: Mapping[str, Callable[[], Planner]] = MappingProxyType(
     {
-        "allocation": AllocationPlanner,
+        "allocation": PricedHeadroom,
         "allocation-rounded": lambda: AllocationPlanner(name="allocation-rounded", polish=False),
-        "allocation-priced": PricedHeadroom,
         "greedy-fill": GreedyFill,
         "clipper-ht": lambda: ClipperPlanner(accurate=False),
         "clipper-ha": lambda: ClipperPlanner(accurate=True),

@@ -113,7 +113,7 @@ class Matrix:
         p = self._program
         if self._budget is not None and len(p.hosts) and self._fixed is None:
             row = self._new_rows(1, -_INF, self._budget)
-            self._add(np.repeat(row, len(p.hosts)), self._host_column, p.price)
+            self._add(np.repeat(row, len(p.hosts)), self._host_column, p.rent)
         if p.strict_on_demand > 0 and len(p.serves) and p.spot.any():
             demands = np.flatnonzero(p.strict)
             row_of = np.full(len(p.demands), -1, dtype=np.int64)
@@ -176,7 +176,7 @@ class Matrix:
             if p.load_price.any():
                 c[self._load_column] -= p.load_price
             if p.money_weight > 0:
-                c[self._host_column] -= p.money_weight * p.price
+                c[self._host_column] -= p.money_weight * p.rent
         return c
 
     def solve(

@@ -66,8 +66,8 @@ class AllocationPlanner:
         check(problem)
         if problem.variants_per_device > 1:
             # What is loaded need not take the place of anything there.
-            problem = replace(problem, switching_weight=0.0)
-        priced = problem.switching_weight > 0.0
+            problem = replace(problem, loads="free")
+        priced = problem.loads != "free"
         pools = group_units(problem.devices, problem.previous, by_price=problem.by_price, by_held=priced)
         sizes, loaded = {k: len(u) for k, u in pools.items()}, count_loaded(pools)
         program = build(replace(problem, variants_per_device=1), sizes, loaded)

@@ -11,8 +11,10 @@ Rules:
   ``NOTICED`` ones that it takes to be seen anyhow. What is gained lasts until then: as long again as the app's hosts
   have stood (``stood``), at least ``CALM`` seconds. Where units are to spare the demand finds a place all the same: it
   counts by the part of the units that is needed at least (``pressed``). So a load costs, in the objective,
-  ``switching_weight`` x pressed x (load_s_h - NOTICED) / units / max(CALM, stood). Units that hold nothing displace
-  nothing: it counts by the part of a pool that holds something (``group_units`` may keep the two apart).
+  ``price`` x pressed x ``RETURNS`` (load_s_h - NOTICED) / units / max(CALM, stood), where the unit serves meanwhile.
+  Where a load holds it up (``loads`` exclusive) it loses its part for certain besides, for load_s_h. Units that hold
+  nothing displace nothing: it counts by the part of a pool that holds something (``group_units`` may keep the two
+  apart).
 - Money: sum of price_h * n_h <= budget. A core on demand: of what is served of a strict demand, at least the part
   ``strict_on_demand`` is served by units that are not spot.
 - Everything is sorted by name: the order in which apps or devices are listed changes nothing.
@@ -41,6 +43,9 @@ NOTICED = 1.0
 """Seconds after which a burst is seen: two counts."""
 CALM = 10.0
 """Seconds that what a plan gains is expected to last, at least."""
+RETURNS = 3.0
+"""Demand that a unit is short of once demand returns, over what it carries on average: by then every unit is needed in
+its fastest variant."""
 
 
 class PoolKey(NamedTuple):
@@ -117,7 +122,6 @@ class Program(PlanLimits):
     counts: tuple[int, ...]
     hosts: tuple[Host, ...]
     serves: tuple[Serve, ...]
-    switching_weight: float = 0.0
     empty_units: int = 0
     pressed: float = 1.0
 
@@ -147,7 +151,7 @@ class Program(PlanLimits):
         return np.array([h.pool for h in self.hosts], dtype=np.int64)
 
     @cached_property
-    def price(self) -> Floats:
+    def rent(self) -> Floats:
         """Price an hour of a unit, by host."""
         return np.array([self.pools[h.pool].price for h in self.hosts], dtype=np.float64)
 
@@ -172,10 +176,13 @@ class Program(PlanLimits):
         holding = np.zeros(len(self.pools))
         np.add.at(holding, self.host_pool, self.loaded)
         part = np.minimum(1.0, holding / np.maximum(1, self.pool_count))
+        if self.loads == "free":
+            return np.zeros(len(self.hosts))
         slow = np.maximum(0.0, self.load_s - NOTICED)
+        missed = RETURNS * slow + (self.load_s if self.loads == "exclusive" else 0.0)
         lasts = np.array([max(CALM, h.stood) for h in self.hosts])
         units = max(1, int(self.pool_count.sum()))
-        return np.asarray(self.switching_weight * self.pressed * slow / units / lasts * part[self.host_pool])
+        return np.asarray(self.price * self.pressed * missed / units / lasts * part[self.host_pool])
 
     @cached_property
     def pool_count(self) -> Ints:
@@ -234,4 +241,4 @@ class Program(PlanLimits):
 
     def affordable(self, units: Ints) -> bool:
         """Whether these units, by host, keep within the budget."""
-        return self.budget is None or float(self.price @ units) <= self.budget * (1 + 1e-9) + 1e-9
+        return self.budget is None or float(self.rent @ units) <= self.budget * (1 + 1e-9) + 1e-9

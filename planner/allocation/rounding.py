@@ -58,7 +58,7 @@ def prices(program: Program, units: Ints) -> float:
     """What loads and money cost, in accuracy."""
     cost = float(np.maximum(0, units - program.loaded) @ program.load_price) if len(units) else 0.0
     if program.money_weight > 0 and len(units):
-        cost += program.money_weight * float(units @ program.price)
+        cost += program.money_weight * float(units @ program.rent)
     return cost
 
 
@@ -74,7 +74,7 @@ def round_up(program: Program, relaxed: Solved) -> tuple[Whole, int]:
         used = np.zeros(len(program.pools), dtype=np.int64)
         np.add.at(used, program.host_pool, units)
         over = np.maximum(0, used - program.pool_count)
-        dear = 0.0 if program.affordable(units) else float(program.price @ units) - (program.budget or 0.0)
+        dear = 0.0 if program.affordable(units) else float(program.rent @ units) - (program.budget or 0.0)
         found = evaluate(program, _trim(program, units, relaxed.units))
         if best is None or found.score > best.score:
             best = found
@@ -165,8 +165,8 @@ def _trim(program: Program, units: Ints, relaxed: Floats) -> Ints:
         _take(units, relaxed, hosts, int(units[hosts].sum()) - count, np.zeros(len(units), dtype=np.int64))
     while not program.affordable(units):
         # The unit whose last part is used least for its price goes first.
-        left = np.flatnonzero((units > 0) & (program.price > 0))
-        use = (relaxed[left] - (units[left] - 1)) / program.price[left]
+        left = np.flatnonzero((units > 0) & (program.rent > 0))
+        use = (relaxed[left] - (units[left] - 1)) / program.rent[left]
         units[left[np.argmin(use)]] -= 1
     if program.max_loads is not None:
         cap = program.max_loads + program.empty_units

@@ -88,7 +88,7 @@ class _State:
         self._giver = np.zeros(shape, dtype=np.int64)
         self._pair: dict[tuple[int, int], tuple[int, int]] = {}
         self._load_price = program.load_price
-        self._money = program.money_weight * program.price
+        self._money = program.money_weight * program.rent
         for a in range(len(self._apps)):
             self._look(a)
 
@@ -117,7 +117,7 @@ class _State:
         p = self._program
         if p.budget is None:
             return True
-        spent = float(p.price @ self.units) + self._chunk * p.pools[pool].price
+        spent = float(p.rent @ self.units) + self._chunk * p.pools[pool].price
         return spent <= p.budget * (1 + 1e-9)
 
     def make(self, move: _Move) -> None:

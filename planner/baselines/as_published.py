@@ -30,7 +30,7 @@ class AtItsWord:
     def allocate(self, problem: Problem) -> Allocation:
         """What ``base`` answers to the problem as the paper would put it; raises InvalidInputError as it does."""
         demands = tuple(replace(d, headroom=HEADROOM) if d.headroom >= 1.0 else d for d in problem.demands)
-        asked = replace(problem, demands=demands, capacity="largest-batch", switching_weight=0.0)
+        asked = replace(problem, demands=demands, capacity="largest-batch", loads="free")
         return self.base.allocate(asked)
 
 

@@ -42,7 +42,7 @@ class PerDevicePlanner:
         steps: list[str] = []
         for _ in range(_LOWERINGS):
             demands = tuple(replace(d, qps=factor * d.qps) for d in problem.demands)
-            lowered = replace(problem, demands=demands, switching_weight=0.0, max_loads=None, money_weight=0.0)
+            lowered = replace(problem, demands=demands, loads="free", max_loads=None, money_weight=0.0)
             program = build(lowered, counts, count_loaded(pools), pruned=False)
             solved, timed_out = self._solve(program, steps)
             if solved is not None:

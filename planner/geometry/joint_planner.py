@@ -63,7 +63,7 @@ class JointGeometry:
         Loads are free: a cut unloads what others must take up at once, and has patience of its own.
         """
         recuts = problem.recuts
-        problem = replace(problem, switching_weight=0.0)
+        problem = replace(problem, loads="free")
         stay = self._inner.allocate(problem)
         if recuts is None:
             return stay

@@ -27,7 +27,7 @@ class Scale:
     """One problem, ready to be scaled. ``by_price``: units that differ in price are told apart."""
 
     def __init__(self, problem: Problem, *, by_price: bool = True) -> None:
-        single = replace(problem, variants_per_device=1, switching_weight=0.0, max_loads=None, money_weight=0.0)
+        single = replace(problem, variants_per_device=1, loads="free", max_loads=None, money_weight=0.0)
         self._pools: Pools = group_units(problem.devices, problem.previous, by_price=by_price)
         counts = {key: len(units) for key, units in self._pools.items()}
         self.program: Program = build(single, counts, count_loaded(self._pools), pruned=False)

@@ -33,7 +33,7 @@ def check(problem: Problem, *, by_slo: bool = False) -> None:
         _number(f"devices[{device.name}].memory_bytes", device.memory_bytes, at_least=0)
     for (variant, device_type), factor in problem.latency_factor.items():
         _number(f"latency_factor[{variant}@{device_type}]", factor, above=0.0)
-    _number("switching_weight", problem.switching_weight, at_least=0.0)
+    _number("price", problem.price, at_least=0.0)
     for app, seconds in problem.stood.items():
         _number(f"stood[{app}]", seconds, at_least=0.0)
     _number("money_weight", problem.money_weight, at_least=0.0)

@@ -28,7 +28,7 @@ def figure_6(options: Options) -> Result:
     seconds = options.seconds or (40.0 if options.quick else 120.0)
     planned = {
         PUBLISHED: {**WORD, "planner.capacity": "best-batch"},
-        "headroom at its price": {**BY_SHARE, "planner.name": "allocation-priced"},
+        "headroom at its price": BY_SHARE,
     }
     drawings, tables, rows, notes = [], [], [], []
     for plan, overrides in planned.items():

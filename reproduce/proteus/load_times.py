@@ -11,7 +11,7 @@ LOADS = (1.0, 5.0, 15.0)
 """Seconds."""
 COMPARED = (
     systems.OURS,
-    systems.OURS.but("Sluicegate, loads free", planner__switching_weight=0),
+    systems.OURS.but("Sluicegate, loads free", planner__loads="free"),
     systems.PROTEUS_MENDED,
     systems.INFAAS_MENDED,
 )

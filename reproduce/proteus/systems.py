@@ -36,7 +36,7 @@ WORD: Mapping[str, Any] = {
     "planner.period_s": 10,
     "planner.headroom": 1.05,
     "planner.capacity": "largest-batch",
-    "planner.switching_weight": 0,
+    "planner.loads": "free",
     "policies.routing": "weighted",
     "policies.batching": "deadline",
 }

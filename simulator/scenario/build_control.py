@@ -20,7 +20,7 @@ from sluicegate.planner.geometry.joint_planner import JointGeometry
 from sluicegate.planner.geometry.recut_tracker import ChangeSettings
 from sluicegate.planner.model_less.scaling_planners import TICK, UNHURRIED, ScalingPlanner
 from sluicegate.planner.policy_tables.table_requests import TableRules
-from sluicegate.planner.problems.plan_limits import limits_of
+from sluicegate.planner.problems.plan_limits import Loads, limits_of
 from sluicegate.planner.problems.problem import Planner
 from sluicegate.planner.registry import planner
 from sluicegate.policies.model_less.instance_states import LEASE, InstanceIndex
@@ -66,7 +66,8 @@ def control_of(
     made = None
     if tables is not None and scenario.tables is not None:
         made = Tables(tables, TableModel(make_s=scenario.tables.make_s, library=tables.library))
-    plans = control(spec, make_planner, timer, catalogue=catalogue, devices=devices, hop=hop, tables=made)
+    loads = scenario.simulation.loads
+    plans = control(spec, make_planner, timer, catalogue=catalogue, devices=devices, hop=hop, loads=loads, tables=made)
     inner: ControlPlane = _scaled(scenario, plans, devices) if spec.scales else plans
     return elastic(scenario, inner, catalogue, devices)
 
@@ -94,13 +95,14 @@ def control(
     catalogue: Catalogue,
     devices: tuple[Device, ...],
     hop: float,
+    loads: Loads = "beside",
     tables: Tables | None = None,
 ) -> Controlled:
     """The planners of a run, ``make_planner`` of what is behind each. Raises ConfigurationError."""
     unhurried = spec.scales or spec.name == "co-resident"
     patience = max(spec.patience_s, UNHURRIED) if unhurried else spec.patience_s
     rules = tables.rules if tables is not None else None
-    settings = CoreSettings(rules=controller_settings(spec), lease=spec.lease_s, patience=patience, tables=rules)
+    settings = CoreSettings(rules=controller_settings(spec, loads), lease=spec.lease_s, patience=patience, tables=rules)
     names = [f"planner{i}" for i in range(spec.planners)]
     for failure in spec.failures:
         if failure.planner not in names:
@@ -154,8 +156,8 @@ def elastic(scenario: Scenario, inner: ControlPlane, catalogue: Catalogue, devic
     return inner
 
 
-def controller_settings(spec: PlannerSpec) -> ControllerSettings:
-    """Settings of the controller, here and live. Raises ConfigurationError."""
+def controller_settings(spec: PlannerSpec, loads: Loads = "beside") -> ControllerSettings:
+    """Settings of the controller, here and live; ``loads``: as executors do. Raises ConfigurationError."""
     return ControllerSettings(
         plan_period=min(spec.period_s, TICK) if spec.scales else spec.period_s,
         burst_interval=spec.burst_interval_s,
@@ -164,7 +166,7 @@ def controller_settings(spec: PlannerSpec) -> ControllerSettings:
         capacity=spec.capacity,
         quantile=spec.quantile,
         variants_per_device=spec.variants_per_device,
-        **limits_of(spec),
+        **limits_of(spec, loads),
         geometry=spec.geometry,
         changes=ChangeSettings(patience=spec.geometry_patience_s, rest=spec.geometry_rest_s),
         demand=_demand(spec.demand),

@@ -101,7 +101,7 @@ KNOBS: dict[str, Any] = {
     "planner.capacity": "largest-batch",
     "planner.quantile": "median",
     "planner.variants_per_device": 3,
-    "planner.switching_weight": 0.25,
+    "planner.price": 0.1,
     "planner.money_weight": 0.01,
     "planner.budget": 50.0,
     "planner.strict_on_demand": 0.125,

@@ -113,7 +113,7 @@ def test_apps_of_different_metrics_weigh_alike() -> None:
         full += 1
         # Added up as they are, accuracies would be best served by a plan that is worse for the users.
         differ += best.native < best.accuracy - 2e-3
-        for name in ("allocation", "allocation-priced"):
+        for name in ("allocation",):
             answer = planner(name).allocate(problem)
             assert best.accuracy - 5.1e-4 <= answer.objective <= best.accuracy + 1e-6
             assert answer.bound >= best.accuracy - 1e-6
@@ -131,7 +131,7 @@ def test_apps_count_by_their_weights() -> None:
         if not best.full:
             continue
         full += 1
-        for name in ("allocation", "allocation-priced"):
+        for name in ("allocation",):
             answer = planner(name).allocate(weighed)
             assert best.accuracy - 5.1e-4 <= answer.objective <= best.accuracy + 1e-6
             assert answer.bound >= best.accuracy - 1e-6

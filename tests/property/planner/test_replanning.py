@@ -15,7 +15,7 @@ from sluicegate.planner.allocation import goal_chain
 from sluicegate.planner.allocation.columns import build
 from sluicegate.planner.allocation.linear import Matrix
 from sluicegate.planner.allocation.units import group_units
-from sluicegate.planner.problems.plan_limits import SWITCHING_WEIGHT
+from sluicegate.planner.problems.plan_limits import Loads
 from sluicegate.planner.problems.problem import AppDemand, Problem
 from sluicegate.planner.registry import planner
 from sluicegate.profiles.catalogue.catalogue import Catalogue
@@ -116,18 +116,18 @@ def test_larger_fleets_serve_at_least_what_the_relaxed_program_serves_with_a_dev
 
 
 def test_a_price_on_loads_makes_plans_stay() -> None:
-    moved = {}
-    for weight in (0.0, SWITCHING_WEIGHT):
+    moved: dict[Loads, int] = {}
+    every: tuple[Loads, ...] = ("free", "beside")
+    for loads in every:
         previous: tuple[Placement, ...] = ()
-        moved[weight] = 0
+        moved[loads] = 0
         for qps in stream(6, 25, 60.0):
-            problem = replace(
-                asked(qps, fleet(4, 2)), previous=previous, switching_weight=weight, catalogue=catalogue(load=5.0)
-            )
+            slow = catalogue(load=5.0)
+            problem = replace(asked(qps, fleet(4, 2)), previous=previous, loads=loads, catalogue=slow)
             answer = planner("allocation").allocate(problem)
-            moved[weight] += answer.loads if previous else 0
+            moved[loads] += answer.loads if previous else 0
             previous = answer.placements
-    assert moved[SWITCHING_WEIGHT] < 0.7 * moved[0.0]
+    assert moved["beside"] < 0.7 * moved["free"]
 
 
 @pytest.mark.parametrize("cap", [0, 1, 2])

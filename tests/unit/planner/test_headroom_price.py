@@ -9,9 +9,9 @@ from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.models.app import App
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
+from sluicegate.planner.allocation.pipeline import AllocationPlanner
 from sluicegate.planner.priced_headroom import PricedHeadroom, overflow
 from sluicegate.planner.problems.problem import Allocation, AppDemand, Problem
-from sluicegate.planner.registry import planner
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 SECONDS = {"fast": 0.01, "good": 0.04}
@@ -43,7 +43,9 @@ def test_headroom_grows_with_the_spread_of_demand() -> None:
 
 
 def test_a_higher_price_of_unanswered_queries_never_buys_less_capacity() -> None:
-    found = [capacity(PricedHeadroom(price=price).allocate(asked(90.0, 0.3))) for price in (0.0, 0.1, 1.0, 10.0)]
+    found = [
+        capacity(PricedHeadroom().allocate(replace(asked(90.0, 0.3), price=price))) for price in (0.0, 0.1, 1.0, 10.0)
+    ]
     assert found == sorted(found)
     assert found[0] < found[-1]
 
@@ -56,7 +58,7 @@ def test_headroom_is_given_up_before_queries_are() -> None:
 
 def test_demand_without_spread_keeps_its_headroom() -> None:
     problem = asked(90.0, 0.0)
-    assert PricedHeadroom().allocate(problem) == planner("allocation").allocate(problem)
+    assert PricedHeadroom().allocate(problem) == AllocationPlanner().allocate(problem)
 
 
 def test_overflow_is_the_normal_loss_beyond_capacity() -> None:
@@ -69,3 +71,12 @@ def test_overflow_is_the_normal_loss_beyond_capacity() -> None:
 def test_a_spread_that_is_no_number_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="spread"):
         PricedHeadroom().allocate(asked(10.0, float("nan")))
+
+
+def test_where_an_app_has_few_units_headroom_is_that_of_a_uniform_planner_at_least_while_all_are_served() -> None:
+    many, few = asked(90.0, 0.3, devices=4), asked(90.0, 0.3, devices=3)
+    cheap = [PricedHeadroom().allocate(replace(problem, price=0.0)) for problem in (many, few)]
+    assert [answer.headroom["a"] for answer in cheap] == [pytest.approx(1.05), pytest.approx(1.45)]
+    short = PricedHeadroom().allocate(asked(250.0, 0.3, devices=3))
+    assert short.served["a"] == pytest.approx(1.0)
+    assert short.headroom["a"] < 1.45

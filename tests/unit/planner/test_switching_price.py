@@ -11,6 +11,7 @@ from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.plan import Placement
 from sluicegate.planner.control.controller_settings import ControllerSettings
 from sluicegate.planner.estimates.problem_builder import Outlook
+from sluicegate.planner.problems.plan_limits import PlanLimitFields, PlanLimits, limits_of
 from sluicegate.planner.problems.problem import AppDemand, Problem
 from sluicegate.planner.registry import planner
 from sluicegate.profiles.catalogue.catalogue import Catalogue
@@ -18,7 +19,7 @@ from sluicegate.simulator.scenario.scenario_fields import PlannerSpec
 from sluicegate.sluice.offline.problem_file import ProblemFile
 from sluicegate.sluice.settings.settings import PlannerSettings
 
-BOTH = pytest.mark.parametrize("name", ["allocation", "allocation-priced"])
+BOTH = pytest.mark.parametrize("name", ["allocation", "allocation-rounded"])
 POINTS = {"fast": (0.88, 0.02), "exact": (0.92, 0.1)}
 
 
@@ -47,7 +48,7 @@ def answering(name: str, problem: Problem) -> set[str]:
 def test_a_slow_load_is_not_made_for_little_accuracy(name: str) -> None:
     assert answering(name, ask(30.0, 5.0, "fast")) == {"fast"}
     assert planner(name).allocate(ask(30.0, 5.0, "fast")).loads == 0
-    assert answering(name, replace(ask(30.0, 5.0, "fast"), switching_weight=0.0)) == {"exact"}
+    assert answering(name, replace(ask(30.0, 5.0, "fast"), loads="free")) == {"exact"}
 
 
 @BOTH
@@ -64,7 +65,7 @@ def test_and_so_is_a_slow_one_once_the_hosts_have_stood_long(name: str) -> None:
 @BOTH
 def test_a_slow_load_is_made_where_units_are_to_spare(name: str) -> None:
     assert answering(name, ask(6.0, 5.0, "fast")) == {"exact"}
-    assert answering(name, replace(ask(6.0, 5.0, "fast"), switching_weight=100.0)) == {"fast"}
+    assert answering(name, replace(ask(6.0, 5.0, "fast"), price=100.0)) == {"fast"}
 
 
 @BOTH
@@ -88,7 +89,15 @@ def test_a_device_that_joins_is_loaded_with_what_gains_most(name: str) -> None:
     assert answer.loads == 1
 
 
-def test_the_default_is_one_everywhere_and_not_nothing() -> None:
+@BOTH
+def test_a_load_that_holds_its_device_up_costs_more_than_one_beside_serving(name: str) -> None:
+    beside = replace(ask(30.0, 5.0, "fast"), stood={"a": 38.0})
+    assert "exact" in answering(name, beside)
+    assert answering(name, replace(beside, loads="exclusive")) == {"fast"}
+    assert "exact" in answering(name, replace(beside, loads="exclusive", stood={"a": 54.0}))
+
+
+def test_loads_cost_everywhere_unless_they_are_said_to_be_free() -> None:
     file = ProblemFile.model_validate(
         {
             "apps": [{"name": "a", "slo_ms": 100, "demand_qps": 1}],
@@ -96,15 +105,11 @@ def test_the_default_is_one_everywhere_and_not_nothing() -> None:
             "profiles": {"format": "catalogue", "path": "x"},
         }
     )
-    everywhere = {
-        ControllerSettings().switching_weight,
-        PlannerSettings().switching_weight,
-        PlannerSpec().switching_weight,
-        file.switching_weight,
-        ask(1.0, 1.0, None).switching_weight,
-    }
-    assert len(everywhere) == 1
-    assert everywhere.pop() > 0.0
+    asked: list[PlanLimits | PlanLimitFields] = [ControllerSettings(), PlannerSettings(), PlannerSpec(), file]
+    for known in (*asked, ask(1.0, 1.0, None)):
+        assert (limits_of(known)["loads"], limits_of(known)["price"]) == ("beside", 1.0)
+    assert limits_of(PlannerSpec(), "exclusive")["loads"] == "exclusive"
+    assert limits_of(PlannerSpec(loads="free"), "exclusive")["loads"] == "free"
 
 
 def test_an_app_has_stood_since_its_hosts_changed_not_its_shares() -> None:

@@ -188,7 +188,7 @@ PREVIOUS = ("--set", "previous=[{pool: cpu, variant: small, count: 2}]")
 
 
 def test_what_is_held_stays_where_loads_cost_more_than_they_gain_or_have_a_cap(problem: Path) -> None:
-    free = answer("--problem", str(problem), *PREVIOUS, "--set", "switching_weight=0")
+    free = answer("--problem", str(problem), *PREVIOUS, "--set", "loads=free")
     assert free["loads"] == 1
     dear = answer("--problem", str(problem), *PREVIOUS)
     capped = answer("--problem", str(problem), *PREVIOUS, "--set", "max_loads=0")
@@ -273,7 +273,7 @@ def test_gpus_that_are_not_cut_yet_are_cut_in_any_way_at_no_cost() -> None:
 def test_what_slices_hold_is_known() -> None:
     held = "previous=[{pool: a100, slice: 4g, variant: images-small, count: 8}]"
     fixed = ("--set", "pools.a100.change_limit=0")
-    known = answer("--problem", CUT, *fixed, "--set", held, "--set", "switching_weight=0.1")
+    known = answer("--problem", CUT, *fixed, "--set", held, "--set", "price=0.1")
     assert known["loads"] < answer("--problem", CUT, *fixed)["loads"]
 
 
