@@ -1,10 +1,10 @@
-"""A model of images: scikit-learn's handwritten digits, random 3x3 patches as convolution filters, a linear head.
+"""Models of images: scikit-learn's handwritten digits, random 5x5 patches as convolution filters, a linear head.
 
     python examples/images_model.py         # or with a folder of your choice behind it
     sluice register ...                    # as it prints
 
 Rows come as a folder for each class here, an .npy file for each image. Pixels are bytes, and are scaled in the graph:
-what the model expects is then part of it.
+what the model expects is then part of it. The more filters, the more accurate and the slower.
 """
 
 import os
@@ -16,33 +16,31 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from sklearn.datasets import load_digits
 
-FILTERS, SIDE, CLASSES = 64, 8, 10
+FILTERS = {"small": 6, "medium": 24, "large": 160}
+SIDE, CLASSES = 8, 10
 TRAINING = 1200
 
 
 def features(images: np.ndarray, filters: np.ndarray) -> np.ndarray:
-    """As the graph computes them: convolution, ReLU, average of 3x3 blocks."""
-    windows = np.lib.stride_tricks.sliding_window_view(images[:, 0], (3, 3), axis=(1, 2))
+    """As the graph computes them: convolution, ReLU, average of 4x4 blocks."""
+    padded = np.pad(images[:, 0], ((0, 0), (2, 2), (2, 2)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (5, 5), axis=(1, 2))
     maps = np.maximum(np.einsum("nijkl,fkl->nfij", windows, filters[:, 0]), 0.0)
-    return maps.reshape(len(images), FILTERS, 2, 3, 2, 3).mean(axis=(3, 5)).reshape(len(images), -1)
+    return maps.reshape(len(images), len(filters), 2, 4, 2, 4).mean(axis=(3, 5)).reshape(len(images), -1)
 
 
-def main(folder: Path) -> None:
-    """Fit on the first rows; write the graph, and the others as files."""
-    pixels, labels = load_digits(return_X_y=True)
-    images = pixels.reshape(-1, 1, SIDE, SIDE).astype(np.uint8)
-    rng = np.random.default_rng(0)
-    filters = rng.standard_normal((FILTERS, 1, 3, 3)).astype(np.float32) / 16.0
-    known = features(images[:TRAINING].astype(np.float32), filters)
+def fitted(images: np.ndarray, labels: np.ndarray, count: int, rng: np.random.Generator) -> onnx.ModelProto:
+    """A network of so many filters as a graph."""
+    filters = rng.standard_normal((count, 1, 5, 5)).astype(np.float32) / 16.0
+    known = features(images.astype(np.float32), filters)
     gram = known.T @ known + np.eye(known.shape[1])
-    head = np.linalg.solve(gram, known.T @ np.eye(CLASSES)[labels[:TRAINING]]).astype(np.float32)
-
+    head = np.linalg.solve(gram, known.T @ np.eye(CLASSES)[labels]).astype(np.float32)
     graph = helper.make_graph(
         [
             helper.make_node("Cast", ["image"], ["numbers"], to=TensorProto.FLOAT),
-            helper.make_node("Conv", ["numbers", "filters"], ["maps"]),
+            helper.make_node("Conv", ["numbers", "filters"], ["maps"], pads=[2, 2, 2, 2]),
             helper.make_node("Relu", ["maps"], ["rectified"]),
-            helper.make_node("AveragePool", ["rectified"], ["pooled"], kernel_shape=[3, 3], strides=[3, 3]),
+            helper.make_node("AveragePool", ["rectified"], ["pooled"], kernel_shape=[4, 4], strides=[4, 4]),
             helper.make_node("Flatten", ["pooled"], ["flat"]),
             helper.make_node("MatMul", ["flat", "head"], ["scores"]),
             helper.make_node("ArgMax", ["scores"], ["label"], axis=1, keepdims=0),
@@ -55,15 +53,22 @@ def main(folder: Path) -> None:
         ],
         [numpy_helper.from_array(value, name) for name, value in (("filters", filters), ("head", head))],
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), folder / "model.onnx"
-    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def main(folder: Path) -> None:
+    """Fit on the first rows; write the graphs, and the other rows as files."""
+    pixels, labels = load_digits(return_X_y=True)
+    images = pixels.reshape(-1, 1, SIDE, SIDE).astype(np.uint8)
+    rng = np.random.default_rng(0)
+    (folder / "models").mkdir(parents=True, exist_ok=True)
+    for name, count in FILTERS.items():
+        onnx.save(fitted(images[:TRAINING], labels[:TRAINING], count, rng), folder / "models" / f"{name}.onnx")
     for i in range(TRAINING, len(images)):
         of_class = folder / "rows" / str(labels[i])
         of_class.mkdir(parents=True, exist_ok=True)
         np.save(of_class / f"{i}.npy", images[i])
-    print(f"sluice register {folder}/model.onnx --app handwriting --validation {folder}/rows")
+    print(f"sluice register {folder}/models --app handwriting --validation {folder}/rows")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ inputs of the same names and types, and none is given twice. What is wrong with 
 """
 
 import re
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,9 @@ from sluicegate.domain.errors import InvalidInputError
 from sluicegate.executors.onnx.variant_builder import GeneratorLimits, check_model
 from sluicegate.executors.profile_runner import Progress
 from sluicegate.profiles.catalogue.catalogue_folder import digest_of
+from sluicegate.profiles.catalogue.registered_apps import Registered
 from sluicegate.profiles.registration.batch_axis import Interface
+from sluicegate.profiles.registration.recipes import ORIGINAL
 
 _LABEL = 32
 """Characters of a label at most: it is part of variants' names."""
@@ -60,6 +63,33 @@ async def check_models(paths: Sequence[Path], limits: GeneratorLimits, progress:
             raise InvalidInputError(f"{error.field} {path.name[:80]!r}", error.problem) from error
         found.append(Given(label, path, model, interface))
     _check_one_task(found)
+    return found
+
+
+def models_of(registered: Registered, app: str) -> list[Path]:
+    """The models that the served version of ``app`` was registered with, as files that are named by their labels.
+
+    Raises InvalidInputError where it is not served, or a model is gone.
+    """
+    record = registered.served_record(app)
+    if record is None:
+        raise InvalidInputError("--add", f"{app!r:.80} is not registered yet; leave --add out")
+    folder = registered.folder / "given" / f"{app}.v{record.version}"
+    folder.mkdir(parents=True, exist_ok=True)
+    found = []
+    for candidate in record.candidates:
+        label, _, recipe = candidate.recipe.rpartition(".")
+        if recipe != ORIGINAL:
+            continue
+        path = folder / f"{label or Path(record.source).stem}.onnx"
+        if not path.exists():
+            try:
+                shutil.copyfile(registered.folder / str(candidate.variant.model), path)
+            except OSError as error:
+                raise InvalidInputError(
+                    "--add", f"model {label or app} is gone ({error.strerror}); give all"
+                ) from error
+        found.append(path)
     return found
 
 

@@ -25,6 +25,7 @@ from sluicegate.profiles.catalogue.registered_apps import Record, Registered
 from sluicegate.profiles.demo.build_models import FAMILIES, HEAVY
 from sluicegate.profiles.formats.catalogue_json import AppDocument, WeaklyHardDocument
 from sluicegate.profiles.registration import task_metrics
+from sluicegate.profiles.registration.students import WIDTHS
 from sluicegate.profiles.registration.validation_set import ValidationSet, read_validation
 from sluicegate.sluice.registration.given_models import Given, check_models
 from sluicegate.sluice.registration.registration_job import DEFAULT_SLO, Job, Request
@@ -111,6 +112,7 @@ def _key(request: Request, given: Sequence[Given], rows: ValidationSet) -> str:
         "effort": asdict(request.effort),
         "varying": sorted(request.varying),
         "seed": request.seed,
+        **({"family": list(WIDTHS)} if request.make_family else {}),
         **({"promise": asdict(request.promise)} if request.promise.active else {}),
         "machine": machine(),
         **{name: version(name) for name in ("onnx", "onnxruntime", "numpy")},

@@ -42,6 +42,7 @@ from sluicegate.profiles.registration.validation_set import Array, ValidationSet
 from sluicegate.sluice.registration.given_models import Given
 from sluicegate.sluice.registration.registration_candidates import Made, document_of, targets
 from sluicegate.sluice.registration.registration_journal import Journal, KeptSweep
+from sluicegate.sluice.registration.student_models import shared, students
 
 _CALIBRATION_ROWS = 128
 _SAMPLES = 64
@@ -59,6 +60,7 @@ class Request:
     ``chance_allowed``: also take a model that does no better than chance on the validation set. ``run_timeout``:
     seconds that loading, or one batch, may take. ``varying``: inputs whose rows may be shorter than the longest of the
     validation set, in which they are filled up with zeros. ``promise``: what each stream of the app is promised.
+    ``make_family``: also train smaller models, on half of the rows, which then score none.
     """
 
     model: Path
@@ -75,6 +77,7 @@ class Request:
     run_timeout: float = 60.0
     varying: tuple[str, ...] = ()
     promise: Promise = NO_PROMISE
+    make_family: bool = False
     seed: int = 0
 
 
@@ -112,8 +115,8 @@ class Job:
         )
         order = np.random.default_rng(request.seed).permutation(rows.rows)
         calibrating = min(_CALIBRATION_ROWS, rows.rows // 4)
-        self._calibration = rows.take(order[:calibrating])
-        self._rows = rows.take(np.sort(order[calibrating:]))
+        calibration, learning, scored = shared(rows, order, calibrating, request.make_family)
+        self._calibration, self._learning, self._rows = rows.take(calibration), rows.take(learning), rows.take(scored)
         self._skipped: dict[str, str] = {}
         self._apps = {request.app: self._app(())}
         # A model that was never run may ask for all memory there is: its process may not have it.
@@ -129,6 +132,8 @@ class Job:
                     made, output, app = await self._candidates(given, candidates)
                 originals.append(made[0])
                 candidates += made
+            if self._request.make_family:
+                candidates += await self._students(originals, output, app)
         finally:
             await self._evaluator.close()
         of = {original.model: original for original in originals}
@@ -161,6 +166,22 @@ class Job:
                 if made is not None:
                     candidates.append(made)
         return candidates, output, app
+
+    async def _students(self, originals: Sequence[Made], output: AnswerOutput, app: App) -> list[Made]:
+        """Smaller models that answer as the largest of the registered ones does."""
+        teacher = max(originals, key=lambda made: made.variant.size_bytes)
+        found: list[Made] = []
+        await self._evaluator.start()
+        learned = students(
+            self._evaluator, teacher.variant, self._inputs, app.outputs, self._learning, self._request.seed
+        )
+        async for name, model in learned:
+            self._progress(f"make {name}", 0.5)
+            variant = self._keep_model(name, model)
+            answered = await self._evaluate(variant)
+            answers = answers_of(output, np.nan_to_num(answered.outputs[output.name]))
+            found.append(Made(name, variant, answers, answered.finite, teacher.model))
+        return found
 
     async def _original(self, given: Given) -> tuple[Made, AnswerOutput, App]:
         name = given.named(ORIGINAL)

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +21,7 @@ from sluicegate.profiles.registration.task_metrics import METRICS
 from sluicegate.sluice.commands.models.variants import candidate_rows, nothing_to_scale_with
 from sluicegate.sluice.commands.offline.sustain import promise_of
 from sluicegate.sluice.console import JsonOption, err, one_line_errors, out, print_json
+from sluicegate.sluice.registration.given_models import models_of
 from sluicegate.sluice.registration.model_download import fetch, forget, is_address
 from sluicegate.sluice.registration.publish_registration import WAIT, Announced, announce
 from sluicegate.sluice.settings.settings import Settings, load
@@ -36,7 +38,7 @@ def register_command(
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="MODEL…", help="Trained models of one task, .onnx, small and large: paths, or s3://… and the like."
+            metavar="MODEL…", help="Trained models of one task, .onnx, small and large: paths, a folder, or s3://…"
         ),
     ] = None,
     app: Annotated[str, typer.Option("--app", help="Name of the app it answers.")] = "",
@@ -48,6 +50,12 @@ def register_command(
     ] = "1",
     repeats: Annotated[int, typer.Option(min=7, max=10_000, help="Samples a batch size, where time allows.")] = 60,
     chance: Annotated[bool, typer.Option(help="Take a model that does no better than chance.")] = False,
+    make_family: Annotated[
+        bool, typer.Option("--make-family", help="Train smaller models on its answers, to scale down to.")
+    ] = False,
+    add: Annotated[
+        bool, typer.Option("--add", help="Keep the models that the app has, and add these to its family.")
+    ] = False,
     sha256: Annotated[str, typer.Option(help="What a model at an address must have, hexadecimal.")] = "",
     mcd: Annotated[int | None, typer.Option("--mcd", help="Promise at most this many misses in a row.")] = None,
     mk: Annotated[
@@ -85,17 +93,21 @@ def register_command(
         if sha256 and len(models) > 1:
             raise InvalidInputError("--sha256", "is of one model; with several give none, or files you have checked")
         slo = None if slo_ms is None else slo_ms / 1e3
+        models = [path for model in models for path in _of_folder(model)]
         paths = [_model_at(model, chosen, sha256) for model in models]
+        if add:
+            paths = [*models_of(Registered(chosen.home), app), *paths]
         promise = promise_of(mcd, mk)
         request = _request(paths, app, validation, metric, slo, _threads(threads), repeats, chance, varying, promise)
+        request = replace(request, make_family=make_family)
         try:
             made = _register(chosen, request)
         except InvalidInputError:
-            for model, path in zip(models, paths, strict=True):
+            for model, path in zip(models, paths[-len(models) :], strict=True):
                 if is_address(model):
                     forget(path)
             raise
-    _show(made, _announce(chosen, app, wait), wait, as_json=as_json)
+    _show(made, _announce(chosen, app, wait), wait, added=add, as_json=as_json)
 
 
 def _change(settings: Settings, app: str, version: int | None, wait: float, *, as_json: bool) -> None:
@@ -138,6 +150,16 @@ def _described(told: Announced | None) -> dict[str, Any]:
         "published": told.place if told is not None else None,
         "plan": list(told.plan) if told is not None and told.plan is not None else None,
     }
+
+
+def _of_folder(model: str) -> list[str]:
+    """The models that lie in a folder; what is none, as it is. Raises InvalidInputError where there is none."""
+    if is_address(model) or not Path(model).is_dir():
+        return [model]
+    found = sorted(str(path) for path in Path(model).glob("*.onnx"))
+    if not found:
+        raise InvalidInputError("MODEL", f"{model:.200} holds no .onnx file")
+    return found
 
 
 def _model_at(model: str, settings: Settings, sha256: str) -> Path:
@@ -216,7 +238,7 @@ def _threads(text: str) -> tuple[int, ...]:
         raise InvalidInputError("--threads", f"{text!r}; give numbers such as 1,2") from error
 
 
-def _show(made: Any, announced: Announced | None, wait: float, *, as_json: bool) -> None:
+def _show(made: Any, announced: Announced | None, wait: float, *, added: bool, as_json: bool) -> None:
     record: Record = made.record
     if as_json:
         print_json(
@@ -246,9 +268,9 @@ def _show(made: Any, announced: Announced | None, wait: float, *, as_json: bool)
     for recipe, why in record.skipped.items():
         out.print(f"[dim]{recipe}: {why}[/]", highlight=False, soft_wrap=True)
     state = "was registered before" if made.known else "is registered"
-    if made.replaced:
+    if made.replaced and not added:
         out.print(
-            f"it takes the place of {escape(made.replaced)}; to have both, register their models in one command",
+            f"it takes the place of {escape(made.replaced)}; to have both, give --add",
             highlight=False,
             soft_wrap=True,
         )

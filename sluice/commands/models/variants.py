@@ -61,8 +61,8 @@ def variants(
 def nothing_to_scale_with(app: str) -> str:
     """What to do where an app is served by one variant: between it and others nothing can be chosen."""
     return (
-        f"{app}: nothing to scale with: one variant. Train a smaller and a larger model of the same task and register "
-        f"them together: sluice register --app {app} small.onnx large.onnx --validation …"
+        f"{app}: nothing to scale with: only one variant, accuracy cannot follow load. Have smaller ones made: sluice "
+        f"register --app {app} MODEL --validation … --make-family; or give your own: … small.onnx large.onnx, or --add"
     )
 
 

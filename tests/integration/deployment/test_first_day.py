@@ -140,7 +140,9 @@ def test_examples_write_nothing_where_they_are_called(
     command = made.stdout.split()
     assert command[:2] == ["sluice", "register"]
     assert all(Path(word).exists() for word in command if word.startswith(str(place)))
-    assert [word for word in command if word.endswith(".onnx")] == [str(model) for model in models_of(place)]
+    assert len(list(place.rglob("*.onnx"))) == 3
+    named = [word for word in command if word.endswith(".onnx")]
+    assert named in ([], [str(model) for model in models_of(place)]), "each by its name, or the folder of them"
     assert not any(here.iterdir())
 
 

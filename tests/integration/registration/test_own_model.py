@@ -131,7 +131,8 @@ def test_variants_lists_what_is_served_and_what_is_not_with_the_reason(place: tu
 )
 def test_the_other_examples_are_taken_as_well(script: str, rows: str, varying: tuple[str, ...], tmp_path: Path) -> None:
     run(sys.executable, str(ROOT / "examples" / script), "made", folder=tmp_path, environment=dict(os.environ))
-    request = request_of(tmp_path / "made" / "model.onnx", tmp_path / "made" / rows, varying=varying)
+    models = [tmp_path / "made" / "models" / f"{name}.onnx" for name in ("small", "large")]
+    request = request_of(models[0], tmp_path / "made" / rows, others=(models[1],), varying=varying)
     record = register(request, tmp_path / "home").record
     assert len(record.candidates) >= 4
     assert max(c.variant.accuracy for c in record.candidates) > record.chance + 0.2

@@ -16,6 +16,7 @@ from onnx import helper as h
 
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.profiles.catalogue.registered_apps import Registered
+from sluicegate.sluice.registration.given_models import models_of
 from sluicegate.sluice.registration.register import register, register_model
 from tests.models.registration_models import (
     CLASSES,
@@ -74,6 +75,25 @@ def test_a_small_model_and_a_large_one_of_an_app_are_both_served_and_variants_of
     again = register(request_of(large, tmp_path / "rows.npz"), home)
     assert again.record.version == 2
     assert again.replaced == "version 1 (small.onnx, large.onnx)"
+
+
+def test_a_family_is_made_of_one_model_and_added_to(tmp_path: Path) -> None:
+    large, rows, home = write_model(tmp_path, laborious(), "large.onnx"), write_rows(tmp_path), tmp_path / "home"
+    made = register(replace(request_of(large, rows), make_family=True), home)
+    students = {c.recipe: c for c in made.record.candidates if c.recipe.startswith("student-")}
+    assert {"student-linear", "student-32"} <= students.keys()
+    taught = students["student-linear"]
+    assert taught.variant.accuracy > made.record.candidates[0].variant.accuracy - 0.1, "its teacher is linear at heart"
+    alone = register(request_of(large, rows), home).record
+    assert alone.version == 2, "another request"
+    assert made.record.scored_rows <= alone.scored_rows // 2 + 1, "what students learn from scores nobody"
+    (kept,) = models_of(Registered(home), "mine")
+    assert (kept.name, kept.read_bytes()) == ("large.onnx", large.read_bytes())
+    with pytest.raises(InvalidInputError, match="not registered yet"):
+        models_of(Registered(home), "other")
+    small = write_model(tmp_path, short_sighted(), "small.onnx")
+    register(request_of(kept, rows, others=(small,)), home)
+    assert [path.name for path in models_of(Registered(home), "mine")] == ["large.onnx", "small.onnx"]
 
 
 async def test_cancelled_between_the_models_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
@@ -144,5 +164,5 @@ def test_one_variant_is_said_to_leave_nothing_to_scale_with_and_two_are_not(tmp_
         registered.keep(record, dict(samples))
     registered.publish(record)
     for text in (said(*asked), said("variants", "--app", "mine")):
-        assert ("mine: nothing to scale with: one variant." in text) is (served == 1)
+        assert ("mine: nothing to scale with: only one variant" in text) is (served == 1)
         assert ("sluice register --app mine small.onnx large.onnx" in text) is (served == 1)
