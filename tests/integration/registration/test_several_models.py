@@ -165,4 +165,4 @@ def test_one_variant_is_said_to_leave_nothing_to_scale_with_and_two_are_not(tmp_
     registered.publish(record)
     for text in (said(*asked), said("variants", "--app", "mine")):
         assert ("mine: nothing to scale with: only one variant" in text) is (served == 1)
-        assert ("sluice register --app mine small.onnx large.onnx" in text) is (served == 1)
+        assert ("sluice register --app mine MODEL --validation … --make-family" in text) is (served == 1)
