@@ -30,11 +30,13 @@ class IllegalEventError(SluiceError):
 
 
 class ExecutionError(SluiceError):
-    """A model raised while it ran, or its process died. ``fatal`` says that the process is gone."""
+    """A model raised while it ran, or its process died. ``fatal`` says that the process is gone, ``blameless`` that
+    what ran had no part in that."""
 
-    def __init__(self, problem: str, *, fatal: bool = False) -> None:
+    def __init__(self, problem: str, *, fatal: bool = False, blameless: bool = False) -> None:
         super().__init__(problem)
         self.fatal = fatal
+        self.blameless = blameless
 
 
 class LoadError(SluiceError):

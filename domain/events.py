@@ -162,12 +162,16 @@ class PlanActivated:
 
 @dataclass(frozen=True, slots=True)
 class DeviceReported:
-    """A heartbeat: rows queued for ``app`` and seconds until the running batch ends, on one slice."""
+    """A heartbeat: rows queued for ``app`` and seconds until the running batch ends, on one slice.
+
+    ``overdue``: seconds by which that should have ended; 0: it need not yet.
+    """
 
     device: str
     slice: str
     queued: int
     busy_for: float
+    overdue: float = 0.0
 
 
 RoutingEvent = Arrived | PlanActivated | DeviceReported

@@ -151,7 +151,7 @@ class RouterStage:
         beat = control.decode_heartbeat(record.value)
         self._tell(beat.seen)
         for part in beat.slices:
-            self._tell(DeviceReported(beat.seen.device, part.slice, part.queued, part.busy_for))
+            self._tell(DeviceReported(beat.seen.device, part.slice, part.queued, part.busy_for, part.overdue))
 
     def _woke(self) -> None:
         self._tell(Woke())

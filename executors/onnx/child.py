@@ -43,6 +43,7 @@ from sluicegate.executors.onnx.framing import (
 from sluicegate.executors.onnx.runtime_options import Runtime
 
 _PR_SET_PDEATHSIG = 1
+_TIMES = 4
 
 
 class Child:
@@ -50,6 +51,7 @@ class Child:
 
     def __init__(self) -> None:
         self._sessions: Any = None
+        self._margin_bytes = 0
 
     def serve(self, sock: socket.socket) -> None:
         """Answer on one connection until it ends."""
@@ -93,11 +95,25 @@ class Child:
             os.sched_setaffinity(0, {runtime.core})
         if runtime.address_space_bytes:
             limit_memory(runtime.address_space_bytes)
+        if runtime.provider == "cpu" and not runtime.address_space_bytes:
+            self._margin_bytes = runtime.memory_margin_bytes
         self._sessions = Sessions(runtime)
         return {"pid": os.getpid()}
 
     def _load(self, header: Header) -> Header:
-        session = self._sessions.load(
+        if self._margin_bytes:
+            limit_memory(resource.RLIM_INFINITY)  # what loading takes is measured, not guessed
+        try:
+            session = self._loaded(header)
+        finally:
+            if self._margin_bytes:
+                # Batches that were not warmed take more than those that were: a few times what the largest model does.
+                limit_memory(mapped_bytes() + self._margin_bytes + _TIMES * self._sessions.largest_bytes)
+        specs = [[s.name, s.datatype, s.row_shape, s.varying] for s in session.inputs]
+        return {"load_s": session.load_s, "memory_bytes": session.memory_bytes, "inputs": specs}
+
+    def _loaded(self, header: Header) -> Any:
+        return self._sessions.load(
             header["variant"],
             Path(header["path"]),
             header["digest"],
@@ -105,8 +121,6 @@ class Child:
             [TensorSpec(name, kind, tuple(shape), varying) for name, kind, shape, varying in header["inputs"]],
             header["max_batch"],
         )
-        specs = [[s.name, s.datatype, s.row_shape, s.varying] for s in session.inputs]
-        return {"load_s": session.load_s, "memory_bytes": session.memory_bytes, "inputs": specs}
 
     def _run(self, header: Header, inputs: Mapping[str, Any]) -> tuple[Header, list[Buffer]]:
         outputs, wall, cpu = self._sessions.run(header["variant"], inputs, header["rows"])
@@ -130,10 +144,16 @@ def _receive_tensors(sock: socket.socket, header: Header, body_bytes: int) -> di
     return arrays
 
 
+def mapped_bytes() -> int:
+    """Address space of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
 def limit_memory(limit_bytes: int) -> None:
     """Let allocations beyond ``limit_bytes`` of address space fail, and leave no core files."""
     _, most = resource.getrlimit(resource.RLIMIT_AS)
-    wanted = limit_bytes if most == resource.RLIM_INFINITY else min(limit_bytes, most)
+    bounded = most != resource.RLIM_INFINITY and (limit_bytes == resource.RLIM_INFINITY or limit_bytes > most)
+    wanted = most if bounded else limit_bytes
     resource.setrlimit(resource.RLIMIT_AS, (wanted, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 _POLL = 0.005
 """Seconds between looks at a process that is expected to end."""
@@ -60,6 +61,18 @@ class ChildProcess:
         if not await self.ended(grace):
             self.kill()
             await self.ended(5.0)
+
+    def stopped(self) -> bool:
+        """Whether somebody has stopped it (SIGSTOP, a debugger): it is there, and does nothing."""
+        try:
+            return Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"T", b"t")
+        except (OSError, IndexError):  # it is gone, or this is no Linux
+            return False
+
+    @property
+    def killed(self) -> bool:
+        """Whether SIGKILL ended it: no model does that to itself."""
+        return self._process.poll() == -signal.SIGKILL
 
     def kill(self) -> None:
         """SIGKILL, unless it has ended."""

@@ -1,9 +1,10 @@
 """Runs ONNX models in one child process: a device's or slice's executor.
 
 Rules. The parent never runs a model and never waits for one other than asynchronously. Batches are stacked by handing
-the kernel the queries' own buffers. A child that died, or was killed because a batch outlasted its time, fails
-that batch with ExecutionError(fatal); ``start`` then makes a new one, and the caller loads again what it needs. Who
-``watch``es is told at once when a child ends that was not asked to, whether it ran something or not.
+the kernel the queries' own buffers. A child that died, or was killed because a batch outlasted its time or because
+somebody had stopped it, fails that batch with ExecutionError(fatal), ``blameless`` where what ran had no part in it;
+``start`` then makes a new one, and the caller loads again what it needs. Who ``watch``es is told at once when a child
+ends that was not asked to, whether it ran something or not.
 """
 
 import asyncio
@@ -21,6 +22,8 @@ from sluicegate.executors.onnx.child_process import ChildProcess
 from sluicegate.executors.onnx.framing import Buffer, FrameError, Header, unpack_tensors
 from sluicegate.executors.onnx.runtime_options import Runtime
 
+_LOOKS = 0.3
+"""Seconds between looks at a child that does nothing: stopped at two of them, it is ended."""
 _HELD_UP = 0.25
 """Seconds by which a timer may be late before the machine, and not the model, is taken to be slow."""
 
@@ -57,6 +60,8 @@ class OnnxExecutor:
         self._loads: Channel | None = None
         self._inputs: dict[str, tuple[TensorSpec, ...]] = {}
         self._on_end: Callable[[], None] = lambda: None
+        self._looking: asyncio.Task[None] | None = None
+        self._was_stopped = False
         self._serving = False
 
     def watch(self, on_end: Callable[[], None]) -> None:
@@ -74,6 +79,7 @@ class OnnxExecutor:
             if self._runs is not None and self._runs.open:
                 return
             await self._stop()
+            self._was_stopped = False
             self._child = ChildProcess("sluicegate.executors.onnx.child", 2, self._runtime.environment())
             self._runs = Channel(self._child.sockets[0], self._ended)
             self._loads = Channel(self._child.sockets[1])
@@ -85,6 +91,19 @@ class OnnxExecutor:
                 await self._stop()
                 raise ConfigurationError(f"the executor's process does not start: {error}") from error
             self._serving = True
+            self._looking = asyncio.create_task(self._look(self._child))
+
+    async def _look(self, child: ChildProcess) -> None:
+        """End ``child`` once it was stopped, at work or idle: it would answer nobody, and say nothing of it."""
+        before = False
+        while self._child is child:
+            await asyncio.sleep(_LOOKS)
+            stopped = child.stopped()
+            if stopped and before:
+                self._was_stopped = True
+                child.kill()
+                return
+            before = stopped
 
     async def load(self, variant: Variant, *, max_batch: int) -> Loaded:
         """Load and warm in the child, beside the batches that run. Raises LoadError with one line."""
@@ -167,7 +186,8 @@ class OnnxExecutor:
         except ChannelClosedError as error:
             self._end(str(error))
             await child.ended(0.5)
-            raise ExecutionError(f"the executor's process {child.how_it_ended()} ({error})", fatal=True) from error
+            told = "stood still and was ended" if self._was_stopped else f"{child.how_it_ended()} ({error})"
+            raise ExecutionError(f"the executor's process {told}", fatal=True, blameless=child.killed) from error
         except FrameError as error:
             raise ExecutionError(str(error)) from error
         if not reply.header.get("ok"):
@@ -192,6 +212,10 @@ class OnnxExecutor:
 
     async def _stop(self) -> None:
         self._serving = False
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+            self._looking = None
         child, self._child = self._child, None
         if child is not None and self._runs is not None:
             self._runs.finish()

@@ -26,6 +26,8 @@ class Runtime:
     ``warm_every_size``: run every batch size once at loading, so that nothing is searched for while serving.
     ``cpu_fallback``: whether the CPU may stand in where the provider asked for is missing. ``address_space_bytes``: of
     the process, for models that nobody has vouched for yet (0: no limit; CUDA maps more than it uses: none for it).
+    ``memory_margin_bytes``: of address space beyond what it has once its models are loaded and have run; what a batch
+    asks for beyond that it does not get (0: no limit).
     """
 
     provider: Provider = "cpu"
@@ -37,6 +39,7 @@ class Runtime:
     warm_every_size: bool = False
     cpu_fallback: bool = False
     address_space_bytes: int = 0
+    memory_margin_bytes: int = 0
 
     def document(self) -> dict[str, Any]:
         """Plain JSON values, for the child."""

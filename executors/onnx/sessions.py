@@ -82,6 +82,11 @@ class Sessions:
         self._sessions[variant] = session
         return session
 
+    @property
+    def largest_bytes(self) -> int:
+        """What the largest of them took."""
+        return max((session.memory_bytes for session in self._sessions.values()), default=0)
+
     def unload(self, variant: str) -> None:
         """Forget it; unknown names are ignored. The allocator keeps most of its memory: restart to give it back."""
         self._sessions.pop(variant, None)

@@ -8,6 +8,7 @@ Rules.
   (``reclaiming``).
 - A device that was declared dead is let in again under another incarnation, once the sweep under way is over. Who takes
   over sweeps every device that is neither in the newest plan nor heard of: the one before may have been cut short.
+- A device on which nothing advances (``STUCK``) is taken for one that is leaving, while another advances.
 - While the log is silent (``sluicegate.planner.control.log_liveness``) nobody is missed, and no plan is asked for.
 - A stranger's plan in the term of this leader is put behind by leading in a higher one. One that counts for nothing
   lies over the leader's all the same, once the topic is compacted: that is published again, once in ``_UNHIDE``.
@@ -74,6 +75,8 @@ LogEvent = LogReached | Heard | LeaseRead | PlanRead | PlanHidden | PlansRead | 
 SystemEvent = DemandCounted | DeviceHeard | DeviceNoted | PlanAcknowledged | Registered
 
 _UNHIDE = 1.0
+STUCK = 0.25
+"""Seconds by which a device may be overdue before plans leave it out; routers do at once."""
 _TICK = 0.1
 """Seconds between looks at the clock, at most."""
 _HEARING_MARGIN = 0.25
@@ -126,6 +129,7 @@ class PlannerCore:
         self._newest: Plan | None = None
         self._problem: Problem | None = None
         self._dead: dict[str, str] = {}  # device -> incarnation declared dead
+        self._stuck: set[str] = set()
         self._hidden = False  # the newest plan, by a record that counts for nothing
         self._published = float("-inf")
 
@@ -296,11 +300,28 @@ class PlannerCore:
             return  # it learns that from the plan, and comes back under another incarnation
         if self._reclaiming.absent(seen.device):
             return
+        if self._stands_still(beat, now, actions):
+            seen = replace(seen, leaving=True)
         self._tell(seen, now, actions)
         for measured in beat.measured:
             self._tell(measured, now, actions)
         if self._tables is not None and self.leads(now):
             actions += self._tables.counted(beat.observed, now)
+
+    def _stands_still(self, beat: DeviceHeard, now: float, actions: list[PlannerAction]) -> bool:
+        """Whether plans are to leave the device out: nothing on it advances, and others do."""
+        device = beat.seen.device
+        if beat.overdue < STUCK:
+            self._stuck.discard(device)
+            return False
+        news = device not in self._stuck
+        self._stuck.add(device)
+        if {*self._controller.alive} <= self._stuck:
+            return False
+        if news and self.leads(now):
+            told = f"nothing advances there for {beat.overdue:.1f} s; plans leave it out until it does"
+            actions.append(Announce(f"device:{device}", "overdue", told))
+        return True
 
     def _acknowledged(self, event: PlanAcknowledged, now: float, actions: list[PlannerAction]) -> None:
         if self._strange(event.epoch, now):

@@ -62,11 +62,16 @@ class PlansRead:
 
 @dataclass(frozen=True, slots=True)
 class DeviceHeard:
-    """A heartbeat. ``measured``, ``observed``: batches timed, and what came of queries under tables, since the last."""
+    """A heartbeat. ``measured``, ``observed``: batches timed, and what came of queries under tables, since the last.
+
+    ``overdue``: seconds by which what runs should have ended, on the slice where that is least; 0: somewhere it
+    advances.
+    """
 
     seen: DeviceSeen
     measured: tuple[LatencyMeasured, ...] = ()
     observed: tuple[TableObserved, ...] = ()
+    overdue: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

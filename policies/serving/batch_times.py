@@ -21,6 +21,11 @@ class RunLimits:
     floor: float = 2.0
 
 
+_OVERDUE = 3.0
+"""Times its profiled 95th percentile after which a batch is overdue, and ``_PATIENT`` seconds at least."""
+_PATIENT = 0.25
+
+
 class _Size:
     """Batches of ``rows`` of ``variant``: their ``limit`` (None: to be reckoned), and what was measured of them.
 
@@ -70,6 +75,13 @@ class BatchTimes:
         """Seconds after which ``run`` is taken to hang."""
         size = self._sizes.get((run.variant, run.rows)) or self._size(run.variant, run.rows)
         return size.limit if size.limit is not None else self._reckoned(run, size)
+
+    def patience(self, run: Run) -> float:
+        """Seconds after which ``run`` is overdue: long before it is taken to hang."""
+        size = self._sizes.get((run.variant, run.rows)) or self._size(run.variant, run.rows)
+        slack = 0.0 if size.warm else self._load_s.get(run.variant, 0.0)
+        normal = self.expected(run) or self._catalogue.apps[run.queries[0].app].slo
+        return slack + max(_PATIENT, _OVERDUE * normal)
 
     def expected(self, run: Run) -> float:
         """Seconds that ``run`` takes by its profile, 0 where it has none."""

@@ -146,7 +146,10 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class SliceReport:
-    """One slice in a heartbeat. ``queued``: queries that wait or run; ``busy_for``: seconds until the batch ends."""
+    """One slice in a heartbeat. ``queued``: queries that wait or run; ``busy_for``: seconds until the batch ends.
+
+    ``age``: seconds since that began; ``overdue``: by which it should have ended, or the executor is not whole.
+    """
 
     slice: str
     kind: str
@@ -155,6 +158,8 @@ class SliceReport:
     loaded: tuple[str, ...]
     measured: tuple[LatencyMeasured, ...]
     observed: tuple[TableObserved, ...]
+    age: float = 0.0
+    overdue: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,8 +125,8 @@ class DeviceCore:
         match event:
             case Woken():
                 slices.woken(event.key, now, actions)
-            case BatchFailed(part, detail):
-                slices.named(part).failed(detail, now, actions)
+            case BatchFailed(part):
+                slices.named(part).failed(event, now, actions)
             case Loaded(part, variant, ok, seconds):
                 slices.named(part).loaded_variant(variant, ok, seconds, now, actions)
             case ExecutorEnded() | ExecutorStarted() | Reloaded():

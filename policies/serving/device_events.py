@@ -6,6 +6,7 @@ query or batch are not declared frozen, because creation is on the hot path: tre
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from sluicegate.domain.events import Arrived, PlanPublished, Registered, TurnsTold
 from sluicegate.domain.fleet.device import Slice
@@ -32,12 +33,22 @@ class BatchEnded:
     seconds: float
 
 
+class Failure(StrEnum):
+    """Why a batch failed: the model raised; the executor's process ended under it, perhaps because it took too long;
+    that ended for a cause of its own."""
+
+    RAISED = "raised"
+    KILLED = "killed"
+    BLAMELESS = "blameless"
+
+
 @dataclass(frozen=True, slots=True)
 class BatchFailed:
-    """The model raised, or the executor's process ended under it, perhaps because it took too long."""
+    """What ran on ``part`` failed."""
 
     part: str
     detail: str
+    failure: Failure = Failure.RAISED
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,14 @@ from sluicegate.policies.serving.device_actions import (
     RestartExecutor,
     RunBatch,
 )
-from sluicegate.policies.serving.device_events import ExecutorEnded, ExecutorEvent, ExecutorStarted, Reloaded
+from sluicegate.policies.serving.device_events import (
+    BatchFailed,
+    ExecutorEnded,
+    ExecutorEvent,
+    ExecutorStarted,
+    Failure,
+    Reloaded,
+)
 
 _LIVES = 1.0
 
@@ -49,7 +56,7 @@ class KeptExecutor:
     def __init__(self, part: str, now: float) -> None:
         self.whole = True
         self.waits: RunBatch | None = None
-        self.failure: str | None = None
+        self.failure: BatchFailed | None = None
         self.part = part
         self._started = now
         self._died = False  # once more, while it is made whole
@@ -70,7 +77,7 @@ class KeptExecutor:
     def abandon(self) -> None:
         """What waits to be run is others' now."""
         if self.waits is not None:
-            self.waits, self.failure = None, "it was abandoned"
+            self.waits, self.failure = None, BatchFailed(self.part, "it was abandoned", Failure.BLAMELESS)
 
     def load(self, load: LoadVariant, actions: list[DeviceAction]) -> None:
         """Load it; only what is whole is asked, for one at a time."""

@@ -7,6 +7,7 @@ Rules.
   (``LookUp``); a plan that names one without was written by a stranger and is ignored.
 - Until a plan that speaks of the app is in force (it may have been registered just now), queries are held, as is one
   that nothing hosted can answer while the variant that could is asked for, once in ``ASK_AGAIN`` seconds.
+- A slice whose batch is overdue gets nothing while others host the app, unless streams are bound to it.
 - What is held is routed in its order when a plan takes force, and expires at its deadline.
 - A query that comes past its deadline ends here. Not so one of an app with a promise: it goes on to the worker, where
   its stream's misses are counted. What must be missed here all the same (no capacity, no plan) is announced first.
@@ -16,7 +17,7 @@ Illegal: a query that is held already. Records of control topics may come in any
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from math import inf
 from typing import assert_never
@@ -117,6 +118,7 @@ class RouterCore:
         "_held",
         "_holds",
         "_hosting",
+        "_overdue",
         "_plan",
         "_planned",
         "_policy",
@@ -136,6 +138,7 @@ class RouterCore:
         self._activation = Activation(app.name, self._stays)
         self._plan: Plan | None = None
         self._planned = False
+        self._overdue: set[tuple[str, str]] = set()
         self._held: dict[Query, None] = {}
         self._holds = 0
         self._due: list[tuple[float, int, Query]] = []
@@ -172,6 +175,10 @@ class RouterCore:
 
     def _heard(self, event: _News, now: float) -> Sequence[RouterAction]:
         if isinstance(event, DeviceReported):
+            place = (event.device, event.slice)
+            if (event.overdue > 0.0) is not (place in self._overdue):
+                self._overdue ^= {place}
+                self._host_anew(now)
             self._tell(event, now)
             return ()
         self._story.append(f"{now:.6f} {type(event).__name__}")
@@ -323,7 +330,15 @@ class RouterCore:
 
     def _host_anew(self, now: float) -> None:
         if self._plan is not None:
-            self._tell(PlanActivated(self._plan, self._hosting.of(self.app.name, self._plan)), now)
+            plan = self._advancing(self._plan)
+            self._tell(PlanActivated(plan, self._hosting.of(self.app.name, plan)), now)
+
+    def _advancing(self, plan: Plan) -> Plan:
+        """``plan`` without placements of the app whose slices are overdue, where others are left."""
+        if not self._overdue or self._goals is None:
+            return plan
+        kept = tuple(p for p in plan.placements if (p.device, p.slice) not in self._overdue or p.app != self.app.name)
+        return replace(plan, placements=kept) if any(p.app == self.app.name for p in kept) else plan
 
     def _tell(self, event: RoutingEvent, now: float) -> None:
         self._policy.handle(event, now)

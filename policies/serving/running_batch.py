@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sluicegate.domain.actions import Run
-from sluicegate.domain.outcome import OutcomeKind
+from sluicegate.domain.outcome import OutcomeKind, Reason
 from sluicegate.domain.query import Query
+from sluicegate.policies.serving.device_events import Failure
 
 
 class EndedAlone(NamedTuple):
@@ -17,21 +18,26 @@ class EndedAlone(NamedTuple):
     at: float
     execution_s: float
     detail: str | None
+    reason: Reason | None = None
 
 
 class Retry:
-    """A batch that failed with ``detail``. ``alone``: the query of it that runs; ``ends``: those that are done with."""
+    """A batch that failed with ``detail``. ``alone``: the query of it that runs; ``ends``: those that are done with.
 
-    __slots__ = ("_left", "_why", "alone", "ends")
+    A query that fails alone has failed, unless it had no part in that: then it is run once more, and no oftener.
+    """
 
-    def __init__(self, queries: Sequence[Query], detail: str, now: float) -> None:
+    __slots__ = ("_excused", "_left", "_why", "alone", "ends")
+
+    def __init__(self, queries: Sequence[Query], detail: str, failure: Failure, now: float) -> None:
         self._left = deque(queries)
         self._why = detail
+        self._excused: set[Query] = set()
         self.ends: list[EndedAlone] = []
         self.alone: Query | None = None
         if len(queries) == 1:
             self.alone = self._left.popleft()
-            self.failed(detail, now)
+            self.failed(detail, failure, now)
 
     @property
     def rows(self) -> int:
@@ -44,11 +50,16 @@ class Retry:
         assert self.alone is not None
         self.ends.append(EndedAlone(self.alone, OutcomeKind.ANSWERED, now, execution_s, None))
 
-    def failed(self, detail: str, now: float) -> None:
-        """It failed again."""
+    def failed(self, detail: str, failure: Failure, now: float) -> None:
+        """It failed."""
         assert self.alone is not None
         self._why = detail
-        self.ends.append(EndedAlone(self.alone, OutcomeKind.FAILED, now, 0.0, detail))
+        if failure is Failure.BLAMELESS and self.alone not in self._excused:
+            self._excused.add(self.alone)
+            self._left.appendleft(self.alone)
+            return
+        reason = Reason.MODEL_ERROR if failure is Failure.RAISED else Reason.EXECUTOR_KILLED
+        self.ends.append(EndedAlone(self.alone, OutcomeKind.FAILED, now, 0.0, detail, reason))
 
     def next(self, now: float) -> Query | None:
         """The query to run next, if any is left; those whose deadline has passed meanwhile expire."""

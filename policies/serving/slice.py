@@ -10,6 +10,7 @@ Rules.
 - An app that leaves is retired once none of its queries waits or runs here.
 - An executor whose process ends is made whole again (``sluicegate.policies.serving.kept_executor``): what is to be run
   or loaded waits for that.
+- A batch that takes far longer than its profile says is overdue: heartbeats tell.
 - A batch of queries that were abandoned runs to its end and answers nobody.
 """
 
@@ -60,12 +61,14 @@ from sluicegate.policies.serving.device_actions import (
     UnloadVariant,
     WakeMe,
 )
-from sluicegate.policies.serving.device_events import ExecutorEvent, Reloaded
+from sluicegate.policies.serving.device_events import BatchFailed, ExecutorEvent, Reloaded
 from sluicegate.policies.serving.kept_executor import KeptExecutor
 from sluicegate.policies.serving.running_batch import Batch, Retry
 
 _WOKE = Woke()
 _ANSWERED = OutcomeKind.ANSWERED
+_GONE = 0.001
+"""Seconds that an idle slice is overdue whose executor is being started again."""
 
 
 class Neighbours(Protocol):
@@ -120,6 +123,8 @@ class SliceCore:
         self._retiring: dict[str, None] = {}
         self._warned: dict[str, None] = {}  # apps whose safe mode no policy has announced
         self._waiting: deque[LoadVariant | UnloadVariant] = deque()  # loads and what makes room for them, in order
+        self._late: Batch | None = None  # at the last heartbeat
+        self.left = False  # what waited went back, since the batch is overdue
 
     @property
     def queued(self) -> int:
@@ -140,11 +145,31 @@ class SliceCore:
     def report(self, now: float) -> SliceReport:
         """For a heartbeat; what was measured is told once."""
         batch = self.batch
-        busy = 0.0 if batch is None else max(0.0, batch.started + self.times.expected(batch.run) - now)
+        busy = age = 0.0
+        if batch is not None:
+            age = now - batch.started
+            busy = max(0.0, self.times.expected(batch.run) - age)
         observed = self.station.take_observed(now)
         return SliceReport(
-            self.name, self.times.kind, self.queued, busy, self.loaded, self.times.take_measured(), observed
+            self.name,
+            self.times.kind,
+            self.queued,
+            busy,
+            self.loaded,
+            self.times.take_measured(),
+            observed,
+            max(0.0, age),
+            self._overdue(batch, age),
         )
+
+    def _overdue(self, batch: Batch | None, age: float) -> float:
+        """By how much, at two heartbeats in a row: of one alone this process itself may be late."""
+        if batch is None:
+            self._late = None
+            return 0.0 if self.executor.whole else _GONE
+        late = age - self.times.patience(batch.run)
+        before, self._late = self._late, batch if late > 0.0 else None
+        return late if late > 0.0 and before is batch else 0.0
 
     def arrived(self, event: Arrived, now: float, actions: list[DeviceAction]) -> None:
         """A query is put on this slice."""
@@ -217,16 +242,16 @@ class SliceCore:
         if not missed:
             self._finish(finished, now, actions)
 
-    def failed(self, detail: str, now: float, actions: list[DeviceAction]) -> None:
-        """What ran raised."""
+    def failed(self, failed: BatchFailed, now: float, actions: list[DeviceAction]) -> None:
+        """What ran failed."""
         batch = self._ran("BatchFailed", now)
         if not self.executor.whole:
-            self.executor.failure = detail
+            self.executor.failure = failed
             return
         if batch.retry is None:
-            batch.retry = Retry(batch.run.queries, detail, now)
+            batch.retry = Retry(batch.run.queries, failed.detail, failed.failure, now)
         else:
-            batch.retry.failed(detail, now)
+            batch.retry.failed(failed.detail, failed.failure, now)
         self._run_next_alone(batch, batch.retry, now, actions)
 
     def _ran(self, what: str, now: float) -> Batch:
@@ -255,14 +280,13 @@ class SliceCore:
         self.batch = None
         run = batch.run
         self._finish(Finished(run.queries[0].app, run.variant, run.rows, 0.0, failed=True), now, actions)
-        for query, kind, at, execution_s, detail in () if batch.gone else retry.ends:
+        for query, kind, at, execution_s, detail, reason in () if batch.gone else retry.ends:
             self._leave(query)
             promise = self._kept(query, kind is not _ANSWERED or query.deadline < at)
             if kind is _ANSWERED:
                 promises = () if promise is None else (promise,)
                 actions.append(Answer(self.name, run, (query,), batch.started, at, execution_s, promises))
             elif kind is OutcomeKind.FAILED:
-                reason = Reason.MODEL_ERROR
                 actions.append(End(self.name, query, kind, at, reason, detail, promise, run, batch.started))
             else:
                 actions.append(End(self.name, query, kind, at, None, detail, promise))

@@ -9,6 +9,7 @@ Rules.
 - A device is cut otherwise as plans ask (``sluicegate.policies.placement.repartition``). What is here is finished
   first: apps that leave are retired once their queues are empty, and what waits after ``patience`` seconds goes back to
   the routers, except of apps that are bound. What comes while it is cut goes back.
+- What waits on a slice when its batch is found overdue goes back to the routers, once, except of apps that are bound.
 - Slices on which batches take longer than their profiles say are told, and when they no longer do.
 - Every query that was read is in one table, ``held``, with its turn, until it ends, goes back or is abandoned.
 
@@ -179,12 +180,22 @@ class DeviceSlices:
     def reports(self, now: float, actions: list[DeviceAction]) -> tuple[SliceReport, ...]:
         """For a heartbeat; what was measured is told once."""
         reports = tuple([part.report(now) for part in self.by_name.values()])
-        for report in reports:
+        for part, report in zip(self.by_name.values(), reports, strict=True):
+            if not report.overdue:
+                part.left = False
+            elif not part.left:
+                part.left = True
+                self._leave(part, now, actions)
             for one in report.measured:
                 normal = self.normal(report.slice, one)
                 if normal > 0.0:
                     actions += self._interference.handle(report.slice, one.variant, one.execution_s, normal)
         return reports
+
+    def _leave(self, part: SliceCore, now: float, actions: list[DeviceAction]) -> None:
+        """What waits behind an overdue batch and is not bound to its place is for others, as far as there are any."""
+        apps = [app for app in self._catalogue.apps if app not in self._rules.bound]
+        actions += [SendBack(query) for query in part.take_waiting(apps, now, actions)]
 
     def normal(self, part: str, measured: LatencyMeasured) -> float:
         """Median seconds of such a batch on slice ``part`` by its profile, 0 where it has none."""

@@ -378,7 +378,7 @@ class Engine:
         for part in beat.slices:
             apps = self._hosting.get((device.device.name, part.slice))
             if apps:
-                report = DeviceReported(device.device.name, part.slice, part.queued, part.busy_for)
+                report = DeviceReported(device.device.name, part.slice, part.queued, part.busy_for, part.overdue)
                 for app in apps:
                     self._tell(self._by_app[app], report, now)
 

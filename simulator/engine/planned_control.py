@@ -278,4 +278,5 @@ def _heard(beat: Beat) -> DeviceHeard:
         beat.seen,
         tuple([measured for part in beat.slices for measured in part.measured]),
         tuple([observed for part in beat.slices for observed in part.observed]),
+        min([part.overdue for part in beat.slices], default=0.0),
     )

@@ -17,6 +17,7 @@ from sluicegate.policies.serving.device_events import (
     DeviceEvent,
     ExecutorEnded,
     ExecutorStarted,
+    Failure,
     Loaded,
     Reloaded,
 )
@@ -136,7 +137,7 @@ class ModelledExecutor:
         self._busy_until = self._loading_until = now
         self._tell(ExecutorEnded(self._part), now)
         if began is not None:
-            self._tell(BatchFailed(self._part, "the executor's process is gone"), now)
+            self._tell(BatchFailed(self._part, "the executor's process is gone", Failure.BLAMELESS), now)
         if loading is not None:
             told = Loaded if isinstance(loading, LoadVariant) else Reloaded
             self._tell(told(self._part, loading.variant, False), now)

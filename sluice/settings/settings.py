@@ -127,7 +127,8 @@ class WorkerSettings(_Section):
     ``guard_s``: seconds that policies which wait keep back for hops and late timers, unless the options say otherwise.
     ``run_timeout_factor``, ``run_timeout_floor_s``: a batch that takes longer than so many times its profiled 95th
     percentile, and longer than the floor, hangs: its process is killed and started again.
-    ``cuda``, ``slices``: of devices that are GPUs.
+    ``memory_margin_mb``: that an executor on a CPU may take beyond what it needs once its models are loaded; a batch
+    that asks for more fails, and nothing else (0: no limit). ``cuda``, ``slices``: of devices that are GPUs.
     """
 
     batching: Text = "adaptive"
@@ -139,6 +140,7 @@ class WorkerSettings(_Section):
     max_in_flight: int = Field(default=4000, gt=0)
     run_timeout_factor: float = Field(default=10.0, ge=1, le=1000)
     run_timeout_floor_s: Seconds = 2.0
+    memory_margin_mb: int = Field(default=512, ge=0, le=1 << 20)
     cuda: CudaSettings = CudaSettings()
     slices: SliceSettings = SliceSettings()
 

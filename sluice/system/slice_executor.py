@@ -20,4 +20,5 @@ def executor_of(
     if settings.worker.executor == "emulated" or settings.fake_gpu is not None:
         return EmulatedExecutor(known, profiled_as(known, device, part), memory_bytes=part.memory_bytes)
     threads = {d.name: d.threads for d in settings.devices}
-    return OnnxExecutor(models, known.apps, Runtime(threads=threads.get(device.name, 1)))
+    margin = settings.worker.memory_margin_mb << 20
+    return OnnxExecutor(models, known.apps, Runtime(threads=threads.get(device.name, 1), memory_margin_bytes=margin))

@@ -217,7 +217,8 @@ class PlannerStage:
         if self._works.lacking([beat.seen.device]):
             self._works.look_soon()
             raise InvalidInputError("heartbeat.seen.device", f"{beat.seen.device!r:.80} has no work topic")
-        self._tell(DeviceHeard(beat.seen, beat.measured, beat.observed))
+        overdue = min((part.overdue for part in beat.slices), default=0.0)
+        self._tell(DeviceHeard(beat.seen, beat.measured, beat.observed, overdue))
 
     def _on_acknowledged(self, record: Record) -> None:
         if record.value is not None:

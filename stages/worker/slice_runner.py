@@ -24,6 +24,7 @@ from sluicegate.policies.serving.device_events import (
     DeviceEvent,
     ExecutorEnded,
     ExecutorStarted,
+    Failure,
     Loaded,
     Reloaded,
 )
@@ -142,7 +143,10 @@ class SliceRunner:
             ids = [query.id for query in run.queries]
             log.warning("%s failed a batch of %d on %s: %s", *told, extra={"query_ids": ids})
             self._meters.add("sluice_batch_failures", self._device, run.variant)
-        self._owner.tell(BatchFailed(self._part, str(error)))
+        elif error.fatal and not error.blameless:
+            log.warning("query %s ends executors: %s on %s (%s)", run.queries[0].id, run.variant, self._device, error)
+        why = Failure.BLAMELESS if error.blameless else Failure.KILLED if error.fatal else Failure.RAISED
+        self._owner.tell(BatchFailed(self._part, str(error), why))
 
     async def _load(self, asked: LoadVariant | ReloadVariant, told: type[Loaded] | type[Reloaded]) -> None:
         variant = self._catalogue.variants[asked.variant]

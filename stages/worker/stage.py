@@ -391,6 +391,6 @@ class WorkerStage:
             variants=tuple(v for part in parts for v in part.loaded),
             measured=tuple(m for part in parts for m in part.measured),
             observed=tuple(o for part in parts for o in part.observed),
-            slices=tuple(control.SliceState(part.slice, part.queued, part.busy_for) for part in parts),
+            slices=tuple(control.SliceState(p.slice, p.queued, p.busy_for, p.age, p.overdue) for p in parts),
         )
         self._post(self._topics.devices_metrics, control.encode_heartbeat(beat), self.device.name)

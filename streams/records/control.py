@@ -28,11 +28,16 @@ VARIANT_WANTED = "variant_wanted"
 
 @dataclass(frozen=True, slots=True)
 class SliceState:
-    """One slice of a device: rows queued, and seconds until the running batch ends (0: idle)."""
+    """One slice of a device: rows queued, and seconds until the running batch ends (0: idle).
+
+    ``age``: seconds since that began; ``overdue``: by which it should have ended.
+    """
 
     slice: str
     queued: int
     busy_for: float = 0.0
+    age: float = 0.0
+    overdue: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,6 +54,20 @@ def raising() -> bytes:
     return _model(nodes, {"table": np.zeros(4, np.float32)})
 
 
+def growing() -> bytes:
+    """y = x, after as many zeros have been summed up as the largest number of the batch says."""
+    nodes = [
+        h.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+        h.make_node("Cast", ["most"], ["count"], to=T.INT64),
+        h.make_node("Reshape", ["count", "one"], ["shape"]),
+        h.make_node("ConstantOfShape", ["shape"], ["zeros"]),
+        h.make_node("ReduceMax", ["zeros"], ["none"], keepdims=0),
+        h.make_node("Add", ["x", "none"], ["y"]),
+        h.make_node("ArgMax", ["y"], ["label"], axis=1, keepdims=0),
+    ]
+    return _model(nodes, {"one": np.array([1], np.int64)})
+
+
 def hanging() -> bytes:
     """Loops as often as the largest number of the batch says: zeros are answered at once, 1e12 never."""
     body = h.make_graph(
@@ -96,6 +110,7 @@ MODELS = {
     "triple": affine(3.0),
     "raising": raising(),
     "hanging": hanging(),
+    "growing": growing(),
     "loses-rows": loses_rows(),
     "garbage": b"this is not an ONNX graph",
     "other-input": _model(

@@ -45,6 +45,7 @@ from sluicegate.policies.serving.device_events import (
     DeviceEvent,
     ExecutorEnded,
     ExecutorStarted,
+    Failure,
     Joined,
     Loaded,
     Opened,
@@ -235,7 +236,7 @@ class World:
         if part in self.commands:
             self._unload(part)
 
-    def die(self, part: str) -> list[DeviceAction]:
+    def die(self, part: str, failure: Failure = Failure.KILLED) -> list[DeviceAction]:
         """The executor of a slice ends, and what it runs and loads with it."""
         asked = self.down.pop(part, None)
         assert not isinstance(asked, RestartExecutor), "there is no process"
@@ -244,7 +245,7 @@ class World:
         if asked is not None:
             actions += self.tell(Reloaded(part, asked.variant, False))
         if ran is not None:
-            actions += self.tell(BatchFailed(part, "it died"))
+            actions += self.tell(BatchFailed(part, "it died", failure))
         if self.commands.get(part):
             load = self.commands[part].pop(0)
             actions += self.tell(Loaded(part, load.variant, False))

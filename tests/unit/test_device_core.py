@@ -1,5 +1,7 @@
 """A device's core: each rule of ``sluicegate.policies.serving`` that has a name, on two slices that are not alike."""
 
+from dataclasses import replace
+
 import pytest
 
 from sluicegate.domain.actions import Acknowledge, Announce
@@ -28,6 +30,7 @@ from sluicegate.policies.serving.device_events import (
     BatchEnded,
     BeatDue,
     CaughtUp,
+    Failure,
     Fenced,
     Joined,
     Leaving,
@@ -107,6 +110,91 @@ def test_a_batch_that_fails_is_run_again_query_by_query_and_ends_as_one() -> Non
     assert (failed.started, failed.detail) == (started, "it broke")
     assert (answer.queries, answer.run.rows, answer.execution_s) == ((third,), 2, 0.03)
     assert failed.at < answer.at
+
+
+def beats(world: World, after: float = 0.5) -> Beat:
+    world.now += after
+    (beat,) = of(Beat, world.tell(BeatDue()))
+    assert isinstance(beat, Beat)
+    return beat
+
+
+def test_a_batch_that_is_overdue_at_two_heartbeats_is_told_and_what_waits_behind_it_goes_back_once() -> None:
+    world = serving(("a", "a-large", BIG))
+    running, waiting = world.query("a"), world.query("a")
+    assert running and waiting and world.runs[BIG.name].run.queries == (running,)
+    beats(world, 0.1)
+    assert beats(world).slices[0].overdue == 0.0, "by one alone this process may be the late one"
+    told = beats(world)
+    assert told.slices[0].age == pytest.approx(1.1)
+    assert 0.0 < told.slices[0].overdue < 1.1
+    assert SendBack(waiting) in world.said and not world.ends[running]
+    after = world.query("a")
+    assert after
+    assert beats(world).slices[0].overdue > 1.0
+    assert SendBack(after) not in world.said, "once: it would go to and fro"
+    world.end(BIG.name)
+    assert beats(world).slices[0].overdue == 0.0
+    assert world.ends[running] == world.ends[waiting] == 1
+
+
+def test_a_batch_within_a_few_times_its_profile_is_not_overdue() -> None:
+    world = serving(("a", "a-large", BIG))
+    world.query("a")
+    beats(world, 0.1)
+    assert beats(world, 0.05).slices[0].overdue == 0.0
+    assert beats(world, 0.05).slices[0].overdue == 0.0
+
+
+def patient() -> World:
+    """Serving, with queries that outlast a start of the executor, which has lived for long enough."""
+    world = serving()
+    apps = world.catalogue.apps
+    assert isinstance(apps, dict)
+    apps["a"] = replace(apps["a"], slo=30.0)
+    world.now += 2.0
+    return world
+
+
+def mended(world: World, part: str) -> None:
+    while part in world.down:
+        world.mend(part)
+
+
+def test_a_query_that_ends_the_executor_alone_fails_by_that_name_and_the_others_are_answered() -> None:
+    world = patient()
+    world.query("a")
+    guilty, innocent = world.query("a"), world.query("a")
+    assert guilty and innocent
+    world.end(BIG.name)
+    assert set(world.runs[BIG.name].run.queries) == {guilty, innocent}
+    world.die(BIG.name)
+    mended(world, BIG.name)
+    assert world.runs[BIG.name].run.queries == (guilty,)
+    world.die(BIG.name)
+    mended(world, BIG.name)
+    assert world.runs[BIG.name].run.queries == (innocent,)
+    said = world.end(BIG.name)
+    (failed,) = of(End, said)
+    (answer,) = of(Answer, said)
+    assert isinstance(failed, End) and isinstance(answer, Answer)
+    assert (failed.query, failed.reason) == (guilty, Reason.EXECUTOR_KILLED)
+    assert answer.queries == (innocent,)
+
+
+def test_one_that_had_no_part_in_the_end_of_its_executor_is_run_once_more_and_no_oftener() -> None:
+    world = patient()
+    query = world.query("a")
+    assert query
+    world.die(BIG.name, Failure.BLAMELESS)
+    mended(world, BIG.name)
+    assert world.runs[BIG.name].run.queries == (query,)
+    assert not world.ends[query]
+    world.die(BIG.name, Failure.BLAMELESS)
+    mended(world, BIG.name)
+    (failed,) = of(End, world.said)
+    assert isinstance(failed, End)
+    assert (failed.query, failed.reason) == (query, Reason.EXECUTOR_KILLED)
 
 
 def test_what_is_due_before_its_second_try_expires() -> None:

@@ -239,6 +239,39 @@ def test_a_plan_that_a_stranger_wrote_over_is_published_again_but_once_a_second(
     assert 1 <= len(flooded) <= 3
 
 
+def test_a_device_on_which_nothing_advances_is_left_out_while_another_advances() -> None:
+    world = World()
+    world.run(3.0, "d0", "d1")
+
+    def beat(device: str, overdue: float) -> list[PlannerAction]:
+        seen = DeviceSeen(device, DEVICES[device], "i")
+        return world.tell(DeviceHeard(seen, overdue=overdue))
+
+    beat("d1", 0.2)
+    assert not plans(world.run(0.1))
+    said = beat("d1", 0.7)
+    assert "overdue" in {a.state for a in of(Announce, said) if isinstance(a, Announce)}
+    left = plans(said)[-1]
+    assert {p.device for p in left.placements} <= {"d0"}
+    assert "d1" in left.incarnations, "its worker lives, and finishes what it has"
+    assert "overdue" not in {a.state for a in of(Announce, beat("d1", 1.2)) if isinstance(a, Announce)}
+    world.run(1.0, "d0")
+    assert {p.device for p in plans(world.said)[-1].placements} == {"d0"}
+    beat("d1", 0.0)
+    world.run(1.0, "d0", "d1")
+    assert "d1" in {p.device for p in plans(world.said)[-1].placements}
+
+
+def test_where_nothing_advances_anywhere_all_are_planned_on() -> None:
+    world = World()
+    world.run(3.0, "d0", "d1")
+    for _ in range(4):
+        for device in ("d1", "d0"):
+            world.tell(DeviceHeard(DeviceSeen(device, DEVICES[device], "i"), overdue=0.7))
+        world.run(0.5)
+    assert {p.device for p in plans(world.said)[-1].placements} == {"d0", "d1"}
+
+
 def test_a_silent_device_is_left_out_within_the_timeout_and_one_look() -> None:
     world = World()
     world.run(3.0, "d0", "d1")

@@ -287,3 +287,87 @@ async def test_an_app_unknown_to_the_executor_takes_its_shapes_from_the_model(
             await executor.load(catalogue.variants["triple"], max_batch=2)
     finally:
         await executor.close()
+
+
+def resident(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
+
+
+def peak(pid: int) -> int:
+    """Bytes that it has held at most."""
+    told = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in told if line.startswith("VmHWM"))
+
+
+async def test_a_query_that_asks_for_more_memory_than_the_margin_fails_and_nothing_else(
+    folder: Path, catalogue: Catalogue
+) -> None:
+    executor = OnnxExecutor(folder, catalogue.apps, Runtime(memory_margin_bytes=256 << 20))
+    await executor.start()
+    try:
+        for name in ("growing", "double"):
+            await executor.load(catalogue.variants[name], max_batch=4)
+        pid = executor.pid
+        assert pid is not None
+        before = resident(pid)
+        small = await executor.run("growing", [query((1000, 2))], 1)
+        assert numbers(small.outputs[0]) == [[1000.0, 2.0]]
+        for _ in range(3):
+            with pytest.raises(ExecutionError) as refused:
+                await executor.run("growing", [query((325e6, 0))], 1)  # 1.3 GB of zeros
+            assert not refused.value.fatal
+            assert numbers((await executor.run("double", [query((1, 2))], 1)).outputs[0]) == [[2.0, 4.0]]
+        assert executor.pid == pid
+        assert peak(pid) - before < 512 << 20
+        await executor.load(catalogue.variants["triple"], max_batch=4)  # what is loaded later has its room, too
+        assert numbers((await executor.run("triple", [query((1, 2))], 1)).outputs[0]) == [[3.0, 6.0]]
+    finally:
+        await executor.close()
+
+
+async def test_a_child_that_somebody_stops_is_ended_at_work_and_idle(started: Started) -> None:
+    async with started("double", "hanging") as executor:
+        ended = asyncio.Event()
+        executor.watch(ended.set)
+        first = executor.pid
+        assert first is not None
+        os.kill(first, signal.SIGSTOP)
+        async with asyncio.timeout(10.0):
+            await ended.wait()
+        assert executor.pid is None
+        ended.clear()
+        await executor.start()
+        second = executor.pid
+        assert second not in (None, first)
+        with pytest.raises(ExecutionError) as told:
+            await executor.run("double", [query((1, 2))], 1)  # loading again is its caller's
+        assert not told.value.fatal
+
+
+async def test_what_runs_when_its_process_is_stopped_or_killed_is_not_to_blame(
+    started: Started, catalogue: Catalogue
+) -> None:
+    async with started("hanging") as executor:
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            running = asyncio.create_task(executor.run("hanging", [query((1e12, 0))], 1))
+            await asyncio.sleep(0.2)
+            assert executor.pid is not None
+            os.kill(executor.pid, number)
+            with pytest.raises(ExecutionError) as told:
+                await running
+            assert told.value.fatal and told.value.blameless
+            await executor.start()
+            await executor.load(catalogue.variants["hanging"], max_batch=4)
+        running = asyncio.create_task(executor.run("hanging", [query((1e12, 0))], 1, within=0.3))
+        with pytest.raises(ExecutionError) as told:
+            await running
+        assert told.value.fatal and not told.value.blameless
+        await executor.start()
+        await executor.load(catalogue.variants["hanging"], max_batch=4)
+        running = asyncio.create_task(executor.run("hanging", [query((1e12, 0))], 1))
+        await asyncio.sleep(0.2)
+        assert executor.pid is not None
+        os.kill(executor.pid, signal.SIGSEGV)  # as of a model that breaks its process
+        with pytest.raises(ExecutionError) as told:
+            await running
+        assert told.value.fatal and not told.value.blameless

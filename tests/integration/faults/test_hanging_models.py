@@ -12,7 +12,7 @@ import pytest
 
 from sluicegate.domain.fleet.device import Device, Slice
 from sluicegate.domain.models.tensor import Tensor
-from sluicegate.domain.outcome import Outcome, OutcomeKind
+from sluicegate.domain.outcome import Outcome, OutcomeKind, Reason
 from sluicegate.executors.onnx.onnx_executor import OnnxExecutor
 from sluicegate.profiles.catalogue.registered_apps import Registered
 from sluicegate.sluice.registration.register import register
@@ -113,6 +113,7 @@ async def test_an_input_that_hangs_the_model_fails_alone_and_soon(broker_url: st
         outcome = await ended(run, culprit)
         assert outcome.kind is OutcomeKind.FAILED
         assert "run took more than" in (outcome.detail or "")
+        assert outcome.reason == Reason.EXECUTOR_KILLED
         assert outcome.batch_s < 5 * FLOOR  # a minute before
         await another(executor, pid)
         innocents = []
@@ -169,7 +170,19 @@ async def test_queries_that_come_while_a_dead_child_is_started_again_wait_for_it
         assert {outcomes[i].kind for i in asked} <= {OutcomeKind.ANSWERED, OutcomeKind.EXPIRED}
 
 
-async def test_a_child_that_stands_still_is_replaced_after_the_run_limit(
+async def test_a_child_that_is_stopped_while_idle_is_replaced_before_anybody_asks(
+    broker_url: str, tmp_path: Path, home: Path
+) -> None:
+    async with serving(broker_url, tmp_path, home) as (run, (executor,)):
+        await ended(run, await ask(run))
+        pid = executor.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        await another(executor, pid)
+        assert (await ended(run, await ask(run))).kind is OutcomeKind.ANSWERED
+
+
+async def test_a_child_that_stands_still_is_replaced_and_what_it_ran_is_run_again(
     broker_url: str, tmp_path: Path, home: Path
 ) -> None:
     async with serving(broker_url, tmp_path, home) as (run, (executor,)):
@@ -178,7 +191,7 @@ async def test_a_child_that_stands_still_is_replaced_after_the_run_limit(
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
         outcome = await ended(run, await ask(run))
-        assert outcome.kind is OutcomeKind.FAILED
+        assert outcome.kind is OutcomeKind.ANSWERED, outcome  # it had no part in it
         await another(executor, pid)
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)

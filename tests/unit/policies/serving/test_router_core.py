@@ -280,3 +280,43 @@ def test_a_plan_whose_devices_do_not_answer_is_followed_with_those_that_did() ->
     router.told(PlanPublished(plan(("d0", "quick", 0.5), ("d1", "quick", 0.5), number=2)), T + 1)
     router.told(Woke(), T + 1 + WAIT_S)
     assert sent(router.came(T + 1 + WAIT_S)) == [("q2", "d1")], "where nothing is ready the old plan stays"
+
+
+def told_of(router: Router, device: str, overdue: float, now: float) -> None:
+    router.told(DeviceReported(device, "whole", 3, 0.0, overdue), now)
+
+
+def test_a_device_whose_batch_is_overdue_gets_nothing_until_it_advances_again() -> None:
+    router = Router()
+    router.planned(T, ("d0", "good", 0.75), ("d1", "quick", 0.25))
+    told_of(router, "d0", 0.4, T + 1)
+    assert {device for _ in range(8) for _, device in sent(router.came(T + 1))} == {"d1"}
+    told_of(router, "d1", 0.0, T + 1.5)
+    assert sent(router.came(T + 1.5))[0][1] == "d1"
+    told_of(router, "d0", 0.0, T + 2)
+    assert {device for _ in range(8) for _, device in sent(router.came(T + 2))} == {"d0", "d1"}
+
+
+def test_where_all_are_overdue_they_are_asked_as_the_plan_says() -> None:
+    router = Router()
+    router.planned(T, ("d0", "good", 0.75), ("d1", "quick", 0.25))
+    for device in ("d0", "d1"):
+        told_of(router, device, 0.4, T + 1)
+    gone = [device for _ in range(8) for _, device in sent(router.came(T + 1))]
+    assert (gone.count("d0"), gone.count("d1")) == (6, 2)
+
+
+def test_a_plan_that_comes_meanwhile_is_followed_without_what_is_overdue() -> None:
+    router = Router()
+    router.planned(T, ("d0", "good", 1.0))
+    told_of(router, "d0", 0.4, T + 1)
+    router.planned(T + 1, ("d0", "good", 0.5), ("d1", "quick", 0.5), number=2)
+    assert {device for _ in range(8) for _, device in sent(router.came(T + 1))} == {"d1"}
+
+
+def test_streams_that_were_promised_something_stay_where_they_are() -> None:
+    router = Router(PROMISE)
+    router.planned(T, ("d0", "good", 0.5), ("d1", "quick", 0.5))
+    before = [device for _ in range(4) for _, device in sent(router.came(T, stream="a"))]
+    told_of(router, before[0], 0.4, T + 1)
+    assert [device for _ in range(4) for _, device in sent(router.came(T + 1, stream="a"))] == before
