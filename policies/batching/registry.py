@@ -1,6 +1,6 @@
 """Batching policies by name, and how apps of a slice take turns."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from inspect import signature
 from types import MappingProxyType
 from typing import Any
@@ -78,6 +78,23 @@ def takes(name: str, option: str) -> bool:
     """Whether the policy called ``name`` has an option of that name; False for unknown policies."""
     known = BATCHING.get(name)
     return known is not None and option in signature(known).parameters
+
+
+def check_whole(name: str, options: Mapping[str, Any], variants: Mapping[str, int]) -> None:
+    """Raises ConfigurationError where what the policy called ``name`` chooses by is missing, so that it would answer
+    with one and the same variant always. ``variants``: how many there are, by app."""
+    if takes(name, "capable") and not options.get("capable"):
+        raise ConfigurationError(
+            f"worker.batching: {name!r} without measurements always runs the fastest variant; give worker."
+            "batching_options.capable (queries/s that each variant was measured to carry, by name), or choose "
+            "jellyfish-plus, which needs none"
+        )
+    if takes(name, "tables") and variants and max(variants.values()) < 2:
+        alone = ", ".join(sorted(variants))
+        raise ConfigurationError(
+            f"worker.batching: {name!r} chooses among an app's variants, and {alone} has one each; register a smaller "
+            "or a larger model beside it (sluice register), or choose adaptive"
+        )
 
 
 def keeps_promises(name: str) -> bool:

@@ -18,7 +18,7 @@ from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.query import Goal
 from sluicegate.policies.admission.registry import admission
 from sluicegate.policies.admission.sustainable import SustainableAdmission
-from sluicegate.policies.batching.registry import STATIONS, batching
+from sluicegate.policies.batching.registry import STATIONS, batching, check_whole
 from sluicegate.policies.mdp_serving.jellyfish_model_switching import ModelSwitching, PublishedModelSwitching
 from sluicegate.policies.mdp_serving.table_policy import TableSelection
 from sluicegate.policies.placement.model_staging import Staging
@@ -66,6 +66,8 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
     scales = scenario.planner.scales
     specs = {name: spec for name, spec in (scenario.apps or {}).items() if spec is not None}
     tables = rules_of_tables(scenario.tables, policies)
+    if tables is not None or policies.batching.name == TableSelection.name:
+        check_whole(policies.batching.name, {}, {app: len(catalogue.of_app(app)) for app in catalogue.apps})
     if scenario.tables is not None:
         options = {"margin": scenario.tables.margin, **policies.batching.options}
         make_batching = batching(policies.batching.name, **options)

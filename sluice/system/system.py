@@ -14,7 +14,7 @@ from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.executor import Executor
 from sluicegate.domain.fleet.device import Device, Slice
 from sluicegate.domain.models.app import App
-from sluicegate.policies.batching.registry import keeps_promises, takes
+from sluicegate.policies.batching.registry import check_whole, keeps_promises, takes
 from sluicegate.policies.routing.weighted import WeightedRouting
 from sluicegate.profiles.catalogue.catalogue import Catalogue, KnownCatalogue
 from sluicegate.profiles.catalogue.registered_apps import Registered
@@ -81,6 +81,9 @@ class System:
         self.apps = {name: app for name, app in every.items() if not self.settings.apps or name in self.settings.apps}
         if len(self.apps) < len(every):  # what is not served here must not be planned for
             self.catalogue = self.catalogue.only(self.apps)
+        worker = self.settings.worker
+        counts = {app: len(self.catalogue.of_app(app)) for app in self.apps}
+        check_whole(worker.batching, worker.batching_options, counts)
         self.catalogue = self.gpus.profiled(self.catalogue)
         self.promised = {name: app for name, app in self.apps.items() if app.promise.active}
         self.bound = {*self.promised, *self.settings.slo_classes_s}
