@@ -34,7 +34,7 @@ from sluicegate.streams.records import codec, control
 from sluicegate.streams.topics import Topics
 
 PIXELS = 4
-PATIENCE = 10_000.0
+PATIENCE = 30_000.0
 """Milliseconds: a busy machine is no fault of the system's. Tests of deadlines say theirs."""
 PATIENCE_S = 300.0
 """Seconds for what is awaited: what never comes fails then, and a busy machine may take its time."""

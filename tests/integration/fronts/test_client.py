@@ -32,7 +32,7 @@ async def test_answers_come_back_to_whoever_asked_whatever_their_order(tmp_path:
         prefix = await prefix_of(url)
         async with Client(BrokerLog(connect(url)), prefix=prefix) as client:
             rows = np.arange(60, dtype=np.float32).reshape(30, 2)
-            asked = (client.infer("affine", {"x": rows[i : i + 1]}, latency_ms=5000, accuracy=0.85) for i in range(30))
+            asked = (client.infer("affine", {"x": rows[i : i + 1]}, latency_ms=30_000, accuracy=0.85) for i in range(30))
             answers = await asyncio.gather(*asked)
             assert all(a.outcome.variant == "double" for a in answers)
             assert [a.outputs["y"].tolist() for a in answers] == [[(2 * r).tolist()] for r in rows]
@@ -65,7 +65,7 @@ async def test_an_id_that_another_source_uses_too_is_answered_to_each_with_its_o
         ):
             rows = np.array([[1.0, 2.0], [30.0, 40.0]], np.float32)
             asked = [
-                client.infer("affine", {"x": rows[i : i + 1]}, query_id="mine", latency_ms=5000)
+                client.infer("affine", {"x": rows[i : i + 1]}, query_id="mine", latency_ms=30_000)
                 for i, client in enumerate((one, other))
             ]
             answers = await asyncio.gather(*asked)
@@ -104,7 +104,7 @@ async def test_an_outcome_that_cannot_be_read_is_told_to_who_waits_for_it() -> N
 
 async def test_over_http_answers_and_refusals_say_the_same(tmp_path: Path) -> None:
     async with affine_front(tmp_path) as address, Client(address) as client:
-        answer = await client.infer("affine", {"x": [[1.0, 2.0], [3.0, 4.5]]}, latency_ms=5000, accuracy=0.85)
+        answer = await client.infer("affine", {"x": [[1.0, 2.0], [3.0, 4.5]]}, latency_ms=30_000, accuracy=0.85)
         assert answer.outcome.variant == "double" and answer.outcome.on_time
         assert answer.outputs["y"].tolist() == [[2.0, 4.0], [6.0, 9.0]]
         refused = await client.infer("affine", {"x": [[1.0, 2.0]]}, accuracy=0.99)
