@@ -32,7 +32,9 @@ async def test_answers_come_back_to_whoever_asked_whatever_their_order(tmp_path:
         prefix = await prefix_of(url)
         async with Client(BrokerLog(connect(url)), prefix=prefix) as client:
             rows = np.arange(60, dtype=np.float32).reshape(30, 2)
-            asked = (client.infer("affine", {"x": rows[i : i + 1]}, latency_ms=30_000, accuracy=0.85) for i in range(30))
+            asked = (
+                client.infer("affine", {"x": rows[i : i + 1]}, latency_ms=30_000, accuracy=0.85) for i in range(30)
+            )
             answers = await asyncio.gather(*asked)
             assert all(a.outcome.variant == "double" for a in answers)
             assert [a.outputs["y"].tolist() for a in answers] == [[(2 * r).tolist()] for r in rows]

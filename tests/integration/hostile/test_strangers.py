@@ -28,16 +28,10 @@ from sluicegate.streams.signing import SignedBroker, Signing
 from tests.harness import Running, running, settings_for
 from tests.integration.hostile.test_hostile_control import hostile, topics_of
 
-BROKERS = ["memory", pytest.param("kafka", marks=pytest.mark.kafka)]
-pytestmark = [pytest.mark.timeout(400), pytest.mark.virtual]
+pytestmark = pytest.mark.virtual
 RECORDS = 10_000
 OUTAGE = 5.0
 EVERY = 0.1
-
-
-@pytest.fixture(params=BROKERS)
-def broker_url(request: pytest.FixtureRequest) -> str:
-    return "memory://" if request.param == "memory" else str(request.getfixturevalue("kafka_url"))
 
 
 def forged(plan: Plan, at: float, rng: random.Random) -> Iterator[tuple[str, bytes, bytes]]:
@@ -155,7 +149,7 @@ async def test_ten_thousand_records_of_a_stranger_end_nobody(broker_url: str, tm
         await asyncio.sleep(2 * OUTAGE)
         stop.set()
         await asking
-        report = await run.settled(within=30.0)
+        report = await run.settled()
         assert report.lost == 0
         assert not signed or report.duplicates == 0  # a stranger's plan may have had a worker join again
         outage, good = await longest_outage(run, run.ids)
@@ -166,6 +160,6 @@ async def test_ten_thousand_records_of_a_stranger_end_nobody(broker_url: str, tm
         await asyncio.sleep(2 * OUTAGE)
         stop.set()
         await asking
-        await run.settled(within=30.0)
+        await run.settled()
         outage, good = await longest_outage(run, run.ids)
         assert outage <= OUTAGE, (outage, good)
