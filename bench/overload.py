@@ -10,6 +10,7 @@ executors are emulated and everything else is the real thing, in one process. Lo
   percentile of latency is at most 1.5 times (or 50 ms more than) what it was before; at most 2 s.
 
 `python bench/overload.py [--broker memory://] [--seconds 60]`; writes reports/bench/overload.json and overload.png.
+`--http`: as a client over HTTP sees it instead, with a real model (see ``bench/http_overload.py``).
 """
 
 import argparse
@@ -279,13 +280,23 @@ def main() -> None:
     parser.add_argument(
         "--broker", action="append", help="memory:// (default) or kafka://host:port; may be given again"
     )
-    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seconds", type=float, help="of the overload (60)")
     parser.add_argument("--devices", type=int, default=2)
+    parser.add_argument("--http", action="store_true", help="over HTTP, with an ONNX model; --seconds a phase (10)")
+    parser.add_argument("--json", action="store_true", help="with --http: one JSON object on standard output")
     given = parser.parse_args()
+    if given.http:
+        from bench.http_overload import measure as measure_http
+
+        figures = asyncio.run(measure_http(10.0 if given.seconds is None else given.seconds))
+        OUT.mkdir(parents=True, exist_ok=True)
+        (OUT / "overload-http.json").write_text(json.dumps(figures, indent=1))
+        print(json.dumps(figures) if given.json else "\n".join(f"{name:22} {value}" for name, value in figures.items()))
+        return
     rows = []
     for url in given.broker or ["memory://"]:
         with tempfile.TemporaryDirectory() as place:
-            row = asyncio.run(measure(url, Path(place), given.devices, given.seconds))
+            row = asyncio.run(measure(url, Path(place), given.devices, given.seconds or 60.0))
         rows.append(row)
         print(json.dumps({name: value for name, value in row.items() if name != "series"}), flush=True)
     OUT.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,299 @@
+"""Overload over HTTP, as a client sees it: goodput at 1.5 and 3 times capacity, a burst, and what a query costs.
+
+Imported by ``bench/overload.py --http``. One ONNX model of some five milliseconds a row, bodies of 49 KB in the
+protocol's binary form, the embedded broker and every stage in one process, the executor's child on a core of its own,
+the client in a process of its own. A query counts where its answer is complete within 250 ms of the moment at which it
+should have been sent (Poisson arrivals, sent whatever the answers do).
+
+- ``capacity_qps``: rows a second of the executor itself, by its profile at the batch that gives most.
+- ``goodput_1_5x``, ``goodput_3x``: answered in time a second, over capacity.
+- ``burst_ratio``: for a second of twice capacity within a calm load of half of it: misses over those that nobody could
+  have avoided, which a queue of that capacity counts that knows all arrivals and answers the earliest deadlines first.
+- ``cpu_ms_beyond_model``: CPU of the serving process (all stages and the front, not the executor) a query, at 100/s.
+- ``longest_stop_ms``: how long the serving process's event loop stood still at most, in all of this.
+"""
+
+import asyncio
+import gc
+import json
+import multiprocessing
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Sequence
+from hashlib import sha256
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sluicegate.domain.models.app import App
+from sluicegate.domain.models.profile import Profile
+from sluicegate.domain.models.tensor import TensorSpec
+from sluicegate.domain.models.variant import Variant
+from sluicegate.executors.onnx.onnx_executor import OnnxExecutor
+from sluicegate.executors.onnx.runtime_options import Runtime
+from sluicegate.executors.profile_runner import ProfileOptions, profile_variants
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
+from sluicegate.sluice.settings.settings import DeviceSettings, Settings
+from sluicegate.sluice.system.process_stages import stages_of
+from sluicegate.sluice.system.system import System
+from sluicegate.stages.runtime.frozen_heap import frozen_heap
+from sluicegate.stages.runtime.supervisor import run_stages
+from sluicegate.streams import connect
+
+SLO = 0.25
+SIDE, CHANNELS = 64, 3
+ROLES = ("admission", "router", "worker", "planner", "http")
+WARM_UP = 3.0
+_TICK = 0.005
+
+
+def model_bytes() -> bytes:
+    """Convolutions over 64 x 64 x 3: some five milliseconds a row on one core, whatever the batch."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    rng = np.random.default_rng(1)
+    nodes, weights, last, width = [], [], "image", CHANNELS
+    for number, (filters, stride) in enumerate(((64, 2), (96, 1), (96, 2), (128, 1), (128, 2))):
+        kernel = rng.normal(0, 0.1, (filters, width, 3, 3)).astype(np.float32)
+        weights.append(numpy_helper.from_array(kernel, f"w{number}"))
+        nodes.append(
+            helper.make_node("Conv", [last, f"w{number}"], [f"c{number}"], strides=[stride, stride], pads=[1, 1, 1, 1])
+        )
+        nodes.append(helper.make_node("Relu", [f"c{number}"], [f"r{number}"]))
+        last, width = f"r{number}", filters
+    nodes += [
+        helper.make_node("GlobalMaxPool", [last], ["pooled"]),
+        helper.make_node("Flatten", ["pooled"], ["flat"]),
+        helper.make_node("ArgMax", ["flat"], ["label"], axis=1, keepdims=0),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "bench",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["n", CHANNELS, SIDE, SIDE])],
+        [helper.make_tensor_value_info("label", TensorProto.INT64, ["n"])],
+        weights,
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.checker.check_model(made)
+    held: bytes = made.SerializeToString()
+    return held
+
+
+async def profiled(folder: Path) -> Catalogue:
+    """The model, measured here and now in a child of its own."""
+    app = App(
+        name="bench",
+        slo=SLO,
+        inputs=(TensorSpec("image", "FP32", (CHANNELS, SIDE, SIDE)),),
+        outputs=(TensorSpec("label", "INT64", ()),),
+    )
+    held = model_bytes()
+    digest = sha256(held).hexdigest()
+    variant = Variant(name="conv", app="bench", accuracy=0.9, model=f"models/{digest}.onnx", digest=digest)
+    save_catalogue(folder, Catalogue.of([app], [variant], []), {digest: held})
+    executor = OnnxExecutor(folder, {"bench": app}, Runtime(threads=1))
+    await executor.start()
+    try:
+        (profile,) = await profile_variants(executor, {"bench": app}, [variant], ProfileOptions(device_type="cpu"))
+    finally:
+        await executor.close()
+    return Catalogue.of([app], [variant], [profile])
+
+
+def capacity(profile: Profile) -> float:
+    """Rows a second at the best batch."""
+    return max(point.batch / point.median for point in profile.points)
+
+
+def unavoidable(arrivals: Sequence[float], rate: float) -> int:
+    """Misses of a server of ``rate`` that knows all arrivals: it gives up what cannot be answered, and nothing else."""
+    free, missed = 0.0, 0
+    for at in arrivals:
+        begin = max(free, at)
+        if begin + 1.0 / rate <= at + SLO:
+            free = begin + 1.0 / rate
+        else:
+            missed += 1
+    return missed
+
+
+def poisson(rng: np.random.Generator, phases: Sequence[tuple[float, float]]) -> list[float]:
+    """Seconds from the start at which to send: (rate, seconds) one after the other."""
+    times: list[float] = []
+    began = 0.0
+    for rate, seconds in phases:
+        count = int(rng.poisson(rate * seconds))
+        times += sorted(began + rng.random(count) * seconds)
+        began += seconds
+    return times
+
+
+def client(pipe: Connection, url: str) -> None:
+    """The other process: told when to send what, it tells what came back when."""
+    gc.disable()
+    while (asked := pipe.recv()) is not None:
+        pipe.send(asyncio.run(_ask(url, asked)))
+
+
+async def _ask(url: str, times: Sequence[float]) -> list[float]:
+    """Seconds from due to answered, infinite where it was not answered with success."""
+    import aiohttp
+
+    pixels = np.zeros((1, CHANNELS, SIDE, SIDE), np.float32).tobytes()
+    size = {"binary_data_size": len(pixels)}
+    spec = {"name": "image", "datatype": "FP32", "shape": [1, CHANNELS, SIDE, SIDE], "parameters": size}
+    head = json.dumps({"inputs": [spec]}).encode()
+    headers = {"Inference-Header-Content-Length": str(len(head)), "Content-Type": "application/octet-stream"}
+    body = head + pixels
+    took = [float("inf")] * len(times)
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(5.0)) as session:
+
+        async def one(number: int, due: float) -> None:
+            try:
+                async with session.post(url, data=body, headers=headers) as answer:
+                    await answer.read()
+                    if answer.status == 200:
+                        took[number] = time.monotonic() - due
+            except (aiohttp.ClientError, TimeoutError):
+                return
+
+        began, under_way = time.monotonic() + 0.1, []
+        for number, at in enumerate(times):
+            while (wait := began + at - time.monotonic()) > 0:
+                await asyncio.sleep(min(wait, _TICK))
+            under_way.append(asyncio.create_task(one(number, began + at)))
+        await asyncio.gather(*under_way)
+    return took
+
+
+async def _watch(longest: list[float]) -> None:
+    while True:
+        before = time.monotonic()
+        await asyncio.sleep(_TICK)
+        longest[0] = max(longest[0], time.monotonic() - before - _TICK)
+
+
+async def measure(seconds: float) -> dict[str, Any]:
+    """Every figure that the module names."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        served = await profiled(folder)
+        full = capacity(served.profiles["conv", "cpu"])
+        chosen = Settings(
+            broker="memory://",
+            home=folder,
+            runs=folder / "runs",
+            devices=(DeviceSettings(name="d0"),),
+            http={"port": (port := _free_port())},
+        )
+        broker = connect("memory://")
+        producer = broker.producer()
+        await producer.start()
+        system = System(chosen, served, folder, broker, producer, folder)
+        await system.create_topics()
+        stop = asyncio.Event()
+        stages = stages_of(system, ROLES)
+        with frozen_heap():
+            running = asyncio.create_task(run_stages(stages, stop))
+            try:
+                figures = await _measured(f"http://127.0.0.1:{port}", full, seconds)
+            finally:
+                stop.set()
+                await running
+                await producer.stop()
+                await broker.close()
+    return figures
+
+
+def _free_port() -> int:
+    with socket.socket() as asked:
+        asked.bind(("127.0.0.1", 0))
+        return int(asked.getsockname()[1])
+
+
+async def _ready(base: str) -> None:
+    import aiohttp
+
+    async with asyncio.timeout(60.0), aiohttp.ClientSession() as session:
+        while True:
+            try:
+                async with session.get(f"{base}/v2/models/bench/ready") as answer:
+                    if answer.status == 200:
+                        return
+            except aiohttp.ClientError:
+                pass
+            await asyncio.sleep(0.1)
+
+
+async def _measured(base: str, full: float, seconds: float) -> dict[str, Any]:
+    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    await _ready(base)
+    url = f"{base}/v2/models/bench/infer"
+    asking = multiprocessing.get_context("spawn").Process(target=client, args=(theirs, url), daemon=True)
+    asking.start()
+    loop = asyncio.get_running_loop()
+
+    async def asked(times: list[float]) -> np.ndarray[Any, Any]:
+        ours.send(times)
+        return np.array(await loop.run_in_executor(None, ours.recv))
+
+    rng = np.random.default_rng(3)
+    longest = [0.0]
+    await asked(poisson(rng, [(0.3 * full, WARM_UP)]))
+    _apart(asking.pid)
+    await asked(poisson(rng, [(0.5 * full, WARM_UP)]))
+    watching = asyncio.create_task(_watch(longest))
+    calm = poisson(rng, [(100.0, seconds)])
+    before = time.process_time()
+    took = await asked(calm)
+    beyond = (time.process_time() - before) / len(calm)
+    figures: dict[str, Any] = {"capacity_qps": round(full, 1), "on_time_at_100": round(float((took <= SLO).mean()), 4)}
+    for name, factor in (("goodput_1_5x", 1.5), ("goodput_3x", 3.0)):
+        times = poisson(rng, [(factor * full, seconds)])
+        took = await asked(times)
+        figures[name] = round(float((took <= SLO).sum()) / seconds / full, 4)
+        await asyncio.sleep(1.0)
+    times = poisson(rng, [(0.5 * full, 2.0), (2.0 * full, 1.0), (0.5 * full, 2.0)])
+    missed = int(((await asked(times)) > SLO).sum())
+    least = unavoidable(times, full)
+    watching.cancel()
+    ours.send(None)
+    asking.join()
+    return {
+        **figures,
+        "cpu_ms_beyond_model": round(1e3 * beyond, 3),
+        "burst_missed": missed,
+        "burst_unavoidable": least,
+        "burst_ratio": round(missed / least, 3) if least else None,
+        "longest_stop_ms": round(1e3 * longest[0], 1),
+        "load_average": os.getloadavg()[0],
+    }
+
+
+def _apart(client_pid: int | None) -> None:
+    """The executor's child has the last core, all else the others, where there are two."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        return
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit():
+            continue
+        number = int(process.name)
+        executor = _parent(process) == os.getpid() and number != client_pid
+        if executor or number in (os.getpid(), client_pid):
+            for thread in (process / "task").iterdir():
+                os.sched_setaffinity(int(thread.name), {cores[-1]} if executor else set(cores[:-1]))
+
+
+def _parent(process: Path) -> int:
+    try:
+        return int((process / "stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, ValueError):
+        return 0
