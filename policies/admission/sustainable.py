@@ -211,7 +211,7 @@ class SustainableAdmission:
         stream = query.stream
         place = window.limits.place_of(stream) if stream and stream != query.app else None
         fits = window.fair.admit(stream, at, query.rows, place)
-        within = window.degraded.admit(at, query.rows, place) if fits or self.mode == "degrade" else False
+        within = window.degraded.admit(at, query.rows, place) if self.mode == "degrade" else False
         actions = self._said(query.app, window, fits)
         if fits or self.mode == "observe" or (self.mode == "degrade" and within):
             return [*actions, first]

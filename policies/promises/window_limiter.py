@@ -76,7 +76,7 @@ class WindowLimiter:
         self._keyed: dict[Place, Counter[int]] = {}
         self._queue: deque[tuple[float, int, Place | None]] = deque()
         self._past: deque[tuple[float, int, Place | None]] = deque(maxlen=_PAST)
-        self._single = True  # whether all are queries of one row, of the own stream
+        self._single = True  # whether all are queries of one row, of the own stream; then nothing else is counted
 
     @staticmethod
     def of_rows(bound: int, window_s: float) -> "WindowLimiter":
@@ -92,6 +92,8 @@ class WindowLimiter:
         self._forget(now)
         if self._single and rows == 1 and place is None:
             return len(self._queue) < self.bound
+        if self._single:
+            self._begin_counting()
         if place is None:
             own = self._own + Counter((rows,))
             return bool(self.limits) and all(limit.fits(own, self._keyed.get(limit.place, {})) for limit in self.limits)
@@ -103,35 +105,41 @@ class WindowLimiter:
         """Count a query that comes at ``now`` (never earlier than the last one) where it fits; says whether it did."""
         if not self.would_admit(now, rows, place):
             return False
-        self._count((now, rows, place))
+        self._queue.append((now, rows, place))
+        if not self._single:
+            self._count(rows, place)
         return True
 
     def resized(self, limits: Sequence[PlaceLimit], window_s: float) -> "WindowLimiter":
         """A limiter with other limits that remembers the admissions of this one."""
         other = WindowLimiter(limits, window_s)
-        for one in (*self._past, *self._queue):
-            other._count(one)
+        other._queue.extend((*self._past, *self._queue))
+        if any(rows != 1 or place is not None for _, rows, place in other._queue):
+            other._begin_counting()
         return other
 
-    def _count(self, one: tuple[float, int, Place | None]) -> None:
-        _, rows, place = one
-        self._queue.append(one)
+    def _begin_counting(self) -> None:
+        self._single = False
+        for _, rows, place in self._queue:
+            self._count(rows, place)
+
+    def _count(self, rows: int, place: Place | None) -> None:
         if place is None:
             self._own[rows] += 1
         else:
             self._keyed.setdefault(place, Counter())[rows] += 1
-        if rows != 1 or place is not None:
-            self._single = False
 
     def _forget(self, now: float) -> None:
-        queue = self._queue
-        while queue and now - queue[0][0] >= self.window_s:
+        queue, window_s = self._queue, self.window_s
+        while queue and now - queue[0][0] >= window_s:
             one = queue.popleft()
             self._past.append(one)
+            if self._single:
+                continue
             counted = self._own if one[2] is None else self._keyed[one[2]]
             counted[one[1]] -= 1
             if not counted[one[1]]:
                 del counted[one[1]]
-        if not queue:
+        if not queue and not self._single:
             self._keyed.clear()
             self._single = True
