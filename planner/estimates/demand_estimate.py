@@ -18,12 +18,15 @@ Rules:
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
+from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.events import DemandCounted
 
 _HALVES = 6
 """Half seconds kept for bursts."""
+_WEIGHTS = frozenset({"alpha", "dispersion_alpha"})
+_POSITIVE = _WEIGHTS | {"window", "sharp", "sustained", "queue_time", "tolerance", "min_qps"}
 _FORGOTTEN = 120
 """Seconds after which a sample weighs nothing."""
 
@@ -45,6 +48,19 @@ class DemandSettings:
     tolerance: float = 4.0
     dispersion_cap: float = 8.0
     min_qps: float = 0.5
+
+
+def demand_settings(options: Mapping[str, float], where: str) -> DemandSettings:
+    """Settings from ``options`` by name. Raises ConfigurationError, which names ``where`` and the option."""
+    allowed = [f.name for f in fields(DemandSettings)]
+    for option, value in options.items():
+        if option not in allowed:
+            raise ConfigurationError(f"{where}.{option}: no such setting; it takes {', '.join(allowed)}")
+        if not 0.0 <= value < math.inf or (value == 0.0 and option in _POSITIVE):
+            raise ConfigurationError(f"{where}.{option}: {value}; give a positive number")
+        if option in _WEIGHTS and value > 1.0:
+            raise ConfigurationError(f"{where}.{option}: {value} is above 1; it is the weight of a new sample")
+    return DemandSettings(**dict(options))
 
 
 @dataclass(frozen=True, slots=True)

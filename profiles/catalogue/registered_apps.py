@@ -15,6 +15,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from sluicegate.profiles.formats.catalogue_json import (
     Fraction,
     ProfileDocument,
     VariantDocument,
+    app_to_document,
     from_document,
 )
 from sluicegate.profiles.formats.field_types import Finite
@@ -179,6 +181,30 @@ class Registered:
         if app not in self.apps():
             raise InvalidInputError("app", f"{app!r} is not registered; known: {', '.join(self.apps()) or 'none'}")
         return self._replace(app, Catalogue.of((), (), ()))
+
+    def change(
+        self, app: str, *, slo: float | None = None, min_accuracy: float | None = None, weight: float | None = None
+    ) -> Catalogue:
+        """Serve the same variants of ``app`` with other terms; None: as before. Versions keep theirs.
+
+        Raises InvalidInputError where it is not served, or where a term is out of bounds.
+        """
+        now = self.catalogue(verify=False)
+        if now is None or app not in now.apps:
+            raise InvalidInputError("app", f"{app!r} is not registered; known: {', '.join(self.apps()) or 'none'}")
+        told = {"slo_s": slo, "min_accuracy": min_accuracy, "weight": weight}
+        terms = {**app_to_document(now.apps[app]), **{k: v for k, v in told.items() if v is not None}}
+        try:
+            document = AppDocument.model_validate_json(orjson.dumps(terms))
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
+            raise InvalidInputError(str(fault["loc"][0]), f"{fault['input']!r:.80}: {fault['msg']}") from error
+        if document.min_accuracy > now.best_accuracy(app):
+            best = f"{now.best_accuracy(app):.4g}"
+            raise InvalidInputError("min_accuracy", f"{document.min_accuracy:g}: the best variant of {app} has {best}")
+        part = now.only({app})
+        changed = from_document(CatalogueDocument(apps=(document,), variants=(), profiles=())).apps
+        return self._replace(app, replace(part, apps=changed))
 
     def keep_profiles(self, measured: Iterable[Profile]) -> Catalogue:
         """Put newly measured profiles of served variants in the place of the old; those of others are passed over."""

@@ -1,7 +1,7 @@
 """The control plane of a scenario: planners, and capacity that comes and goes beside them."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
 from math import inf
 
 import numpy as np
@@ -14,7 +14,7 @@ from sluicegate.planner.capacity.cores import load_core, model_less_core, spot_c
 from sluicegate.planner.capacity.procurement import CostMeter, Prices
 from sluicegate.planner.control.controller_settings import ControllerSettings
 from sluicegate.planner.control.core import CoreSettings, PlannerCore
-from sluicegate.planner.estimates.demand_estimate import DemandSettings
+from sluicegate.planner.estimates.demand_estimate import demand_settings
 from sluicegate.planner.geometry.geometry_search import GeometrySettings
 from sluicegate.planner.geometry.joint_planner import JointGeometry
 from sluicegate.planner.geometry.recut_tracker import ChangeSettings
@@ -169,13 +169,5 @@ def controller_settings(spec: PlannerSpec, loads: Loads = "beside") -> Controlle
         **limits_of(spec, loads),
         geometry=spec.geometry,
         changes=ChangeSettings(patience=spec.geometry_patience_s, rest=spec.geometry_rest_s),
-        demand=_demand(spec.demand),
+        demand=demand_settings(spec.demand, "planner.demand"),
     )
-
-
-def _demand(options: Mapping[str, float]) -> DemandSettings:
-    allowed = [f.name for f in fields(DemandSettings)]
-    for option in options:
-        if option not in allowed:
-            raise ConfigurationError(f"planner.demand.{option}: no such setting; it takes {', '.join(allowed)}")
-    return DemandSettings(**dict(options))

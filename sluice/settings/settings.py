@@ -152,6 +152,7 @@ class PlannerSettings(PlanLimitFields, PlannerChoice, _Section):
     ``headroom``: factor on demand, the same for all apps (by default each app's own, from its variance).
     ``variants_per_device``: hosted at most on one device, where several pay (None: one; where there are more apps than
     devices, as many as it takes to host every app, by ``allocation`` on GPUs that stay as they are cut).
+    ``estimate``: of demand (alpha, window, z, headroom_floor, ...: ``DemandSettings``).
     What a plan may change and cost: ``PlanLimits``. ``demand``: "plain" takes admission's counts as they come, "faust"
     the windows that stages ``demand`` make of them (kafka:// only); up to ``demand_partitions`` of these share the
     work.
@@ -164,6 +165,7 @@ class PlannerSettings(PlanLimitFields, PlannerChoice, _Section):
     headroom: float | None = Field(default=None, ge=1.0, allow_inf_nan=False)
     variants_per_device: int | None = Field(default=None, ge=1, le=8)
     demand: Literal["plain", "faust"] = "plain"
+    estimate: dict[Text, NotNegative] = Field(default_factory=dict)
     demand_partitions: int = Field(default=1, ge=1, le=64)
 
 

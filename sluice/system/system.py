@@ -81,6 +81,9 @@ class System:
         self.apps = {name: app for name, app in every.items() if not self.settings.apps or name in self.settings.apps}
         if len(self.apps) < len(every):  # what is not served here must not be planned for
             self.catalogue = self.catalogue.only(self.apps)
+        for name, least in said.min_accuracy.items():
+            if least > (best := self.catalogue.best_accuracy(name)):
+                raise ConfigurationError(f"min_accuracy.{name}: {least:g}, and its best variant has {best:.4g}")
         worker = self.settings.worker
         counts = {app: len(self.catalogue.of_app(app)) for app in self.apps}
         check_whole(worker.batching, worker.batching_options, counts)

@@ -45,6 +45,10 @@ def register_command(
     validation: Annotated[Path | None, typer.Option(help="Labelled rows: .npz, or a folder of .npy files.")] = None,
     metric: Annotated[str, typer.Option(help=f"Of {', '.join(METRICS)}.")] = "accuracy",
     slo_ms: Annotated[float | None, typer.Option(help="Time an answer may take, unless a query says.")] = None,
+    min_accuracy: Annotated[
+        float | None, typer.Option(help="In the app's metric, 0..1: variants below are not used.")
+    ] = None,
+    weight: Annotated[float | None, typer.Option(help="Of its answers beside those of other apps, in plans.")] = None,
     threads: Annotated[
         str, typer.Option(help="Threads of a worker to profile for: 1 (device type cpu), 2 (cpu2).")
     ] = "1",
@@ -77,6 +81,8 @@ def register_command(
     Given a small and a large model of the same task, it answers with the large one while load allows and scales down
     to the small one as load rises.
 
+    Without models, --slo-ms, --min-accuracy and --weight change those of a registered app, also while it is served.
+
     Interrupted, it goes on from where it was when the same command is given again.
     """
     with one_line_errors():
@@ -87,6 +93,12 @@ def register_command(
             if models or validation is not None or (retire and version is not None):
                 raise InvalidInputError("--retire", "give --app with --retire or --version, and nothing else")
             _change(chosen, app, version, wait, as_json=as_json)
+            return
+        terms = {"min_accuracy": min_accuracy, "weight": weight}
+        if not models and validation is None and any(v is not None for v in (slo_ms, min_accuracy, weight)):
+            slo = None if slo_ms is None else slo_ms / 1e3
+            Registered(chosen.home).change(app, slo=slo, **terms)
+            _tell_change(_announce(chosen, app, wait), f"{app} is served on other terms", {"app": app}, as_json=as_json)
             return
         if not models or validation is None:
             raise InvalidInputError("MODEL, --validation", "give the .onnx files and their labelled rows")
@@ -102,6 +114,8 @@ def register_command(
         request = replace(request, make_family=make_family)
         try:
             made = _register(chosen, request)
+            if any(term is not None for term in terms.values()):
+                Registered(chosen.home).change(app, **terms)
         except InvalidInputError:
             for model, path in zip(models, paths[-len(models) :], strict=True):
                 if is_address(model):
@@ -118,10 +132,13 @@ def _change(settings: Settings, app: str, version: int | None, wait: float, *, a
     else:
         registered.publish(registered.record(app, version))
         told = f"{app} is served as version {version}"
-    announced = _announce(settings, app, wait)
+    said = {"app": app, "served_version": version, "versions": registered.versions(app)}
+    _tell_change(_announce(settings, app, wait), told, said, as_json=as_json)
+
+
+def _tell_change(announced: Announced | None, told: str, said: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        versions = registered.versions(app)
-        print_json({"app": app, "served_version": version, "versions": versions, **_described(announced)})
+        print_json({**said, **_described(announced)})
         return
     out.print(told)
     if announced is not None and announced.plan is not None:

@@ -19,6 +19,7 @@ def planner_stages(system: System, apps: "Sequence[str]") -> list[Stage]:
     """The stage ``planner``, and ``scaling`` beside it where planners scale."""
     from sluicegate.planner.control.controller_settings import ControllerSettings
     from sluicegate.planner.control.core import CoreSettings, PlannerCore
+    from sluicegate.planner.estimates.demand_estimate import demand_settings
     from sluicegate.planner.geometry.joint_planner import JointGeometry
     from sluicegate.planner.geometry.recut_tracker import ChangeSettings
     from sluicegate.planner.model_less.scaling_planners import TICK, UNHURRIED, ScalingPlanner
@@ -42,6 +43,7 @@ def planner_stages(system: System, apps: "Sequence[str]") -> list[Stage]:
         variants_per_device=settings.variants_per_device or (None if shares else 1),
         **limits_of(settings),
         geometry=settings.geometry,
+        demand=demand_settings(settings.estimate, "planner.estimate"),
         changes=ChangeSettings(patience=settings.geometry_patience_s, rest=settings.geometry_rest_s),
     )
     tables = _tables(system) if takes(system.settings.worker.batching, "tables") else None

@@ -104,6 +104,33 @@ async def test_an_app_is_served_changed_and_retired_while_everything_runs(broker
         assert all(outcomes[i].kind is OutcomeKind.ANSWERED for i in asked)  # the app that was there felt nothing
 
 
+async def test_slo_and_least_accuracy_of_an_app_are_changed_while_it_is_served(tmp_path: Path) -> None:
+    settings = settings_for("memory://", tmp_path, planner={"period_s": 60.0})
+    async with running(settings, connect("memory://")) as run:
+        await run.planned()
+        before = await run.ask(parameters={"class": "best_effort"})
+        await run.settled()
+        known = toy_catalogue()
+        terms = replace(known.apps["toy"], slo=7.5, min_accuracy=0.85, weight=2.0)
+        await tell(run, replace(known, apps={"toy": terms}), "toy")
+        await caught_up(run)
+        await run.planned()
+        after = await run.ask(parameters={"class": "best_effort"})
+        await run.settled()
+        outcomes = await run.outcomes()
+        slos = [outcomes[i].deadline - outcomes[i].arrival for i in (before, after)]
+        assert slos == [pytest.approx(0.25, abs=0.01), pytest.approx(7.5, abs=0.01)]
+        async with asyncio.timeout(20.0):  # until the plan that the registration asked for is in force
+            while (await last(run)).variant != "toy-v2":
+                pass
+
+
+async def last(run: Running) -> Outcome:
+    query = await run.ask()
+    await run.settled()
+    return (await run.outcomes())[query]
+
+
 def promised(app: str, catalogue: Catalogue, m: int = 1, k: int = 5) -> Catalogue:
     """The same with a promise to ``app``."""
     told = replace(catalogue.apps[app], promise=Promise(weakly_hard=(WeaklyHard(m, k),)))

@@ -46,3 +46,35 @@ def test_apps_that_are_not_served_are_not_planned_for(tmp_path: Path) -> None:
     assert set(system.catalogue.apps) == {"toy"}
     assert {v.app for v in system.catalogue.variants.values()} == {"toy"}
     assert {p.variant for p in system.catalogue.profiles.values()} == set(system.catalogue.variants)
+
+
+def test_the_estimate_of_demand_is_set_by_name(tmp_path: Path) -> None:
+    def started(**options: float) -> object:
+        settings = settings_for("memory://", tmp_path, planner={"estimate": options, "price": 0.25})
+        broker = connect("memory://")
+        system = System(settings, toy_catalogue(), tmp_path, broker, broker.producer(), tmp_path)
+        stage = next(s for s in stages_of(system, ["planner"]) if s.name == "planner")
+        return stage.core.settings.rules  # type: ignore[attr-defined]
+
+    rules = started(alpha=0.2, headroom_floor=1.3)
+    assert (rules.demand.alpha, rules.demand.headroom_floor, rules.price) == (0.2, 1.3, 0.25)  # type: ignore[attr-defined]
+    for option, value, said in (
+        ("alfa", 0.2, "it takes alpha"),
+        ("alpha", 1.5, "above 1"),
+        ("window", 0.0, "positive"),
+    ):
+        with pytest.raises(ConfigurationError, match=f"planner.estimate.{option}.*{said}"):
+            started(**{option: value})
+
+
+def test_an_accuracy_that_no_variant_has_is_refused(tmp_path: Path) -> None:
+    broker = connect("memory://")
+    for least, refused in ((0.9, False), (0.91, True)):
+        settings = settings_for("memory://", tmp_path, min_accuracy={"toy": least}, weights={"toy": 3.0})
+        if refused:
+            with pytest.raises(ConfigurationError, match=r"min_accuracy.toy: 0.91, and its best variant has 0.9"):
+                System(settings, toy_catalogue(), tmp_path, broker, broker.producer(), tmp_path)
+        else:
+            system = System(settings, toy_catalogue(), tmp_path, broker, broker.producer(), tmp_path)
+            app = system.catalogue.apps["toy"]
+            assert (app.min_accuracy, app.weight) == (0.9, 3.0)
