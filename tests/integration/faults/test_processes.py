@@ -73,23 +73,17 @@ async def test_a_killed_worker_leaves_the_plan_and_nothing_is_lost(kafka_url: st
     sink = running(settings, connect(kafka_url), catalogue=toy_catalogue(slo=1.0), roles=("sink",))
     async with sink as run, processes(settings, tmp_path) as started:
         await run.planned()
-        asking = asyncio.create_task(ask_on(run, 40.0))
+        asking = asyncio.create_task(ask_on(run, 20.0))
         await answered(run, {"d0", "d1"})
         os.kill(started["d0"].pid, signal.SIGKILL)
-        async with asyncio.timeout(PATIENCE_S):
-            while (plan := await newest_plan(run)) is None or "d0" in {p.device for p in plan.placements}:
-                await asyncio.sleep(0.1)
-        later = len(run.ids)
-        while len(run.ids) < later + 40:
-            await asyncio.sleep(0.1)
+        await planned(run, Epoch(0, 0), d0=False)
+        await answered(run, {"d1"}, since=len(run.ids))
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
         report = await run.settled()
         assert report.lost == 0, report.examples
         assert report.unknown == 0
         assert report.late_unmarked == 0
-        outcomes = await run.outcomes()
-        assert {outcomes[name].device for name in run.ids[later : later + 40] if outcomes[name].on_time} == {"d1"}
 
 
 async def test_a_worker_started_again_is_let_in_and_serves(kafka_url: str, tmp_path: Path) -> None:
@@ -98,12 +92,12 @@ async def test_a_worker_started_again_is_let_in_and_serves(kafka_url: str, tmp_p
     async with sink as run, processes(settings, tmp_path) as started:
         await run.planned()
         os.kill(started["d0"].pid, signal.SIGSTOP)
-        asking = asyncio.create_task(ask_on(run, 40.0))
+        asking = asyncio.create_task(ask_on(run, 20.0))
         try:
-            before = await planned_for(run, Epoch(0, 0), {"d1"})
+            before = await planned(run, Epoch(0, 0), d0=False)
         finally:
             os.kill(started["d0"].pid, signal.SIGCONT)
-        await planned_for(run, before, {"d0", "d1"})
+        await planned(run, before, d0=True)
         await answered(run, {"d0", "d1"}, since=len(run.ids))
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
@@ -111,14 +105,14 @@ async def test_a_worker_started_again_is_let_in_and_serves(kafka_url: str, tmp_p
         assert report.lost == 0, report.examples
 
 
-async def planned_for(run: Running, after: Epoch, devices: set[str]) -> Epoch:
-    """That of the first plan beyond ``after`` that has just these."""
+async def planned(run: Running, after: Epoch, *, d0: bool) -> Epoch:
+    """That of the first plan beyond ``after`` that has d0, or has it not."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             plan = await newest_plan(run)
-            if plan is not None and plan.epoch > after and {p.device for p in plan.placements} == devices:
+            if plan is not None and plan.epoch > after and d0 == ("d0" in {p.device for p in plan.placements}):
                 return plan.epoch
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.5)
 
 
 async def answered(run: Running, devices: set[str], *, since: int = 0) -> None:
@@ -128,7 +122,7 @@ async def answered(run: Running, devices: set[str], *, since: int = 0) -> None:
             outcomes = await run.outcomes()
             if {o.device for o in map(outcomes.get, run.ids[since:]) if o is not None and o.on_time} >= devices:
                 return
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.5)
 
 
 async def ask_on(run: Running, qps: float) -> None:

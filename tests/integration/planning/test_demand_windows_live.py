@@ -26,7 +26,7 @@ from sluicegate.streams.records import control
 from sluicegate.streams.records.demand_windows import decode_windows
 from sluicegate.streams.topics import Topics
 from tests.contract.damaged import write_batch
-from tests.harness import PATIENCE_S, ROLES, running, settings_for
+from tests.harness import PATIENCE_S, ROLES, free_port, running, settings_for
 
 pytest.importorskip("faust", reason="faust-streaming is not installed: pip install 'sluicegate[faust]'")
 
@@ -91,7 +91,7 @@ async def test_a_restart_in_mid_window_loses_and_doubles_no_count(kafka_url: str
         await producer.start()
         leaving.push_async_callback(producer.stop)
         for round_ in range(2):  # the stage is ended in between, while counts go on
-            async with counting_meanwhile(broker, topics, 18_181 + round_):
+            async with counting_meanwhile(broker, topics, free_port()):
                 for number in range(12):
                     for app in sent:
                         counted = DemandCounted(app, 3 + number, 0.5)
@@ -143,7 +143,7 @@ async def test_counts_passed_over_where_no_other_follows_are_counted(kafka_url: 
     topics = Topics(settings_for(kafka_url, tmp_path).prefix)
     await broker.admin().create_topics(topics.specs(["a"], ["d0"]))
     partition = TP(topics.demand, 0)
-    async with an_app(broker, topics, 18_188, tmp_path) as (app, _):
+    async with an_app(broker, topics, free_port(), tmp_path) as (app, _):
         await counts(broker, topics, [1, 2, 3])
         await published(broker, topics, {"a": 6})
         app.consumer.pause_partitions([partition])
@@ -160,7 +160,7 @@ async def test_a_worker_that_stands_still_while_counts_wait_fails(
     broker = connect(kafka_url)
     topics = Topics(settings_for(kafka_url, tmp_path).prefix)
     await broker.admin().create_topics(topics.specs(["a"], ["d0"]))
-    async with an_app(broker, topics, 18_189, tmp_path) as (app, watching):
+    async with an_app(broker, topics, free_port(), tmp_path) as (app, watching):
         await counts(broker, topics, [1])
         await published(broker, topics, {"a": 1})
         monkeypatch.setattr(faust_app, "STALE", 6.0)
@@ -173,7 +173,7 @@ async def test_a_worker_that_stands_still_while_counts_wait_fails(
 
 async def test_a_planner_estimates_the_demand_that_windows_tell(kafka_url: str, tmp_path: Path) -> None:
     planner = PlannerSettings(demand="faust", period_s=2.0)
-    settings = settings_for(kafka_url, tmp_path, planner=planner, faust={"port": 18_184})
+    settings = settings_for(kafka_url, tmp_path, planner=planner, faust={"port": free_port()})
     async with running(settings, connect(kafka_url), roles=(*ROLES, "demand")) as run:
         await run.planned()
         stage = next(s for s in run.stages if isinstance(s, PlannerStage))
@@ -206,9 +206,9 @@ async def test_two_workers_share_the_partitions(kafka_url: str, tmp_path: Path) 
     log = (tmp_path / "workers.log").open("wb")
     workers = [
         await asyncio.create_subprocess_exec(
-            sys.executable, "-c", code, kafka_url, settings.prefix, str(18_186 + i), stdout=log, stderr=log
+            sys.executable, "-c", code, kafka_url, settings.prefix, str(free_port()), stdout=log, stderr=log
         )
-        for i in range(2)
+        for _ in range(2)
     ]
     clock, sent = SystemClock(), dict.fromkeys("abcd", 0)
     try:
@@ -239,7 +239,7 @@ async def test_counting_goes_on_behind_a_batch_that_cannot_be_read(
     await broker.admin().create_topics(topics.specs(["a"], ["d0"]))
     told: list[tuple[str, int]] = []
     broker.on_unreadable = lambda record: told.append((record.topic, record.offset))
-    async with an_app(broker, topics, 18_197, tmp_path):
+    async with an_app(broker, topics, free_port(), tmp_path):
         await counts(broker, topics, [1, 2])
         await published(broker, topics, {"a": 3})
         await write_batch(kafka_url.removeprefix("kafka://"), topics.demand, [b"x", b"y"], compression="zstd")
