@@ -187,6 +187,7 @@ def summarise(observer: Observer, audit: AuditReport, catalogue: Catalogue, *, w
         "failed": fold.failed,
         "lost": audit.lost,
         "duplicates": audit.duplicates,
+        "right_in_time": fold.right_in_time,
         "effective_accuracy": fold.effective_accuracy,
         "max_accuracy_drop": fold.max_accuracy_drop,
         "slo_attainment": fold.slo_attainment,

@@ -2,6 +2,7 @@
 
 import asyncio
 import uuid
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -59,12 +60,25 @@ def demo(
                 live.update(frame(observer, elapsed=elapsed, duration=duration))
 
             result = asyncio.run(run_demo(chosen, catalogue, models, folder, arrivals=arrivals, show=show))
+        from sluicegate.sluice.load.what_else import alternatives, first_line
+
+        with err.status("the same arrivals with fewer variants, simulated"):
+            found = alternatives(
+                chosen,
+                catalogue,
+                models,
+                lambda: demo_trace(catalogue, chosen.apps, chosen, duration, seed),
+                seed,
+            )
+        result.summary["simulated"] = {name: asdict(one) for name, one in found.items()}
+        result.summary["first_line"] = first_line(found)
         from sluicegate.sluice.load.demo_report import write_report  # plots take half a second to import
 
         page = write_report(result, catalogue, report)
     if as_json:
         print_json(result.summary)
     else:
+        out.print(result.summary["first_line"], highlight=False)
         out.print(table(result))
         out.print(f"report {page}   topics {folder}   (`sluice audit {folder}`, `sluice explain ID --run {folder}`)")
     if result.summary["lost"] or result.summary["duplicates"]:
@@ -81,6 +95,7 @@ def table(result: DemoResult) -> Table:
         "ended": ", ".join(f"{summary[k]} {k.replace('_', ' ')}" for k in ended if summary[k]),
         "lost / duplicates": f"{summary['lost']} / {summary['duplicates']}",
         "on time": f"{summary['slo_attainment']:.2%}, goodput {summary['goodput_qps']:.0f}/s",
+        "right in time": f"{summary['right_in_time']:.2%} of all asked, by profiled accuracy",
         "effective accuracy": f"{summary['effective_accuracy']:.2%}",
         "latency": f"p50 {summary['p50_ms']:.1f} ms, p99 {summary['p99_ms']:.1f} ms",
         "plan epochs": str(summary["plan_epochs"]),

@@ -1,6 +1,7 @@
 """The demo's contract, and real models end to end."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from sluicegate.profiles.catalogue.catalogue_folder import digest_of, load_catal
 from sluicegate.profiles.demo.build_models import build, samples
 from sluicegate.simulator.arrivals.lists import ListedArrivals
 from sluicegate.sluice.audit.result_log import read_results, result_topics
+from sluicegate.sluice.load.demo_run import ROWS
 from sluicegate.sluice.load.open_loop_client import Sender, samples_of
 from sluicegate.sluice.main import app, register_all
 from sluicegate.streams import connect
@@ -27,7 +29,12 @@ ENDS = ("answered_on_time", "late", "expired", "dropped", "rejected", "failed")
 
 
 def test_the_demo_accounts_for_every_query_and_writes_its_report(tmp_path: Path) -> None:
-    save_catalogue(tmp_path / "catalogue", toy_catalogue(apps=("east", "west")), {})
+    toy = toy_catalogue(apps=("east", "west"))
+    wide = [
+        replace(p, points=(*p.points, BatchLatency(ROWS, 2 * p.points[-1].median, 2 * p.points[-1].p95)))
+        for p in toy.profiles.values()
+    ]
+    save_catalogue(tmp_path / "catalogue", Catalogue.of(toy.apps.values(), toy.variants.values(), wide), {})
     settings = {
         "catalogue": str(tmp_path / "catalogue"),
         "home": str(tmp_path),
@@ -49,8 +56,13 @@ def test_the_demo_accounts_for_every_query_and_writes_its_report(tmp_path: Path)
     assert summary["lost"] == summary["duplicates"] == 0
     assert summary["plan_epochs"] >= 1
     assert set(summary["variants_used"]) == {"east", "west"}
+    ways = summary["simulated"]
+    assert list(ways) == ["all variants", "the best alone", "the fastest alone"]
+    assert ways["the best alone"]["accuracy"] > ways["the fastest alone"]["accuracy"]
+    assert ways["the best alone"]["missed"] >= ways["the fastest alone"]["missed"]
     page = (report / "index.html").read_text()
     assert page.count("<svg") == 4
+    assert summary["first_line"] in page and "the best variants alone would have missed" in page
     assert (next((tmp_path / "runs").glob("*/topics.json"))).is_file()
 
 
