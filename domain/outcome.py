@@ -25,6 +25,7 @@ class Reason(StrEnum):
     SHED = "shed"  # given up so that more behind it are answered in time
     SPREAD = "spread"  # chosen by a promise-keeping selection
     NO_CAPACITY = "no_capacity"  # the plan hosts no variant for it
+    OVER_SHARE = "over_share"  # of its client, while others ask for theirs
     OVER_SUSTAINABLE_RATE = "over_sustainable_rate"
     INVALID = "invalid"  # could be attributed to a query but not be served as it is
     UNKNOWN_APP = "unknown_app"

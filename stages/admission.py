@@ -96,9 +96,10 @@ class AdmissionStage:
         await self._outbox.start()
         topics = self._topics
         followers = [Follower(self._broker, topics.routers, self._on_router, start_at="end")]
+        if self.core.follows_plans or self.core.shares_out:
+            followers.append(Follower(self._broker, topics.plan, self._on_plan))
         if self.core.follows_plans:
             followers += [
-                Follower(self._broker, topics.plan, self._on_plan),
                 Follower(self._broker, topics.acks, self._on_acknowledged),
                 Follower(self._broker, topics.devices_metrics, self._on_heartbeat, start_at="end"),
             ]

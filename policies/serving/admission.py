@@ -11,12 +11,13 @@ Rules.
   an app with a promise expires so, safe mode is announced before, and its end once a router of the app is heard.
 - Where bounds follow plans, they change with each plan. From its publication until ``SETTLED`` seconds after its
   capacity is ready, when no device holds to the one before any more, what both sustain is let in.
+- Where clients have shares (``sluicegate.policies.admission.fair_shares``), what is over its client's is rejected.
 
 Illegal: a query of an app that was never registered. Records of control topics may come in any order.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import assert_never
@@ -38,9 +39,10 @@ from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.models.app import App, QueryClass, slo_class
 from sluicegate.domain.models.profile import Quantile
 from sluicegate.domain.outcome import OutcomeKind, Reason
-from sluicegate.domain.plan import Plan
+from sluicegate.domain.plan import NO_EPOCH, Plan, follows
 from sluicegate.domain.query import Query
 from sluicegate.policies.admission.dedupe import DedupeWindow
+from sluicegate.policies.admission.fair_shares import FairShares, rows_served
 from sluicegate.policies.admission.known_goals import GoalAdmission
 from sluicegate.policies.admission.sustainable import SustainableAdmission
 from sluicegate.policies.admission.sustained_rates import limits, sustained
@@ -130,7 +132,9 @@ class AdmissionRules:
 
     ``by_plan``: the bounds of a SustainableAdmission are what the plan in force sustains; ``hops``: how long queries
     are on their way to a slice. ``dedupe_entries``: ids remembered for ``dedupe_s`` seconds; 0: ids are known to be
-    unique. ``only``: of what is registered these apps, () all.
+    unique. ``only``: of what is registered these apps, () all. ``shares``: an app's clients share what the plan hosts
+    for it, by these weights (1 where none is given); None: they do not. Not where promises are made, which have
+    bounds of their own.
     """
 
     make_policy: Callable[[], AdmissionPolicy] | None = None
@@ -141,17 +145,22 @@ class AdmissionRules:
     dedupe_entries: int = 0
     most_held: int = 1000
     only: frozenset[str] = frozenset()
+    shares: Mapping[str, float] | None = None
 
 
 class _Known:
-    """An app that was registered. ``app``: None where it is served no more; ``rows`` and ``classes``: not told yet."""
+    """An app that was registered. ``app``: None where it is served no more; ``rows`` and ``classes``: not told yet.
 
-    __slots__ = ("app", "classes", "rows")
+    ``refused``: rows of those that were over their client's share; ``shares``: of its clients.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("app", "classes", "refused", "rows", "shares")
+
+    def __init__(self, weights: Mapping[str, float] | None) -> None:
         self.app: App | None = None
-        self.rows = 0
+        self.rows = self.refused = 0
         self.classes: Counter[float] = Counter()
+        self.shares = FairShares(weights) if weights is not None else None
 
 
 class AdmissionCore:
@@ -164,6 +173,7 @@ class AdmissionCore:
         "_hosting",
         "_known",
         "_looks_at",
+        "_newest",
         "_policy",
         "_promised",
         "_routed",
@@ -186,12 +196,18 @@ class AdmissionCore:
         self._activations: dict[str, Activation] = {}
         self._settling: dict[str, tuple[float, Plan]] = {}
         self._looks_at = inf
+        self._newest = NO_EPOCH
         self._story: deque[str] = deque(maxlen=8)
 
     @property
     def policy(self) -> AdmissionPolicy | None:
         """What lets queries in; None: nothing keeps them out."""
         return self._policy
+
+    @property
+    def shares_out(self) -> bool:
+        """Whether plans are to be told."""
+        return self._rules.shares is not None
 
     @property
     def follows_plans(self) -> bool:
@@ -218,11 +234,20 @@ class AdmissionCore:
         known.rows += query.rows
         if app.slo_classes:
             known.classes[slo_class(app.slo_classes, query.deadline - query.arrival)] += query.rows
+        if not self._has_share(known, app, query, event.steady):
+            known.rows -= query.rows
+            known.refused += query.rows
+            told = f"{query.source or 'who gives no source'} asks for more than its share while others ask, too"
+            return (End(query, OutcomeKind.REJECTED, Reason.OVER_SHARE, told),)
         if self._door is not None:
             return self._judged(app, event, self._door, now)
         if self._routed.reads(name, event.steady):
             return (Accept(query),)
         return self._let_in(query, event.steady, now)
+
+    def _has_share(self, known: _Known, app: App, query: Query, steady: float) -> bool:
+        shares = known.shares
+        return shares is None or app.promise.active or shares.admit(query.source, query.rows, steady)
 
     def _heard(self, event: _News, now: float) -> Sequence[AdmissionCoreAction]:
         self._story.append(f"{now:.6f} {type(event).__name__}")
@@ -241,7 +266,10 @@ class AdmissionCore:
             case DeviceSeen():
                 self._hosting.cut(event.device, event.slices)
                 return ()
-            case PlanPublished() | PlanAcknowledged():
+            case PlanPublished(plan):
+                self._share_out(plan)
+                return self._follow(event, now)
+            case PlanAcknowledged():
                 return self._follow(event, now)
             case Serve(registered, steady):
                 return self._serve(registered, steady, now)
@@ -284,8 +312,10 @@ class AdmissionCore:
     def _counted(self, window: float) -> list[AdmissionCoreAction]:
         told: list[AdmissionCoreAction] = []
         for app, known in self._known.items():
-            told.append(DemandCounted(app, known.rows, window, tuple(sorted(known.classes.items()))))
-            known.rows = 0
+            # Of what is over shares as much counts as is let in: plans grow with it, and with no flood at once.
+            rows = known.rows + min(known.refused, known.rows)
+            told.append(DemandCounted(app, rows, window, tuple(sorted(known.classes.items()))))
+            known.rows = known.refused = 0
             known.classes.clear()
         return told
 
@@ -324,6 +354,15 @@ class AdmissionCore:
             self._bound(app, self._settling.pop(app)[1], both=False)
         return actions
 
+    def _share_out(self, plan: Plan) -> None:
+        """The clients of each app share what ``plan`` hosts for it, a part of each slice that hosts several apps."""
+        if self._rules.shares is None or not follows(plan.epoch, self._newest):
+            return
+        self._newest = plan.epoch
+        for name, known in self._known.items():
+            if known.shares is not None:
+                known.shares.plan(rows_served(self._hosting.of(name, plan), plan))
+
     def _bound(self, app: str, plan: Plan, *, both: bool) -> None:
         """Keep to what ``plan`` sustains of ``app`` from now on; ``both``: and to what it was kept to until now."""
         if not isinstance(self._policy, SustainableAdmission):
@@ -341,7 +380,7 @@ class AdmissionCore:
         for known in self._known.values():
             known.app = None
         for name in served:
-            self._known.setdefault(name, _Known()).app = catalogue.apps[name]
+            self._known.setdefault(name, _Known(self._rules.shares)).app = catalogue.apps[name]
             if self._rules.by_plan:
                 self._activations.setdefault(name, Activation(name, self._hosting.fit))
         for app in event.apps:

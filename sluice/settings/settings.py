@@ -77,12 +77,16 @@ class AdmissionSettings(_Section):
     sustain for ever under each app's promise, by ``mode``: "enforce" rejects the rest, "degrade" lets in as much as the
     fastest variants of the plan sustain, "observe" only announces.
 
+    ``shares``: clients of an app (``ce_source``) share what plans host for it, by ``weights`` (1 where none is given):
+    who asks for more gets what the others leave. Not of apps with a promise, and never where one asks alone.
     ``hop_ms``: how long a query with a promise is on its way to its device at most; a tenth of its SLO where left out.
     """
 
     policy: Literal["deadline", "sustainable"] = "deadline"
     mode: Literal["enforce", "degrade", "observe"] = "enforce"
     hop_ms: NotNegative | None = None
+    shares: bool = True
+    weights: dict[str, Seconds] = Field(default_factory=dict, max_length=1000)
     max_body_bytes: int = Field(default=1_000_000, gt=0)
     max_skew_s: Seconds = 5.0
     max_latency_s: Seconds = 600.0

@@ -2,8 +2,8 @@
 
 A request becomes a query record; its outcome, when it comes by the result topic, the answer. The desk decides nothing
 and holds nothing but the requests that wait. A model is an app; its versions are its variants. Status, as HTTP's: 200
-answered (also late, marked), 400 rejected, 404 unknown app or version, 413 too large, 500 failed, 503 dropped, not
-routed or too many waiting, 504 expired.
+answered (also late, marked), 400 rejected, 404 unknown app or version, 413 too large, 429 over its client's share, 500
+failed, 503 dropped, not routed or too many waiting, 504 expired.
 """
 
 import asyncio
@@ -227,7 +227,8 @@ class FrontDesk:
 
 def _answered(message: codec.OutcomeMessage) -> bytes:
     outcome = message.outcome
-    status = 503 if outcome.reason == Reason.NOTHING_ROUTES else _STATUS[outcome.kind]
+    told = {Reason.NOTHING_ROUTES: 503, Reason.OVER_SHARE: 429}
+    status = next((code for reason, code in told.items() if outcome.reason == reason), _STATUS[outcome.kind])
     if status == 200:
         return message.body
     why = f"query {outcome.query_id}: {outcome.kind.value}"

@@ -83,7 +83,8 @@ CATALOGUE: tuple[Metric, ...] = (
         "sluice_outcomes", "queries", ("app", "stage", "outcome", "reason"), "admission, router, worker, planner",
         "Terminal outcomes written, one a query: answered, late, expired, dropped, rejected or failed, and why.",
         "Goodput is the rate of answered. Much late or expired: too little capacity or too high a guard (tuning). "
-        "dropped/hopeless: overload. failed/model_error: a broken model. failed/executor_killed: "
+        "dropped/hopeless: overload. rejected/over_share: a client floods. "
+        "failed/model_error: a broken model. failed/executor_killed: "
         "a query that ends executors, by its id in the outcome. rejected/invalid: a producer's mistake. "
         "failed/result_too_large: raise max.message.bytes of the results topic, or answer with less.",
     ),

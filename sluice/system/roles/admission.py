@@ -51,5 +51,6 @@ def admission_rules(system: System, apps: "Sequence[str]") -> AdmissionRules:
         quantile=system.settings.planner.quantile,
         dedupe_s=limits.dedupe_window_s,
         dedupe_entries=limits.dedupe_entries,
+        shares=limits.weights if limits.shares else None,
         only=frozenset(apps) if set(apps) < set(system.apps) else frozenset(system.settings.apps),
     )

@@ -1,0 +1,70 @@
+"""A client that asks for twenty times what there is: another on its app, and those of other apps, are served on."""
+
+import asyncio
+import uuid
+from pathlib import Path
+
+import pytest
+
+from sluicegate.domain.models.profile import BatchLatency, Profile
+from sluicegate.domain.outcome import Outcome, OutcomeKind, Reason
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.streams import connect
+from tests.harness import Running, running, settings_for, toy_catalogue
+
+pytestmark = [pytest.mark.virtual, pytest.mark.timeout(400)]
+CAPACITY = 70.0
+"""Queries a second of both devices, by the fastest variant, in the largest batches."""
+FLOOD = 20 * CAPACITY
+INNOCENT = 5.0
+SECONDS = 10.0
+ASKED = {"priority": 2**31 - 1, "latency_ms": 2000}
+
+
+def slow_catalogue() -> Catalogue:
+    """As the harness' two apps, a hundredth as fast: so few queries are a flood."""
+    toys = toy_catalogue(("toy", "other"), slo=2.0)
+    profiles = []
+    for (variant, kind), profile in toys.profiles.items():
+        points = tuple(BatchLatency(p.batch, 50 * p.median, 50 * p.p95) for p in profile.points)
+        profiles.append(Profile(variant=variant, device_type=kind, points=points, load=0.05))
+    return Catalogue.of(list(toys.apps.values()), list(toys.variants.values()), profiles)
+
+
+async def ask_on(run: Running, qps: float, seconds: float, *, source: str, app: str = "toy") -> list[str]:
+    asked = []
+    for _ in range(round(qps * seconds)):
+        name = f"{source}-{app}-{uuid.uuid4().hex}"
+        asked.append(await run.ask(name, app=app, source=source, parameters=ASKED))
+        await asyncio.sleep(1 / qps)
+    return asked
+
+
+def on_time(ends: dict[str, Outcome], asked: list[str]) -> float:
+    return sum(ends[one].kind is OutcomeKind.ANSWERED and not ends[one].late for one in asked) / len(asked)
+
+
+async def test_a_flood_costs_another_client_little_and_another_app_less(tmp_path: Path) -> None:
+    settings = settings_for("memory://", tmp_path, partitions=1)
+    async with running(settings, connect("memory://"), catalogue=slow_catalogue()) as run:
+        await run.planned()
+
+        async def innocent(seconds: float) -> tuple[list[str], list[str]]:
+            same, other = await asyncio.gather(
+                ask_on(run, INNOCENT, seconds, source="nice"), ask_on(run, INNOCENT, seconds, source="far", app="other")
+            )
+            return same, other
+
+        before = await innocent(SECONDS)
+        (same, other), greedy = await asyncio.gather(innocent(SECONDS), ask_on(run, FLOOD, SECONDS, source="greedy"))
+        report = await run.settled()
+        assert (report.lost, report.duplicates) == (0, 0)
+        ends = await run.outcomes()
+        quiet = [on_time(ends, asked) for asked in before]
+        flooded = [on_time(ends, asked) for asked in (same, other)]
+        told = (quiet, flooded, on_time(ends, greedy))
+        assert flooded[0] >= quiet[0] - 0.10, told
+        assert flooded[1] >= quiet[1] - 0.02, told
+        assert sum(ends[one].reason == Reason.OVER_SHARE for one in greedy) > 0.5 * len(greedy), told
+        assert all(ends[one].reason != Reason.OVER_SHARE for one in other), told
+        assert on_time(ends, greedy) * FLOOD > 0.2 * CAPACITY, told  # one of two devices is its app's
