@@ -47,6 +47,7 @@ class PromiseState:
     ``max_consecutive``, ``weakly_hard`` ((m, K), ...): the promise. ``turns``: slices that the stream goes to in turn;
     the counts below are of this slice's turns. ``queries`` that ended so far in an unbroken row, ``misses`` among them,
     ``mcd``: longest run of misses, ``worst`` ((K, most misses in K consecutive), ...). ``safe_mode``: announced.
+    ``left``: by K, how many of the next queries may be missed at once; of a stream that one slice serves.
     """
 
     max_consecutive: int | None = None
@@ -57,6 +58,7 @@ class PromiseState:
     mcd: int = 0
     worst: tuple[tuple[int, int], ...] = ()
     safe_mode: bool = False
+    left: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)

@@ -172,6 +172,7 @@ class StreamBook:
         live.tracker.record(number, missed)
         promise, turns = self._hosted.get(query.app, (NO_PROMISE, 1))
         seen = live.tracker.tracker
+        alone = turns == 1 or query.stream not in {"", query.app}
         return PromiseState(
             max_consecutive=promise.max_consecutive,
             weakly_hard=tuple((w.m, w.k) for w in promise.weakly_hard),
@@ -181,6 +182,7 @@ class StreamBook:
             mcd=seen.mcd,
             worst=tuple(seen.worst.items()),
             safe_mode=query.app in self._safe,
+            left=seen.left(promise) if alone else (),
         )
 
     def abandon(self) -> None:

@@ -54,6 +54,11 @@ class MissTracker:
             if k in self.worst:
                 self.worst[k] = max(self.worst[k], m)
 
+    def left(self, promise: Promise) -> tuple[tuple[int, int], ...]:
+        """By K, the misses that the next queries may be: what was promised, less those among the last K - 1."""
+        known = [(m, k, self._recent[k] - self._rings[k][0]) for m, k in constraints_of(promise) if k in self._rings]
+        return tuple([(k, max(0, m - recent)) for m, k, recent in known])
+
     def keeps(self, promise: Promise) -> bool:
         """Whether ``promise`` has held so far. Raises KeyError for a K that is not tracked and was promised."""
         if promise.max_consecutive is not None and self.mcd > promise.max_consecutive:

@@ -292,6 +292,11 @@ CATALOGUE: tuple[Metric, ...] = (
         "1 while a promise on misses may break, announced before it does.",
         "Overload or a lost device: see promises and the runbook.",
     ),
+    _gauge(
+        "sluice_misses_left", "queries", ("app", "device"), "worker",
+        "How many of the next queries of a stream with a promise may be missed at once; of the stream served last.",
+        "Near 0 for long: the load is near what is announced; give the app more devices or a faster variant.",
+    ),
     _counter(
         "sluice_announcements", "announcements", ("stage", "state"), "admission, router, worker, planner, sink",
         "What was said on the status topic, by state.",

@@ -165,6 +165,9 @@ class Answers:
 
     def _write(self, came: _Came, outcome: Outcome) -> None:
         self._meters.ended(self._stage, outcome)
+        if outcome.promise is not None and outcome.promise.left:
+            least = min(left for _, left in outcome.promise.left)
+            self._meters.set("sluice_misses_left", float(least), outcome.app, self._device)
         carried = came.message.carried
         if self._tracing is not None:
             carried = codec.with_traceparent(carried, self._tracing.served(outcome))

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from sluicegate.domain.errors import InvalidInputError
-from sluicegate.domain.outcome import Outcome
+from sluicegate.domain.outcome import Outcome, PromiseState
 from sluicegate.domain.plan import Plan
 from sluicegate.planner.problems.throughput import throughput
 from sluicegate.sluice.audit.result_log import find_results
@@ -128,6 +128,17 @@ def excluded(settings: Settings, outcome: Outcome, plan: Plan | None) -> list[tu
     return found
 
 
+def promised(state: PromiseState) -> str:
+    """How its stream stood after it, in words: what was promised, what was spent of it, what is left."""
+    pairs = [f"at most {m} of {k}" for m, k in state.weakly_hard]
+    if state.max_consecutive is not None:
+        pairs.append(f"at most {state.max_consecutive} in a row")
+    told = f"{', '.join(pairs)} missed; {state.misses} of {state.queries} were, {state.mcd} in a row at most"
+    if state.left:
+        told += f"; {min(n for _, n in state.left)} more may be now"
+    return f"{told}; safe mode was announced" if state.safe_mode else told
+
+
 def table(outcome: Outcome, plan: Plan | None, not_hosted: list[tuple[str, str]]) -> Table:
     """The story of a query as a terminal table."""
     shown = Table(title=f"Query {outcome.query_id}", show_header=False)
@@ -150,6 +161,8 @@ def table(outcome: Outcome, plan: Plan | None, not_hosted: list[tuple[str, str]]
                 f"model {1e3 * outcome.execution_s:.1f} ms",
             ),
         ]
+    if outcome.promise is not None:
+        rows.append(("promise", promised(outcome.promise)))
     if outcome.device:
         rows.append(("device", f"{outcome.device}/{outcome.slice}"))
     if outcome.epoch:

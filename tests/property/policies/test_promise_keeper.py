@@ -181,3 +181,18 @@ def _most_misses(count: int, m: int, k: int) -> int:
     """Of ``count`` in a row, of which at most m in any k may be missed."""
     whole, rest = divmod(count, k)
     return whole * m + min(rest, m)
+
+
+def test_a_faster_variant_runs_before_a_miss_is_spent() -> None:
+    """More than a batch of the accurate variant holds is due: the faster one holds all of it."""
+    world = World(np.random.default_rng(0), {"a": (line(0.008, 0.001, 64), line(0.004, 0.0005, 64))})
+    world.host("a", 0.1, PROMISES[0])
+    share = world.station.terms.shares["a"]
+    assert share.batches[1] > share.batch > 0
+    actions: list[StationAction] = []
+    for i in range(share.batch + 5):
+        query = Query(f"q{i}", "a", BEGAN, BEGAN + 0.1, sequence=i)
+        actions += world.station.handle(Arrived(query), BEGAN + 0.01)
+    actions += world.station.handle(Finished("a", "a0", 1, 0.02), BEGAN + 0.03)
+    assert [action.variant for action in actions if isinstance(action, Run)] == ["a0", "a1"]
+    assert not any(isinstance(action, Drop) for action in actions)

@@ -70,6 +70,18 @@ def test_the_tracker_agrees_with_a_naive_recount(misses: list[bool], k: int) -> 
     assert tracker.mcd == (runs(keep) if keep else 0)
 
 
+@given(st.lists(st.booleans(), max_size=60), st.integers(0, 4), st.integers(1, 8))
+def test_what_is_left_of_a_promise_is_what_the_last_windows_leave(misses: list[bool], m: int, more: int) -> None:
+    k = m + more
+    promise = Promise(max_consecutive=m, weakly_hard=(WeaklyHard(m, k),))
+    tracker = MissTracker({k, m + 1})
+    for number, missed in enumerate(misses, 1):
+        tracker.record(missed)
+        for window, left in tracker.left(promise):
+            before = misses[max(0, number - window + 1) : number] if window > 1 else []
+            assert left == max(0, m - sum(before))
+
+
 @given(st.lists(st.booleans(), max_size=60), st.sets(st.tuples(st.integers(0, 4), st.integers(1, 4)), max_size=3))
 def test_a_history_allows_a_miss_exactly_where_no_window_would_break(
     wishes: list[bool], pairs: set[tuple[int, int]]
