@@ -14,11 +14,10 @@ from dataclasses import replace
 import numpy as np
 
 from sluicegate.planner.allocation import goal_chain
-from sluicegate.planner.allocation.assignment import assign
+from sluicegate.planner.allocation.assignment import allocation, assign
 from sluicegate.planner.allocation.columns import build
-from sluicegate.planner.allocation.decode import allocation
 from sluicegate.planner.allocation.idle_units import fill
-from sluicegate.planner.allocation.program import Ints, PoolKey, Program, Unit
+from sluicegate.planner.allocation.program import Ints, PoolKey, Program, Unit, Way
 from sluicegate.planner.allocation.rounding import Whole, evaluate
 from sluicegate.planner.allocation.unit_exchange import improved
 from sluicegate.planner.allocation.unit_repair import repaired
@@ -36,7 +35,7 @@ class GreedyFill:
 
     def allocate(self, problem: Problem) -> Allocation:
         """Always an allocation; raises InvalidInputError for input that is not finite or out of range."""
-        check(problem)
+        check(problem, by_slo=problem.tables is not None)
         pools = group_units(problem.devices, problem.previous, by_price=problem.by_price)
         single = replace(problem, variants_per_device=1, loads="free", max_loads=None, money_weight=0.0)
         program = build(single, {k: len(u) for k, u in pools.items()}, count_loaded(pools))
@@ -66,25 +65,25 @@ def serve(program: Program) -> Ints:
     money = np.inf if program.budget is None else program.budget
     served = np.where((program.weight > 0) & program.served_somewhere, 0.0, np.inf)
     spot = np.where(program.strict, 1.0 - program.strict_on_demand, 1.0)
-    serves: list[list[int]] = [[] for _ in program.demands]
-    for i, serve in enumerate(program.serves):
-        serves[serve.demand].append(i)
+    ways: list[list[Way]] = [[] for _ in program.demands]
+    for way in program.ways:
+        ways[way.demand].append(way)
     chunk = max(1, int(left.sum()) // _CHUNKS)
     while np.isfinite(served).any() and left.any():
         d = min(np.flatnonzero(np.isfinite(served)), key=lambda d: (not program.strict[d], served[d], d))
         missing = 1.0 - served[d]
-        gain: dict[int, float] = {}
-        for i in serves[d]:
-            host = program.serves[i].host
+        gain: dict[Way, float] = {}
+        for way in ways[d]:
+            host = way.host
             if left[program.host_pool[host]] > 0 and program.rent[host] <= money + 1e-9:
                 price = max(program.rent[host], 1e-9) if money < np.inf else 1.0
                 most = min(missing, spot[d]) if program.spot[host] else missing
-                gain[i] = min(most, chunk / program.serves[i].need) / price
-        best = max(gain, key=lambda i: (gain[i], program.serves[i].accuracy, -i), default=None)
+                gain[way] = min(most, chunk / way.need) / price
+        best = max(gain, key=lambda way: (gain[way], way.accuracy, -way.host), default=None)
         if best is None or gain[best] <= 0:
             served[d] = np.inf
             continue
-        need, host = program.serves[best].need, program.serves[best].host
+        need, host = best.need, best.host
         count = int(min(chunk, left[program.host_pool[host]], max(1, np.ceil(missing * need))))
         if program.rent[host] > 0 and money < np.inf:
             count = max(1, min(count, int(money / program.rent[host])))

@@ -14,6 +14,7 @@ Rules:
 - Where an app has few units, one more or less is a step that the overflow of the average does not see: there the ladder
   begins at what a uniform headroom would be, as long as that serves everybody.
 - A rung that cannot serve everybody ends the search, unless it is the first.
+- Where selection tables pick variants, capacity stretches at the price of accuracy: the ``floor`` is enough.
 - A demand without spread keeps the headroom it came with; where none has one this is the base planner.
 """
 
@@ -45,7 +46,9 @@ class PricedHeadroom:
 
     def allocate(self, problem: Problem) -> Allocation:
         """The base planner's answer at the best rung. Raises InvalidInputError as it does."""
-        check(problem)
+        check(problem, by_slo=problem.tables is not None)
+        if problem.tables is not None:
+            return self.base.allocate(self._with(problem, 0.0))
         if not any(d.spread > 0.0 for d in problem.demands):
             return self.base.allocate(problem)
         rough = replace(self.base, polish=False)

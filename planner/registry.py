@@ -11,7 +11,6 @@ from sluicegate.planner.baselines.clipper_sommelier import ClipperPlanner, Somme
 from sluicegate.planner.baselines.infaas_accuracy import InfaasAccuracyPlanner
 from sluicegate.planner.baselines.per_device import PerDevicePlanner
 from sluicegate.planner.greedy_fill import GreedyFill
-from sluicegate.planner.mdp.co_resident import CoResident
 from sluicegate.planner.model_less.scaling_planners import ScalingPlanner
 from sluicegate.planner.priced_headroom import PricedHeadroom
 from sluicegate.planner.problems.problem import Planner
@@ -35,7 +34,6 @@ PLANNERS: Mapping[str, Callable[[], Planner]] = MappingProxyType(
         "allocation-without-placement": lambda: SommelierPlanner(name="allocation-without-placement"),
         "allocation-without-assignment": WithoutAssignment,
         "allocation-without-batching": WithoutBatching,
-        "co-resident": CoResident,
         "scaling-greedy": lambda: ScalingPlanner(exact=False),
         "scaling-ilp": lambda: ScalingPlanner(exact=True),
     }

@@ -70,11 +70,12 @@ def _values(program: Program, relaxed: Solved) -> Floats:
     value = -relaxed.pool_duals[program.host_pool]
     worth: list[float] = (gain / np.maximum(program.need, 1e-12)).tolist()
     for host, serves in enumerate(program.serves_of_host):
-        left = 1.0
+        left = dict.fromkeys((program.serves[i].lane for i in serves), 1.0)
         for i in sorted(serves, key=lambda i: -worth[i]):
-            if gain[i] <= 0 or left <= 0:
+            lane = program.serves[i].lane
+            if gain[i] <= 0:
                 break
-            share = min(1.0, left / max(program.need[i], 1e-12))
+            share = min(1.0, left[lane] / max(program.need[i], 1e-12))
             value[host] += share * gain[i]
-            left -= share * program.need[i]
+            left[lane] -= share * program.need[i]
     return value

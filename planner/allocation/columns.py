@@ -3,16 +3,18 @@
 Rules:
 - A variant is left out of a pool where another variant of the app is at least as accurate and at least as fast there
   (and, where units hold several, not larger). What is loaded somewhere stays in.
+- Where selection tables are made, units hold sets of an app's variants (``table_columns``) instead of one.
 - Where units may hold several variants, every set of them that fits the memory is a host, up to a limit for each pool
   beyond which each app keeps fewer variants, spread over its accuracies. Such sets pay below about four devices an app.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from sluicegate.domain.models.variant import Variant
-from sluicegate.planner.allocation.program import Candidate, Host, PoolKey, Program, Serve
+from sluicegate.planner.allocation.program import Candidate, Host, Loaded, PoolKey, Program, Serve
+from sluicegate.planner.allocation.table_columns import TableColumn, host_of, table_columns
 from sluicegate.planner.problems.plan_limits import limits_of
 from sluicegate.planner.problems.problem import AppDemand, Problem
 from sluicegate.planner.problems.throughput import Throughput, throughput
@@ -36,51 +38,58 @@ class _Held:
 def build(
     problem: Problem,
     pools: Mapping[PoolKey, int],
-    loaded: Mapping[tuple[PoolKey, tuple[str, ...]], int],
+    loaded: Mapping[Loaded, int],
     *,
     pruned: bool = True,
 ) -> Program:
     """The program of ``problem`` over ``pools`` (units by pool); ``loaded``: units by pool and what they hold now."""
-    demands = tuple(sorted(problem.demands, key=lambda d: (d.app, d.query_class)))
+    demands = tuple(sorted(problem.demands, key=lambda d: (d.app, d.query_class, d.slo)))
     by_app: dict[str, dict[int, AppDemand]] = {}
     for i, demand in enumerate(demands):
         by_app.setdefault(demand.app, {})[i] = demand
     variants = _variants_by_app(problem.catalogue)
     best = {app: problem.catalogue.best_accuracy(app) for app in by_app}
     held: dict[PoolKey, set[str]] = {}
-    for (key, names), count in loaded.items():
+    for (key, names, _), count in loaded.items():
         if count:
             held.setdefault(key, set()).update(names)
     hosts: list[Host] = []
     serves: list[Serve] = []
+    tabled: Mapping[PoolKey, Sequence[TableColumn]] = {}
+    if problem.tables is not None:
+        tabled = table_columns(problem, problem.tables, demands, pools)
     for p, key in enumerate(keys := tuple(sorted(pools))):
         if not pools[key]:
             continue
+        for column in tabled.get(key, ()):
+            serves.extend(column.serves(len(hosts), demands, key.type))
+            units = loaded.get(Loaded(key, column.names, column.of.mark), 0)
+            hosts.append(host_of(column, p, units, problem.stood.get(column.of.app, 0.0)))
         keep = held.get(key, set()) if pruned else set(problem.catalogue.variants)
         for host in _hosts(problem, key, by_app, variants, keep):
             load = sum(c.load_s for c in host.members)
             stood = min(problem.stood.get(c.variant.app, 0.0) for c in host.members)
             for candidate in host.members:
                 serves.extend(_serves(len(hosts), candidate, demands, best))
-            hosts.append(Host(p, host.names, loaded.get((key, host.names), 0), load, stood))
-    return Program(
+            hosts.append(Host(p, host.names, loaded.get(Loaded(key, host.names), 0), load, stood))
+    program = Program(
         demands=demands,
         pools=keys,
         counts=tuple(pools[k] for k in keys),
         hosts=tuple(hosts),
         serves=tuple(serves),
         **limits_of(problem),
-        pressed=_pressed(serves, sum(pools.values())),
-        empty_units=sum(pools.values()) - sum(n for (_, names), n in loaded.items() if names),
+        empty_units=sum(pools.values()) - sum(n for held, n in loaded.items() if held.variants),
     )
+    return replace(program, pressed=_pressed(program))
 
 
-def _pressed(serves: Iterable[Serve], units: int) -> float:
-    """Part of ``units`` that all demand takes at least."""
+def _pressed(program: Program) -> float:
+    """Part of all units that all demand takes at least."""
     least: dict[int, float] = {}
-    for serve in serves:
-        least[serve.demand] = min(serve.need, least.get(serve.demand, serve.need))
-    return min(1.0, sum(least.values()) / max(1, units))
+    for way in program.ways:
+        least[way.demand] = min(way.need, least.get(way.demand, way.need))
+    return min(1.0, sum(least.values()) / max(1, sum(program.counts)))
 
 
 def _hosts(
@@ -91,10 +100,11 @@ def _hosts(
     keep: Iterable[str],
 ) -> Iterator[_Held]:
     several = problem.variants_per_device > 1
-    alone: list[Candidate] = []
-    for app, mine in by_app.items():
-        alone.extend(prune(candidates(problem, key, variants.get(app, ()), mine), keep, by_memory=several))
-    yield from (_Held((c,)) for c in alone)
+    if problem.tables is None:
+        alone: list[Candidate] = []
+        for app, mine in by_app.items():
+            alone.extend(prune(candidates(problem, key, variants.get(app, ()), mine), keep, by_memory=several))
+        yield from (_Held((c,)) for c in alone)
     if several:
         yield from _sets(problem, key, by_app, variants, keep)
 
@@ -109,14 +119,15 @@ def _sets(
     """Sets of two or more. k apps on a unit wait for each other, so each has a budget of the least SLO / (k + 1)."""
     limit = problem.variants_per_device
     by_sharing: dict[int, list[Candidate]] = {}
-    for sharing in range(1, limit + 1):
+    for sharing in range(1 if problem.tables is None else 2, limit + 1):
         found: list[Candidate] = []
         for app, mine in by_app.items():
             fit = candidates(problem, key, variants.get(app, ()), mine, sharing)
             found.extend(prune(fit, keep, by_memory=True))
         by_sharing[sharing] = found
     slo = {app: min(d.slo for d in mine.values()) for app, mine in by_app.items()}
-    each = max((sum(c.variant.app == app for c in by_sharing[1]) for app in by_app), default=0)
+    fewest = min(by_sharing)
+    each = max((sum(c.variant.app == app for c in by_sharing[fewest]) for app in by_app), default=0)
     while True:
         chosen = [
             members

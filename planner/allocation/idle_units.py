@@ -56,11 +56,13 @@ class _Spare:
     def _rates(self) -> Floats:
         """Queries/s of each app by unit of each host: (apps, hosts). Units that several apps share count in parts."""
         program = self.program
+        by_lane = np.zeros((len(self.apps), len(program.lane_host)))
+        for serve, lane in zip(program.serves, program.serve_lane.tolist(), strict=True):
+            app, host = self.app_of_demand[serve.demand], program.hosts[serve.host]
+            part = serve.qps / (1 if host.ranked else len(host.variants))
+            by_lane[app, lane] = max(by_lane[app, lane], part)
         rate = np.zeros((len(self.apps), len(program.hosts)))
-        for serve in program.serves:
-            app = self.app_of_demand[serve.demand]
-            part = serve.qps / len(program.hosts[serve.host].variants)
-            rate[app, serve.host] = max(rate[app, serve.host], part)
+        np.add.at(rate.T, program.lane_host, by_lane.T)
         return rate
 
     def order(self) -> list[int]:
@@ -86,7 +88,7 @@ class _Spare:
         return int(max(hosts, key=lambda h: (accuracy[h], -h)))
 
     def _alone(self, host: int) -> bool:
-        return len(self.program.hosts[host].variants) == 1
+        return len(self.program.hosts[host].variants) == 1 or bool(self.program.hosts[host].ranked)
 
 
 def _hostless(program: Program, spare: _Spare, units: Ints, left: Ints) -> None:

@@ -129,25 +129,28 @@ class Matrix:
         """
         p = self._program
         rows = self._new_rows(len(p.demands), 0.0, _INF)
-        worth: dict[tuple[int, int], float] = {}
+        best: dict[tuple[int, int, int], float] = {}
         for serve in p.serves:
-            pair = (serve.demand, serve.host)
-            worth[pair] = max(worth.get(pair, 0.0), 1.0 / max(serve.need, 1.0))
+            lane = (serve.demand, serve.host, serve.lane)
+            best[lane] = max(best.get(lane, 0.0), 1.0 / max(serve.need, 1.0))
+        worth: dict[tuple[int, int], float] = {}
+        for (demand, host, _), part in best.items():
+            worth[demand, host] = min(1.0, worth.get((demand, host), 0.0) + part)
         demands, hosts = np.array(list(worth), dtype=np.int64).reshape(-1, 2).T
         self._add(rows[demands], self._host_column[hosts], np.array(list(worth.values())))
         self._add(rows, self._served_column, -np.ones(len(p.demands)))
 
     def _capacity_rows(self, serves: Ints) -> None:
-        """need f <= n for each host, f <= n for each serve; one row where a host has one serve."""
+        """need f <= n for each lane of a host, f <= n for each serve; one row where a lane has one serve."""
         p = self._program
-        single = np.array([len(s) == 1 for s in p.serves_of_host], dtype=np.bool_)
-        hosts = np.flatnonzero(~self._alone)
-        row_of = np.full(len(p.hosts), -1, dtype=np.int64)
-        row_of[hosts] = self._new_rows(len(hosts), -_INF, 0.0)
-        factor = np.where(single[p.serve_host[serves]], np.maximum(1.0, p.need[serves]), p.need[serves])
-        self._add(row_of[p.serve_host[serves]], serves, factor)
-        self._add(row_of[hosts], self._host_column[hosts], -np.ones(len(hosts)))
-        shared = serves[~single[p.serve_host[serves]]]
+        single = np.bincount(p.serve_lane, minlength=len(p.lane_host)) == 1
+        lanes = np.flatnonzero(~self._alone[p.lane_host])
+        row_of = np.full(len(p.lane_host), -1, dtype=np.int64)
+        row_of[lanes] = self._new_rows(len(lanes), -_INF, 0.0)
+        factor = np.where(single[p.serve_lane[serves]], np.maximum(1.0, p.need[serves]), p.need[serves])
+        self._add(row_of[p.serve_lane[serves]], serves, factor)
+        self._add(row_of[lanes], self._host_column[p.lane_host[lanes]], -np.ones(len(lanes)))
+        shared = serves[~single[p.serve_lane[serves]]]
         rows = self._new_rows(len(shared), -_INF, 0.0)
         self._add(rows, shared, np.ones(len(shared)))
         self._add(rows, self._host_column[p.serve_host[shared]], -np.ones(len(shared)))

@@ -15,14 +15,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from sluicegate.planner.allocation import column_pruning, goal_chain
-from sluicegate.planner.allocation.assignment import assign
+from sluicegate.planner.allocation.assignment import allocation, assign
 from sluicegate.planner.allocation.columns import build
-from sluicegate.planner.allocation.decode import allocation
 from sluicegate.planner.allocation.idle_units import fill
 from sluicegate.planner.allocation.linear import Matrix, MipSolver
 from sluicegate.planner.allocation.program import Floats, Program
 from sluicegate.planner.allocation.rounding import Whole, evaluate, prices, round_up
 from sluicegate.planner.allocation.solver_types import Limits, SolverError
+from sluicegate.planner.allocation.table_columns import one_set_each
 from sluicegate.planner.allocation.unit_exchange import improved
 from sluicegate.planner.allocation.unit_repair import repaired
 from sluicegate.planner.allocation.units import count_loaded, group_units
@@ -63,7 +63,7 @@ class AllocationPlanner:
 
     def allocate(self, problem: Problem) -> Allocation:
         """Always an allocation; raises InvalidInputError for input that is not finite or out of range."""
-        check(problem)
+        check(problem, by_slo=problem.tables is not None)
         if problem.variants_per_device > 1:
             # What is loaded need not take the place of anything there.
             problem = replace(problem, loads="free")
@@ -72,9 +72,10 @@ class AllocationPlanner:
         sizes, loaded = {k: len(u) for k, u in pools.items()}, count_loaded(pools)
         program = build(replace(problem, variants_per_device=1), sizes, loaded)
         try:
+            program = one_set_each(program)
             counts = self.solve(program)
             if problem.variants_per_device > 1:
-                program, counts = self._several(program, counts, build(problem, sizes, loaded))
+                program, counts = self._several(program, counts, one_set_each(build(problem, sizes, loaded)))
         except SolverError as error:
             fallback = GreedyFill().allocate(problem)
             return replace(fallback, steps=(f"solver: {error}; greedy-fill instead", *fallback.steps))

@@ -6,6 +6,9 @@ Rules:
 - A host is a set of variants that a unit of a pool may hold; n_h (integer) units hold it. A serve is one demand
   answered by one variant of a host; f_s in [0, 1] is the share of the demand answered there. A unit has one second a
   second: sum over its serves of need_s * f_s <= n_h, need_s = headroom * demand / throughput, and f_s <= n_h.
+- A serve runs in a lane of its host, and each lane has the unit's second: what a unit answers of the load that it bears
+  easily, and of what comes on top, are lanes (``sluicegate.planner.allocation.table_columns``). Elsewhere all serves of
+  a host share one lane.
 - Loads: a unit that is given another variant takes an average unit's part of all demand, 1 / units, away from where it
   was. Once that demand returns it has no place until something was loaded again: for load_s_h seconds, less the
   ``NOTICED`` ones that it takes to be seen anyhow. What is gained lasts until then: as long again as the app's hosts
@@ -63,11 +66,20 @@ class PoolKey(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """One slice of one device and what it holds now."""
+    """One slice of one device and what it holds now, for which SLO class (0: all)."""
 
     device: str
     slice: str
     loaded: tuple[str, ...] = ()
+    slo: float = 0.0
+
+
+class Loaded(NamedTuple):
+    """What units of a pool hold, for which SLO class (0: all)."""
+
+    pool: PoolKey
+    variants: tuple[str, ...]
+    slo: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +96,9 @@ class Candidate:
 class Host:
     """A set of variants that units of ``pool`` may hold, sorted by name. ``loaded``: units that hold it now.
 
-    ``stood``: seconds since its app was last given other hosts (of several apps the least).
+    ``stood``: seconds since its app was last given other hosts (of several apps the least). ``ranked``: the variants,
+    most accurate first, where a selection table picks one for each batch; ``slo``: the SLO class it is for, 0: all;
+    ``rate``: queries/s that a unit answers in the best batches of the fastest of them.
     """
 
     pool: int
@@ -92,13 +106,16 @@ class Host:
     loaded: int
     load_s: float
     stood: float = 0.0
+    ranked: tuple[str, ...] = ()
+    slo: float = 0.0
+    rate: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Serve:
     """A demand answered by one variant of a host. ``need``: units it takes to answer all of the demand there.
 
-    ``accuracy``: of the variant, over that of its app's best one (0..1).
+    ``accuracy``: of the variant, over that of its app's best one (0..1). ``lane``: of the host.
     """
 
     host: int
@@ -108,6 +125,16 @@ class Serve:
     need: float
     batch: int
     qps: float
+    lane: int = 0
+
+
+class Way(NamedTuple):
+    """A demand answered by a host, all its lanes together. ``accuracy``: of the best one."""
+
+    demand: int
+    host: int
+    need: float
+    accuracy: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +166,29 @@ class Program(PlanLimits):
     def serve_host(self) -> Ints:
         """Host by serve."""
         return np.array([s.host for s in self.serves], dtype=np.int64)
+
+    @cached_property
+    def serve_lane(self) -> Ints:
+        """Lane by serve, counted over all hosts."""
+        number: dict[tuple[int, int], int] = {}
+        lanes = [number.setdefault((s.host, s.lane), len(number)) for s in self.serves]
+        return np.array(lanes, dtype=np.int64)
+
+    @cached_property
+    def lane_host(self) -> Ints:
+        """Host by lane."""
+        found = np.zeros(int(self.serve_lane.max()) + 1 if self.serves else 0, dtype=np.int64)
+        found[self.serve_lane] = self.serve_host
+        return found
+
+    @cached_property
+    def ways(self) -> tuple[Way, ...]:
+        """Who can be answered by which hosts, in order of serves."""
+        found: dict[tuple[int, int], tuple[float, float]] = {}
+        for s in self.serves:
+            rate, accuracy = found.get((s.demand, s.host), (0.0, 0.0))
+            found[s.demand, s.host] = (rate + 1.0 / max(s.need, 1e-12), max(accuracy, s.accuracy))
+        return tuple(Way(d, h, 1.0 / rate, accuracy) for (d, h), (rate, accuracy) in found.items())
 
     @cached_property
     def serve_demand(self) -> Ints:
@@ -219,15 +269,17 @@ class Program(PlanLimits):
     @cached_property
     def unit_limit(self) -> Ints:
         """Units beyond which more of a host are useless: ceil of the need of all it answers, by host."""
+        by_lane = np.zeros(len(self.lane_host))
+        np.add.at(by_lane, self.serve_lane, self.need)
         total = np.zeros(len(self.hosts))
-        np.add.at(total, self.serve_host, self.need)
+        np.maximum.at(total, self.lane_host, by_lane)
         useful = np.maximum(1, np.ceil(total - 1e-9))
         return np.asarray(np.minimum(useful, self.pool_count[self.host_pool]), dtype=np.int64)
 
     @cached_property
     def independent(self) -> bool:
-        """Whether every host answers one app with one variant: apps are then independent once counts are given."""
-        return all(len(h.variants) == 1 for h in self.hosts)
+        """Whether every host answers one app, by one variant a lane: apps are independent once counts are given."""
+        return all(len(h.variants) == 1 or h.ranked for h in self.hosts)
 
     @property
     def priced(self) -> bool:

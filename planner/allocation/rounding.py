@@ -93,7 +93,8 @@ def round_up(program: Program, relaxed: Solved) -> tuple[Whole, int]:
 def _fill(program: Program, units: Ints) -> Floats:
     """Each demand takes hosts by accuracy; hosts of one variant evenly."""
     shares = np.zeros(len(program.serves))
-    free = units.astype(np.float64)
+    lane = program.serve_lane.tolist()
+    free = units[program.lane_host].astype(np.float64)
     by_demand: list[dict[str, list[int]]] = [{} for _ in program.demands]
     for i, serve in enumerate(program.serves):
         if units[serve.host] > 0:
@@ -107,7 +108,7 @@ def _fill(program: Program, units: Ints) -> Floats:
         levels = by_demand[d].items()
         for _, serves in sorted(levels, key=lambda item: (-program.serves[item[1][0]].accuracy, item[0])):
             needs = [max(program.serves[i].need, 1e-12) for i in serves]
-            room = [free[program.serves[i].host] / n for i, n in zip(serves, needs, strict=True)]
+            room = [free[lane[i]] / n for i, n in zip(serves, needs, strict=True)]
             if spot < 1.0:
                 away = [bool(program.spot[program.serves[i].host]) for i in serves]
                 taken = sum(r for r, a in zip(room, away, strict=True) if a)
@@ -119,7 +120,7 @@ def _fill(program: Program, units: Ints) -> Floats:
                 continue
             for i, n, r in zip(serves, needs, room, strict=True):
                 shares[i] = take * r / capacity
-                free[program.serves[i].host] = max(0.0, free[program.serves[i].host] - shares[i] * n)
+                free[lane[i]] = max(0.0, free[lane[i]] - shares[i] * n)
                 spot -= shares[i] * (spot < 1.0 and bool(program.spot[program.serves[i].host]))
             left -= take
             if left <= 1e-12:
@@ -131,19 +132,20 @@ def _with_core(program: Program, serves: list[int], free: Floats) -> tuple[float
     """Most that can be served of a strict demand with its core on demand, and the part of it that spot may serve."""
     room = {True: 0.0, False: 0.0}
     for i in serves:
-        host = program.serves[i].host
-        room[bool(program.spot[host])] += free[host] / max(program.serves[i].need, 1e-12)
+        away = bool(program.spot[program.serves[i].host])
+        room[away] += free[program.serve_lane[i]] / max(program.serves[i].need, 1e-12)
     core = program.strict_on_demand
     served = min(1.0, room[True] + room[False], room[False] / core)
     return served, (1.0 - core) * served
 
 
 def _within_capacity(program: Program, units: Ints, shares: Floats) -> Floats:
-    """Shrink what a solver's tolerance let over the capacity of a host."""
-    used = np.zeros(len(units))
-    np.add.at(used, program.serve_host, program.need * shares)
-    factor = np.where(used > units, units / np.maximum(used, 1e-300), 1.0)
-    return np.asarray(shares * factor[program.serve_host], dtype=np.float64)
+    """Shrink what a solver's tolerance let over the capacity of a lane."""
+    room = units[program.lane_host]
+    used = np.zeros(len(room))
+    np.add.at(used, program.serve_lane, program.need * shares)
+    factor = np.where(used > room, room / np.maximum(used, 1e-300), 1.0)
+    return np.asarray(shares * factor[program.serve_lane], dtype=np.float64)
 
 
 def _score(program: Program, served: Floats, value: float) -> tuple[float, ...]:

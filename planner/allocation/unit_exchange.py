@@ -47,17 +47,19 @@ def improved(program: Program, whole: Whole, *, chunk: int = 1, moves: int = 200
 class _App:
     """Hosts of an app, and its demands in the order in which they are filled.
 
-    ``fill``: by demand, hosts (positions in ``hosts``) by accuracy, and units that the whole demand takes there.
+    ``lane_host``: position in ``hosts``, by lane; ``accuracy``: by lane. ``fill``: by demand, lanes by accuracy, and
+    units that the whole demand takes there.
     """
 
     hosts: Ints
+    lane_host: Ints
     accuracy: Floats
     pool: Ints
     fill: list[tuple[float, Ints, Floats]]
 
     def value(self, counts: Floats) -> tuple[Floats, Floats]:
         """Accuracy over all demand and served fractions, by row of ``counts`` (rows x hosts)."""
-        free = counts.copy()
+        free = counts[:, self.lane_host]
         value = np.zeros(len(counts))
         served = np.zeros((len(counts), len(self.fill)))
         for d, (weight, order, need) in enumerate(self.fill):
@@ -191,14 +193,18 @@ def _apps(program: Program) -> list[_App]:
         hosts = np.array([h for h, a in enumerate(app_of_host) if a == app], dtype=np.int64)
         position = {int(h): i for i, h in enumerate(hosts)}
         serves = [program.serves[i] for h in hosts for i in program.serves_of_host[h]]
-        accuracy = np.zeros(len(hosts))
+        lanes: dict[tuple[int, int], int] = {}
         for s in serves:
-            accuracy[position[s.host]] = s.accuracy
+            lanes.setdefault((s.host, s.lane), len(lanes))
+        accuracy = np.zeros(len(lanes))
+        for s in serves:
+            accuracy[lanes[s.host, s.lane]] = s.accuracy
         fill: list[tuple[float, Ints, Floats]] = []
         demands = sorted({s.demand for s in serves}, key=lambda d: (not program.strict[d], d))
         for d in demands:
             mine = sorted((s for s in serves if s.demand == d), key=lambda s: (-s.accuracy, s.variant))
-            order = np.array([position[s.host] for s in mine], dtype=np.int64)
+            order = np.array([lanes[s.host, s.lane] for s in mine], dtype=np.int64)
             fill.append((float(program.weight[d]), order, np.array([max(s.need, 1e-12) for s in mine])))
-        found.append(_App(hosts, accuracy, program.host_pool[hosts], fill))
+        lane_host = np.array([position[h] for h, _ in lanes], dtype=np.int64)
+        found.append(_App(hosts, lane_host, accuracy, program.host_pool[hosts], fill))
     return found

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from sluicegate.domain.fleet.device import WHOLE, Device, profile_type
 from sluicegate.domain.plan import Placement
-from sluicegate.planner.allocation.program import PoolKey, Unit
+from sluicegate.planner.allocation.program import Loaded, PoolKey, Unit
 
 
 def group_units(
@@ -21,8 +21,10 @@ def group_units(
     hold nothing are, as loading them displaces nothing.
     """
     held: dict[tuple[str, str], set[str]] = {}
+    classes: dict[tuple[str, str], float] = {}
     for placement in previous:
         held.setdefault((placement.device, placement.slice), set()).update(placement.variants)
+        classes[placement.device, placement.slice] = placement.slo
     pools: dict[PoolKey, list[Unit]] = {}
     for device in sorted(devices, key=lambda d: d.name):
         for part in device.slices:
@@ -32,15 +34,17 @@ def group_units(
             loaded = held.get((device.name, part.name))
             empty = by_held and not loaded
             key = PoolKey(profile_type(device.type, part.profile), memory, price, spot, own, empty)
-            unit = Unit(device.name, part.name, tuple(sorted(loaded)) if loaded else ())
+            slo = classes.get((device.name, part.name), 0.0)
+            unit = Unit(device.name, part.name, tuple(sorted(loaded)) if loaded else (), slo)
             pools.setdefault(key, []).append(unit)
     return dict(sorted(pools.items()))
 
 
-def count_loaded(pools: Mapping[PoolKey, list[Unit]]) -> dict[tuple[PoolKey, tuple[str, ...]], int]:
-    """Units by pool and what they hold."""
-    counts: dict[tuple[PoolKey, tuple[str, ...]], int] = {}
+def count_loaded(pools: Mapping[PoolKey, list[Unit]]) -> dict[Loaded, int]:
+    """Units by pool, what they hold and for which SLO class."""
+    counts: dict[Loaded, int] = {}
     for key, units in pools.items():
         for unit in units:
-            counts[key, unit.loaded] = counts.get((key, unit.loaded), 0) + 1
+            held = Loaded(key, unit.loaded, unit.slo)
+            counts[held] = counts.get(held, 0) + 1
     return counts

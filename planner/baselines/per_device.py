@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from sluicegate.planner.allocation import goal_chain
-from sluicegate.planner.allocation.assignment import assign
+from sluicegate.planner.allocation.assignment import allocation, assign
 from sluicegate.planner.allocation.columns import build
-from sluicegate.planner.allocation.decode import allocation
 from sluicegate.planner.allocation.linear import Matrix, MipSolver
 from sluicegate.planner.allocation.program import Program
 from sluicegate.planner.allocation.rounding import evaluate
@@ -42,7 +41,7 @@ class PerDevicePlanner:
         steps: list[str] = []
         for _ in range(_LOWERINGS):
             demands = tuple(replace(d, qps=factor * d.qps) for d in problem.demands)
-            lowered = replace(problem, demands=demands, loads="free", max_loads=None, money_weight=0.0)
+            lowered = replace(problem, demands=demands, loads="free", max_loads=None, money_weight=0.0, tables=None)
             program = build(lowered, counts, count_loaded(pools), pruned=False)
             solved, timed_out = self._solve(program, steps)
             if solved is not None:

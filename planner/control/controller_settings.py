@@ -7,6 +7,7 @@ from sluicegate.domain.models.profile import Quantile
 from sluicegate.planner.estimates.demand_estimate import DemandSettings
 from sluicegate.planner.estimates.profile_drift import LatencySettings
 from sluicegate.planner.geometry.recut_tracker import ChangeSettings
+from sluicegate.planner.policy_tables.table_requests import TableRules
 from sluicegate.planner.problems.plan_limits import PlanLimits
 from sluicegate.planner.problems.problem import Capacity
 
@@ -17,7 +18,7 @@ class ControllerSettings(PlanLimits):
 
     ``variants_per_device``: None is as many as it takes to host every app. ``geometry``: whether GPUs may be cut
     otherwise; "joint" asks the planner, which must be one that answers how, "protean" follows PROTEAN's rule, which
-    asks nobody.
+    asks nobody. ``tables``: how selection tables are made, where workers choose among the variants of a slice.
     """
 
     plan_period: float = 10.0
@@ -38,3 +39,4 @@ class ControllerSettings(PlanLimits):
     demand: DemandSettings = field(default_factory=DemandSettings)
     latency: LatencySettings = field(default_factory=LatencySettings)
     changes: ChangeSettings = field(default_factory=ChangeSettings)
+    tables: TableRules | None = None

@@ -101,6 +101,7 @@ class Outlook:
             variants_per_device=s.variants_per_device or self._enough(devices),
             **limits_of(s),
             stood=self._stood(previous, now),
+            tables=s.tables,
         )
 
     def _stood(self, previous: tuple[Placement, ...], now: float) -> dict[str, float]:

@@ -8,9 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from sluicegate.planner.allocation.assignment import assign
+from sluicegate.planner.allocation.assignment import allocation, assign
 from sluicegate.planner.allocation.columns import build
-from sluicegate.planner.allocation.decode import allocation
 from sluicegate.planner.allocation.program import Ints, PoolKey, Program, Unit
 from sluicegate.planner.allocation.rounding import evaluate
 from sluicegate.planner.allocation.units import count_loaded, group_units
@@ -27,7 +26,7 @@ class Scale:
     """One problem, ready to be scaled. ``by_price``: units that differ in price are told apart."""
 
     def __init__(self, problem: Problem, *, by_price: bool = True) -> None:
-        single = replace(problem, variants_per_device=1, loads="free", max_loads=None, money_weight=0.0)
+        single = replace(problem, variants_per_device=1, loads="free", max_loads=None, money_weight=0.0, tables=None)
         self._pools: Pools = group_units(problem.devices, problem.previous, by_price=by_price)
         counts = {key: len(units) for key, units in self._pools.items()}
         self.program: Program = build(single, counts, count_loaded(self._pools), pruned=False)

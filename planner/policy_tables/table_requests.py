@@ -5,11 +5,13 @@ Rules.
   they differ each kind is asked for at its mean share.
 - A table may use the variants that all workers of its kind host, on the Pareto front, at the latencies that were
   measured, times ``margin``; it plans with the SLO less what hops (``hop_s``) and the worker itself (``guard_s``) take.
+- Slices that several apps share have none: what they wait for each other no table knows.
 - No question where nothing is hosted by all, or where no variant is in time even alone.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from sluicegate.domain.fleet.device import Device, profile_type
 from sluicegate.domain.plan import Placement, Plan
@@ -30,6 +32,8 @@ from sluicegate.planner.policy_tables.table_library import LibraryRules
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 _EQUAL = 1e-6
+_LARGEST = 32
+"""Queries in a batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +97,16 @@ def questions(
     kinds = {(d.name, s.name): profile_type(d.type, s.profile) for d in devices for s in d.slices}
     types = {d.name: d.type for d in devices}
     classes: dict[tuple[str, float], list[tuple[str, str, Placement]]] = {}
+    apps = Counter((p.device, p.slice) for p in plan.placements)
     for p in plan.placements:
         kind = kinds.get((p.device, p.slice))
-        if kind is None or not p.variants or p.share <= 0.0 or p.app not in catalogue.apps:
+        if (
+            apps[p.device, p.slice] > 1
+            or kind is None
+            or not p.variants
+            or p.share <= 0.0
+            or p.app not in catalogue.apps
+        ):
             continue
         slo = p.slo or catalogue.apps[p.app].slo
         classes.setdefault((p.app, slo), []).append((kind, types[p.device], p))
@@ -119,37 +130,63 @@ def _model(
     latency_factor: Mapping[tuple[str, str], float],
     rules: TableRules,
 ) -> SelectionModel | None:
-    left = slo - rules.hop_s - rules.guard_s
     mine = [p for k, _, p in placed if k == kind]
     profiled = kind if candidates(catalogue, app, kind) else next(t for k, t, _ in placed if k == kind)
     hosted = set(mine[0].variants).intersection(*(p.variants for p in mine))
     largest = max(1, min(p.max_batch for p in mine))
-    variants = tuple(
-        _slowed(v, latency_factor.get((v.name, profiled), 1.0))
-        for v in candidates(catalogue, app, profiled, largest=min(largest, 32), margin=rules.margin)
-        if v.name in hosted
-    )
-    variants = tuple(v for v in pareto_front(variants) if v.latency[0] <= left)
-    if left <= 0.0 or not variants:
-        return None
+    variants = front(catalogue, app, profiled, latency_factor, rules, hosted=hosted, largest=largest)
     whole = sum(p.share for _, _, p in placed)
     shares = [p.share / whole for _, _, p in placed]
     workers = min(len(placed), MAX_WORKERS)
     equal = max(shares) - min(shares) <= _EQUAL
+    model = model_of(variants, slo, workers, rules)
+    if model is None:
+        return None
+    return replace(
+        model,
+        qps=plan.demand.get(app, 0.0) * min(whole, 1.0) * (workers / len(placed) if equal else 1.0),
+        dispatch="round_robin" if equal else "weighted",
+        share=None if equal else sum(p.share for p in mine) / len(mine) / whole,
+        phases=min(rules.phases, workers) if equal else 1,
+    )
+
+
+def front(
+    catalogue: Catalogue,
+    app: str,
+    kind: str,
+    latency_factor: Mapping[tuple[str, str], float],
+    rules: TableRules,
+    *,
+    hosted: Container[str] | None = None,
+    largest: int = _LARGEST,
+) -> tuple[Candidate, ...]:
+    """Variants of ``app`` (or those ``hosted``) that none beats in accuracy and latency as measured, fastest first."""
+    slowed = (
+        _slowed(v, latency_factor.get((v.name, kind), 1.0))
+        for v in candidates(catalogue, app, kind, largest=min(largest, _LARGEST), margin=rules.margin)
+        if hosted is None or v.name in hosted
+    )
+    return pareto_front(tuple(slowed))
+
+
+def model_of(variants: Sequence[Candidate], slo: float, workers: int, rules: TableRules) -> SelectionModel | None:
+    """Of one of equal workers, without its load; None where no variant is in time."""
+    left = slo - rules.hop_s - rules.guard_s
+    in_time = tuple(v for v in variants if v.latency[0] <= left)
+    if left <= 0.0 or not in_time:
+        return None
     return SelectionModel(
-        variants=variants,
+        variants=in_time,
         slo=left,
         workers=workers,
-        qps=plan.demand.get(app, 0.0) * min(whole, 1.0) * (workers / len(placed) if equal else 1.0),
+        qps=0.0,
         criterion=rules.criterion,
         violation_price=rules.violation_price,
         grid=rules.grid,
         arrival_shape=rules.arrival_shape,
         batching=rules.batching,
         late=rules.late,
-        dispatch="round_robin" if equal else "weighted",
-        share=None if equal else sum(p.share for p in mine) / len(mine) / whole,
-        phases=min(rules.phases, workers) if equal else 1,
     )
 
 

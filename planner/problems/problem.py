@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 from sluicegate.domain.fleet.device import Device, Slice
 from sluicegate.domain.models.app import QueryClass
 from sluicegate.domain.plan import Placement
+from sluicegate.planner.policy_tables.table_requests import TableRules
 from sluicegate.planner.problems.plan_limits import PlanLimits
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
@@ -59,7 +60,7 @@ class Problem(PlanLimits):
     ``latency_factor``: observed over profiled latency by (variant, device type). ``stood``: seconds since each app was
     last given other hosts; a load costs its profiled time x the demand displaced x the chance that it returns (nothing
     where units hold several variants), see ``sluicegate.planner.allocation.program``. ``recuts``: None where devices
-    stay as they are.
+    stay as they are. ``tables``: how selection tables are made, where they pick among the variants that a unit holds.
     """
 
     demands: tuple[AppDemand, ...]
@@ -72,6 +73,7 @@ class Problem(PlanLimits):
     variants_per_device: int = 1
     stood: Mapping[str, float] = field(default_factory=dict)
     recuts: Recuts | None = None
+    tables: TableRules | None = None
 
     @property
     def by_price(self) -> bool:

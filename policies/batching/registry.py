@@ -55,6 +55,10 @@ BATCHING: MappingProxyType[str, Callable[..., BatchingPolicy]] = MappingProxyTyp
 )
 """Name -> class. Options are the keyword arguments of its constructor."""
 
+_SELECT = frozenset(
+    known.name for known in (TableSelection, JellyfishPlus, ModelSwitching, PublishedModelSwitching, MostAccurateFit)
+)
+
 STATIONS: MappingProxyType[str, type[Station]] = MappingProxyType({"urgency": Station, "duty-cycle": DutyCycleStation})
 """Whose turn it is on a slice that hosts several apps, by name: the most urgent query's, or each app's in turn."""
 
@@ -95,6 +99,11 @@ def check_whole(name: str, options: Mapping[str, Any], variants: Mapping[str, in
             f"worker.batching: {name!r} chooses among an app's variants, and {alone} has one each; register a smaller "
             "or a larger model beside it (sluice register), or choose adaptive"
         )
+
+
+def selects(name: str) -> bool:
+    """Whether the policy called ``name`` picks one of the variants that a slice holds for each batch."""
+    return name in _SELECT
 
 
 def keeps_promises(name: str) -> bool:

@@ -30,6 +30,7 @@ from sluicegate.simulator.engine.elastic_control import CapacityModel, ElasticCo
 from sluicegate.simulator.engine.faults import Failure
 from sluicegate.simulator.engine.modelled_tables import TableModel
 from sluicegate.simulator.engine.planned_control import Controlled, PlannerModel
+from sluicegate.simulator.scenario.mdp_scenario import rated_by
 from sluicegate.simulator.scenario.scenario_fields import PlannerSpec, Scenario
 
 _MARKET = 3
@@ -39,10 +40,11 @@ _SEARCHED = Limits(nodes=50)
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Selection tables that planners publish: by which rules, and how making them is modelled."""
+    """Selection tables. ``rules``: by which plans rate slices that hold several variants; ``model``: how making them is
+    modelled, where planners publish them too."""
 
     rules: TableRules
-    model: TableModel
+    model: TableModel | None
 
 
 def control_of(
@@ -63,9 +65,11 @@ def control_of(
         return ScalingPlanner(exact=spec.scaling == "ilp") if spec.scales else chosen
 
     hop = scenario.simulation.control_ms / 1e3
-    made = None
+    rated = rated_by(scenario.tables, scenario.policies)
+    model = None
     if tables is not None and scenario.tables is not None:
-        made = Tables(tables, TableModel(make_s=scenario.tables.make_s, library=tables.library))
+        model = TableModel(make_s=scenario.tables.make_s, library=tables.library)
+    made = Tables(rated, model) if rated is not None else None
     loads = scenario.simulation.loads
     plans = control(spec, make_planner, timer, catalogue=catalogue, devices=devices, hop=hop, loads=loads, tables=made)
     inner: ControlPlane = _scaled(scenario, plans, devices) if spec.scales else plans
@@ -98,11 +102,13 @@ def control(
     loads: Loads = "beside",
     tables: Tables | None = None,
 ) -> Controlled:
-    """The planners of a run, ``make_planner`` of what is behind each. Raises ConfigurationError."""
-    unhurried = spec.scales or spec.name == "co-resident"
+    """The planners of a run, ``make_planner`` of what is behind each. ``tables``: where workers choose among variants.
+    Raises ConfigurationError."""
+    unhurried = spec.scales or tables is not None
     patience = max(spec.patience_s, UNHURRIED) if unhurried else spec.patience_s
-    rules = tables.rules if tables is not None else None
-    settings = CoreSettings(rules=controller_settings(spec, loads), lease=spec.lease_s, patience=patience, tables=rules)
+    rules = controller_settings(spec, loads, tables.rules if tables is not None else None)
+    published = tables.rules if tables is not None and tables.model is not None else None
+    settings = CoreSettings(rules=rules, lease=spec.lease_s, patience=patience, tables=published)
     names = [f"planner{i}" for i in range(spec.planners)]
     for failure in spec.failures:
         if failure.planner not in names:
@@ -112,7 +118,7 @@ def control(
         hop_s=hop,
         planners=spec.planners,
         failures=tuple(Failure(f.planner, f.at_s, f.until_s or inf) for f in spec.failures),
-        tables=tables.model if tables is not None else TableModel(),
+        tables=(tables.model if tables is not None else None) or TableModel(),
     )
     return Controlled(
         lambda holder: PlannerCore(catalogue, holder=holder, settings=settings, devices=devices),
@@ -156,8 +162,12 @@ def elastic(scenario: Scenario, inner: ControlPlane, catalogue: Catalogue, devic
     return inner
 
 
-def controller_settings(spec: PlannerSpec, loads: Loads = "beside") -> ControllerSettings:
-    """Settings of the controller, here and live; ``loads``: as executors do. Raises ConfigurationError."""
+def controller_settings(
+    spec: PlannerSpec, loads: Loads = "beside", tables: TableRules | None = None
+) -> ControllerSettings:
+    """Settings of the controller, here and live; ``loads``: as executors do; ``tables``: by which plans rate slices.
+    Raises ConfigurationError."""
+    shares = spec.name.startswith("allocation") and spec.geometry == "off" and not spec.scales
     return ControllerSettings(
         plan_period=min(spec.period_s, TICK) if spec.scales else spec.period_s,
         burst_interval=spec.burst_interval_s,
@@ -165,9 +175,10 @@ def controller_settings(spec: PlannerSpec, loads: Loads = "beside") -> Controlle
         headroom=spec.headroom,
         capacity=spec.capacity,
         quantile=spec.quantile,
-        variants_per_device=spec.variants_per_device,
+        variants_per_device=spec.variants_per_device or (None if shares else 1),
         **limits_of(spec, loads),
         geometry=spec.geometry,
         changes=ChangeSettings(patience=spec.geometry_patience_s, rest=spec.geometry_rest_s),
         demand=demand_settings(spec.demand, "planner.demand"),
+        tables=tables,
     )

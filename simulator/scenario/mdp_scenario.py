@@ -30,7 +30,7 @@ from sluicegate.planner.mdp.generate_table import candidates, generate
 from sluicegate.planner.mdp.mdp_model import SelectionModel, pareto_front
 from sluicegate.planner.policy_tables.table_library import LibraryRules, build_library, peak_rate
 from sluicegate.planner.policy_tables.table_requests import TableRules, rules_of
-from sluicegate.policies.batching.registry import batching
+from sluicegate.policies.batching.registry import batching, selects
 from sluicegate.policies.mdp_serving.table_policy import TableSelection
 from sluicegate.policies.protocols import BatchingPolicy
 from sluicegate.policies.routing.weighted import WeightedRouting
@@ -40,6 +40,7 @@ from sluicegate.simulator.scenario.central_queue import capable_loads
 from sluicegate.simulator.scenario.scenario_fields import PoliciesSpec, TablesSpec
 
 _MODEL = ("criterion", "violation_price", "grid", "queue", "arrival_shape", "batching", "late", "phases")
+_RATED = tuple(f.name for f in fields(TableRules) if f.name in {*_MODEL, "margin"})
 _LIBRARY = tuple(f.name for f in fields(LibraryRules))
 _POLICY = ("window_s", "tolerance", "margin")
 _OWN = ("loads", "fixed_load")
@@ -58,6 +59,19 @@ def rules_of_tables(tables: TablesSpec | None, policies: PoliciesSpec) -> TableR
     if chosen.name != TableSelection.name:
         raise ConfigurationError(f"tables: policies.batching {chosen.name!r} follows none; choose table")
     return rules_of(tables, guard_s=float(chosen.options.get("guard_s", 0.0)), margin=chosen.options.get("margin"))
+
+
+def rated_by(tables: TablesSpec | None, policies: PoliciesSpec) -> TableRules | None:
+    """By which tables slices that hold several variants are rated; None where nobody chooses among them."""
+    chosen, admitted = policies.batching, policies.admission
+    degrades = admitted is not None and admitted.options.get("mode") == "degrade"
+    if not (selects(chosen.name) or degrades):
+        return None
+    guard_s = float(chosen.options.get("guard_s", 0.0))
+    if tables is not None:
+        return rules_of(tables, guard_s=guard_s, margin=chosen.options.get("margin"))
+    own = {name: chosen.options[name] for name in _RATED if name in chosen.options}
+    return TableRules(**{"hop_s": 0.0, "guard_s": guard_s, "margin": 1.0, **own})
 
 
 def turns_told(tables: TablesSpec | None, policies: PoliciesSpec) -> dict[str, float]:

@@ -232,7 +232,7 @@ class PlannerSpec(PlanLimitFields, PlannerChoice, Section):
     headroom: Annotated[float, Field(ge=1.0, le=1e3)] | None = None
     capacity: Literal["best-batch", "largest-batch"] = "best-batch"
     quantile: Literal["median", "p95"] = "p95"
-    variants_per_device: Annotated[int, Field(ge=1, le=64)] | None = 1
+    variants_per_device: Annotated[int, Field(ge=1, le=64)] | None = None
     demand: Mapping[Name, Finite] = Field(default_factory=dict)
     start_s: NotNegative = 5.0
 

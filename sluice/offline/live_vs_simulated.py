@@ -42,6 +42,7 @@ from sluicegate.simulator.scenario import (
     warm_up_of,
 )
 from sluicegate.simulator.scenario.experiment import arrivals_of, figures_of, run_once
+from sluicegate.simulator.scenario.mdp_scenario import rated_by
 from sluicegate.simulator.scenario.sliced_devices import sharing_of
 from sluicegate.sluice.console import err, out, print_json
 from sluicegate.sluice.load.open_loop_client import Sender, samples_of
@@ -197,7 +198,7 @@ async def _running(scenario: Scenario, catalogue: Catalogue) -> AsyncIterator[tu
             producer,
             path,
             hardware=devices_of(scenario),
-            rules=controller_settings(scenario.planner),
+            rules=controller_settings(scenario.planner, tables=rated_by(scenario.tables, scenario.policies)),
         )
         built.make_executor = partial(_executor, scenario, built.catalogue)
         gpus = [device for device in settings.devices if device.gpu is not None]

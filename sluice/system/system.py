@@ -14,7 +14,7 @@ from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.executor import Executor
 from sluicegate.domain.fleet.device import Device, Slice
 from sluicegate.domain.models.app import App
-from sluicegate.policies.batching.registry import check_whole, keeps_promises, takes
+from sluicegate.policies.batching.registry import check_whole, keeps_promises, selects, takes
 from sluicegate.policies.routing.weighted import WeightedRouting
 from sluicegate.profiles.catalogue.catalogue import Catalogue, KnownCatalogue
 from sluicegate.profiles.catalogue.registered_apps import Registered
@@ -74,8 +74,10 @@ class System:
         if unknown:
             known = ", ".join(sorted(self.catalogue.apps))
             raise ConfigurationError(f"apps: {', '.join(sorted(unknown))} not in the catalogue; it has {known}")
-        if self.settings.slo_classes_s and self.settings.planner.name != "co-resident":
-            raise ConfigurationError("slo_classes_s: only planner.name co-resident gives classes workers of their own")
+        if self.settings.slo_classes_s and not (self.chooses and self.settings.planner.name.startswith("allocation")):
+            raise ConfigurationError(
+                "slo_classes_s: workers of their own take planner.name allocation and worker.batching table"
+            )
         every = {name: self.settings.as_set(app) for name, app in self.catalogue.apps.items()}
         self.catalogue = replace(self.catalogue, apps=every)
         self.apps = {name: app for name, app in every.items() if not self.settings.apps or name in self.settings.apps}
@@ -102,6 +104,11 @@ class System:
         self.make_executor: Callable[[Device, Slice], Executor] = partial(
             executor_of, self.settings, self.known, self.model_folders
         )
+
+    @property
+    def chooses(self) -> bool:
+        """Whether workers choose among the variants that a slice holds, so that plans may have it hold several."""
+        return selects(self.settings.worker.batching) or self.settings.admission.mode == "degrade"
 
     @property
     def connections(self) -> Connections:

@@ -32,7 +32,7 @@ SETTINGS: tuple[dict[str, Any], ...] = (
         "devices": [{"type": "cpu", "count": 4}],
         "apps": {"words": {}},
         "traces": {"format": "generator", "qps": [40, 60]},
-        "planner.name": "co-resident",
+        "planner.name": "allocation",
     },
     {
         "planner": {"scaling": "greedy", "spare": ["cpu3"]},

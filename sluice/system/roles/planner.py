@@ -45,6 +45,7 @@ def planner_stages(system: System, apps: "Sequence[str]") -> list[Stage]:
         geometry=settings.geometry,
         demand=demand_settings(settings.estimate, "planner.estimate"),
         changes=ChangeSettings(patience=settings.geometry_patience_s, rest=settings.geometry_rest_s),
+        tables=_tables(system) if system.chooses else None,
     )
     tables = _tables(system) if takes(system.settings.worker.batching, "tables") else None
     core = PlannerCore(
@@ -53,7 +54,7 @@ def planner_stages(system: System, apps: "Sequence[str]") -> list[Stage]:
         settings=CoreSettings(
             rules=rules,
             lease=settings.lease_s,
-            patience=UNHURRIED if scales or settings.name == "co-resident" else 1.0,
+            patience=UNHURRIED if scales or rules.tables is not None else 1.0,
             tables=tables,
             noting=_noting(system.settings, scales=scales),
         ),

@@ -123,7 +123,7 @@ async def test_above_the_sustainable_rate_the_promise_is_kept_or_safe_mode_annou
 
 
 async def test_degrading_answers_with_faster_variants_what_enforcing_would_reject(tmp_path: Path) -> None:
-    report, outcomes = await served(tmp_path, "degrade", levels=(0.006, 0.024), planner={"name": "co-resident"})
+    report, outcomes = await served(tmp_path, "degrade", levels=(0.006, 0.024), planner={"name": "allocation"})
     assert report.balanced
     assert report.promises_broken == 0
     kinds = Counter(o.kind for o in outcomes.values())

@@ -79,7 +79,7 @@ def settings(folder: Path, *, devices: int = 3, device_timeout_s: float = 30.0, 
         folder,
         devices=devices,
         worker={"executor": "emulated", "batching": "table"},
-        planner={"name": "co-resident", "device_timeout_s": device_timeout_s},
+        planner={"name": "allocation", "device_timeout_s": device_timeout_s},
         tables={"spacing": 0.05, **changes.pop("tables", {})},
         **changes,
     )

@@ -44,7 +44,7 @@ BASE: dict[str, Any] = {
     "devices": [{"type": "cpu", "count": 2}, {"type": "gpu", "count": 1}],
     "traces": {"format": "generator", "qps": [60, 60], "generator": {"noise": 0.0, "spikes": 0}},
     "policies": {"batching": {"name": "table", "guard_s": 0.005}},
-    "planner": {"name": "co-resident", "period_s": 5},
+    "planner": {"name": "allocation", "period_s": 5},
     "tables": {"grid": 15, "spacing": 0.05, "margin": 1.0, "hop_s": 0.01, "make_s": MAKE},
     "simulation": {"control_ms": 1e3 * HOP, "to_device_ms": 2},
 }
