@@ -21,6 +21,16 @@ class MemorySettings:
     session_timeout: float = 10.0
 
 
+@dataclass(frozen=True, slots=True)
+class KafkaOAuth:
+    """Who gives tokens for SASL OAUTHBEARER, by client credentials."""
+
+    token_url: str
+    client_id: str
+    client_secret: str = field(repr=False)
+    scope: str | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaSecurity:
     """TLS and SASL. ``protocol``: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL; files are PEM."""
@@ -33,6 +43,7 @@ class KafkaSecurity:
     sasl_mechanism: str = "SCRAM-SHA-512"
     username: str | None = None
     password: str | None = field(default=None, repr=False)
+    oauth: KafkaOAuth | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +55,8 @@ class KafkaSettings:
     ``gather``: least time between two reads of a consumer that find something: each costs a request to the broker,
     and what comes close together is cheaper read together. ``stop_timeout``: how long a client may take to flush or
     leave before it is cut off. ``transaction_timeout``: after which the broker undoes a transaction left open, until
-    when nobody reads past it. ``replication``, ``min_insync_replicas``: of topics that are created, None: as the broker
-    does by default.
+    when nobody reads past it. ``rack``: where the client runs; the nearest replica is read. ``replication``,
+    ``min_insync_replicas``: of topics that are created, None: as the broker does by default.
     """
 
     client_id: str = "sluicegate"
@@ -65,6 +76,7 @@ class KafkaSettings:
     security: KafkaSecurity = KafkaSecurity()
     compression: str | None = None
     transaction_timeout: float = 10.0
+    rack: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

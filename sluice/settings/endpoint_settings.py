@@ -1,4 +1,4 @@
-"""Settings of what listens and what is secret: endpoints, Apache Kafka's TLS and SASL, traces, logs.
+"""Settings of what listens and what is secret: endpoints, signatures, traces, logs.
 
 Rules.
 - A secret comes from the environment or from a file that a setting names (``…_file``), never from the settings file
@@ -9,12 +9,11 @@ Rules.
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.profiles.formats.field_types import Seconds, Share, Text
 from sluicegate.stages.fronts.http_auth import LOOPBACK, Access
-from sluicegate.streams.broker_settings import KafkaSecurity, KafkaSettings
 from sluicegate.streams.signing import Signing
 
 Secret = Annotated[str | None, Field(repr=False, exclude=True)]
@@ -23,7 +22,7 @@ _EXPOSED_RATE = 500.0
 _KEY = 16
 """Characters of a key at least."""
 
-SECRETS = ("password", "key_password", "token", "key")
+SECRETS = ("password", "key_password", "client_secret", "token", "key")
 """Names of settings that must not stand in a settings file."""
 
 
@@ -104,66 +103,6 @@ class LogSettings(Section):
 
     format: Literal["text", "json"] = "text"
     level: Literal["debug", "info", "warning", "error"] = "warning"
-
-
-class KafkaSection(Section):
-    """Clients of Apache Kafka. Files are PEM.
-
-    ``replication``, ``min_insync_replicas``: of topics that are created; None: the broker's defaults.
-    """
-
-    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    ca_file: Path | None = None
-    cert_file: Path | None = None
-    key_file: Path | None = None
-    key_password: Secret = None
-    key_password_file: Path | None = None
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
-    username: Text | None = None
-    password: Secret = None
-    password_file: Path | None = None
-    replication: int | None = Field(default=None, ge=1, le=16)
-    min_insync_replicas: int | None = Field(default=None, ge=1, le=16)
-    session_timeout_s: Seconds = 10.0
-    compression: Literal["gzip", "snappy", "lz4", "zstd"] | None = None
-
-    @model_validator(mode="after")
-    def _whole(self) -> "KafkaSection":
-        if self.protocol.startswith("SASL") and not (self.username and (self.password or self.password_file)):
-            raise ValueError(
-                f"{self.protocol} needs a username and a password: set SLUICE_KAFKA__PASSWORD or kafka.password_file"
-            )
-        if (self.cert_file is None) is not (self.key_file is None):
-            raise ValueError("kafka.cert_file and kafka.key_file go together")
-        if self.min_insync_replicas is not None and self.min_insync_replicas > (self.replication or 16):
-            raise ValueError(
-                f"kafka.min_insync_replicas is {self.min_insync_replicas}, more than kafka.replication, "
-                f"{self.replication}: nothing could be written; give at most as many"
-            )
-        return self
-
-    def settings(self) -> KafkaSettings:
-        """What clients are given. Raises ConfigurationError where a file of a secret or certificate cannot be read."""
-        for name in ("ca_file", "cert_file", "key_file"):
-            file = getattr(self, name)
-            if file is not None and not file.is_file():
-                raise ConfigurationError(f"kafka.{name}: {file} is no file; give the PEM file")
-        return KafkaSettings(
-            replication=self.replication,
-            min_insync_replicas=self.min_insync_replicas,
-            session_timeout=self.session_timeout_s,
-            compression=self.compression,
-            security=KafkaSecurity(
-                protocol=self.protocol,
-                ca_file=self.ca_file,
-                cert_file=self.cert_file,
-                key_file=self.key_file,
-                key_password=secret_of("kafka.key_password", self.key_password, self.key_password_file),
-                sasl_mechanism=self.sasl_mechanism,
-                username=self.username,
-                password=secret_of("kafka.password", self.password, self.password_file),
-            ),
-        )
 
 
 class SigningSettings(Section):

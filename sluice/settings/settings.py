@@ -26,7 +26,6 @@ from sluicegate.sluice.settings.elastic_settings import DriverSettings, Procurem
 from sluicegate.sluice.settings.endpoint_settings import (
     GrpcSettings,
     HttpSettings,
-    KafkaSection,
     LogSettings,
     MetricsSettings,
     SigningSettings,
@@ -35,6 +34,7 @@ from sluicegate.sluice.settings.endpoint_settings import (
     refuse_secrets,
 )
 from sluicegate.sluice.settings.gpu_settings import CudaSettings, SliceSettings, readable_fake
+from sluicegate.sluice.settings.kafka_section import KafkaSection
 from sluicegate.sluice.settings.topic_settings import TopicsSection
 from sluicegate.sluice.settings.unknown_names import unknown_field, unknown_variables
 from sluicegate.streams.topics import NAME, PREFIX

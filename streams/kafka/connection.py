@@ -8,6 +8,7 @@ from aiokafka.helpers import create_ssl_context
 from typing_extensions import override
 
 from sluicegate.streams.broker_settings import KafkaSettings
+from sluicegate.streams.kafka.oauth import token_provider
 from sluicegate.streams.ports import UnreachableError
 
 
@@ -29,8 +30,11 @@ def connection(servers: str, settings: KafkaSettings) -> dict[str, Any]:
         )
     if security.protocol.startswith("SASL"):
         options["sasl_mechanism"] = security.sasl_mechanism
-        options["sasl_plain_username"] = security.username
-        options["sasl_plain_password"] = security.password
+        if security.oauth is not None:
+            options["sasl_oauth_token_provider"] = token_provider(security.oauth)
+        else:
+            options["sasl_plain_username"] = security.username
+            options["sasl_plain_password"] = security.password
     return options
 
 

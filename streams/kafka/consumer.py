@@ -103,6 +103,7 @@ class KafkaConsumer:
             heartbeat_interval_ms=int(1e3 * settings.heartbeat_interval),
             fetch_max_wait_ms=int(1e3 * settings.fetch_wait),
             max_partition_fetch_bytes=settings.fetch_bytes,
+            client_rack=settings.rack,
         )
         if shared:
             inner.subscribe(list(self._topics), listener=Listener(self._revoked, self._assigned))

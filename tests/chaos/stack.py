@@ -20,7 +20,7 @@ from sluicegate.domain.models.tensor import Tensor, TensorSpec
 from sluicegate.domain.models.variant import Variant
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
-from sluicegate.sluice.settings.endpoint_settings import KafkaSection
+from sluicegate.sluice.settings.kafka_section import KafkaSection
 from sluicegate.sluice.settings.settings import DeviceSettings, PlannerSettings, Settings, WorkerSettings
 from sluicegate.stages.runtime.system_clock import SystemClock
 from sluicegate.streams import connect

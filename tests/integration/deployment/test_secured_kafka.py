@@ -19,7 +19,7 @@ from aiokafka.protocol.admin import CreateAclsRequest
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
-from sluicegate.sluice.settings.endpoint_settings import KafkaSection
+from sluicegate.sluice.settings.kafka_section import KafkaSection
 from sluicegate.sluice.system.process_stages import stages_of
 from sluicegate.sluice.system.system import System
 from sluicegate.stages.runtime.supervisor import run_stages

@@ -43,6 +43,10 @@ JUDGED = {
     "PromiseSettings.weakly_hard": ([[0, 1], [3, 100_000]], [[-1, 2], [1, 1], [3, 100_001]]),
     "PromiseLoadSpec.mk": ([[0, 1], [3, 100_000]], [[-1, 2], [1, 1], [3, 100_001]]),
     "PromiseLoadSpec.rows": ([1, 64, [1, 8], [3, 3]], [0, 65, [0, 2], [5, 2], [1, 65], [1]]),
+    "KafkaOAuthSection.token_url": (
+        ["https://id.example/t", "http://127.0.0.1:8/t", "http://[::1]/t", "http://localhost/t"],
+        ["http://id.example/t", "https://", "id.example", "ftp://localhost/"],
+    ),
     "Settings.broker": (["memory://", "kafka://h:1", "memory+http://h:1", "file:///f"], ["ftp://h", "memory:/"]),
     "Settings.fake_gpu": (["a100", "h100x2"], ["a100x0", "v8", "a100x1025"]),
     "SliceSettings.geometry": (["4g+3g", "1gx7"], ["+", "1gx0", "1gx17", "1gxx"]),
@@ -74,6 +78,7 @@ FREE = {
     "EndpointSettings.token": "an empty one is refused where it would expose something",
     "SigningSettings.key": "too short a key is refused where it is used",
     "KafkaSection.key_password": "the broker's to judge",
+    "KafkaOAuthSection.client_secret": "the provider's to judge, and refused where it is missing",
     "KafkaSection.password": "the broker's to judge, and not empty where the protocol needs one",
     "TensorSpecDocument.datatype": "one of those that are known; see the catalogue's tests",
     "WishSpec.priority": "any whole number",

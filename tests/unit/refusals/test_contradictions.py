@@ -41,6 +41,8 @@ CLASHES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ),
     ("KafkaSection", {"cert_file": "c", "key_file": "k"}, {"cert_file": "c"}, "go together"),
     ("KafkaSection", {"cert_file": "c", "key_file": "k"}, {"key_file": "k"}, "go together"),
+    ("KafkaSection", {"session_timeout_s": 1.5}, {"session_timeout_s": 1.0}, "heartbeat_interval_s"),
+    ("KafkaSection", {"sasl_mechanism": "PLAIN"}, {"sasl_mechanism": "OAUTHBEARER"}, "go together"),
     (
         "KafkaSection",
         {"replication": 2, "min_insync_replicas": 2},

@@ -12,7 +12,8 @@ import pytest
 from aiohttp import web
 
 from sluicegate.domain.errors import ConfigurationError
-from sluicegate.sluice.settings.endpoint_settings import KafkaSection, MetricsSettings, WebSettings
+from sluicegate.sluice.settings.endpoint_settings import MetricsSettings, WebSettings
+from sluicegate.sluice.settings.kafka_section import KafkaSection
 from sluicegate.sluice.settings.settings import Settings, load
 from sluicegate.sluice.system.logs import Bounded, JsonFormatter
 from sluicegate.stages.fronts.http_auth import _ADDRESSES, Access, Guard, RateLimit, bind

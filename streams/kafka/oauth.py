@@ -1,0 +1,76 @@
+"""Tokens for SASL OAUTHBEARER, from an OpenID Connect provider by client credentials."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import lru_cache
+
+import aiohttp
+import orjson
+from aiokafka.abc import AbstractTokenProvider
+from typing_extensions import override
+
+from sluicegate.streams.broker_settings import KafkaOAuth
+from sluicegate.streams.ports import BrokerError
+
+_TIMEOUT = 10.0
+_MOST = 64 << 10
+_SHARE = 0.8
+"""Of a token's life after which another is fetched."""
+_LIFE = 300.0
+"""Seconds, where the provider does not say."""
+
+
+class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # the client has no types
+    """Implements aiokafka's token provider: one token for all clients of the process, fetched anew before it ends.
+
+    ``token`` raises BrokerError where the provider cannot be asked or gives none; no message has the secret.
+    """
+
+    def __init__(self, oauth: KafkaOAuth, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._oauth = oauth
+        self._monotonic = monotonic
+        self._token = ""
+        self._until = 0.0
+        self._locks: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
+
+    @override
+    async def token(self) -> str:
+        """A token that has not ended."""
+        lock = self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+        async with lock:
+            if self._monotonic() >= self._until:
+                self._token, life = await self._fetch()
+                self._until = self._monotonic() + _SHARE * life
+            return self._token
+
+    async def _fetch(self) -> tuple[str, float]:
+        oauth = self._oauth
+        form = {"grant_type": "client_credentials", **({"scope": oauth.scope} if oauth.scope else {})}
+        who = aiohttp.BasicAuth(oauth.client_id, oauth.client_secret)
+        try:
+            timeout = aiohttp.ClientTimeout(_TIMEOUT)
+            async with (
+                aiohttp.ClientSession(timeout=timeout, auth=who) as session,
+                session.post(oauth.token_url, data=form, allow_redirects=False) as answer,
+            ):
+                body = await answer.content.read(_MOST)
+                status = answer.status
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise BrokerError(f"kafka.oauth.token_url: {oauth.token_url} cannot be asked ({error!s:.200})") from error
+        if status != 200:
+            raise BrokerError(f"kafka.oauth: {oauth.token_url} answered {status}; look at client_id and its secret")
+        try:
+            told = orjson.loads(body)
+            token, life = told["access_token"], float(told.get("expires_in", _LIFE))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BrokerError(f"kafka.oauth: {oauth.token_url} gave no access_token") from error
+        if not isinstance(token, str) or not token.isascii() or not token.isprintable() or not 0.0 < life < 1e9:
+            raise BrokerError(f"kafka.oauth: {oauth.token_url} gave a token that cannot be used")
+        return token, life
+
+
+@lru_cache(maxsize=8)
+def token_provider(oauth: KafkaOAuth) -> TokenProvider:
+    """The one of this process."""
+    return TokenProvider(oauth)
