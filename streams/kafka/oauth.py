@@ -2,8 +2,10 @@
 
 import asyncio
 import time
+from base64 import b64encode
 from collections.abc import Callable
 from functools import lru_cache
+from urllib.parse import quote_plus
 
 import aiohttp
 import orjson
@@ -47,11 +49,11 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # the client 
     async def _fetch(self) -> tuple[str, float]:
         oauth = self._oauth
         form = {"grant_type": "client_credentials", **({"scope": oauth.scope} if oauth.scope else {})}
-        who = aiohttp.BasicAuth(oauth.client_id, oauth.client_secret)
+        who = b64encode(f"{quote_plus(oauth.client_id)}:{quote_plus(oauth.client_secret)}".encode()).decode()
         try:
             timeout = aiohttp.ClientTimeout(_TIMEOUT)
             async with (
-                aiohttp.ClientSession(timeout=timeout, auth=who) as session,
+                aiohttp.ClientSession(timeout=timeout, headers={"Authorization": f"Basic {who}"}) as session,
                 session.post(oauth.token_url, data=form, allow_redirects=False) as answer,
             ):
                 body = await answer.content.read(_MOST)

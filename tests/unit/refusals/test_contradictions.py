@@ -70,6 +70,7 @@ CLASHES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
         {"notices": "http://h/", "on_demand_price": 1},
         "notices_remote",
     ),
+    ("PromiseLoadSpec", {"app": "a", "mk": [[2, 10]]}, {"app": "a"}, "what is promised"),
     ("TableFields", {"phases": 1, "batching": "variable", "late": "drop"}, {"phases": 2, "late": "drop"}, "phases"),
     ("TableFields", {"phases": 2}, {"phases": 2, "batching": "variable"}, "phases"),
     (
