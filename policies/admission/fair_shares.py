@@ -40,7 +40,7 @@ def rows_served(parts: Sequence[HostedOn], plan: Plan) -> float:
 
 
 class _Client:
-    """``asked``, ``used``: rows in the window; ``stamps``: (time, rows, rows let in)."""
+    """What one client asked for. ``asked``, ``used``: rows in the window; ``stamps``: (time, rows, rows let in)."""
 
     __slots__ = ("asked", "stamps", "used", "weight")
 

@@ -26,6 +26,18 @@ class Gathering:
             self._epoch = report.epoch
             self._heard.clear()
         self._heard[part] = report
+        return self._gathered()
+
+    def withdrawn(self, part: str, variant: str) -> Acknowledge | None:
+        """What ``part`` had staged it does without from now on: the device's acknowledgement once more."""
+        report = self._heard.get(part)
+        if report is None or variant not in report.variants:
+            return None
+        left = tuple(name for name in report.variants if name != variant)
+        self._heard[part] = Acknowledge(report.epoch, left, (*report.failed, variant))
+        return self._gathered()
+
+    def _gathered(self) -> Acknowledge | None:
         if any(name not in self._heard for name in self._parts):
             return None
         reports = [self._heard[name] for name in self._parts]

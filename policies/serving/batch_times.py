@@ -76,6 +76,10 @@ class BatchTimes:
         size = self._sizes.get((run.variant, run.rows)) or self._size(run.variant, run.rows)
         return size.limit if size.limit is not None else self._reckoned(run, size)
 
+    def is_only(self, variant: str) -> bool:
+        """Whether its app has no other."""
+        return len(self._catalogue.of_app(self._catalogue.variants[variant].app)) <= 1
+
     def patience(self, run: Run) -> float:
         """Seconds after which ``run`` is overdue: long before it is taken to hang."""
         size = self._sizes.get((run.variant, run.rows)) or self._size(run.variant, run.rows)

@@ -31,6 +31,10 @@ from sluicegate.policies.serving.device_events import (
 )
 
 _LIVES = 1.0
+KILLS = 6
+"""Times that a variant may end its executor in ``KILLS_WITHIN`` seconds before it is done without. One input ends it
+twice at most: with its batch, and alone."""
+KILLS_WITHIN = 60.0
 
 
 class KeptExecutor:
@@ -44,6 +48,7 @@ class KeptExecutor:
         "_before",
         "_deaths",
         "_died",
+        "_kills",
         "_left",
         "_load",
         "_started",
@@ -65,6 +70,7 @@ class KeptExecutor:
         self._before: int | None = 0  # deaths before it; None: it is tried once more
         self._again = False  # that waits
         self._batches: dict[str, int] = {}  # variant -> batch that it is loaded for
+        self._kills: dict[str, deque[float]] = {}
         self._left: deque[ReloadVariant] | None = None  # to be loaded again; None: it does not run yet
 
     def run(self, batch: RunBatch, actions: list[DeviceAction]) -> None:
@@ -98,6 +104,15 @@ class KeptExecutor:
         self._load = None
         if ok:
             self._batches[variant] = load.max_batch
+        return True
+
+    def killed(self, variant: str, now: float) -> bool:
+        """``variant`` ended it; whether that was once too often of late."""
+        kills = self._kills.setdefault(variant, deque(maxlen=KILLS))
+        kills.append(now)
+        if len(kills) < KILLS or now - kills[0] > KILLS_WITHIN:
+            return False
+        kills.clear()
         return True
 
     def told(self, event: ExecutorEvent, held: Iterable[str], now: float) -> Sequence[DeviceAction]:

@@ -57,12 +57,13 @@ from sluicegate.policies.serving.device_actions import (
     End,
     LoadVariant,
     RunBatch,
+    Say,
     SliceReport,
     UnloadVariant,
     WakeMe,
 )
-from sluicegate.policies.serving.device_events import BatchFailed, ExecutorEvent, Reloaded
-from sluicegate.policies.serving.kept_executor import KeptExecutor
+from sluicegate.policies.serving.device_events import BatchFailed, ExecutorEvent, Failure, Reloaded
+from sluicegate.policies.serving.kept_executor import KILLS, KILLS_WITHIN, KeptExecutor
 from sluicegate.policies.serving.running_batch import Batch, Retry
 
 _WOKE = Woke()
@@ -248,11 +249,25 @@ class SliceCore:
         if not self.executor.whole:
             self.executor.failure = failed
             return
+        if failed.failure is Failure.KILLED:
+            self._killed(batch.run.variant, now, actions)
         if batch.retry is None:
             batch.retry = Retry(batch.run.queries, failed.detail, failed.failure, now)
         else:
             batch.retry.failed(failed.detail, failed.failure, now)
         self._run_next_alone(batch, batch.retry, now, actions)
+
+    def _killed(self, variant: str, now: float, actions: list[DeviceAction]) -> None:
+        """Too often: plans do without it for a while, where the app has another."""
+        if not self.executor.killed(variant, now) or self.times.is_only(variant):
+            return
+        told = (
+            f"{variant} ended its executor {KILLS} times within {KILLS_WITHIN:.0f} s; plans do without it for a while"
+        )
+        actions.append(Say("quarantined", told))
+        withdrawn = self._gathering.withdrawn(self.name, variant)
+        if withdrawn is not None:
+            actions.append(withdrawn)
 
     def _ran(self, what: str, now: float) -> Batch:
         if self.batch is None:

@@ -16,9 +16,9 @@ _RETRY = 0.5
 class ResultsReader:
     """Reads results topics. ``handle`` gets each outcome record that is written after its app was added.
 
-    A record at which it raises is logged and skipped; a broker that is away is waited for.
-    ``gather``: seconds between reads; what comes close together is cheaper read together. ``ready``: whether the first
-    apps are read.
+    A record at which it raises is logged and skipped; a broker that is away is waited for, and whatever else a client
+    raises is tried again. ``gather``: seconds between reads; what comes close together is cheaper read together.
+    ``ready``: whether the apps are read, and could be when that was last tried.
     """
 
     def __init__(
@@ -32,7 +32,13 @@ class ResultsReader:
         self._adding = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
         self._skipping = Skipping(log)
-        self.ready = False
+        self._added = False
+        self._failing: set[Consumer] = set()
+
+    @property
+    def ready(self) -> bool:
+        """Whether all that was added is read."""
+        return self._added and not self._failing
 
     async def add(self, apps: Iterable[str]) -> None:
         """Read these as well. What is written once this has returned is read."""
@@ -45,7 +51,7 @@ class ResultsReader:
                 await consumer.start()
                 self._tasks.append(asyncio.create_task(self._read(consumer)))
             self._apps.update(new)
-            self.ready = True
+            self._added = True
 
     async def close(self) -> None:
         """Read no more."""
@@ -58,14 +64,18 @@ class ResultsReader:
             while True:
                 try:
                     records = await consumer.get_many(wait=0.2)
-                except BrokerError as error:
-                    log.warning("results: %s; trying again", error)
+                except Exception as error:
+                    self._failing.add(consumer)
+                    defect = None if isinstance(error, BrokerError) else error
+                    log.warning("results: %s; trying again", str(error) or type(error).__name__, exc_info=defect)
                     await asyncio.sleep(_RETRY)
                     continue
+                self._failing.discard(consumer)
                 for record in records:
                     self._take(record)
                 await asyncio.sleep(self._gather)
         finally:
+            self._failing.discard(consumer)
             await consumer.stop()
 
     def _take(self, record: Record) -> None:

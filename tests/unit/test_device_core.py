@@ -40,6 +40,7 @@ from sluicegate.policies.serving.device_events import (
     Suspended,
     Woken,
 )
+from sluicegate.policies.serving.kept_executor import KILLS, KILLS_WITHIN
 from tests.simulation.device_world import BIG, SMALL, START, WHOLE, World
 
 
@@ -180,6 +181,34 @@ def test_a_query_that_ends_the_executor_alone_fails_by_that_name_and_the_others_
     assert isinstance(failed, End) and isinstance(answer, Answer)
     assert (failed.query, failed.reason) == (guilty, Reason.EXECUTOR_KILLED)
     assert answer.queries == (innocent,)
+
+
+def test_a_variant_that_ends_its_executor_again_and_again_is_done_without_and_that_is_said() -> None:
+    world = patient()
+    acknowledged = len(of(Acknowledge, world.said))
+    for _ in range(KILLS):
+        assert not of(Say, world.said)
+        world.query("a")
+        variant = world.runs[BIG.name].run.variant
+        world.die(BIG.name)
+        mended(world, BIG.name)
+        world.now += 2.0
+    (said,) = of(Say, world.said)
+    assert isinstance(said, Say)
+    assert (said.state, variant in said.detail) == ("quarantined", True)
+    (again,) = of(Acknowledge, world.said)[acknowledged:]
+    assert isinstance(again, Acknowledge)
+    assert variant in again.failed and variant not in again.variants
+
+
+def test_a_variant_that_seldom_ends_its_executor_goes_on() -> None:
+    world = patient()
+    for _ in range(2 * KILLS):
+        world.query("a")
+        world.die(BIG.name)
+        mended(world, BIG.name)
+        world.now += KILLS_WITHIN / (KILLS - 2)
+    assert not of(Say, world.said)
 
 
 def test_one_that_had_no_part_in_the_end_of_its_executor_is_run_once_more_and_no_oftener() -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -189,3 +189,38 @@ async def test_a_broker_that_is_away_when_following_begins_is_waited_for(
     assert [record.value for record in seen] == [b"1", b"2"]
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
+
+
+async def test_a_reader_of_results_outlasts_whatever_a_client_raises_and_is_not_ready_meanwhile() -> None:
+    broker = MemoryBroker()
+    topics = Topics("t")
+    await broker.admin().create_topics(topics.specs(["a"]))
+    producer = broker.producer()
+    await producer.start()
+    read: list[bytes | None] = []
+    reader = ResultsReader(broker, topics, lambda record: read.append(record.value))
+    assert not reader.ready
+    await reader.add(["a"])
+    assert reader.ready
+    plain, broken = MemoryConsumer.get_many, [True]
+
+    async def breaking(self: MemoryConsumer, *, wait: float, max_records: int = 500) -> Sequence[Record]:
+        if broken[0]:
+            raise RuntimeError("a client's own defect")
+        return await plain(self, wait=wait, max_records=max_records)
+
+    MemoryConsumer.get_many = breaking  # type: ignore[method-assign]
+    try:
+        async with asyncio.timeout(10.0):
+            while reader.ready:
+                await asyncio.sleep(0.01)
+        await (await producer.send(topics.results("a"), b"an outcome", key=b"q"))
+        broken[0] = False
+        async with asyncio.timeout(10.0):
+            while not read:
+                await asyncio.sleep(0.01)
+        assert reader.ready
+    finally:
+        MemoryConsumer.get_many = plain  # type: ignore[method-assign]
+        await reader.close()
+    assert read == [b"an outcome"]
