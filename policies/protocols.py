@@ -51,7 +51,7 @@ class BatchingPolicy(Protocol):
         ...
 
     def lend(self, rows: int, end: float) -> tuple[Query, ...]:
-        """Take out at most ``rows`` rows from the head, none due before ``end``: the caller runs them."""
+        """Take out at most ``rows`` rows, the first due at or after ``end`` and on: the caller runs them."""
         ...
 
 

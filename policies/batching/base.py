@@ -15,7 +15,9 @@ Rules.
   ``now + latency <= deadline`` holds in floating point.
 """
 
+from bisect import bisect_left
 from math import inf, nextafter
+from operator import attrgetter
 from typing import assert_never
 
 from sluicegate.domain.actions import Drop, Expire, Run, StationAction, WakeAt
@@ -35,6 +37,8 @@ from sluicegate.domain.models.profile import LatencyCurve
 from sluicegate.domain.outcome import Reason
 from sluicegate.domain.query import Query
 from sluicegate.policies.batching.queue import DeadlineQueue
+
+_by_deadline = attrgetter("deadline")
 
 
 def last_start(deadline: float, latency: float) -> float:
@@ -130,11 +134,19 @@ class QueueingPolicy:
         return self.queue.clear()
 
     def lend(self, rows: int, end: float) -> tuple[Query, ...]:
-        """Take out the longest prefix of at most ``rows`` rows whose head's deadline is at or after ``end``."""
+        """Take out the first queries due at or after ``end``, at most ``rows`` rows; those before them are left."""
         queue = self.queue
-        if not queue.items or queue.items[0].deadline < end:
+        items = queue.items
+        if not items:
             return ()
-        return queue.take(rows) if queue.fit(rows) else ()
+        if items[0].deadline >= end:
+            return queue.take(rows) if queue.fit(rows) else ()
+        first = bisect_left(items, end, key=_by_deadline)
+        taken: list[Query] = []
+        while first < len(items) and items[first].rows <= rows:
+            rows -= items[first].rows
+            taken.append(queue.remove(first))
+        return tuple(taken)
 
     def decide(self, now: float, actions: list[StationAction]) -> None:
         """Call ``run`` once, or ``wake_by``, or neither to wait for the next event or the head's deadline."""

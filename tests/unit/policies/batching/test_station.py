@@ -82,6 +82,17 @@ def test_nobody_rides_along_who_would_make_a_strict_query_late() -> None:
     assert ran(station.handle(Finished("a", "a-v", 1, 0.01), 0.01)) == ["tight"]
 
 
+def test_who_is_too_late_to_ride_along_keeps_no_place_from_those_behind() -> None:
+    station = eager_station("a")
+    loose = {"query_class": QueryClass.BEST_EFFORT}
+    station.handle(Arrived(query("running", "a", 0.0, 0.1)), 0.0)
+    for name, deadline in (("lost", 0.02), ("b1", 0.09), ("b2", 0.1)):
+        station.handle(Arrived(query(name, "a", 0.001, deadline, **loose)), 0.001)
+    station.handle(Arrived(query("s1", "a", 0.001, 0.1)), 0.001)
+    assert ran(station.handle(Finished("a", "a-v", 1, 0.01), 0.01)) == ["s1", "b1", "b2"]
+    assert station.queued == 1
+
+
 def test_best_effort_that_comes_before_any_strict_query_finds_what_is_hosted() -> None:
     station = eager_station("a")
     assert ran(station.handle(Arrived(query("1", "a", 0.0, 0.1, query_class=QueryClass.BEST_EFFORT)), 0.0)) == ["1"]
