@@ -12,7 +12,7 @@ SKIPPED := reports/tests/skipped.json
 PYTEST = SLUICE_SKIPPED=$(SKIPPED) $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: dist help demo secrets stack test test-all test-random check reproduce bench mutants lock chaos explore explore-teeth soak clean
+.PHONY: dist site help demo secrets stack test test-all test-random check reproduce bench mutants lock chaos explore explore-teeth soak clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 15
@@ -67,6 +67,10 @@ dist: $(VENV)/.dev ## the wheels of the server and of the client, into dist/
 	rm -rf dist
 	$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist . ./client
 	@ls dist
+
+site: $(VENV)/.dev ## the documents as a site, every link checked, into build/site/
+	$(PIP) install -c requirements.lock -e ./client -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 secrets: ## make what compose hands to its services, once: a token and a password, in compose/secrets/
 	sh compose/make-secrets.sh

@@ -6,6 +6,7 @@ from sluicegate.sluice.commands.describing.acls import acls
 from sluicegate.sluice.commands.describing.asyncapi import asyncapi
 from sluicegate.sluice.commands.describing.bandwidth import bandwidth
 from sluicegate.sluice.commands.describing.metrics import metrics
+from sluicegate.sluice.commands.describing.settings import settings
 from sluicegate.sluice.commands.describing.tables import tables
 
 
@@ -15,6 +16,7 @@ def register(app: typer.Typer) -> None:
     group.command("acls")(acls)
     group.command("asyncapi")(asyncapi)
     group.command("metrics")(metrics)
+    group.command("settings")(settings)
     group.command("tables")(tables)
     group.command("bandwidth")(bandwidth)
     app.add_typer(group)
