@@ -20,7 +20,7 @@ from tests.mutants.sample import ROOMS, Mutant
 FAST = ("tests/unit", "tests/property", "tests/simulation")
 SECONDS = "MUTANTS_SECONDS"
 """Variable that names the file which a run under this module, as a plugin of pytest, writes its tests' seconds to."""
-_MOST = 80
+_MOST = 300
 """Tests that a mutant is tried on."""
 
 _seconds: dict[str, float] = {}
@@ -64,22 +64,26 @@ class Covering:
         return max(0.02, self._seconds.get(test, 0.0)) * self._breadth[test], test
 
 
-def measured(root: Path, folder: Path) -> Covering:
-    """As far as it is not known yet. Raises SystemExit where tests fail as they are."""
+def measured(root: Path, folder: Path, parts: Sequence[str]) -> Covering:
+    """By the tests in ``parts``, as far as it is not known yet. Raises SystemExit where tests fail as they are."""
     folder.mkdir(parents=True, exist_ok=True)
     state = folder / "measured.json"
     known = json.loads(state.read_text()) if state.exists() else {"tests": {}, "code": {}, "seconds": {}}
-    tests = {str(f.relative_to(root)): _digest(f) for part in FAST for f in sorted((root / part).rglob("test_*.py"))}
+    tests = {str(f.relative_to(root)): _digest(f) for part in parts for f in _within(root / part)}
     code = {str(f.relative_to(root)): _digest(f) for room in ROOMS for f in sorted((root / room).rglob("*.py"))}
     if again := [name for name, digest in tests.items() if known["tests"].get(name) != digest]:
         whole = not known["tests"]
-        seconds = _measure(root, folder, FAST if whole else again)
+        seconds = _measure(root, folder, parts if whole else again)
         known["seconds"] = {n: s for n, s in known["seconds"].items() if n.partition("::")[0] not in again} | seconds
         known["tests"] = tests
         known["code"] = code if whole else known["code"]
         state.write_text(json.dumps(known))
     changed = {name for name, digest in code.items() if known["code"].get(name) != digest}
     return Covering(folder, root, known["seconds"], changed)
+
+
+def _within(part: Path) -> list[Path]:
+    return sorted(part.rglob("test_*.py")) if part.is_dir() else [part]
 
 
 def _digest(file: Path) -> str:

@@ -1,8 +1,9 @@
-"""Mutants of the pure code against the fast tests that cover them: which changes does no test notice?
+r"""Mutants of the pure code against the fast tests that cover them: which changes does no test notice?
 
     python -m tests.mutants.run --n 60 --seed 7
     python -m tests.mutants.run --n 40 --seed 7 --files planner/control/fleet.py
-    python -m tests.mutants.run --n 45 --seed 11 --files policies/serving/*.py --at-least 0.85
+    python -m tests.mutants.run --n 24 --seed 11 --files policies/promises/*.py policies/placement/*.py \
+        --tests tests/unit/policies tests/property/policies --out reports/mutants/sample --at-least 0.8
 
 Writes summary.json: ``decided, killed, equivalent`` and ``survivors`` (file, line, before, after). ``equivalent.json``
 beside this module lists changes that were judged to change nothing, with the reason.
@@ -166,11 +167,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("reports/mutants"))
     parser.add_argument("--files", nargs="*", default=[], help="only of these")
+    parser.add_argument("--tests", nargs="*", default=list(FAST), help="tried, folders or files")
     parser.add_argument("--at-least", type=float, default=0.0, metavar="SHARE", help="fail where fewer are noticed")
     chosen = parser.parse_args(arguments)
     console = Console()
     with console.status("measuring which tests run which lines"):
-        covering = measured(ROOT, chosen.out)
+        covering = measured(ROOT, chosen.out, chosen.tests)
     mutants = drawn(ROOT, chosen.n, Random(chosen.seed), chosen.files)
     trying = [mutant for mutant in mutants if mutant.name not in judged()]
     survivors: list[Mutant] = []

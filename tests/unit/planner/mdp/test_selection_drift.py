@@ -70,3 +70,20 @@ def test_false_alarms_are_rare() -> None:
     assert np.mean([surprising(float(k), 5000.0, 0.01, 3.0) for k in late]) < 0.01
     assert not surprising(0.0, 0.0, 0.01, 3.0)
     assert surprising(5000.0, 5000.0, 0.9, 3.0)
+
+
+@pytest.mark.parametrize(("spread", "alarms"), [(0.0, ["accuracy"]), (0.01, ["accuracy"]), (0.04, [])])
+def test_accuracy_is_below_the_promise_where_its_own_spread_does_not_explain_that(
+    table: SelectionTable, spread: float, alarms: list[str]
+) -> None:
+    """400 batches, whose mean is off by a fortieth of the promise: 3 standard errors are .15 times the spread's root."""
+    batch, mean = max(table.expected.mean_batch, 1.0), table.expected.accuracy - 0.02
+    on_time = round(400 * batch)
+    seen = replace(
+        as_promised(table),
+        queries=on_time,
+        on_time=on_time,
+        accuracy_sum=mean * on_time,
+        accuracy_squares=(mean**2 + spread) * on_time,
+    )
+    assert [a.promise for a in check(table, seen)] == alarms
