@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from tests.mutants.chosen import TESTS
 from tests.mutants.forked import JOBS
 from tests.mutants.measured import FAST, Covering, measured
 from tests.mutants.sample import Mutant, drawn
@@ -132,31 +133,30 @@ def _copy() -> Iterator[Path]:
 
 def _alone(copy: Path, mutant: Mutant, tests: Sequence[str]) -> bool:
     """Whether one of ``tests`` fails where the file is changed."""
-    if not tests:
-        return False
-    file = copy / mutant.file
+    file, listed = copy / mutant.file, copy / "tests-to-try.json"
     original = file.read_text()
+    listed.write_text(json.dumps(tests))
+    options = ["-q", "-x", "--tb=no", "-m", "not timing", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
+    files = [name for name in dict.fromkeys(test.partition("::")[0] for test in tests) if (copy / name).exists()]
+    if not files:
+        return False
     try:
         file.write_text(mutant.source)
-        status = _status(copy, tests)
-        if status == 4:  # some id of theirs cannot be said on a command line
-            status = _status(copy, list(dict.fromkeys(test.partition("[")[0] for test in tests)))
+        status = subprocess.run(
+            [sys.executable, "-m", "pytest", *options, "-p", "tests.mutants.chosen", *files],
+            cwd=copy,
+            env={**os.environ, TESTS: str(listed), "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+        ).returncode
     except subprocess.TimeoutExpired:
         return True
     finally:
         file.write_text(original)
-    if status not in (0, 1, 2):  # neither passed, nor failed, nor could not be imported
+    if status not in (0, 1, 2, 5):  # neither passed, nor failed, nor could not be imported, nor was there any
         raise RuntimeError(f"{mutant.name}: pytest ended with {status}")
-    return status != 0
-
-
-def _status(copy: Path, tests: Sequence[str]) -> int:
-    options = ["-q", "-x", "--tb=no", "-m", "not timing", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
-    environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", *options, *tests]
-    return subprocess.run(
-        command, cwd=copy, env=environment, capture_output=True, timeout=_SECONDS, check=False
-    ).returncode
+    return status in (1, 2)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

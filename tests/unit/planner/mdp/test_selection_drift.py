@@ -76,7 +76,7 @@ def test_false_alarms_are_rare() -> None:
 def test_accuracy_is_below_the_promise_where_its_own_spread_does_not_explain_that(
     table: SelectionTable, spread: float, alarms: list[str]
 ) -> None:
-    """400 batches, whose mean is off by a fortieth of the promise: 3 standard errors are .15 times the spread's root."""
+    """400 batches whose mean is .02 off: 3 standard errors are .15 times the root of the spread."""
     batch, mean = max(table.expected.mean_batch, 1.0), table.expected.accuracy - 0.02
     on_time = round(400 * batch)
     seen = replace(
