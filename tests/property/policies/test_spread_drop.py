@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reproduce.spread_drop.trial import ON_TIME, Trial, TrialRun
-from sluicegate.domain.actions import Announce, Drop, Run, StationAction
+from sluicegate.domain.actions import Announce, Drop, Run, StationAction, WakeAt
 from sluicegate.domain.events import Arrived, Finished, Hosted, HostingChanged, Offered, StreamResumed, Woke
 from sluicegate.domain.models.app import Promise, WeaklyHard
 from sluicegate.domain.models.profile import LatencyCurve
@@ -475,3 +475,21 @@ def test_two_apps_in_a_duty_cycle_keep_their_promises_within_the_bound(data: st.
             if query.app == app:
                 tracker.record(fate != ON_TIME)
         assert tracker.keeps(promise)
+
+
+@pytest.mark.parametrize("start", [0.0, 1.7e9])
+@pytest.mark.parametrize(("lateness", "waits"), [(0.25, 1.25), (0.5, 2.5), (1.0, 5.0)])
+def test_a_batch_starts_by_its_lateness_between_its_heads_arrival_and_the_last_moment(
+    start: float, lateness: float, waits: float
+) -> None:
+    """Two variants: of the better one a batch takes 2 s, and of 7 s a head may wait 5."""
+    station = Station(batching("balanced", batch=3, lateness=lateness))
+    hosted = (Hosted("good", 0.9, LatencyCurve((2.0,) * 3)), Hosted("quick", 0.6, LatencyCurve((0.5,) * 3)))
+    station.handle(HostingChanged("a", hosted, 7.0, Promise(max_consecutive=1)), start)
+    query, later = (Query(str(i), "a", start + i, start + i + 7.0, sequence=i) for i in range(2))
+    asked = [a for a in station.handle(Arrived(query), start) if isinstance(a, WakeAt)]
+    assert [a.at for a in asked] == [start + 7.0, start + waits]  # its deadline, and its start
+    assert not any(isinstance(a, Run) for a in station.handle(Arrived(later), start + 1.0))
+    assert not any(isinstance(a, Run) for a in station.handle(Woke(), start + waits - 1 / 1024))
+    (run,) = (a for a in station.handle(Woke(), start + waits) if isinstance(a, Run))
+    assert (run.variant, run.queries) == ("good", (query, later))
