@@ -204,16 +204,29 @@ def test_confidence_intervals_are_students() -> None:
     assert np.isnan(mean_and_half_width([1.0])[1])
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda p: p.stem)
-def test_every_example_is_valid_and_its_systems_too(path: Path, sluice_data: Path) -> None:
-    document = read_scenario(path, {"SLUICE_DATA": str(sluice_data)})
+EVERY = pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda p: p.stem)
+
+
+@EVERY
+def test_every_example_says_what_it_is_and_so_do_its_systems(path: Path) -> None:
+    document = read_scenario(path, {"SLUICE_DATA": "/papers"})
     if document.get("kind") == KIND:
         slices = slice_scenario(document)
         assert slices.description
         assert all(system_of(slices, label) for label in slices.systems)
         return
+    assert scenario_of(document).description
+    for one in systems_of(document, None).values():
+        assert scenario_of(one).devices
+
+
+@EVERY
+def test_every_example_has_its_apps_and_their_arrivals(path: Path, request: pytest.FixtureRequest) -> None:
+    needs = "${SLUICE_DATA}" in path.read_text()
+    document = read_scenario(path, {"SLUICE_DATA": str(request.getfixturevalue("sluice_data"))} if needs else {})
+    if document.get("kind") == KIND:
+        return
     base = scenario_of(document)
-    assert base.description
     for one in systems_of(document, None).values():
         catalogue = catalogue_of(scenario_of(one))
         source = source_of(scenario_of(one), catalogue, np.random.default_rng(0))
