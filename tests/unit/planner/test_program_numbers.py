@@ -11,7 +11,7 @@ from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.plan import Placement
 from sluicegate.planner.allocation.columns import build, candidates
-from sluicegate.planner.allocation.program import CALM, NOTICED, PoolKey, Program
+from sluicegate.planner.allocation.program import CALM, NOTICED, RETURNS, PoolKey, Program
 from sluicegate.planner.allocation.units import count_loaded, group_units
 from sluicegate.planner.problems.problem import AppDemand, Problem
 from sluicegate.profiles.catalogue.catalogue import Catalogue
@@ -42,7 +42,7 @@ def problem(**more: object) -> Problem:
         AppDemand(app="cat", qps=8.0, slo=0.3, headroom=1.25),
         AppDemand(app="cat", qps=2.0, slo=0.3, headroom=1.0, query_class=QueryClass.BEST_EFFORT),
     )
-    whole = Problem(demands=demands, devices=DEVICES, catalogue=CATALOGUE, quantile="median", switching_weight=2.0)
+    whole = Problem(demands=demands, devices=DEVICES, catalogue=CATALOGUE, quantile="median", price=2.0)
     return replace(whole, **more)  # type: ignore[arg-type]
 
 
@@ -97,7 +97,7 @@ def test_units_are_affordable_up_to_the_budget(units: int, budget: float | None,
     made = program(problem(budget=budget))
     counts = np.zeros(len(made.hosts), dtype=np.int64)
     counts[0] = units
-    assert made.price[0] == 1.0
+    assert made.rent[0] == 1.0
     assert made.affordable(counts) is fits
 
 
@@ -105,7 +105,7 @@ def test_what_makes_columns_of_their_own_is_a_price_of_loads_or_money() -> None:
     assert not program(problem()).priced  # nothing is loaded: nothing is displaced
     held = (Placement("c0", "cat", ("cat-l",), 1.0, 1),)
     assert program(problem(previous=held)).priced
-    assert not program(problem(previous=held, switching_weight=0.0)).priced
+    assert not program(problem(previous=held, price=0.0)).priced
     for more in ({"max_loads": 0}, {"money_weight": 0.1}, {"budget": 9.0}):
         assert program(problem(**more)).priced
     assert program(problem()).independent
@@ -120,10 +120,17 @@ def test_a_load_costs_its_time_beyond_what_is_noticed_times_what_it_displaces_an
     found = {
         (made.pools[h.pool].type, h.variants[0]): p for h, p in zip(made.hosts, made.load_price.tolist(), strict=True)
     }
-    assert found["cpu", "cat-l"] == pytest.approx(2.0 * made.pressed * (5.0 - NOTICED) / 3 / 40.0 * 0.5)
+    assert found["cpu", "cat-l"] == pytest.approx(2.0 * made.pressed * RETURNS * (5.0 - NOTICED) / 3 / 40.0 * 0.5)
     assert found["cpu", "find-s"] == 0.0  # loaded before it is noticed
-    assert found["gpu", "find-l"] == pytest.approx(2.0 * made.pressed * (3.0 - NOTICED) / 3 / CALM)
-    assert found["gpu", "cat-s"] == pytest.approx(2.0 * made.pressed * (2.0 - NOTICED) / 3 / 40.0)
+    assert found["gpu", "find-l"] == pytest.approx(2.0 * made.pressed * RETURNS * (3.0 - NOTICED) / 3 / CALM)
+    assert found["gpu", "cat-s"] == pytest.approx(2.0 * made.pressed * RETURNS * (2.0 - NOTICED) / 3 / 40.0)
+    alone = program(replace(asked, loads="exclusive"))
+    own = dict(
+        zip(((alone.pools[h.pool].type, h.variants[0]) for h in alone.hosts), alone.load_price.tolist(), strict=True)
+    )
+    assert own["gpu", "cat-s"] == pytest.approx(2.0 * made.pressed * (RETURNS * (2.0 - NOTICED) + 2.0) / 3 / 40.0)
+    assert own["cpu", "find-s"] == pytest.approx(2.0 * made.pressed * 0.5 / 3 / CALM * 0.5)
+    assert not program(replace(asked, loads="free")).load_price.any()
     assert {(made.pools[h.pool].type, h.variants): h.loaded for h in made.hosts if h.loaded} == {
         ("cpu", ("cat-l",)): 1,
         ("gpu", ("find-l",)): 1,
