@@ -23,7 +23,10 @@ _RETRY = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """TLS and SASL. ``protocol``: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL; files are PEM."""
+    """TLS and SASL. ``protocol``: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL; files are PEM.
+
+    ``token_provider``: for the mechanism OAUTHBEARER, an ``aiokafka.abc.AbstractTokenProvider``.
+    """
 
     protocol: str = "PLAINTEXT"
     ca_file: Path | None = None
@@ -33,6 +36,7 @@ class Security:
     sasl_mechanism: str = "SCRAM-SHA-512"
     username: str | None = None
     password: str | None = field(default=None, repr=False)
+    token_provider: Any = field(default=None, repr=False)
 
     def options(self) -> dict[str, Any]:
         """As aiokafka takes them."""
@@ -48,6 +52,7 @@ class Security:
             options["sasl_mechanism"] = self.sasl_mechanism
             options["sasl_plain_username"] = self.username
             options["sasl_plain_password"] = self.password
+            options["sasl_oauth_token_provider"] = self.token_provider
         return options
 
 
