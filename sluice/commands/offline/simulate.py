@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.simulator.scenario import Scenario, catalogue_of, read_scenario, scenario_of, with_setting
 from sluicegate.simulator.scenario.experiment import Run, determinism_notes, run_once
-from sluicegate.sluice.console import JsonOption, one_line_errors, out, print_json, require_plots
+from sluicegate.sluice.console import JsonOption, err, one_line_errors, out, print_json, require_plots
 
 SetOption = Annotated[
     list[str] | None,
@@ -44,7 +45,8 @@ def simulate(
         if report is not None:
             require_plots()
         chosen = validated.seed if seed is None else seed
-        run = run_once(validated, chosen, time.perf_counter, with_series=report is not None, with_bound=True)
+        with err.status(f"simulating {escape(validated.name)}, seed {chosen}, and what no policy exceeds"):
+            run = run_once(validated, chosen, time.perf_counter, with_series=report is not None, with_bound=True)
         if report is not None:
             _write_report(report, validated, run)
     if as_json:
