@@ -11,8 +11,10 @@ Rules:
   ``HEADROOM_CAP``). The rung with the largest accuracy over all demand - ``price`` x overflow is planned in full.
   ``price`` 1 is a right answer lost for each query beyond capacity. Queues, other hosts and the next plan save some of
   those, but demand has longer tails than the normal distribution; the two about make up for each other.
-- Where an app has few units, one more or less is a step that the overflow of the average does not see: there the ladder
-  begins at what a uniform headroom would be, as long as that serves everybody.
+- Where an app has few units queues bridge more than a spread of the demand: what is late there is the tail of the
+  waiting time in heavy traffic (Kingman), r exp(-2 (1 - r) C w / (r D)), with utilisation r = s / C, what an answer may
+  wait w = SLO - the time of one query alone, and D the dispersion of arrivals. So the most accurate variants stay as
+  long as their utilisation allows. Demand moves between plans as everywhere: headroom is ``cautious`` at least.
 - A rung that cannot serve everybody ends the search, unless it is the first.
 - Where selection tables pick variants, capacity stretches at the price of accuracy: the ``floor`` is enough.
 - A demand without spread keeps the headroom it came with; where none has one this is the base planner.
@@ -34,47 +36,49 @@ _SERVED = 1.0 - 1e-6
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedHeadroom:
     """The default planner: the allocation of ``base`` with headroom at the problem's ``price``. ``ladder``: headrooms
-    tried, in spreads, ascending. Where an app has fewer than ``few`` units, those from ``cautious`` on, if all can be
-    served with that."""
+    tried, in spreads, ascending. ``floor``: least headroom, and ``cautious`` where an app has fewer than ``few`` units.
+    ``queue_time``: seconds that spreads are about."""
 
     name: str = "allocation"
     base: AllocationPlanner = field(default_factory=AllocationPlanner)
     floor: float = 1.05
     ladder: tuple[float, ...] = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
     few: float = 4.0
-    cautious: float = 1.5
+    cautious: float = 1.1
+    queue_time: float = 0.3
 
     def allocate(self, problem: Problem) -> Allocation:
         """The base planner's answer at the best rung. Raises InvalidInputError as it does."""
         check(problem, by_slo=problem.tables is not None)
         if problem.tables is not None:
-            return self.base.allocate(self._with(problem, 0.0))
+            return self.base.allocate(self._with(problem, 0.0, self.floor))
         if not any(d.spread > 0.0 for d in problem.demands):
             return self.base.allocate(problem)
         rough = replace(self.base, polish=False)
         units = sum(len(device.slices) for device in problem.devices)
-        cautious = units < self.few * len({d.app for d in problem.demands})
-        ladder = [z for z in self.ladder if z >= self.cautious] if cautious else list(self.ladder)
-        if cautious and min(rough.allocate(self._with(problem, ladder[0])).served.values()) < _SERVED:
-            ladder = list(self.ladder)
-        best, best_worth = ladder[0], -math.inf
-        for z in ladder:
-            asked = self._with(problem, z)
+        few = units < self.few * len({d.app for d in problem.demands})
+        if few and min(rough.allocate(self._with(problem, 0.0, self.cautious)).served.values()) < _SERVED:
+            few = False
+        floor = self.cautious if few else self.floor
+        best, best_worth = self.ladder[0], -math.inf
+        for z in self.ladder:
+            asked = self._with(problem, z, floor)
             answer = rough.allocate(asked)
-            if z != ladder[0] and min(answer.served.values()) < _SERVED:
+            if z != self.ladder[0] and min(answer.served.values()) < _SERVED:
                 break
-            worth = _accuracy(asked, answer) - problem.price * overflow(asked, answer)
+            lost = late(asked, answer, self.queue_time) if few else overflow(asked, answer)
+            worth = _accuracy(asked, answer) - problem.price * lost
             if worth > best_worth:
                 best, best_worth = z, worth
-        chosen = self._with(problem, best)
+        chosen = self._with(problem, best, floor)
         planned = {d.app: d.headroom for d in chosen.demands}
         line = f"headroom: {best:g} spreads, {min(planned.values()):.2f} to {max(planned.values()):.2f} by app"
         answer = self.base.allocate(chosen)
         return replace(answer, headroom=planned, steps=(line, *answer.steps))
 
-    def _with(self, problem: Problem, z: float) -> Problem:
+    def _with(self, problem: Problem, z: float, floor: float) -> Problem:
         demands = tuple(
-            replace(d, headroom=min(HEADROOM_CAP, max(self.floor, 1.0 + z * d.spread))) if d.spread > 0.0 else d
+            replace(d, headroom=min(HEADROOM_CAP, max(floor, 1.0 + z * d.spread))) if d.spread > 0.0 else d
             for d in problem.demands
         )
         return replace(problem, demands=demands)
@@ -94,6 +98,33 @@ def overflow(problem: Problem, answer: Allocation) -> float:
         variance[d.app] = variance.get(d.app, 0.0) + (d.spread * d.qps) ** 2
     over = {a: _excess(qps[a], math.sqrt(variance[a]), capacity.get(a, 0.0)) for a in sorted(qps)}
     return sum(weight[a] * over[a] for a in over) / total
+
+
+def late(problem: Problem, answer: Allocation, queue_time: float) -> float:
+    """Share of all demand, by the weights of apps, expected to wait too long in the queues of what the plan hosts."""
+    capacity = _capacities(problem, answer)
+    alone: dict[str, float] = {}
+    kinds = {(d.name, s.name): profile_type(d.type, s.profile) for d in problem.devices for s in d.slices}
+    for p in answer.placements:
+        for variant in p.variants:
+            kind = kinds[p.device, p.slice]
+            factor = problem.latency_factor.get((variant, kind), 1.0)
+            seconds = factor * problem.catalogue.profiles[variant, kind].curve(problem.quantile)(1)
+            alone[p.app] = max(seconds, alone.get(p.app, 0.0))
+    found = total = 0.0
+    for d in problem.demands:
+        total += d.qps * d.weight
+        room = capacity.get(d.app, 0.0)
+        if not d.qps > 0.0:
+            continue
+        if d.qps >= room:
+            found += d.qps * d.weight
+            continue
+        busy = d.qps / room
+        dispersion = max(1.0, d.spread**2 * queue_time * d.qps)
+        wait = max(0.0, d.slo - alone[d.app])
+        found += d.qps * d.weight * busy * math.exp(-2.0 * (1.0 - busy) * room * wait / (busy * dispersion))
+    return found / total if total > 0.0 else 0.0
 
 
 def _excess(mean: float, deviation: float, capacity: float) -> float:

@@ -112,7 +112,8 @@ def simulate(system: System, workload: Workload, seed: int = 0) -> Run:
     if system.planner is not None:
         chosen = system.planner(workload)
         served = {"catalogue": model.catalogue, "devices": model.devices, "hop": model.timing.control}
-        made = partial(control, scenario.planner, lambda: chosen, time.process_time, **served)
+        loads = scenario.simulation.loads
+        made = partial(control, scenario.planner, lambda: chosen, time.process_time, loads=loads, **served)
         model = replace(model, make_control=made)
     series = SeriesFold()
     engine = Engine(model, np.random.default_rng([seed, 2]), (series,))

@@ -1,6 +1,7 @@
 """Headroom is bought while it saves more queries than it costs in accuracy."""
 
 from dataclasses import replace
+from math import exp, sqrt
 
 import pytest
 
@@ -10,7 +11,7 @@ from sluicegate.domain.models.app import App
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.planner.allocation.pipeline import AllocationPlanner
-from sluicegate.planner.priced_headroom import PricedHeadroom, overflow
+from sluicegate.planner.priced_headroom import PricedHeadroom, late, overflow
 from sluicegate.planner.problems.problem import Allocation, AppDemand, Problem
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
@@ -73,10 +74,29 @@ def test_a_spread_that_is_no_number_is_refused() -> None:
         PricedHeadroom().allocate(asked(10.0, float("nan")))
 
 
-def test_where_an_app_has_few_units_headroom_is_that_of_a_uniform_planner_at_least_while_all_are_served() -> None:
-    many, few = asked(90.0, 0.3, devices=4), asked(90.0, 0.3, devices=3)
-    cheap = [PricedHeadroom().allocate(replace(problem, price=0.0)) for problem in (many, few)]
-    assert [answer.headroom["a"] for answer in cheap] == [pytest.approx(1.05), pytest.approx(1.45)]
-    short = PricedHeadroom().allocate(asked(250.0, 0.3, devices=3))
-    assert short.served["a"] == pytest.approx(1.0)
-    assert short.headroom["a"] < 1.45
+def test_where_an_app_has_few_units_the_most_accurate_variant_stays_as_long_as_its_queues_allow() -> None:
+    """A "good" variant carries 25 queries/s: at 18 few wait too long for it, at 23.5 many do."""
+    calm, busy = (PricedHeadroom().allocate(roomy(qps, devices=1)) for qps in (18.0, 23.5))
+    assert [p.variants for p in calm.placements] == [("good",)]
+    assert [p.variants for p in busy.placements] == [("fast",)]
+    patient = PricedHeadroom().allocate(replace(roomy(22.0, devices=1), price=0.0))
+    assert [p.variants for p in patient.placements] == [("good",)]
+    assert PricedHeadroom().allocate(asked(250.0, 0.3, devices=3)).served["a"] == pytest.approx(1.0)
+
+
+def test_what_waits_too_long_falls_with_room_and_patience_and_rises_with_bursts() -> None:
+    base = roomy(20.0, devices=1)
+    answer = PricedHeadroom().allocate(base)
+    lost = late(base, answer, 0.3)
+    assert lost == pytest.approx(0.8 * exp(-2 * 0.2 * 25 * (0.5 - 0.04) / 0.8), rel=1e-6)
+    demand = base.demands[0]
+    assert late(replace(base, demands=(replace(demand, slo=0.25),)), answer, 0.3) > lost
+    assert late(replace(base, demands=(replace(demand, qps=18.0),)), answer, 0.3) < lost
+    assert late(replace(base, demands=(replace(demand, spread=0.8),)), answer, 0.3) > lost
+    assert late(replace(base, demands=(replace(demand, qps=26.0),)), answer, 0.3) == pytest.approx(1.0)
+
+
+def roomy(qps: float, devices: int) -> Problem:
+    """With an SLO of half a second, and arrivals that are Poisson."""
+    problem = asked(qps, sqrt(1.0 / (0.3 * qps)), devices)
+    return replace(problem, demands=tuple(replace(d, slo=0.5) for d in problem.demands))
