@@ -73,7 +73,7 @@ def stream_as_triton_clients_do(address: str) -> None:
         for number in range(40):
             name = "none" if number == 7 else "affine"
             client.async_stream_infer(name, [given(X + number)], request_id=str(number))
-        answers = [heard.get(timeout=30) for _ in range(40)]
+        answers = [heard.get(timeout=500) for _ in range(40)]
         client.stop_stream()
     for number, (result, error) in enumerate(answers):
         if number == 7:

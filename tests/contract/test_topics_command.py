@@ -16,7 +16,7 @@ pytestmark = pytest.mark.kafka
 
 def topics(url: str, prefix: str, *arguments: str, rc: int = 0) -> dict[str, list[dict[str, str]]]:
     command = [sys.executable, "-m", "sluicegate.sluice.main", "topics", "--broker", url, "--prefix", prefix, "--json"]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == rc, done.stderr
     found: dict[str, list[dict[str, str]]] = json.loads(done.stdout)
     return found

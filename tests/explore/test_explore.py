@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def explored(folder: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     """Exit code and ``summary.json`` of a run."""
     command = [sys.executable, "-m", "tests.explore.run", *arguments, "--parallel", "2", "--out", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=170, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=580, check=False)
     assert (folder / "summary.json").exists(), done.stderr[-2000:]
     return done.returncode, json.loads((folder / "summary.json").read_text())
 
@@ -47,7 +47,7 @@ def test_a_fault_that_is_put_back_is_found_and_its_seed_is_seen_again_as_it_was(
     assert "lost" in failed["why"]
     module, *arguments = failed["again"].removeprefix("python -m ").split()
     told = subprocess.run(
-        [sys.executable, "-m", module, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", module, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=580, check=False
     )
     assert f'"digest": "{failed["digest"]}"' in told.stdout
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
-from tests.harness import settings_for, toy_catalogue
+from tests.harness import PATIENCE_S, settings_for, toy_catalogue
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,7 +37,7 @@ class Process:
     def log(self) -> str:
         return self.file.read_text()
 
-    def until(self, condition: Callable[[], Any], within: float = 120.0) -> Any:
+    def until(self, condition: Callable[[], Any], within: float = PATIENCE_S) -> Any:
         """What ``condition`` tells, once it is something."""
         end = time.monotonic() + within
         while not (told := condition()):

@@ -41,7 +41,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 def done(*command: str, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*SLUICE, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=90, check=False
+        [*SLUICE, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=500, check=False
     )
 
 
@@ -60,7 +60,7 @@ def up(folder: Path, environment: dict[str, str]) -> Iterator[list[str]]:
         yield said
     finally:
         process.send_signal(signal.SIGINT)
-        said.append(process.communicate(timeout=30)[1])
+        said.append(process.communicate(timeout=500)[1])
     assert process.returncode == 0, said
 
 
@@ -134,7 +134,7 @@ def test_examples_write_nothing_where_they_are_called(
     here = folder_of(tmp_path, "here")
     made = subprocess.run(
         [sys.executable, str(ROOT / "examples" / script)],
-        cwd=here, env=environment, capture_output=True, text=True, timeout=60, check=True,
+        cwd=here, env=environment, capture_output=True, text=True, timeout=500, check=True,
     )  # fmt: skip
     place = tmp_path / "home" / "examples" / app
     command = made.stdout.split()

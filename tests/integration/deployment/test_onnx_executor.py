@@ -184,7 +184,7 @@ asyncio.run(main())
         pid = int(parent.stdout.readline())
         assert alive(pid)
         parent.kill()
-    end = time.monotonic() + 30.0
+    end = time.monotonic() + PATIENCE_S
     while alive(pid) and time.monotonic() < end:
         time.sleep(0.01)
     assert not alive(pid)
@@ -332,7 +332,7 @@ async def test_a_child_that_somebody_stops_is_ended_at_work_and_idle(started: St
         first = executor.pid
         assert first is not None
         os.kill(first, signal.SIGSTOP)
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(PATIENCE_S):
             await ended.wait()
         assert executor.pid is None
         ended.clear()

@@ -68,7 +68,7 @@ class Front:
         return len(list(Path(f"/proc/{self.process.process.pid}/fd").iterdir()))
 
     def connect(self, port: int | None = None) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", port or self.http), timeout=10.0)
+        return socket.create_connection(("127.0.0.1", port or self.http), timeout=60.0)
 
 
 @contextmanager
@@ -135,7 +135,7 @@ def test_who_has_no_room_is_told_so_and_idle_connections_make_room(tmp_path: Pat
         socks = [stack.enter_context(server.connect()) for _ in range(30)]
         refused = [received(sock, 30.0) for sock in socks[25:]]
         assert all(told.startswith(b"HTTP/1.1 503 ") and b"too many connections" in told for told in refused)
-        end = time.monotonic() + 60.0
+        end = time.monotonic() + 300.0
         statuses = []
         while statuses[-1:] != [200]:
             statuses.append(server.ask())
@@ -238,7 +238,7 @@ def test_who_does_not_take_his_answer_loses_the_connection(tmp_path: Path) -> No
         except TimeoutError:
             pass
         before = server.descriptors()
-        end = time.monotonic() + 60.0
+        end = time.monotonic() + 300.0
         while server.descriptors() >= before:
             assert time.monotonic() < end
             time.sleep(0.1)
@@ -277,7 +277,7 @@ def test_with_64_descriptors_a_thousand_connections_leave_room_for_the_broker(br
                 with suppress(OSError):
                     sock.sendall(INFER)
             socks.append(sock)
-        end = time.monotonic() + 30.0
+        end = time.monotonic() + 300.0
         statuses: list[int] = []
         while statuses[-5:] != [200] * 5:  # who comes while all are taken is told so, and nobody else is hurt
             try:

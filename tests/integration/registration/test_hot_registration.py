@@ -120,7 +120,7 @@ async def test_slo_and_least_accuracy_of_an_app_are_changed_while_it_is_served(t
         outcomes = await run.outcomes()
         slos = [outcomes[i].deadline - outcomes[i].arrival for i in (before, after)]
         assert slos == [pytest.approx(0.25, abs=0.01), pytest.approx(7.5, abs=0.01)]
-        async with asyncio.timeout(20.0):  # until the plan that the registration asked for is in force
+        async with asyncio.timeout(PATIENCE_S):  # until the plan that the registration asked for is in force
             while (await last(run)).variant != "toy-v2":
                 pass
 

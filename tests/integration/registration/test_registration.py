@@ -235,7 +235,7 @@ def test_killed_it_goes_on_and_meanwhile_nobody_sees_it(tmp_path: Path) -> None:
     environment = {**os.environ, "SLUICE_HOME": str(home)}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     kept = home / "registered" / "jobs"
-    end = time.monotonic() + 60.0
+    end = time.monotonic() + 300.0
     while not list(kept.glob("*/recipe-optimised.json")):
         assert process.poll() is None
         assert time.monotonic() < end
@@ -243,7 +243,7 @@ def test_killed_it_goes_on_and_meanwhile_nobody_sees_it(tmp_path: Path) -> None:
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert Registered(home).apps() == ()
-    again = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=120)
+    again = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=500)
     told = json.loads(again.stdout)
     assert told["resumed"] is True
     assert len(told["variants"]) >= 4

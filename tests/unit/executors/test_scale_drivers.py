@@ -11,12 +11,13 @@ import pytest
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.executors.drivers.worker_drivers import ComposeWorkers, WorkerDriver, WorkerProcesses, WorkerTasks
+from tests.harness import PATIENCE_S
 
 SLEEPER = (sys.executable, "-c", "import time; time.sleep(60)")
 
 
 async def until_dead(driver: WorkerDriver, device: str) -> None:
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(PATIENCE_S):
         while device in driver.running():
             await asyncio.sleep(0.01)
 
@@ -29,7 +30,7 @@ async def test_processes_are_started_once_stopped_and_started_anew_where_they_di
         await workers.start("cpu1")
         await workers.start("cpu1")
         assert workers.running() == {"cpu1"}
-        async with asyncio.timeout(20.0):
+        async with asyncio.timeout(PATIENCE_S):
             while not pids.exists() or not pids.read_text().strip():
                 await asyncio.sleep(0.01)
         os.kill(int(pids.read_text()), signal.SIGKILL)
@@ -51,7 +52,7 @@ async def test_a_worker_that_ignores_the_request_is_killed_after_its_grace(tmp_p
     )
     workers = WorkerProcesses(lambda _: (sys.executable, "-c", code), grace=0.2)
     await workers.start("gpu0")
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(PATIENCE_S):
         while not ready.exists():
             await asyncio.sleep(0.01)
     await asyncio.wait_for(workers.close(), 20.0)

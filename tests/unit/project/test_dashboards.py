@@ -125,6 +125,6 @@ def test_prometheus_own_tool_finds_nothing_wrong(check: tuple[str, ...]) -> None
     if tool is None:
         pytest.skip("no promtool: install the package prometheus")
     told = subprocess.run(
-        [tool, *check], cwd=COMPOSE / "prometheus", capture_output=True, text=True, timeout=60, check=False
+        [tool, *check], cwd=COMPOSE / "prometheus", capture_output=True, text=True, timeout=500, check=False
     )
     assert told.returncode == 0, told.stdout + told.stderr

@@ -16,7 +16,7 @@ for name in ("matplotlib", "pandas", "sklearn", "joblib"):
 
 def bare(code: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-c", _BARE + code, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", _BARE + code, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=500
     )
 
 

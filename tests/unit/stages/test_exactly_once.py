@@ -21,6 +21,8 @@ from sluicegate.streams.ports import (
     TopicSpec,
 )
 
+pytestmark = pytest.mark.virtual
+
 SOURCE = TopicPartition("in", 0)
 
 

@@ -17,6 +17,8 @@ from sluicegate.streams.memory.consumer import MemoryConsumer
 from sluicegate.streams.ports import BrokerError, Record, TopicSpec
 from sluicegate.streams.topics import Topics
 
+pytestmark = pytest.mark.virtual
+
 
 def failing_first(method: Callable[..., Awaitable[Any]], times: int) -> Callable[..., Awaitable[Any]]:
     left = [times]

@@ -3,9 +3,13 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 
+import pytest
+
 from sluicegate.stages.runtime.consumer_loop import Intake
 from sluicegate.streams.memory.broker import MemoryBroker
 from sluicegate.streams.ports import Consumer, Record, TopicPartition, TopicSpec
+
+pytestmark = pytest.mark.virtual
 
 WORK = TopicPartition("work", 0)
 

@@ -21,6 +21,8 @@ from sluicegate.streams.ports import (
     Written,
 )
 
+pytestmark = pytest.mark.virtual
+
 
 class FlakyProducer:
     """Fails the first ``failures`` sends, then keeps what it is given."""
