@@ -128,6 +128,16 @@ def test_a_noticed_device_is_drained_replaced_and_comes_back_at_the_price_of_wha
     market.tell(Released("s", Kind.SPOT))
 
 
+def test_a_worker_that_holds_nothing_is_ended_as_soon_as_routers_have_switched_or_it_leaves_by_itself() -> None:
+    market = Market()
+    market.tell(Noticed("s", market.now + 120.0))
+    assert market.beat(SETTLE - 1 / 1024, 0) == []
+    assert market.beat(1 / 1024, 0) == [Stop("s")]
+    other = Market()
+    other.tell(Noticed("s", other.now + 120.0))
+    assert worth(other.tell(WorkerReported("s", "gpu", 0.5, 7, ("v",), leaving=True), 1.0)) == [Stop("s")]
+
+
 def test_a_worker_with_work_in_hand_is_ended_before_the_deadline() -> None:
     market = Market()
     deadline = market.now + 30.0
