@@ -72,7 +72,7 @@ def drawn(root: Path, count: int, rng: Random, files: Sequence[str] = ()) -> lis
 def _options(source: str) -> dict[Place, list[tuple[str, int]]]:
     """Of each place, operators and which of their occurrences it is."""
     dead = list(_without_effect(ast.parse(source)))
-    nodes = list(ast_nodes(get_ast(source)))
+    nodes, lines = list(ast_nodes(get_ast(source))), source.splitlines()
     found: dict[Place, list[tuple[str, int]]] = {}
     for name in sorted(cosmic_ray.plugins.operator_names()):
         kind = cosmic_ray.plugins.get_operator(name)
@@ -82,7 +82,8 @@ def _options(source: str) -> dict[Place, list[tuple[str, int]]]:
         everywhere = (at for node in nodes for at in operator.mutation_positions(node))
         for occurrence, (start, end) in enumerate(everywhere):
             place = (start[0], start[1]), (end[0], end[1])
-            if not any(first <= place[0] and place[1] <= last for first, last in dead):
+            marker = lines[start[0] - 1][start[1] : start[1] + 2] in {"*,", "/,"}  # of parameters by name or place
+            if not marker and not any(first <= place[0] and place[1] <= last for first, last in dead):
                 found.setdefault(place, []).append((name, occurrence))
     return found
 
