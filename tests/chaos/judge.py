@@ -7,7 +7,8 @@ served: load never ceases. Service may be away more than once (a process that co
 the first time counts from the fault, however late it is felt, any later time from its own beginning, and the longest is
 told. What was asked within an SLO of the next fault is not counted: it suffers from that one. While the broker itself
 is away nothing is due. How long service was away is always told, and judged where ``JUDGED`` seeds were played on a
-machine that answered on time while nothing was broken: else it says as much of the machine.
+machine that answered on time while nothing was broken: else it says as much of the machine. Copies, where any are
+allowed, are counted on such a machine alone: on another, processes stand still that nobody stopped.
 """
 
 from collections import defaultdict
@@ -90,7 +91,7 @@ class Verdict:
                 ("lost", self.lost),
                 ("late_unmarked", self.late_unmarked),
                 ("promises_broken", self.promises_broken),
-                ("duplicates", self.duplicates > self.copies_allowed),
+                ("duplicates", self.duplicates > self.copies_allowed and not (self.busy and self.copies_allowed)),
                 ("resume_s_max", self.due_s is not None and self.resume_s_max > self.due_s),
             )
             if bad

@@ -37,7 +37,7 @@ RESUMES = {"device": DEVICE_TIMEOUT + 2.0, "group": SESSION_TIMEOUT + 2.0, "brok
 _WARM = 8.0
 _CALM = 4.0
 _EXACTLY = 0.8
-_STILL = 60.0
+_STILL = 240.0
 """Seconds without a new outcome after which what has none is lost."""
 _PATIENCE = 300.0
 """Seconds for a machine that is busy."""
