@@ -100,7 +100,8 @@ def _rows(stamps: Iterable[tuple[float, int]]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What an app sustains in any window of ``window_s`` seconds; ``degraded``: on the faster variants.
+    """What an app sustains in any window of ``window_s`` seconds; ``degraded``: on the faster variants, in
+    ``degraded_s``.
 
     ``place_of``: where the queries of a stream go that is not the app's own; None: it counts as one.
     """
@@ -108,12 +109,15 @@ class Limits:
     places: tuple[PlaceLimit, ...]
     window_s: float
     degraded: tuple[PlaceLimit, ...]
+    degraded_s: float
     place_of: Callable[[str], Place | None] = field(default=lambda _stream: None, compare=False)
 
     def beside(self, other: "Limits") -> "Limits":
         """What both sustain. Streams go where ``other`` has them."""
         window_s = max(self.window_s, other.window_s)
-        return Limits(self.places + other.places, window_s, self.degraded + other.degraded, other.place_of)
+        degraded_s = max(self.degraded_s, other.degraded_s)
+        degraded = self.degraded + other.degraded
+        return Limits(self.places + other.places, window_s, degraded, degraded_s, other.place_of)
 
 
 class _AppWindow:
@@ -123,14 +127,14 @@ class _AppWindow:
 
     def __init__(self, limits: Limits, calm: int) -> None:
         self.fair = FairWindow(WindowLimiter(limits.places, limits.window_s))
-        self.degraded = WindowLimiter(limits.degraded, limits.window_s)
+        self.degraded = WindowLimiter(limits.degraded, limits.degraded_s)
         self.limits = limits
         self.switch = SafeModeSwitch(calm)
         self.latest = -inf
 
     def resize(self, limits: Limits) -> None:
         self.fair.resize(limits.places, limits.window_s)
-        self.degraded = self.degraded.resized(limits.degraded, limits.window_s)
+        self.degraded = self.degraded.resized(limits.degraded, limits.degraded_s)
         self.limits = limits
 
 
@@ -172,7 +176,7 @@ class SustainableAdmission:
         self._limits: Limits | None = None
         if bound is not None:
             degraded = 2 * bound if degraded_bound is None else degraded_bound
-            self._limits = Limits((PlaceLimit(bound),), window_s, (PlaceLimit(degraded),))
+            self._limits = Limits((PlaceLimit(bound),), window_s, (PlaceLimit(degraded),), window_s)
         self._apps: dict[str, _AppWindow] = {}
 
     def over(self, app: str) -> bool:

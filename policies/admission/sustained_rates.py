@@ -77,7 +77,8 @@ def limits(app: App, found: tuple[Sustained, ...], plan: Plan) -> Limits | None:
     return Limits(
         each(lambda share: share.batch),
         max(one.share.spacing_s for one in found),
-        each(lambda share: max(share.batches, default=0)),
+        each(lambda share: share.degraded[0]),
+        max(one.share.degraded[1] for one in found),
         places.of_stream,
     )
 

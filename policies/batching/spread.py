@@ -165,7 +165,8 @@ class SpreadBatching(QueueingPolicy):
             self._places = shared_places(self.hosted, share, self._stretch.factor)
         else:
             self._places = tuple([places_of(h, self._batch_on(h)) for h in self.hosted])
-        self._fastest = max(self._places, key=attrgetter("rate"), default=None)
+        holding = [p for p in self._places if p.batch >= self._places[0].batch]  # or bursts would not fit
+        self._fastest = max(holding, key=attrgetter("rate"), default=None)
 
     def _batch_on(self, hosted: Hosted) -> int:
         if self.fixed_batch is not None:
@@ -253,11 +254,12 @@ class SpreadBatching(QueueingPolicy):
         return True
 
     def _rows_due(self, places: Places, limit: int, now: float) -> tuple[int, int]:
-        """Candidates and their rows: those that the batch after one of ``limit`` rows, on the first variant, could not
-        save."""
+        """Candidates and their rows: those that the batch after one of ``limit`` rows could not save, on the variant
+        that serves most, which runs where the others would have to drop."""
         queue = self.queue
         items = queue.items
-        following = now + (places.upto[limit - 1] + self.others_s) + self._places[0].processing_s
+        assert self._fastest is not None  # something is hosted, or nothing is decided
+        following = now + (places.upto[limit - 1] + self.others_s) + self._fastest.processing_s
         count = bisect_left(items, following, key=_by_deadline)
         return count, count if queue.rows == len(items) else sum([items[i].rows for i in range(count)])
 

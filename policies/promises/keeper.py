@@ -20,7 +20,7 @@ queries reach the slice within H (the hop):
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from sluicegate.domain.models.app import NO_PROMISE, Promise
@@ -61,7 +61,7 @@ class Share:
     """An app's part of the slice. ``batches``: rows of each variant at most, 0 where it fits in no turn.
 
     ``processing_s``: P, no batch of it takes longer. ``others_s``: seconds of each cycle that go to the other apps.
-    ``hop_s``: H. ``refused``: why its promise cannot be kept; "" where it can.
+    ``hop_s``: H. ``refused``: why its promise cannot be kept; "" where it can. ``took``: by variant, seconds.
     """
 
     batches: tuple[int, ...]
@@ -69,6 +69,14 @@ class Share:
     others_s: float = 0.0
     hop_s: float = 0.0
     refused: str = ""
+    took: tuple[float, ...] = ()
+
+    @property
+    def degraded(self) -> tuple[int, float]:
+        """Rows of a batch on the variant that serves most, and seconds between two of those."""
+        each = [(b, seconds) for b, seconds in zip(self.batches, self.took, strict=True) if b >= self.batch > 0]
+        batch, seconds = max(each, key=lambda one: one[0] / one[1], default=(0, self.processing_s))
+        return batch, seconds + self.others_s
 
     @property
     def spacing_s(self) -> float:
@@ -158,7 +166,9 @@ def _share(one: Party, longest: float, others_s: float, hop_s: float) -> Share:
             if best is not None:
                 processing_s = processing_bound(curve, best.batch)
                 break
-    return Share(tuple(within(seconds, processing_s) for seconds in one.seconds), processing_s, others_s, hop_s)
+    batches = tuple(within(seconds, processing_s) for seconds in one.seconds)
+    took = tuple(max(seconds[:rows], default=0.0) for seconds, rows in zip(one.seconds, batches, strict=True))
+    return Share(batches, processing_s, others_s, hop_s, took=took)
 
 
 def _judged(share: Share, cycle_s: float, slo: float | None) -> Share:
@@ -171,4 +181,4 @@ def _judged(share: Share, cycle_s: float, slo: float | None) -> Share:
             f"{1e3 * share.processing_s:.4g} ms and the way there {1e3 * share.hop_s:.4g} ms, "
             f"which is more than its SLO of {1e3 * slo:.4g} ms"
         )
-    return Share(share.batches, share.processing_s, others_s, share.hop_s, refused)
+    return replace(share, others_s=others_s, refused=refused)

@@ -137,6 +137,8 @@ class Engine:
             self.timeline.walk(self._while_asked(zip(times.tolist(), apps.tolist(), strict=True)), arrive)
         ends = source.duration if self._load is None or self._load.left else self.timeline.now
         self.timeline.run_until(max(self.timeline.now, ends))
+        if self._load is not None:
+            self._load.left = 0
         self._drain()
         self.ledger.check()
         return RunResult(
@@ -204,6 +206,8 @@ class Engine:
         self.ledger.ended(query, OutcomeKind.REJECTED, now, Reason.UNKNOWN_APP)
 
     def _promised_arrives(self, load: PromisedArrivals, now: float) -> None:
+        if not load.left:
+            return
         app, rows = load.load.app, load.rows()
         policy = self._admission.policy
         bound = policy.bound_of(app, rows) if isinstance(policy, SustainableAdmission) else None

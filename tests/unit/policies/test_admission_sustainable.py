@@ -100,7 +100,7 @@ def test_no_window_ever_holds_more_than_the_bound(gaps: list[float], clients: li
 def test_limits_change_with_the_plan() -> None:
     policy = SustainableAdmission(bound=2, window_s=1.0)
     assert [isinstance(ask(policy, 0.1 * i)[-1], Accept) for i in range(3)] == [True, True, False]
-    policy.resize("a", Limits((PlaceLimit(4),), 1.0, (PlaceLimit(8),)))
+    policy.resize("a", Limits((PlaceLimit(4),), 1.0, (PlaceLimit(8),), 1.0))
     assert [isinstance(ask(policy, 0.4 + 0.1 * i)[-1], Accept) for i in range(3)] == [True, True, False]
 
 
@@ -124,7 +124,8 @@ PROMISE = Promise(weakly_hard=(WeaklyHard(2, 6),))
 
 def hosting(slo: float, latencies: dict[str, tuple[float, ...]]) -> Hosting:
     """Variants APP-NAME@TYPE with so many seconds by rows. Batches that last exactly so long have no 5 % to spare."""
-    profiles, variants = [], []
+    profiles: list[Profile] = []
+    variants: list[Variant] = []
     for key, seconds in latencies.items():
         name, _, kind = key.partition("@")
         points = tuple(BatchLatency(b, s / LEAST_GUARD, s / LEAST_GUARD) for b, s in enumerate(seconds, 1))
@@ -173,13 +174,13 @@ def test_an_app_on_unequal_slices_is_dealt_out_by_its_shares_and_each_bears_its_
 
 
 def test_a_faster_variant_lets_more_in_while_what_waits_may_still_run_on_the_better_one() -> None:
-    """Batches of 1 s and 2 rows, of 0.5 s and 4. A window is as long as the longer of the two."""
+    """Batches of 1 s and 2 rows, of 0.5 s and 4."""
     world = hosting(4.0, {"a-good@cpu": (1.0, 1.0), "a-fast@cpu": (0.5,) * 4})
     policy = kept(world, ("cpu0", ("a-good", "a-fast"), 1.0))
     found = policy.limits_of("a")
     assert found is not None
     assert policy.bound_of("a", 1) == (3, 1.0)
-    assert [limit.bound(1) for limit in found.degraded] == [6]
+    assert ([limit.bound(1) for limit in found.degraded], found.degraded_s) == ([6], 0.5)
 
 
 def test_what_cannot_be_kept_is_not_let_in() -> None:

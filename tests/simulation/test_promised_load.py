@@ -1,0 +1,43 @@
+"""The shipped campaign: strict queries at a share of the bound, on a slice that others share."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sluicegate.simulator.promise_watch import PromiseFigures
+from sluicegate.simulator.scenario import read_scenario, scenario_of, with_setting
+from sluicegate.simulator.scenario.experiment import run_once
+
+FILE = Path(__file__).parents[2] / "examples" / "scenarios" / "promises-campaign.yaml"
+
+
+def promises_of(*changes: str, seed: int = 3) -> PromiseFigures:
+    document = read_scenario(FILE, os.environ)
+    for change in ("promise.queries=2500", *changes):
+        document = with_setting(document, change)
+    found = run_once(scenario_of(document), seed, lambda: 0.0).promises
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(("mk", "rows"), [("2,10", "1"), ("4,10", "2"), ("1,5", "[1,8]")])
+def test_no_window_breaks_at_the_whole_of_the_announced_bound(mk: str, rows: str) -> None:
+    found = promises_of(f"promise.mk={mk}", f"promise.rows={rows}", "promise.share_of_bound=1.0")
+    assert found.queries > 1800
+    assert (found.broken_windows, found.announced) == (0, 0)
+
+
+def test_what_nothing_keeps_within_the_bound_breaks_and_is_counted() -> None:
+    found = promises_of(
+        "promise.mk=2,10",
+        "promise.share_of_bound=1.0",
+        "policies.admission.mode=observe",
+        "simulation.stragglers=[{device: cpu0, factor: 4.0, at_s: 1.0}]",
+    )
+    assert found.queries == 2500
+    assert found.broken_windows > 100
+
+
+def test_a_load_ends_with_the_scenario() -> None:
+    assert 0 < promises_of("duration_s=3").queries < 2500
