@@ -13,6 +13,7 @@ Rules:
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import TypeVar
 
 import numpy as np
 
@@ -25,9 +26,12 @@ from sluicegate.planner.mdp.mdp_model import MAX_WORKERS, Candidate, SelectionMo
 from sluicegate.planner.policy_tables.table_requests import TableRules, front, model_of
 from sluicegate.planner.problems.problem import AppDemand, Problem
 
+Kept = TypeVar("Kept")
 MOST_SETS = 6
-_FEW = 10
-"""Variants among which sets are looked for, where memory does not hold all."""
+_HELD = 12
+"""Variants of an app that a unit holds at most: the ends of its front and what lies evenly between."""
+_RATED = 4
+"""Variants by which a unit is rated: with more a table promises no less, and its chain takes longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +131,8 @@ def _column(
     if model is None:
         return None
     best = problem.catalogue.best_accuracy(of.app) or 1.0
-    curve = pieces(model, best=best, max_violation=rules.library.max_violation)
+    rated = replace(model, variants=_spread(model.variants, _RATED))
+    curve = pieces(rated, best=best, max_violation=rules.library.max_violation)
     if not curve:
         return None
     names = [v.name for v in model.variants]
@@ -143,24 +148,26 @@ def _column(
 
 def _sets(problem: Problem, kind: str, variants: Sequence[Candidate], memory: int) -> Iterator[tuple[Candidate, ...]]:
     """All of ``variants`` (fastest first); where ``memory`` does not hold them, the sets to which none can be added."""
+    variants = _spread(variants, _HELD)
     takes = {v.name: problem.catalogue.profiles[v.name, kind].memory_bytes for v in variants}
     if not variants:
         return
     if not memory or sum(takes.values()) <= memory:
         yield tuple(variants)
         return
-    last = len(variants) - 1
-    few = [v for i, v in enumerate(variants) if last < _FEW or i in {j * last // (_FEW - 1) for j in range(_FEW)}]
     found: list[tuple[Candidate, ...]] = []
-    for size in range(len(few), 0, -1):
-        for held in combinations(few, size):
+    for size in range(len(variants), 0, -1):
+        for held in combinations(variants, size):
             fits = sum(takes[v.name] for v in held) <= memory
             if fits and not any(set(held) <= set(larger) for larger in found):
                 found.append(held)
+    yield from _spread(found, MOST_SETS)
+
+
+def _spread(found: Sequence[Kept], most: int) -> tuple[Kept, ...]:
+    """At most ``most``: the ends and what lies evenly between."""
     last = len(found) - 1
-    for i, held in enumerate(found):
-        if last < MOST_SETS or i in {j * last // (MOST_SETS - 1) for j in range(MOST_SETS)}:
-            yield held
+    return tuple(found) if last < most else tuple(found[i * last // (most - 1)] for i in range(most))
 
 
 def one_set_each(program: Program) -> Program:
