@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import yaml
 
 from sluicegate.domain.fold import Summary
@@ -12,7 +11,7 @@ from sluicegate.simulator.engine.engine import Engine
 from sluicegate.simulator.scenario import build, overridden, scenario_of, source_of
 
 SCENARIO = Path(__file__).parents[3] / "examples" / "scenarios" / "tables-and-plans.yaml"
-SHORT = {"duration_s": 40, "traces.generator.period_s": 40, "tables.grid": 25}
+SHORT = {"duration_s": 30, "traces.generator.period_s": 30, "tables.grid": 20}
 
 
 def summary(system: str, **changes: Any) -> Summary:
@@ -30,9 +29,8 @@ def right(of: Summary) -> float:
     return of.relative_accuracy * of.slo_attainment
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_one_program_violates_no_more_than_plans_or_tables_alone_and_answers_as_many_right(seed: int) -> None:
-    both, plans, tables = (summary(system, seed=seed) for system in ("one-program", "allocation", "tables"))
+def test_one_program_violates_no_more_than_plans_or_tables_alone_and_answers_as_many_right() -> None:
+    both, plans, tables = (summary(system) for system in ("one-program", "allocation", "tables"))
     assert both.violation_ratio <= min(plans.violation_ratio, tables.violation_ratio) + 1e-3
     assert right(both) >= right(tables) - 1e-3
     assert right(both) >= right(plans) - 5e-3  # plans of single variants spend violations on accuracy
