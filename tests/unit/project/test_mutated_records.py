@@ -1,6 +1,6 @@
-"""Damaged records: a small part of what bench/mutations.py does a million times."""
+"""Damaged records: a small part of what bench/records/mutations.py does a million times."""
 
-from bench.mutations import examine, faults
+from bench.records.mutations import examine, faults
 
 NOW = 1.75e9
 

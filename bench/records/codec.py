@@ -1,6 +1,6 @@
 """Microseconds of CPU that a query costs in the codec, hop by hop: JSON beside raw tensors, and the memory log.
 
-``python bench/codec.py [--elements 784] [--json]``. One process, best of five rounds.
+``python bench/records/codec.py [--elements 784] [--json]``. One process, best of five rounds.
 """
 
 import argparse

@@ -5,8 +5,8 @@ the JSON replaced by what is hostile (huge numbers, deep nesting, other types); 
 A query record must decode or be refused, and leave admission with one letter; any other record must decode or raise
 InvalidInputError. Anything else is a crash. Memory is looked at after a tenth and at the end.
 
-`python bench/mutations.py [--records 1000000] [--seed 0]`; writes reports/bench/mutations.json. Exit 1 on a crash, or
-where memory grew by more than ``FLAT_MIB``.
+`python bench/records/mutations.py [--records 1000000] [--seed 0]`; writes reports/bench/mutations.json. Exit 1 on a
+crash, or where memory grew by more than ``FLAT_MIB``.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from typing import Any
 
 import orjson
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 
 from sluicegate.domain.actions import Announce
