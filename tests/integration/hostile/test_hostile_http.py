@@ -267,7 +267,7 @@ def test_nonsense_is_logged_in_few_lines(tmp_path: Path) -> None:
 
 
 def test_with_64_descriptors_a_thousand_connections_do_not_stop_the_embedded_system(tmp_path: Path) -> None:
-    """All stages on Apache Kafka hold more than 64 of their own."""
+    """A process with all stages on Apache Kafka runs out of 64."""
     with front(tmp_path, descriptors=64, idle_s=2.0) as server, ExitStack() as stack:
         socks = []
         for number in range(1000):
