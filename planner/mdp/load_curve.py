@@ -8,7 +8,7 @@ Rules.
 - Loads looked at are parts of what each variant can do alone, the fastest ones' the most; few, since each takes a
   chain. None depends on the demand, so that a curve that is known stays known while demand moves.
 - Workers whose queries come in turns see arrivals smoothed by the others. Their number is rounded down to a power of
-  two: a curve then holds for more of them too.
+  two, and to ``_SMOOTHED``: a curve then holds for more of them too.
 """
 
 from dataclasses import dataclass, replace
@@ -25,6 +25,8 @@ GRID = 20
 _PARTS = (0.6, 0.85)
 _TOP = (0.6, 0.8, 0.92)
 _MOST = 6
+_SMOOTHED = 8
+"""Workers beyond which more smooth arrivals little, and a chain takes long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ def pieces(model: SelectionModel, *, best: float, max_violation: float) -> tuple
 
 def promises(model: SelectionModel) -> tuple[Promise, ...]:
     """Of one of the model's workers, by load."""
-    workers = 1 << (model.workers.bit_length() - 1)
+    workers = min(_SMOOTHED, 1 << (model.workers.bit_length() - 1))
     grid = min(GRID, model.grid) if model.grid != "model" else GRID
     return _promises(replace(model, qps=0.0, workers=workers, grid=grid))
 
