@@ -69,7 +69,7 @@ from sluicegate.policies.serving.running_batch import Batch, Retry
 _WOKE = Woke()
 _ANSWERED = OutcomeKind.ANSWERED
 _GONE = 0.001
-"""Seconds that an idle slice is overdue whose executor is being started again."""
+"""Seconds that a slice is overdue whose executor is being started again."""
 
 
 class Neighbours(Protocol):
@@ -164,8 +164,11 @@ class SliceCore:
         )
 
     def _overdue(self, batch: Batch | None, age: float) -> float:
-        """By how much, at two heartbeats in a row: of one alone this process itself may be late."""
-        if batch is None:
+        """By how much, at two heartbeats in a row: of one alone this process itself may be late.
+
+        An executor that is being started again is on its way: routers leave it, and plans keep it.
+        """
+        if batch is None or not self.executor.whole:
             self._late = None
             return 0.0 if self.executor.whole else _GONE
         late = age - self.times.patience(batch.run)

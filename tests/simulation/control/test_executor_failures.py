@@ -44,10 +44,10 @@ def test_an_executor_that_dies_is_whole_again_after_start_and_loads_and_nothing_
     by = {device: [o for o in kept.answered if o.device == device] for device in ("gpu0", "gpu1")}
     silent = [o for o in by["gpu0"] if 10.0 < o.at < 12.0 - 1e-9]
     assert not silent, "0.5 s to start, 1.5 s to load"
-    assert any(12.0 <= o.at < 12.5 for o in by["gpu0"])
+    assert any(12.0 <= o.at < 12.6 for o in by["gpu0"]), "routers come back when they hear it whole, at 12.5"
     assert any(10.0 < o.at < 12.0 for o in by["gpu1"]), "the other goes on"
-    expired = [o.arrival for o in kept.others if o.kind is OutcomeKind.EXPIRED]
-    assert expired and 9.9 < min(expired) <= max(expired) < 12.0
+    expired = [o.arrival for o in kept.others if o.kind is OutcomeKind.EXPIRED and 9.0 < o.arrival < 15.0]
+    assert expired and 9.9 < min(expired) <= max(expired) < 12.6
     assert epochs == run()[1], "the device has not gone: no plan is asked for"
 
 
@@ -56,7 +56,7 @@ def test_one_that_dies_again_while_it_is_made_whole_waits_out_its_second() -> No
     kept, _ = run(executor_failures=twice, executor_start_s=0.5)
     # Started at 10.5, dead at 10.75, again from 11.5 on, which takes 0.5 s and 1.5 s of loads; at 10.8 it is not there.
     after = [o.at for o in kept.answered if o.device == "gpu0" and o.at > 10.0]
-    assert 13.5 <= min(after) < 13.6
+    assert 13.5 <= min(after) < 14.1, "routers come back at the heartbeat after"
 
 
 def test_a_device_that_is_none_is_told() -> None:
