@@ -44,7 +44,8 @@ async def test_a_scrape_counts_what_the_audit_counts(tmp_path: Path) -> None:
             while True:
                 _, found = await scraped(run)
                 stored = found.get("sluice_outcomes_stored_total") == report.outcomes
-                if stored and found["sluice_in_flight_records"] == found["sluice_unacknowledged_records"] == 0:
+                told = found.get("sluice_demand_rows_total") == 60  # admission tells from time to time
+                if stored and told and found["sluice_in_flight_records"] == found["sluice_unacknowledged_records"] == 0:
                     break
                 await asyncio.sleep(0.05)
         kinds = report.kinds
@@ -55,7 +56,6 @@ async def test_a_scrape_counts_what_the_audit_counts(tmp_path: Path) -> None:
         assert kinds["answered"] < report.outcomes == 60
         assert found["sluice_dead_letters_total"] == report.dead_letters == 2
         assert found["sluice_query_seconds_count"] == kinds["answered"]
-        assert found["sluice_demand_rows_total"] == 60
         assert found["sluice_batch_rows_sum"] == kinds["answered"]
         assert found["sluice_plan_term"] >= 1 and found["sluice_devices_planned"] >= 1
         assert found["sluice_variant_loaded"] >= 2 and found["sluice_variant_loads_total"] >= 2
