@@ -80,18 +80,18 @@ class LiveRegistry:
         for app, part in sorted(changes.items()):
             if part is not None:
                 part = replace(part, apps={app: system.settings.as_set(part.apps[app])})
-                if part.apps[app].promise.active and (why := await self._unkept(app)):
+                if part.apps[app].promise.active and (why := await self._unkept(app, served.replacing(app, part))):
                     log.error("%s is not served as it was registered: %s", app, why)
                     continue
             if part != (served.only({app}) if app in served.apps else None):
                 served = served.replacing(app, part)
         return served
 
-    async def _unkept(self, app: str) -> str:
+    async def _unkept(self, app: str, served: Catalogue) -> str:
         """Why a promise to ``app`` could not be kept here; empty where it can."""
         system = self._system
         try:
-            system.check_keeps([app])
+            system.check_keeps([app], served)
         except ConfigurationError as error:
             return str(error)
         return await spread_over(system.broker.admin(), system.topics, [app])

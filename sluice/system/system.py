@@ -144,16 +144,20 @@ class System:
         known = ", ".join(d.name for d in self.devices)
         raise ConfigurationError(f"device {name!r} is not among the settings' devices: {known}")
 
-    def check_keeps(self, promised: Collection[str]) -> None:
-        """Raises ConfigurationError where the batching rule keeps no promises, or no device what was promised."""
+    def check_keeps(self, promised: Collection[str], catalogue: Catalogue | None = None) -> None:
+        """Raises ConfigurationError where the batching rule keeps no promises, or no device what was promised.
+
+        ``catalogue``: what is to be served, where that is not what is served now.
+        """
+        served = self.catalogue if catalogue is None else self.gpus.profiled(catalogue)
         rule = self.settings.worker.batching
         if not keeps_promises(rule):
             raise ConfigurationError(
                 f"worker.batching: {rule!r} keeps no promises, and {', '.join(promised)} was promised something; "
                 "choose adaptive, greedy or balanced"
             )
-        apps = [self.catalogue.apps[name] for name in promised if name in self.catalogue.apps]
-        check_promises(self.catalogue, self.devices, self.settings.admission.hops(), apps)
+        apps = [served.apps[name] for name in promised if name in served.apps]
+        check_promises(served, self.devices, self.settings.admission.hops(), apps)
 
     def serve(self, catalogue: Catalogue) -> None:
         """Serve these apps, and no others, from now on. What was served before stays known to who still runs it."""

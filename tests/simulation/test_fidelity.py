@@ -105,6 +105,7 @@ KNOBS: dict[str, Any] = {
     "planner.money_weight": 0.01,
     "planner.budget": 50.0,
     "planner.strict_on_demand": 0.125,
+    "planner.loads": "exclusive",
     "planner.max_loads": 7,
     "planner.geometry": "protean",
     "planner.geometry_patience_s": 3.5,

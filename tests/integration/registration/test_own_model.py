@@ -89,7 +89,7 @@ def test_register_up_infer_is_all_it_takes_and_versions_come_and_go_meanwhile(
         assert answer["label"] in range(4)
         shown = run(
             sys.executable, str(ROOT / "examples/ask.py"), "clouds",
-            f"memory+http://127.0.0.1:{environment['SLUICE_HTTP__PORT']}", folder=folder, environment=environment,
+            f"http://127.0.0.1:{environment['SLUICE_HTTP__PORT']}", folder=folder, environment=environment,
         )  # fmt: skip
         assert "100 of 100 in time" in shown
         assert "rejected (infeasible)" in shown

@@ -166,7 +166,7 @@ def test_units_are_pooled_by_what_makes_them_alike() -> None:
         ("cpu", 0, 0.0, False): 2, ("gpu", 0, 0.0, False): 1,
         ("gpu:4g", 20, 0.0, False): 1, ("gpu:3g", 10, 0.0, False): 1,
     }  # fmt: skip
-    assert [u for units in pools.values() for u in units if u.loaded] == [
+    assert [(u.device, u.slice, u.loaded) for units in pools.values() for u in units if u.loaded] == [
         ("c1", "whole", ("find-s",)), ("m0", "3g.4", ("cat-l", "cat-s")),
     ]  # fmt: skip
     assert {(k.price, k.spot) for k in group_units(devices, held, by_price=True)} == {
