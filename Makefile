@@ -12,7 +12,7 @@ SKIPPED := reports/tests/skipped.json
 PYTEST = SLUICE_SKIPPED=$(SKIPPED) $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: dist site help demo secrets stack test test-all test-random check reproduce bench mutants lock chaos explore explore-teeth soak clean
+.PHONY: dist site help demo secrets stack test test-all test-random check reproduce bench mutants mutants-sample lock chaos explore explore-teeth soak clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 15
@@ -90,6 +90,11 @@ soak: $(VENV)/.dev ## an hour's traffic of a million queries in a quarter of it,
 mutants: $(VENV)/.dev ## changes of the pure code that no fast test notices, N=60 SEED=7 FILES=…; into reports/mutants/
 	$(PIP) install -c requirements.lock -e ./client -e '.[mutants]'
 	$(BIN)/python -m tests.mutants.run --n $(or $(N),60) --seed $(or $(SEED),7) $(if $(FILES),--files $(FILES))
+
+mutants-sample: $(VENV)/.dev ## a fixed sample in a minute or two; fails where fewer than 7 of 10 are noticed
+	$(PIP) install -c requirements.lock -e ./client -e '.[mutants]'
+	$(BIN)/python -m tests.mutants.run --n 24 --seed 11 --files policies/promises/*.py policies/placement/*.py \
+		--tests tests/unit/policies tests/property/policies --out reports/mutants/sample --at-least 0.7
 
 lock: $(VENV)/.dev ## pin all dependencies again, one version of each for every Python
 	$(PIP) install uv
