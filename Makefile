@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Tests mostly wait: more processes than cores. A file goes to one of them, with a Kafka of that process's own.
 SIDE_BY_SIDE := --numprocesses 4 --dist loadfile --no-loadscope-reorder
 SKIPPED := reports/tests/skipped.json
-PYTEST = SLUICE_SKIPPED=$(SKIPPED) $(BIN)/python -m pytest
+PYTEST = TESTS_SKIPPED=$(SKIPPED) $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .PHONY: dist site help demo secrets stack test test-all test-random check reproduce bench mutants mutants-sample lock chaos explore explore-teeth soak clean

@@ -65,11 +65,11 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     """After all else, what was skipped and how to get it, with what the run before this one skipped where it is told
-    in which file to keep that ($SLUICE_SKIPPED)."""
+    in which file to keep that ($TESTS_SKIPPED)."""
     yield
     if hasattr(session.config, "workerinput"):
         return
-    kept = os.environ.get("SLUICE_SKIPPED")
+    kept = os.environ.get("TESTS_SKIPPED")
     before = Path(kept) if kept else None
     if before is not None:
         _skipped.update(json.loads(before.read_text()) if before.exists() else {})
