@@ -45,6 +45,9 @@ COMMANDS = {
 """Where in ``sluicegate.sluice.commands`` each command is, in the order of the help page."""
 
 
+_registered: set[str] = set()
+
+
 def _say_version(asked: bool) -> None:
     if asked:
         print(f"sluice {metadata.version('sluicegate')}")  # noqa: T201 - what was asked for, without rich's wrapping
@@ -64,9 +67,10 @@ def register_all(asked: str | None = None) -> None:
     """Register the command that was asked for, or all of them: a stage starts faster without what it never runs."""
     if asked == "--version":
         return
-    names = (asked,) if asked in COMMANDS else tuple(COMMANDS)
-    for name in names:
-        import_module(f"sluicegate.sluice.commands.{COMMANDS[name]}").register(app)
+    for name in (asked,) if asked in COMMANDS else COMMANDS:
+        if name not in _registered:
+            _registered.add(name)
+            import_module(f"sluicegate.sluice.commands.{COMMANDS[name]}").register(app)
 
 
 def run() -> None:

@@ -101,8 +101,7 @@ def test_equal_seeds_give_equal_figures_with_the_planner_in_another_process() ->
 
 @pytest.fixture(scope="module")
 def cli() -> CliRunner:
-    if not app.registered_commands:
-        register_all()
+    register_all()
     return CliRunner()
 
 
