@@ -3,20 +3,17 @@
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from sluicegate.domain.errors import SluiceError
 from sluicegate.executors.devices.fake_gpus import fake_gpus
 from sluicegate.executors.onnx.runtime_options import ConvolutionSearch
 from sluicegate.planner.geometry.mig_tables import parse_geometry
 from sluicegate.profiles.formats.field_types import Factor, Text
+from sluicegate.sluice.settings.endpoint_settings import Section
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class CudaSettings(_Section):
+class CudaSettings(Section):
     """How ONNX Runtime runs on a GPU or slice, one process each.
 
     ``memory_limit_mb``: of its arena; by default the slice's memory, 0: no limit. ``convolution_search``: of cuDNN's
@@ -34,7 +31,7 @@ class CudaSettings(_Section):
     mps_threads: int | None = Field(default=None, ge=1, le=100)
 
 
-class SliceSettings(_Section):
+class SliceSettings(Section):
     """Slices of a GPU. ``choice``: who picks the slice of a query where several host its app: ``plan`` (the router, by
     the plan's shares), or the worker by a rule of ``sluicegate.policies.placement``.
 

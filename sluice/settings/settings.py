@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from typing_extensions import override
 
@@ -28,6 +28,7 @@ from sluicegate.sluice.settings.endpoint_settings import (
     HttpSettings,
     LogSettings,
     MetricsSettings,
+    Section,
     SigningSettings,
     TracingSettings,
     WebSettings,
@@ -46,11 +47,7 @@ Served = Annotated[str, Field(pattern=NAME)]
 """What names an app or device, and so topics."""
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class DeviceSettings(_Section):
+class DeviceSettings(Section):
     """A device that this deployment has. ``type`` names its pool and must be profiled in the catalogue.
 
     ``threads``: of a CPU worker, as its type was profiled with (``cpu2``: 2). ``price``: money an hour. ``gpu``: which
@@ -70,7 +67,7 @@ class DeviceSettings(_Section):
         return Device(name=self.name, type=self.type, memory_bytes=self.memory_bytes, price=self.price, spot=self.spot)
 
 
-class AdmissionSettings(_Section):
+class AdmissionSettings(Section):
     """Limits on what comes from outside. Sizes in bytes, times in seconds.
 
     ``policy``: "deadline" admits what can still be in time; "sustainable" also keeps arrivals within what the devices
@@ -98,7 +95,7 @@ class AdmissionSettings(_Section):
         return Hops(None if self.hop_ms is None else self.hop_ms / 1e3)
 
 
-class PromiseSettings(_Section):
+class PromiseSettings(Section):
     """What each stream of an app is promised: at most ``max_consecutive`` misses in a row, and each (m, K).
 
     ``weakly_hard``: pairs [m, K], at most m misses among any K consecutive strict queries.
@@ -122,7 +119,7 @@ class PromiseSettings(_Section):
         )
 
 
-class WorkerSettings(_Section):
+class WorkerSettings(Section):
     """Settings of workers. ``batching``: a policy by name, with its options. ``executor``: what runs the variants.
 
     ``turns``: on a slice that hosts several apps the executor goes to the most urgent query, or round in a duty cycle
@@ -149,7 +146,7 @@ class WorkerSettings(_Section):
     slices: SliceSettings = SliceSettings()
 
 
-class PlannerSettings(PlanLimitFields, PlannerChoice, _Section):
+class PlannerSettings(PlanLimitFields, PlannerChoice, Section):
     """Settings of the planner (``PlannerChoice`` says which). Periods in seconds.
 
     ``lease_s``: silence of the leader after which another planner takes over, the same for all planners of a system.
@@ -173,7 +170,7 @@ class PlannerSettings(PlanLimitFields, PlannerChoice, _Section):
     demand_partitions: int = Field(default=1, ge=1, le=64)
 
 
-class FaustSettings(_Section):
+class FaustSettings(Section):
     """Stages ``demand``. ``port``: of their web views, always on loopback."""
 
     port: int = Field(default=6066, ge=1, le=65535)

@@ -2,21 +2,20 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from sluicegate.sluice.settings.endpoint_settings import Section
 from sluicegate.streams.topics import DEFAULT_POLICIES, MAX_RECORD_BYTES, TopicPolicies, TopicPolicy
 
 Kept = Annotated[float, Field(ge=60, allow_inf_nan=False)]
 
 
-class _Topics(BaseModel):
+class _Topics(Section):
     """What all topics of a class have in common; null: as ``kafka.*`` or the broker has it.
 
     ``segment_s``: what is closed after that long can be deleted or compacted. ``compression``: as the broker stores
     batches. ``max_bytes``: of a record.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     segment_s: Kept | None = None
     replication: int | None = Field(default=None, ge=1, le=16)
@@ -60,11 +59,9 @@ class ControlTopics(_Topics):
     compaction_lag_s: Annotated[float, Field(ge=0, le=31_536_000, allow_inf_nan=False)] | None = None
 
 
-class TopicsSection(BaseModel):
+class TopicsSection(Section):
     """All classes of topics. They get these settings where they are created; ``sluice topics --apply`` gives them to
     those that exist."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     queries: RecordTopics = RecordTopics()
     admitted: RecordTopics = RecordTopics()
