@@ -46,12 +46,13 @@ test: check ## everything that must hold
 
 test-all: check ## with what takes minutes, and with Apache Kafka wherever a broker can be either
 	@rm -f $(SKIPPED)
-	$(PYTEST) $(SIDE_BY_SIDE) -m "not timing"
+	$(PYTEST) $(SIDE_BY_SIDE) -m "not timing" --hypothesis-profile=anew
 	$(PYTEST) -m timing
 
 test-random: check ## three times what make test runs side by side, in random order; SEEDS="1 2 3"
 	for seed in $(or $(SEEDS),1 2 3); do \
-		$(PYTEST) $(SIDE_BY_SIDE) -m "not timing and not thorough" --random-order-seed $$seed || exit 1; done
+		$(PYTEST) $(SIDE_BY_SIDE) -m "not timing and not thorough" --hypothesis-profile=anew \
+			--random-order-seed $$seed || exit 1; done
 
 reproduce: $(VENV)/.dev ## figures of the papers again, FIGURE=proteus-4 (or a paper, or all), ARGS=--quick; into reports/reproduce/
 	$(BIN)/python -m reproduce $(or $(FIGURE),all) $(ARGS)

@@ -80,17 +80,18 @@ def plain(items: list[Waiting], parts: list[SliceLoad], blocking: bool) -> tuple
         if places:
             beside = VARIANTS[others[0].variant] if others else None
 
-            def cost(i: int, item: Waiting = item, beside: VariantDemand | None = beside) -> tuple[Fraction, int]:
+            def cost(i: int, item: Waiting = item, beside: VariantDemand | None = beside) -> Fraction:
                 part, pressure = parts[i], Fraction(0)
                 if beside is not None and part.profile in beside.rdf:
                     batches = marks[i] * part.free_bytes / beside.memory_bytes
                     pressure = batches * Fraction(beside.fbr_by_profile.get(part.profile, beside.fbr))
-                return slowdown(item.variant, part, pressure), -part.memory_bytes
+                return slowdown(item.variant, part, pressure)
 
-            least = min(cost(i)[0] for i in places)
-            near = [i for i in places if cost(i)[0] <= least * (1 + Fraction(1, 10**9))]
-            largest = max(parts[i].memory_bytes for i in near)
-            return item, {next(i for i in near if parts[i].memory_bytes == largest)} if len(near) > 1 else set(near)
+            least = min(cost(i) for i in places)
+            near = [i for i in places if cost(i) <= least * (1 + Fraction(1, 10**9))]
+            if all(cost(i) == Fraction(VARIANTS[item.variant].rdf[parts[i].profile]) for i in near):
+                near = [min(near, key=lambda i: (-parts[i].memory_bytes, i))]
+            return item, set(near)  # several: sums of floats may tell apart what is equal in fractions
     if blocking and any(item.strict for item in items):
         return None
     for item in head_of_each_variant(items, strict=False):
