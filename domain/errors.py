@@ -30,12 +30,13 @@ class IllegalEventError(SluiceError):
 
 
 class ExecutionError(SluiceError):
-    """A model raised while it ran, or its process died. ``fatal`` says that the process is gone, ``blameless`` that
-    what ran had no part in that."""
+    """A model raised while it ran, or its process died. ``fatal`` says that the process is gone, ``apart`` that it was
+    a process of that run's own, ``blameless`` that what ran had no part in that."""
 
-    def __init__(self, problem: str, *, fatal: bool = False, blameless: bool = False) -> None:
+    def __init__(self, problem: str, *, fatal: bool = False, apart: bool = False, blameless: bool = False) -> None:
         super().__init__(problem)
         self.fatal = fatal
+        self.apart = apart
         self.blameless = blameless
 
 

@@ -3,7 +3,7 @@
 Treat all as frozen. Those of each query or batch are not declared so: that makes them three times as dear to create.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sluicegate.domain.fleet.device import Slice
 from sluicegate.domain.models.app import NO_PROMISE, App, Promise
@@ -59,11 +59,13 @@ class TooLarge:
 class Arrived:
     """A query came to the queue (or to the router). ``turn``: the router's count of turns then, -1 where not told.
 
-    Treat as frozen: it is not declared so because creation is on the hot path.
+    ``content``: digest of its tensors, told only where it is asked for. Treat as frozen: it is not declared so because
+    creation is on the hot path.
     """
 
     query: Query
     turn: int = -1
+    content: str = field(default="", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +174,13 @@ class DeviceReported:
     queued: int
     busy_for: float
     overdue: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PoisonTold:
+    """A device's word on what ends executors: the contents of queries, (app, digest) each."""
+
+    contents: tuple[tuple[str, str], ...]
 
 
 RoutingEvent = Arrived | PlanActivated | DeviceReported

@@ -53,11 +53,18 @@ class Executor(Protocol):
         ...
 
     async def run(
-        self, variant: str, inputs: Sequence[Sequence[Tensor]], rows: int, *, within: float | None = None
+        self,
+        variant: str,
+        inputs: Sequence[Sequence[Tensor]],
+        rows: int,
+        *,
+        within: float | None = None,
+        apart: bool = False,
     ) -> Executed:
         """Run one batch: ``inputs`` holds each query's tensors, ``rows`` their total rows.
 
         What takes more than ``within`` seconds (None: the executor's own limit) is ended, and the process with it.
+        ``apart``: it may end its process, and is to run in one of its own where that can be (ExecutionError, apart).
         """
         ...
 

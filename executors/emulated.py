@@ -106,7 +106,13 @@ class EmulatedExecutor:
         self._hosted.pop(variant, None)
 
     async def run(
-        self, variant: str, inputs: Sequence[Sequence[Tensor]], rows: int, *, within: float | None = None
+        self,
+        variant: str,
+        inputs: Sequence[Sequence[Tensor]],
+        rows: int,
+        *,
+        within: float | None = None,
+        apart: bool = False,
     ) -> Executed:
         """Sleep as long as the profile says, then answer zeros of the app's output shapes."""
         if not self._started:
@@ -123,9 +129,10 @@ class EmulatedExecutor:
             takes = self._draw(hosted.curve.at(rows, length), hosted.p95.at(rows, length))
             if within is not None and takes > within:
                 await self._sleep_until(begun + within)
-                await self.close()
-                self._on_end()
-                raise ExecutionError(f"{variant}: run took more than {within:.3g} s", fatal=True)
+                if not apart:
+                    await self.close()
+                    self._on_end()
+                raise ExecutionError(f"{variant}: run took more than {within:.3g} s", fatal=not apart, apart=apart)
             await self._sleep_until(begun + takes)
             return Executed(hosted.zeros(rows), _now() - begun)
 

@@ -14,7 +14,7 @@ from typing import assert_never
 from sluicegate.domain.actions import Activate, Announce, End, Send, TellTurns, WakeAt
 from sluicegate.domain.clock import Clock
 from sluicegate.domain.errors import InvalidInputError
-from sluicegate.domain.events import Arrived, DeviceReported, PlanPublished, TooLarge, Woke
+from sluicegate.domain.events import Arrived, DeviceReported, PlanPublished, PoisonTold, TooLarge, Woke
 from sluicegate.domain.outcome import Outcome
 from sluicegate.domain.plan import NO_EPOCH
 from sluicegate.domain.query import Query
@@ -135,7 +135,8 @@ class RouterStage:
                 self._intake.answer(record, self._outbox, dead)
                 continue
             self._letters[message.query] = (message, record)
-            self._tell(Arrived(message.query))
+            content = codec.content_of(record) if self.core.refuses else ""
+            self._tell(Arrived(message.query, content=content))
 
     def _on_plan(self, record: Record) -> None:
         if record.value is not None:
@@ -150,6 +151,8 @@ class RouterStage:
             return
         beat = control.decode_heartbeat(record.value)
         self._tell(beat.seen)
+        if beat.poison:
+            self._tell(PoisonTold(beat.poison))
         for part in beat.slices:
             self._tell(DeviceReported(beat.seen.device, part.slice, part.queued, part.busy_for, part.overdue))
 

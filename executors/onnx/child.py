@@ -3,8 +3,10 @@ by hand.
 
 Rules. Frames come in over two sockets and are answered on the same by number. Batches run in the main thread, in order,
 from the first; a second thread loads and forgets models from the other, so that a device goes on serving while the
-next variant warms. The end of the first connection ends the process, and so does the parent's death, even in the
-middle of a model that hangs. Terminal signals are the parent's business: it drains, then closes the connection.
+next variant warms. A run that may end the process is made in a copy of it, where no load is under way and one thread
+serves (``sluicegate.executors.onnx.apart``). The end of the first connection ends the process, and so does the parent's
+death, even in the middle of a model that hangs. Terminal signals are the parent's business: it drains, then closes the
+connection.
 """
 
 import signal
@@ -28,6 +30,7 @@ import numpy as np
 from sluicegate.domain.errors import SluiceError
 from sluicegate.domain.models.tensor import TensorSpec
 from sluicegate.executors.dtypes import DATATYPES, NUMPY_TYPES
+from sluicegate.executors.onnx.apart import run_apart
 from sluicegate.executors.onnx.framing import (
     PREFIX,
     Buffer,
@@ -52,6 +55,8 @@ class Child:
     def __init__(self) -> None:
         self._sessions: Any = None
         self._margin_bytes = 0
+        self._copies = False  # whether a copy of this process can run models
+        self._loading = threading.Lock()
 
     def serve(self, sock: socket.socket) -> None:
         """Answer on one connection until it ends."""
@@ -61,7 +66,25 @@ class Child:
             head = memoryview(bytearray(head_bytes))
             receive_blocking(sock, head)
             header = parse_header(head)
-            send_blocking(sock, self._answer(header, _receive_tensors(sock, header, body_bytes)))
+            inputs = _receive_tensors(sock, header, body_bytes)
+            apart = self._copies and "apart" in header
+            send_blocking(sock, self._apart(header, inputs) if apart else self._answer(header, inputs))
+
+    def _apart(self, header: Header, inputs: Mapping[str, Any]) -> list[memoryview]:
+        """In a copy of this process; the other thread must hold nothing then that a model may need."""
+        if not self._loading.acquire(blocking=False):
+            return self._answer(header, inputs)
+        parent = os.getpid()
+        try:
+            ran = run_apart(
+                lambda: self._answer(header, inputs), lambda: die_with_parent(parent), float(header["apart"])
+            )
+        finally:
+            self._loading.release()
+        if ran.answer is not None:
+            return [memoryview(ran.answer)]
+        told = f"{header['variant']}: {ran.why}"
+        return pack({"id": header["id"], "ok": False, "error": told, "apart": True, "blameless": ran.blameless})
 
     def _answer(self, header: Header, inputs: Mapping[str, Any]) -> list[memoryview]:
         try:
@@ -78,9 +101,11 @@ class Child:
             case "run":
                 return self._run(header, inputs)
             case "load":
-                return self._load(header), []
+                with self._loading:
+                    return self._load(header), []
             case "unload":
-                self._sessions.unload(header["variant"])
+                with self._loading:
+                    self._sessions.unload(header["variant"])
                 return {}, []
             case "hello":
                 return self._hello(Runtime(**header["runtime"])), []
@@ -98,6 +123,7 @@ class Child:
         if runtime.provider == "cpu" and not runtime.address_space_bytes:
             self._margin_bytes = runtime.memory_margin_bytes
         self._sessions = Sessions(runtime)
+        self._copies = runtime.provider == "cpu" and runtime.threads == 1 and sys.platform == "linux"
         return {"pid": os.getpid()}
 
     def _load(self, header: Header) -> Header:

@@ -24,6 +24,8 @@ from sluicegate.executors.onnx.runtime_options import Runtime
 
 _LOOKS = 0.3
 """Seconds between looks at a child that does nothing: stopped at two of them, it is ended."""
+_COPYING = 1.0
+"""Seconds that copying the child and ending the copy may take, beyond what runs in it."""
 _HELD_UP = 0.25
 """Seconds by which a timer may be late before the machine, and not the model, is taken to be slow."""
 
@@ -140,9 +142,15 @@ class OnnxExecutor:
                 await self._ask(self._loads, {"op": "unload", "variant": variant}, (), self._run_timeout)
 
     async def run(
-        self, variant: str, inputs: Sequence[Sequence[Tensor]], rows: int, *, within: float | None = None
+        self,
+        variant: str,
+        inputs: Sequence[Sequence[Tensor]],
+        rows: int,
+        *,
+        within: float | None = None,
+        apart: bool = False,
     ) -> Executed:
-        """Run one batch in the child. Raises ExecutionError; ``fatal`` when the child is gone."""
+        """Run one batch in the child, or in a copy of it. Raises ExecutionError; ``fatal`` when the child is gone."""
         specs = self._inputs.get(variant)
         if specs is None:
             if self._runs is None or not self._runs.open:
@@ -150,8 +158,12 @@ class OnnxExecutor:
             raise ExecutionError(f"{variant} is not loaded")
         described, buffers = stack(variant, specs, inputs, rows)
         header: Header = {"op": "run", "variant": variant, "rows": rows, "tensors": described}
+        limit = self._run_timeout if within is None else within
+        if apart:
+            header["apart"] = limit
+            limit += _COPYING
         async with self._turn:
-            reply = await self._ask(self._runs, header, buffers, self._run_timeout if within is None else within)
+            reply = await self._ask(self._runs, header, buffers, limit)
         try:
             outputs = unpack_tensors(reply.header["tensors"], reply.body)
         except FrameError as error:
@@ -191,6 +203,8 @@ class OnnxExecutor:
         except FrameError as error:
             raise ExecutionError(str(error)) from error
         if not reply.header.get("ok"):
+            if reply.header.get("apart"):
+                raise ExecutionError(str(reply.header["error"]), apart=True, blameless=reply.header["blameless"])
             kind = LoadError if header["op"] == "load" else ExecutionError
             raise kind(str(reply.header.get("error", "no reason given")))
         return reply

@@ -164,13 +164,16 @@ class SliceReport:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A heartbeat. ``queued``: queries here; ``busy_s``: of all executors since the last."""
+    """A heartbeat. ``queued``: queries here; ``busy_s``: of all executors since the last; ``poison``: (app, digest) of
+    what ends executors.
+    """
 
     seen: DeviceSeen
     epoch: Epoch
     queued: int
     busy_s: float
     slices: tuple[SliceReport, ...]
+    poison: tuple[tuple[str, str], ...] = ()
 
 
 Executing = LoadVariant | ReloadVariant | RestartExecutor | UnloadVariant

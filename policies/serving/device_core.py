@@ -35,6 +35,7 @@ from sluicegate.policies.serving.device_events import (
     BatchFailed,
     BeatDue,
     CaughtUp,
+    ContentsTold,
     DeviceEvent,
     ExecutorEnded,
     ExecutorStarted,
@@ -62,7 +63,17 @@ Ours = PlanPublished | Joined | ReadingBegins | Suspended | CaughtUp | Fenced | 
 All = TurnsTold | TableCame | Recalled | Opened | CutEnded | Registered
 """What all slices are told, and which there are."""
 Seldom = (
-    Woken | BatchFailed | Loaded | ExecutorEnded | ExecutorStarted | Reloaded | BeatDue | InstancesFound | Ours | All
+    Woken
+    | BatchFailed
+    | ContentsTold
+    | Loaded
+    | ExecutorEnded
+    | ExecutorStarted
+    | Reloaded
+    | BeatDue
+    | InstancesFound
+    | Ours
+    | All
 )
 
 
@@ -93,6 +104,11 @@ class DeviceCore:
     def queries(self) -> Iterable[Query]:
         """Those that were read and have not ended here, in the order in which they came."""
         return self._slices.held
+
+    @property
+    def watches(self) -> bool:
+        """Whether it is to be told what queries hold."""
+        return self._slices.poison.watching
 
     @property
     def named(self) -> bool:
@@ -127,10 +143,14 @@ class DeviceCore:
                 slices.woken(event.key, now, actions)
             case BatchFailed(part):
                 slices.named(part).failed(event, now, actions)
+                slices.purge(now, actions)
+            case ContentsTold():
+                slices.contents(event, now)
             case Loaded(part, variant, ok, seconds):
                 slices.named(part).loaded_variant(variant, ok, seconds, now, actions)
             case ExecutorEnded() | ExecutorStarted() | Reloaded():
                 slices.named(event.part).executor_told(event, now, actions)
+                slices.purge(now, actions)
             case BeatDue():
                 self._beat(now, actions)
             case InstancesFound(instances):
@@ -245,7 +265,8 @@ class DeviceCore:
         epoch = self._plan.epoch if self._plan is not None else NO_EPOCH
         reports = self._slices.reports(now, actions)
         busy_s = sum([part.times.take_busy() for part in parts])
-        actions.append(Beat(seen, epoch, len(self._slices.held), busy_s, reports))
+        poison = self._slices.poison.all(now)
+        actions.append(Beat(seen, epoch, len(self._slices.held), busy_s, reports, poison))
         if self._instances is not None:
             actions += self._instances.ended(now) if leaving else self._instances.reported(reports, now)
 
@@ -259,7 +280,7 @@ def _brief(event: DeviceEvent) -> str:
             return f"QueryCame {event.query.id} ({event.query.app}, deadline {event.query.deadline:.6f})"
         case PlanPublished(plan):
             return f"PlanPublished {plan.epoch}"
-        case Registered() | TableCame() | Recalled() | InstancesFound():
+        case Registered() | TableCame() | Recalled() | InstancesFound() | ContentsTold():
             return type(event).__name__
         case _:
             return str(event)

@@ -11,6 +11,7 @@ from enum import StrEnum
 from sluicegate.domain.events import Arrived, PlanPublished, Registered, TurnsTold
 from sluicegate.domain.fleet.device import Slice
 from sluicegate.domain.fleet.instance import Instance
+from sluicegate.domain.query import QueryKey
 from sluicegate.domain.table import SelectionTable
 from sluicegate.policies.placement.repartition import CutEnded
 from sluicegate.policies.promises.stream_book import PastStream
@@ -34,12 +35,20 @@ class BatchEnded:
 
 
 class Failure(StrEnum):
-    """Why a batch failed: the model raised; the executor's process ended under it, perhaps because it took too long;
-    that ended for a cause of its own."""
+    """Why a batch failed: the model raised; the executor's process ended under it, perhaps because it took too long,
+    or a process did that was made for this run alone; that ended for a cause of its own."""
 
     RAISED = "raised"
     KILLED = "killed"
+    APART = "apart"
     BLAMELESS = "blameless"
+
+
+@dataclass(frozen=True, slots=True)
+class ContentsTold:
+    """An executor's process ended: digests of what the queries hold that are here. Told before BatchFailed."""
+
+    contents: tuple[tuple[QueryKey, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +181,7 @@ DeviceEvent = (
     QueryCame
     | BatchEnded
     | BatchFailed
+    | ContentsTold
     | Loaded
     | ExecutorEvent
     | Woken

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import assert_never
 
 from sluicegate.domain.errors import IllegalEventError
+from sluicegate.policies.routing.known_poison import KnownPoison
 from sluicegate.policies.serving.device_actions import (
     DeviceAction,
     LoadVariant,
@@ -33,13 +34,15 @@ from sluicegate.policies.serving.device_events import (
 _LIVES = 1.0
 KILLS = 6
 """Times that a variant may end its executor in ``KILLS_WITHIN`` seconds before it is done without. One input ends it
-twice at most: with its batch, and alone."""
+once, with its batch; twice where it cannot be run apart after that."""
 KILLS_WITHIN = 60.0
 
 
 class KeptExecutor:
-    """Of slice ``part``, started at ``now``. ``whole``: it runs, and holds what it should. Until then ``waits`` what is
-    to be run, and ``failure`` says how the batch failed that it ended under.
+    """Of slice ``part``, started at ``now``; ``poison`` is known to end it.
+
+    ``whole``: it runs, and holds what it should. Until then ``waits`` what is to be run, and ``failure`` says how the
+    batch failed that it ended under.
     """
 
     __slots__ = (
@@ -54,11 +57,13 @@ class KeptExecutor:
         "_started",
         "failure",
         "part",
+        "poison",
         "waits",
         "whole",
     )
 
-    def __init__(self, part: str, now: float) -> None:
+    def __init__(self, part: str, now: float, poison: KnownPoison) -> None:
+        self.poison = poison
         self.whole = True
         self.waits: RunBatch | None = None
         self.failure: BatchFailed | None = None

@@ -8,6 +8,8 @@ Rules.
 - Until a plan that speaks of the app is in force (it may have been registered just now), queries are held, as is one
   that nothing hosted can answer while the variant that could is asked for, once in ``ASK_AGAIN`` seconds.
 - A slice whose batch is overdue gets nothing while others host the app, unless streams are bound to it.
+- What ends executors, as devices tell, fails here: the same input for the app, ``POISON_S`` seconds since it was told
+  last. Not of an app with a promise, as below.
 - What is held is routed in its order when a plan takes force, and expires at its deadline.
 - A query that comes past its deadline ends here. Not so one of an app with a promise: it goes on to the worker, where
   its stream's misses are counted. What must be missed here all the same (no capacity, no plan) is announced first.
@@ -32,6 +34,7 @@ from sluicegate.domain.events import (
     PlanAcknowledged,
     PlanActivated,
     PlanPublished,
+    PoisonTold,
     Registered,
     RoutingEvent,
     TooLarge,
@@ -50,10 +53,13 @@ from sluicegate.policies.protocols import RoutingPolicy
 from sluicegate.policies.routing.activation import Activation
 from sluicegate.policies.routing.goal_filter import GoalRouting
 from sluicegate.policies.routing.keyed_streams import StreamRouting
+from sluicegate.policies.routing.known_poison import REFUSED
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 ASK_AGAIN = 1.0
 """Seconds after which a variant that is still missing is asked for again."""
+POISON_S = 60.0
+MOST_POISON = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,17 @@ class LookedUp:
     devices: frozenset[str]
 
 
-_News = DeviceReported | DeviceSeen | LookedUp | PlanAcknowledged | PlanPublished | Registered | TooLarge | Woke
+_News = (
+    DeviceReported
+    | DeviceSeen
+    | LookedUp
+    | PlanAcknowledged
+    | PlanPublished
+    | PoisonTold
+    | Registered
+    | TooLarge
+    | Woke
+)
 RouterEvent = Arrived | _News
 
 
@@ -121,6 +137,7 @@ class RouterCore:
         "_overdue",
         "_plan",
         "_planned",
+        "_poison",
         "_policy",
         "_proven",
         "_rules",
@@ -138,6 +155,7 @@ class RouterCore:
         self._activation = Activation(app.name, self._stays)
         self._plan: Plan | None = None
         self._planned = False
+        self._poison: dict[str, float] = {}
         self._overdue: set[tuple[str, str]] = set()
         self._held: dict[Query, None] = {}
         self._holds = 0
@@ -155,6 +173,11 @@ class RouterCore:
         return self._policy
 
     @property
+    def refuses(self) -> bool:
+        """Whether it is to be told what queries hold."""
+        return bool(self._poison)
+
+    @property
     def held(self) -> int:
         """Queries that wait here."""
         return len(self._held)
@@ -167,6 +190,8 @@ class RouterCore:
         goals = self._goals
         if not self._planned or (query.deadline <= now and goals is not None) or (self._held and query in self._held):
             return self._unroutable(query, now)
+        if self._poison and goals is not None and self._poison.get(event.content, 0.0) > now:
+            return self._end(query, OutcomeKind.FAILED, Reason.EXECUTOR_KILLED, REFUSED)
         policy = self._policy if query.goal is None or goals is None else goals
         decided = policy.handle(event, now)
         if type(decided[0]) is Send:
@@ -175,14 +200,13 @@ class RouterCore:
 
     def _heard(self, event: _News, now: float) -> Sequence[RouterAction]:
         if isinstance(event, DeviceReported):
-            place = (event.device, event.slice)
-            if (event.overdue > 0.0) is not (place in self._overdue):
-                self._overdue ^= {place}
-                self._host_anew(now)
-            self._tell(event, now)
+            self._reported(event, now)
             return ()
         self._story.append(f"{now:.6f} {type(event).__name__}")
         match event:
+            case PoisonTold(contents):
+                self._told_poison(contents, now)
+                return ()
             case PlanPublished(plan):
                 return self._published(plan, now)
             case PlanAcknowledged():
@@ -202,6 +226,20 @@ class RouterCore:
                 return self._end(query, OutcomeKind.FAILED, Reason.TOO_LARGE, problem)
             case _:
                 assert_never(event)
+
+    def _reported(self, event: DeviceReported, now: float) -> None:
+        place = (event.device, event.slice)
+        if (event.overdue > 0.0) is not (place in self._overdue):
+            self._overdue ^= {place}
+            self._host_anew(now)
+        if self._poison:
+            self._poison = {content: until for content, until in self._poison.items() if until > now}
+        self._tell(event, now)
+
+    def _told_poison(self, contents: Iterable[tuple[str, str]], now: float) -> None:
+        self._poison |= {content: now + POISON_S for app, content in contents if app == self.app.name}
+        while len(self._poison) > MOST_POISON:
+            del self._poison[next(iter(self._poison))]
 
     def _unroutable(self, query: Query, now: float) -> Sequence[RouterAction]:
         if query in self._held:

@@ -22,7 +22,8 @@ from sluicegate.policies.placement.slice_queue import (
     SliceSharing,
 )
 from sluicegate.policies.serving.device_actions import DeviceAction, SendBack, WakeMe
-from sluicegate.policies.serving.slice import Neighbours, SliceCore
+from sluicegate.policies.serving.running_batch import Neighbours
+from sluicegate.policies.serving.slice import SliceCore
 
 KEY = "/shared"
 """Of its wakes."""

@@ -16,7 +16,7 @@ Rules.
 
 from collections import deque
 from collections.abc import Collection
-from typing import Protocol, assert_never
+from typing import assert_never
 
 from sluicegate.domain.actions import (
     Acknowledge,
@@ -35,7 +35,6 @@ from sluicegate.domain.errors import IllegalEventError
 from sluicegate.domain.events import (
     Arrived,
     Finished,
-    HostingChanged,
     LoadEnded,
     PlanPublished,
     Retired,
@@ -50,6 +49,7 @@ from sluicegate.domain.table import TablesChanged
 from sluicegate.policies.placement.ack_barrier import Gathering
 from sluicegate.policies.promises.stream_book import StreamBook
 from sluicegate.policies.protocols import StagingPolicy, StationPolicy
+from sluicegate.policies.routing.known_poison import REFUSED
 from sluicegate.policies.serving.batch_times import BatchTimes
 from sluicegate.policies.serving.device_actions import (
     Answer,
@@ -64,32 +64,12 @@ from sluicegate.policies.serving.device_actions import (
 )
 from sluicegate.policies.serving.device_events import BatchFailed, ExecutorEvent, Failure, Reloaded
 from sluicegate.policies.serving.kept_executor import KILLS, KILLS_WITHIN, KeptExecutor
-from sluicegate.policies.serving.running_batch import Batch, Retry
+from sluicegate.policies.serving.running_batch import Batch, Neighbours, Retry
 
 _WOKE = Woke()
 _ANSWERED = OutcomeKind.ANSWERED
 _GONE = 0.001
 """Seconds that a slice is overdue whose executor is being started again."""
-
-
-class Neighbours(Protocol):
-    """Hears what becomes of a slice, to choose among several."""
-
-    def hosted(self, part: str, change: HostingChanged, now: float, actions: list[DeviceAction]) -> None:
-        """It hosts other variants of an app."""
-        ...
-
-    def started(self, part: str, queries: tuple[Query, ...], now: float, actions: list[DeviceAction]) -> None:
-        """It runs a batch."""
-        ...
-
-    def ended(self, part: str, now: float, actions: list[DeviceAction]) -> None:
-        """The batch has ended."""
-        ...
-
-    def left(self, query: Query) -> None:
-        """A query has ended."""
-        ...
 
 
 class SliceCore:
@@ -179,11 +159,29 @@ class SliceCore:
         """A query is put on this slice."""
         if self._promises and (resumed := self.book.arrived(event.query)) is not None:
             self._tell(resumed, now, actions)
+        if self.executor.poison.refuses(event.query, now):
+            self._refuse(event.query, now, actions)
+            return
         decided = self.station.handle(event, now)
         if decided:
             self._do(decided, now, actions)
         if self._retiring:
             self._retire(now, actions)
+
+    def purge(self, now: float, actions: list[DeviceAction]) -> None:
+        """What waits here and is known by now to end executors is not run."""
+        poison = self.executor.poison
+        for app in sorted({query.app for query in self._held if poison.refuses(query, now)}):
+            for query in self.station.drain(app):
+                if poison.refuses(query, now):
+                    self._refuse(query, now, actions)
+                else:
+                    self._tell(Arrived(query, self._held[query]), now, actions)
+
+    def _refuse(self, query: Query, now: float, actions: list[DeviceAction]) -> None:
+        self._leave(query)
+        kept = self._kept(query, True)
+        actions.append(End(self.name, query, OutcomeKind.FAILED, now, Reason.EXECUTOR_KILLED, REFUSED, kept))
 
     def woke(self, now: float, actions: list[DeviceAction]) -> None:
         """The station asked for it."""
@@ -255,9 +253,9 @@ class SliceCore:
         if failed.failure is Failure.KILLED:
             self._killed(batch.run.variant, now, actions)
         if batch.retry is None:
-            batch.retry = Retry(batch.run.queries, failed.detail, failed.failure, now)
+            batch.retry = Retry(batch.run.queries, failed, self.executor.poison, now)
         else:
-            batch.retry.failed(failed.detail, failed.failure, now)
+            batch.retry.failed(failed, now)
         self._run_next_alone(batch, batch.retry, now, actions)
 
     def _killed(self, variant: str, now: float, actions: list[DeviceAction]) -> None:

@@ -10,6 +10,7 @@ Rules.
   first: apps that leave are retired once their queues are empty, and what waits after ``patience`` seconds goes back to
   the routers, except of apps that are bound. What comes while it is cut goes back.
 - What waits on a slice when its batch is found overdue goes back to the routers, once, except of apps that are bound.
+- What ends executors is known to the whole device (``sluicegate.policies.routing.known_poison``).
 - Slices on which batches take longer than their profiles say are told, and when they no longer do.
 - Every query that was read is in one table, ``held``, with its turn, until it ends, goes back or is abandoned.
 
@@ -43,9 +44,10 @@ from sluicegate.policies.placement.repartition import (
 from sluicegate.policies.placement.slice_queue import SliceSharing
 from sluicegate.policies.promises.stream_book import Recall, StreamBook
 from sluicegate.policies.protocols import StagingPolicy, StationPolicy
+from sluicegate.policies.routing.known_poison import KnownPoison
 from sluicegate.policies.serving.batch_times import BatchTimes, RunLimits
 from sluicegate.policies.serving.device_actions import DeviceAction, Say, SendBack, SliceReport, WakeMe
-from sluicegate.policies.serving.device_events import QueryCame, TableCame
+from sluicegate.policies.serving.device_events import ContentsTold, QueryCame, TableCame
 from sluicegate.policies.serving.kept_executor import KeptExecutor
 from sluicegate.policies.serving.shared_queue import KEY as SHARED
 from sluicegate.policies.serving.shared_queue import SharedQueue
@@ -91,6 +93,7 @@ class DeviceSlices:
         self.by_name: dict[str, SliceCore] = {}
         self.recutting: Recutting | None = None
         self.leaving = False  # the worker ends: no cut is begun
+        self.poison = KnownPoison()
         self.settles = False  # whether anything may follow from what is done
         self._parts = parts
         self._catalogue = catalogue
@@ -121,6 +124,8 @@ class DeviceSlices:
         app = query.app
         if query in self.held:
             raise IllegalEventError(f"query {query.id} came at {now} and is here already")
+        if event.content:
+            self.poison.told(query.key, event.content)
         part = self.by_name.get(event.slice) or self._instead(app)
         served = part is not None and (part.staging.wants(app) or query.deadline <= now)
         if part is None or not served or (self._impatient and app not in self._rules.bound):
@@ -131,6 +136,21 @@ class DeviceSlices:
         else:
             self.held[query] = event.turn
             part.arrived(event, now, actions)
+
+    def contents(self, told: ContentsTold, now: float) -> None:
+        """An executor has ended, while these were here."""
+        self.poison.watch(now)
+        for query, content in told.contents:
+            self.poison.told(query, content)
+
+    def purge(self, now: float, actions: list[DeviceAction]) -> None:
+        """Queries may have been named: what holds the same ends everywhere on the device, and is told of."""
+        fresh, self.poison.fresh = self.poison.fresh, []
+        for query in fresh:
+            told = f"what query {query.id} of {query.app} holds has ended an executor; it is refused for a while"
+            actions.append(Say("poisoned", told))
+        for part in self.by_name.values() if fresh else ():
+            part.purge(now, actions)
 
     def woken(self, key: str, now: float, actions: list[DeviceAction]) -> None:
         """A time that was asked for has come."""
@@ -248,7 +268,7 @@ class DeviceSlices:
             self._shared = SharedQueue(sharing, self.by_name, self.held, self._rules.bound)
         for part in slices:
             core = self.by_name[part.name] = SliceCore(
-                KeptExecutor(part.name, now),
+                KeptExecutor(part.name, now, self.poison),
                 station=self._parts.make_station(),
                 staging=self._parts.make_staging(device, part),
                 times=BatchTimes(device, part, self._catalogue, self._rules.limits),

@@ -11,7 +11,7 @@ from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.models.tensor import Tensor
 from sluicegate.domain.outcome import Outcome, OutcomeKind, PromiseState, Reason
 from sluicegate.domain.plan import NO_EPOCH
-from sluicegate.domain.query import Query
+from sluicegate.domain.query import Query, QueryKey
 from sluicegate.policies.serving.device_actions import Answer, End
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.runtime.consumer_loop import Intake
@@ -83,6 +83,10 @@ class Answers:
         """A query's tensors; None for one that was abandoned meanwhile."""
         came = self._came.get(query)
         return None if came is None else came.message.tensors
+
+    def contents(self) -> tuple[tuple[QueryKey, str], ...]:
+        """Digests of what all queries hold that are here."""
+        return tuple((query.key, codec.content_of(came.record)) for query, came in self._came.items())
 
     def ran(self, query: Query, outputs: Outputs) -> None:
         """What its batch has put out for a query."""

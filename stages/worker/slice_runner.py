@@ -9,7 +9,7 @@ from sluicegate.domain.clock import Clock
 from sluicegate.domain.errors import ExecutionError, LoadError
 from sluicegate.domain.executor import Executor
 from sluicegate.domain.models.tensor import Tensor, split_rows
-from sluicegate.domain.query import Query
+from sluicegate.domain.query import Query, QueryKey
 from sluicegate.policies.serving.device_actions import (
     Executing,
     LoadVariant,
@@ -21,6 +21,7 @@ from sluicegate.policies.serving.device_actions import (
 from sluicegate.policies.serving.device_events import (
     BatchEnded,
     BatchFailed,
+    ContentsTold,
     DeviceEvent,
     ExecutorEnded,
     ExecutorStarted,
@@ -45,6 +46,10 @@ class SlicesOwner(Protocol):
 
     def inputs(self, query: Query) -> Sequence[Tensor] | None:
         """A query's tensors; None for one that was abandoned meanwhile."""
+        ...
+
+    def contents(self) -> tuple[tuple[QueryKey, str], ...]:
+        """Digests of what all queries hold that are here."""
         ...
 
     def ran(self, query: Query, outputs: Outputs) -> None:
@@ -121,7 +126,8 @@ class SliceRunner:
         rows = sum(query.rows for query, _ in inputs)
         started, began = self._clock.wall(), self._clock.monotonic()  # the wall clock may be set while it runs
         try:
-            ran = await self.executor.run(run.variant, [given for _, given in inputs], rows, within=batch.within)
+            given = [tensors for _, tensors in inputs]
+            ran = await self.executor.run(run.variant, given, rows, within=batch.within, apart=batch.again)
         except ExecutionError as error:
             self._failed(batch, error)
             return
@@ -143,9 +149,12 @@ class SliceRunner:
             ids = [query.id for query in run.queries]
             log.warning("%s failed a batch of %d on %s: %s", *told, extra={"query_ids": ids})
             self._meters.add("sluice_batch_failures", self._device, run.variant)
-        elif error.fatal and not error.blameless:
+        elif (error.fatal or error.apart) and not error.blameless:
             log.warning("query %s ends executors: %s on %s (%s)", run.queries[0].id, run.variant, self._device, error)
-        why = Failure.BLAMELESS if error.blameless else Failure.KILLED if error.fatal else Failure.RAISED
+        if error.fatal:
+            self._owner.tell(ContentsTold(self._owner.contents()))
+        by_itself = Failure.KILLED if error.fatal else Failure.APART if error.apart else Failure.RAISED
+        why = Failure.BLAMELESS if error.blameless else by_itself
         self._owner.tell(BatchFailed(self._part, str(error), why))
 
     async def _load(self, asked: LoadVariant | ReloadVariant, told: type[Loaded] | type[Reloaded]) -> None:

@@ -19,7 +19,7 @@ from sluicegate.domain.actions import Acknowledge, Announce
 from sluicegate.domain.events import PlanAcknowledged, PlanPublished
 from sluicegate.domain.fleet.device import Device, Slice
 from sluicegate.domain.models.tensor import Tensor
-from sluicegate.domain.query import Query
+from sluicegate.domain.query import Query, QueryKey
 from sluicegate.executors.devices.gpu import Gpu
 from sluicegate.policies.model_less.instance_states import Recorded
 from sluicegate.policies.placement.interference import InterferenceChanged
@@ -72,7 +72,7 @@ from sluicegate.stages.worker.promise_recovery import recall
 from sluicegate.stages.worker.slice_runner import Outputs, SliceRunner
 from sluicegate.stages.worker.table_follower import table_came
 from sluicegate.streams.ports import Consumer, Record, TopicPartition
-from sluicegate.streams.records import control
+from sluicegate.streams.records import codec, control
 from sluicegate.streams.records.instances import encode_instance
 
 log = logging.getLogger(__name__)
@@ -197,6 +197,10 @@ class WorkerStage:
     def inputs(self, query: Query) -> Sequence[Tensor] | None:
         """A query's tensors; None for one that was abandoned meanwhile."""
         return self._answers.inputs(query)
+
+    def contents(self) -> tuple[tuple[QueryKey, str], ...]:
+        """Digests of what all queries hold that are here."""
+        return self._answers.contents()
 
     def ran(self, query: Query, outputs: Outputs) -> None:
         """What its batch has put out for a query."""
@@ -352,7 +356,8 @@ class WorkerStage:
         now = self._clock.wall()
         message = self._answers.read(record, now)
         if message is not None:
-            self.tell(QueryCame(message.query, message.turn, message.slice, record.offset))
+            content = codec.content_of(record) if self.core.watches else ""
+            self.tell(QueryCame(message.query, message.turn, message.slice, record.offset, content=content))
 
     def _on_plan(self, record: Record) -> None:
         if record.value is not None:
@@ -392,5 +397,6 @@ class WorkerStage:
             measured=tuple(m for part in parts for m in part.measured),
             observed=tuple(o for part in parts for o in part.observed),
             slices=tuple(control.SliceState(p.slice, p.queued, p.busy_for, p.age, p.overdue) for p in parts),
+            poison=said.poison,
         )
         self._post(self._topics.devices_metrics, control.encode_heartbeat(beat), self.device.name)

@@ -34,6 +34,7 @@ from sluicegate.streams.records.dead_letters import (
 )
 from sluicegate.streams.records.hop_records import (
     carried_of_hop,
+    content_of,
     decode_admitted,
     decode_work,
     encode_admitted,
@@ -70,6 +71,7 @@ __all__ = [
     "carried",
     "carried_if_it_can_be",
     "carried_of_hop",
+    "content_of",
     "dead_letter",
     "dead_letter_origin",
     "dead_letter_reason",

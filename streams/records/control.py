@@ -45,7 +45,8 @@ class Heartbeat:
     """What a worker tells twice a second. ``at``: wall seconds; ``utilisation``: busy share since the last, 0..1.
 
     ``queued``: queries waiting; ``variants``: loaded ones; ``measured``: batches timed since the last heartbeat;
-    ``observed``: what became of queries under selection tables since then.
+    ``observed``: what became of queries under selection tables since then; ``poison``: app and digest of what queries
+    held that ended executors.
     """
 
     seen: DeviceSeen
@@ -57,6 +58,7 @@ class Heartbeat:
     measured: tuple[LatencyMeasured, ...] = ()
     slices: tuple[SliceState, ...] = ()
     observed: tuple[TableObserved, ...] = ()
+    poison: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

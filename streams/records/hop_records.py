@@ -9,6 +9,7 @@ behind it what the asker wants back with the outcome. A query with one tensor pa
 """
 
 from functools import lru_cache
+from hashlib import blake2b
 from math import prod
 
 import orjson
@@ -103,6 +104,11 @@ def _value(tensors: tuple[Tensor, ...]) -> bytes:
 def carried_of_hop(record: Record) -> Headers:
     """What an admitted or work record carries for the outcome."""
     return record.headers[_OURS:]
+
+
+def content_of(record: Record) -> str:
+    """A digest of the tensors of an admitted or work record."""
+    return blake2b(record.value or b"", digest_size=12).hexdigest()
 
 
 def _decode(record: Record) -> tuple[Query, tuple[Tensor, ...], Epoch, str, int]:

@@ -76,7 +76,13 @@ class BreakableExecutor:
         await self._inner.unload(variant)
 
     async def run(
-        self, variant: str, inputs: Sequence[Sequence[Tensor]], rows: int, *, within: float | None = None
+        self,
+        variant: str,
+        inputs: Sequence[Sequence[Tensor]],
+        rows: int,
+        *,
+        within: float | None = None,
+        apart: bool = False,
     ) -> Executed:
         """Run, if it lives; what hangs is ended with its process."""
         self._check()

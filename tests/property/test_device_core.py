@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from sluicegate.policies.placement.repartition import CutState
 from sluicegate.policies.serving.device_actions import RestartExecutor
-from sluicegate.policies.serving.device_events import Fenced, Suspended
+from sluicegate.policies.serving.device_events import Failure, Fenced, Suspended
 from tests.simulation.device_world import BIG, SMALL, WHOLE, World
 
 PLACED = (
@@ -31,6 +31,7 @@ class Steps:
         world = self.world
         kinds = ["query"] * 5 + ["plan", "wake", "wake", "suspend", "cut", "dead", "die"]
         kinds += ["end", "end", "fail"] if world.runs else []
+        kinds += ["die apart"] if self.alone else []
         kinds += ["load", "load", "load fails"] if world.loads() else []
         kinds += ["finish cut", "cut fails"] if world.cut is not None else []
         kinds += ["mend", "mend"] if world.down else []
@@ -39,8 +40,8 @@ class Steps:
         match kind:
             case "query":
                 slices = st.sampled_from([BIG.name, SMALL.name, WHOLE.name])
-                late = self.data.draw(st.booleans())
-                world.query(self.data.draw(st.sampled_from("ab")), self.data.draw(slices), late=late)
+                late, content = self.data.draw(st.booleans()), self.data.draw(st.sampled_from(["", "x", "y"]))
+                world.query(self.data.draw(st.sampled_from("ab")), self.data.draw(slices), late=late, content=content)
             case "end" | "fail":
                 seconds = self.data.draw(st.sampled_from([0.0, 0.04, 0.7]))
                 world.end(self.data.draw(st.sampled_from(sorted(world.runs))), seconds, fails=kind == "fail")
@@ -52,6 +53,9 @@ class Steps:
                 world.wake()
             case "caught up":
                 world.caught_up()
+            case "die apart":
+                failure = self.data.draw(st.sampled_from([Failure.APART, Failure.BLAMELESS]))
+                world.die_apart(self.data.draw(st.sampled_from(self.alone)), failure)
             case "mend":
                 world.mend(self.data.draw(st.sampled_from(sorted(world.down))))
             case "die":
@@ -61,6 +65,11 @@ class Steps:
                     world.die(self.data.draw(st.sampled_from(alive)))
             case _:
                 self.control(kind)
+
+    @property
+    def alone(self) -> list[str]:
+        """Slices where one query of a batch that failed runs."""
+        return sorted(part for part, run in self.world.runs.items() if run.again)
 
     def control(self, kind: str) -> None:
         """What planner and machine do to it."""

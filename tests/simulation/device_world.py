@@ -11,7 +11,7 @@ from sluicegate.domain.models.app import App, Promise, QueryClass
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.plan import Epoch, Placement, Plan
-from sluicegate.domain.query import Goal, Query
+from sluicegate.domain.query import Goal, Query, QueryKey
 from sluicegate.policies.batching.registry import batching
 from sluicegate.policies.placement.interference import InterferenceChanged
 from sluicegate.policies.placement.model_staging import Staging
@@ -42,6 +42,7 @@ from sluicegate.policies.serving.device_events import (
     BatchEnded,
     BatchFailed,
     CaughtUp,
+    ContentsTold,
     DeviceEvent,
     ExecutorEnded,
     ExecutorStarted,
@@ -114,6 +115,7 @@ class World:
         self.offset = 0
         self.reads = False
         self.runs: dict[str, RunBatch] = {}
+        self.contents: dict[QueryKey, str] = {}
         self.commands: dict[str, list[LoadVariant | UnloadVariant]] = {}
         self.loaded: dict[str, set[str]] = {}
         self.wakes: dict[str, float] = {}
@@ -200,8 +202,10 @@ class World:
         plan = Plan(epoch=Epoch(1, self.number), created=0.0, placements=placements, **{"incarnations": named, **more})
         return self.tell(PlanPublished(plan))
 
-    def query(self, app: str, part: str = BIG.name, *, late: bool = False, goal: bool = False) -> Query | None:
-        """A query is read, if anything is."""
+    def query(
+        self, app: str, part: str = BIG.name, *, late: bool = False, goal: bool = False, content: str = ""
+    ) -> Query | None:
+        """A query is read, if anything is. ``content``: what it holds, "" for what no other does."""
         if not self.reads:
             return None
         self.offset += 1
@@ -216,7 +220,8 @@ class World:
             goal=Goal(accuracy=0.1) if goal else None,
         )
         self.read.append(made)
-        self.tell(QueryCame(made, -1, part, self.offset))
+        holds = self.contents[made.key] = content or made.id
+        self.tell(QueryCame(made, -1, part, self.offset, content=holds if self.core.watches else ""))
         return made
 
     def end(self, part: str, seconds: float = 0.05, *, fails: bool = False) -> list[DeviceAction]:
@@ -245,12 +250,19 @@ class World:
         if asked is not None:
             actions += self.tell(Reloaded(part, asked.variant, False))
         if ran is not None:
+            here = [query.key for query in self.core.queries]
+            actions += self.tell(ContentsTold(tuple((key, self.contents[key]) for key in here)))
             actions += self.tell(BatchFailed(part, "it died", failure))
         if self.commands.get(part):
             load = self.commands[part].pop(0)
             actions += self.tell(Loaded(part, load.variant, False))
             self._unload(part)
         return actions
+
+    def die_apart(self, part: str, failure: Failure = Failure.APART) -> list[DeviceAction]:
+        """A query that runs alone ends the process that was made for it."""
+        assert self.runs.pop(part).again
+        return self.tell(BatchFailed(part, "its process died", failure))
 
     def mend(self, part: str) -> list[DeviceAction]:
         """The next step of making it whole is done."""

@@ -371,3 +371,40 @@ async def test_what_runs_when_its_process_is_stopped_or_killed_is_not_to_blame(
         with pytest.raises(ExecutionError) as told:
             await running
         assert told.value.fatal and not told.value.blameless
+
+
+@pytest.mark.parametrize("poison", ["hangs", "stopped", "killed", "crashes"])
+async def test_a_run_apart_that_ends_its_process_ends_that_alone(started: Started, poison: str) -> None:
+    async with started("hanging", "double") as executor:
+        pid = executor.pid
+        assert pid is not None
+        ended: list[None] = []
+        executor.watch(lambda: ended.append(None))
+        running = asyncio.ensure_future(
+            executor.run("hanging", [query((1e12, 0))], 1, within=0.5 if poison == "hangs" else 2.0, apart=True)
+        )
+        if poison != "hangs":
+            os.kill(
+                await copy_of(pid), {"stopped": signal.SIGSTOP, "killed": signal.SIGKILL}.get(poison, signal.SIGSEGV)
+            )
+        with pytest.raises(ExecutionError, match=r"took more than 0\.5 s|stood still|SIGKILL|SIGSEGV") as caught:
+            await running
+        assert caught.value.apart
+        assert not caught.value.fatal
+        assert caught.value.blameless is (poison in ("stopped", "killed"))
+        assert (executor.pid, ended) == (pid, [])
+        assert numbers((await executor.run("double", [query((1, 0))], 1)).outputs[0]) == [[2, 0]]
+        assert numbers((await executor.run("hanging", [query((0, 7))], 1, apart=True)).outputs[0])[0][1] >= 7  # type: ignore[index]
+    assert not alive(pid)
+
+
+async def copy_of(pid: int) -> int:
+    """The process that runs apart."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not (found := children(pid)):
+            await asyncio.sleep(0.005)
+    return found[0]
+
+
+def children(pid: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

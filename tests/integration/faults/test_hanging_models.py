@@ -128,10 +128,18 @@ async def test_an_input_that_hangs_the_model_fails_alone_and_soon(broker_url: st
 
 
 async def test_innocents_of_a_batch_with_an_input_that_hangs_are_run_again_or_expire(
-    broker_url: str, tmp_path: Path, home: Path
+    broker_url: str, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with serving(broker_url, tmp_path, home) as (run, _):
+    async with serving(broker_url, tmp_path, home) as (run, (executor,)):
         await ended(run, await ask(run))
+        starts: list[None] = []
+        start = executor.start
+
+        async def counted() -> None:
+            starts.append(None)
+            await start()
+
+        monkeypatch.setattr(executor, "start", counted)
         asked = [await ask(run, most=HANGS if i == 7 else None) for i in range(15)]
         report = await run.settled()
         assert report.lost == 0, report.examples
@@ -139,6 +147,11 @@ async def test_innocents_of_a_batch_with_an_input_that_hangs_are_run_again_or_ex
         assert outcomes[asked[7]].kind in (OutcomeKind.FAILED, OutcomeKind.EXPIRED)
         innocent = {outcomes[i].kind for i in asked if i != asked[7]}
         assert innocent <= {OutcomeKind.ANSWERED, OutcomeKind.EXPIRED}
+        again = await ended(run, await ask(run, most=HANGS))
+        assert (again.kind, again.reason) == (OutcomeKind.FAILED, Reason.EXECUTOR_KILLED)
+        assert (await ended(run, await ask(run))).kind is OutcomeKind.ANSWERED
+        # Once with its batch. Where it expired before it was found, it ended another when it came again.
+        assert len(starts) == (1 if outcomes[asked[7]].kind is OutcomeKind.FAILED else 2)
 
 
 async def test_a_child_that_dies_idle_is_there_again_before_the_next_query(

@@ -1,0 +1,64 @@
+"""A run in a copy of the process: what would end the process ends the copy alone.
+
+Rules. The copy shares what is loaded and answers over a pipe; it dies with the process it was made of. A copy has the
+thread that made it and no other: what runs in it must need no other, nor a lock that one may hold. Linux and CPUs only:
+CUDA does not outlive a copy.
+"""
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """What became of it: ``answer`` in bytes, or None and ``why``; ``blameless`` where somebody else ended it."""
+
+    answer: bytes | None
+    why: str = ""
+    blameless: bool = False
+
+
+def run_apart(answer: Callable[[], Iterable[memoryview]], begin: Callable[[], None], within: float) -> Apart:
+    """``begin`` and then ``answer`` in a copy of this process, which is ended after ``within`` seconds."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(reading)
+            begin()
+            with os.fdopen(writing, "wb") as pipe:
+                pipe.writelines(answer())
+            os._exit(0)
+        finally:
+            os._exit(1)
+    os.close(writing)
+    try:
+        found = _read(reading, time.monotonic() + within)
+    finally:
+        os.close(reading)
+    if found is None:
+        stopped = os.WIFSTOPPED(os.waitpid(pid, os.WNOHANG | os.WUNTRACED)[1])
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        return Apart(None, "stood still" if stopped else f"run took more than {within:.3g} s", blameless=stopped)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code == 0:
+        return Apart(found)
+    told = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return Apart(None, f"its process {told}", blameless=code == -signal.SIGKILL)
+
+
+def _read(file: int, end: float) -> bytes | None:
+    """All of it; None where that is not there in time."""
+    parts: list[bytes] = []
+    while (left := end - time.monotonic()) > 0.0:
+        if select.select([file], [], [], left)[0]:
+            part = os.read(file, 1 << 20)
+            if not part:
+                return b"".join(parts)
+            parts.append(part)
+    return None
