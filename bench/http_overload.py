@@ -26,6 +26,7 @@ from hashlib import sha256
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -47,19 +48,20 @@ from sluicegate.streams import connect
 
 SLO = 0.25
 SIDE, CHANNELS = 64, 3
+ROW_MS = 5.0
 ROLES = ("admission", "router", "worker", "planner", "http")
 WARM_UP = 3.0
 _TICK = 0.005
 
 
-def model_bytes() -> bytes:
-    """Convolutions over 64 x 64 x 3: some five milliseconds a row on one core, whatever the batch."""
+def model_bytes(depth: int) -> bytes:
+    """Convolutions over 64 x 64 x 3, ``depth`` of them of full size."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
     rng = np.random.default_rng(1)
     nodes, weights, last, width = [], [], "image", CHANNELS
-    for number, (filters, stride) in enumerate(((64, 2), (96, 1), (96, 2), (128, 1), (128, 2))):
+    for number, (filters, stride) in enumerate(((64, 2), *[(96, 1)] * depth, (96, 2), (128, 1), (128, 2))):
         kernel = rng.normal(0, 0.1, (filters, width, 3, 3)).astype(np.float32)
         weights.append(numpy_helper.from_array(kernel, f"w{number}"))
         nodes.append(
@@ -86,14 +88,21 @@ def model_bytes() -> bytes:
 
 
 async def profiled(folder: Path) -> Catalogue:
-    """The model, measured here and now in a child of its own."""
+    """The model, as deep as makes a row take ``ROW_MS`` here, and measured in a child of its own."""
     app = App(
         name="bench",
         slo=SLO,
         inputs=(TensorSpec("image", "FP32", (CHANNELS, SIDE, SIDE)),),
         outputs=(TensorSpec("label", "INT64", ()),),
     )
-    held = model_bytes()
+    shallow, deep = [1e3 / capacity((await _measured_at(folder, app, depth))[1]) for depth in (1, 5)]
+    depth = max(1, round(1 + (ROW_MS - shallow) * 4 / (deep - shallow)))
+    variant, profile = await _measured_at(folder, app, depth)
+    return Catalogue.of([app], [variant], [profile])
+
+
+async def _measured_at(folder: Path, app: App, depth: int) -> tuple[Variant, Profile]:
+    held = model_bytes(depth)
     digest = sha256(held).hexdigest()
     variant = Variant(name="conv", app="bench", accuracy=0.9, model=f"models/{digest}.onnx", digest=digest)
     save_catalogue(folder, Catalogue.of([app], [variant], []), {digest: held})
@@ -103,7 +112,7 @@ async def profiled(folder: Path) -> Catalogue:
         (profile,) = await profile_variants(executor, {"bench": app}, [variant], ProfileOptions(device_type="cpu"))
     finally:
         await executor.close()
-    return Catalogue.of([app], [variant], [profile])
+    return variant, profile
 
 
 def capacity(profile: Profile) -> float:
@@ -141,35 +150,81 @@ def client(pipe: Connection, url: str) -> None:
         pipe.send(asyncio.run(_ask(url, asked)))
 
 
+class _Connection(asyncio.Protocol):
+    """One kept connection, one request at a time: bytes made before, answers read as far as their status and end."""
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[bool] | None = None
+        self.transport: asyncio.Transport | None = None
+        self._held = bytearray()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._held += data
+        end = self._held.find(b"\r\n\r\n")
+        if end < 0:
+            return
+        head = bytes(self._held[:end]).lower()
+        length = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0])
+        if len(self._held) >= end + 4 + length:
+            self._held.clear()
+            if b"\r\nconnection: close" in head and self.transport is not None:
+                self.transport.close()
+            self._tell(head.split(b" ", 2)[1] == b"200")
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        self._tell(False)
+
+    def _tell(self, answered: bool) -> None:
+        if self.answer is not None and not self.answer.done():
+            self.answer.set_result(answered)
+
+
 async def _ask(url: str, times: Sequence[float]) -> list[float]:
     """Seconds from due to answered, infinite where it was not answered with success."""
-    import aiohttp
-
+    parts = urlsplit(url)
     pixels = np.zeros((1, CHANNELS, SIDE, SIDE), np.float32).tobytes()
     size = {"binary_data_size": len(pixels)}
     spec = {"name": "image", "datatype": "FP32", "shape": [1, CHANNELS, SIDE, SIDE], "parameters": size}
     head = json.dumps({"inputs": [spec]}).encode()
-    headers = {"Inference-Header-Content-Length": str(len(head)), "Content-Type": "application/octet-stream"}
-    body = head + pixels
+    lines = (
+        f"POST {parts.path} HTTP/1.1",
+        f"Host: {parts.netloc}",
+        f"Content-Length: {len(head) + len(pixels)}",
+        f"Inference-Header-Content-Length: {len(head)}",
+        "Content-Type: application/octet-stream",
+    )
+    request = "\r\n".join((*lines, "", "")).encode() + head + pixels
     took = [float("inf")] * len(times)
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(5.0)) as session:
+    loop = asyncio.get_running_loop()
+    idle: list[_Connection] = []
 
-        async def one(number: int, due: float) -> None:
-            try:
-                async with session.post(url, data=body, headers=headers) as answer:
-                    await answer.read()
-                    if answer.status == 200:
-                        took[number] = time.monotonic() - due
-            except (aiohttp.ClientError, TimeoutError):
-                return
+    async def one(number: int, due: float) -> None:
+        try:
+            async with asyncio.timeout(5.0):
+                kept = idle.pop() if idle else None
+                while kept is None or kept.transport is None or kept.transport.is_closing():
+                    _, kept = await loop.create_connection(_Connection, parts.hostname, parts.port)
+                kept.answer = loop.create_future()
+                kept.transport.write(request)
+                if await kept.answer:
+                    took[number] = time.monotonic() - due
+                idle.append(kept)
+        except (OSError, TimeoutError):
+            return
 
-        began, under_way = time.monotonic() + 0.1, []
-        for number, at in enumerate(times):
-            while (wait := began + at - time.monotonic()) > 0:
-                await asyncio.sleep(min(wait, _TICK))
-            under_way.append(asyncio.create_task(one(number, began + at)))
-        await asyncio.gather(*under_way)
+    began, under_way = time.monotonic() + 0.1, []
+    for number, at in enumerate(times):
+        while (wait := began + at - time.monotonic()) > 0:
+            await asyncio.sleep(min(wait, _TICK))
+        under_way.append(asyncio.create_task(one(number, began + at)))
+    await asyncio.gather(*under_way)
+    for kept in idle:
+        if kept.transport is not None:
+            kept.transport.close()
     return took
 
 

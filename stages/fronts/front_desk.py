@@ -3,7 +3,7 @@
 A request becomes a query record; its outcome, when it comes by the result topic, the answer. The desk decides nothing
 and holds nothing but the requests that wait. A model is an app; its versions are its variants. Status, as HTTP's: 200
 answered (also late, marked), 400 rejected, 404 unknown app or version, 413 too large, 429 over its client's share, 500
-failed, 503 dropped, not routed or too many waiting, 504 expired.
+failed, 503 dropped, not routed, too many waiting or a host that does not keep up, 504 expired.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from sluicegate.domain.models.app import App
 from sluicegate.domain.models.tensor import TensorSpec
 from sluicegate.domain.outcome import OutcomeKind, Reason
 from sluicegate.domain.query import QueryKey
+from sluicegate.policies.admission.transport_delay import TransportDelay
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.connections import Connections
 from sluicegate.stages.following.results_reader import ResultsReader
@@ -81,6 +82,7 @@ class FrontDesk:
         self._results = ResultsReader(connections.broker, connections.topics, self._on_result)
         self._outbox = Outbox(connections.producer)
         self._waiting: dict[QueryKey, asyncio.Future[codec.OutcomeMessage]] = {}
+        self._transport: dict[str, TransportDelay] = {}
         self._looking: asyncio.Task[None] | None = None
         connections.telemetry.of_outbox(name, self._outbox)
 
@@ -157,17 +159,22 @@ class FrontDesk:
             raise FrontError(404, self._unknown(name, version))
         return found
 
-    def check_room(self) -> None:
-        """Raise FrontError where too many wait."""
+    def check_room(self, app: App) -> None:
+        """Raise FrontError where too many wait, or the way there and back takes too long for all to be sent."""
         if len(self._waiting) >= MOST_WAITING:
             raise FrontError(503, "too many requests wait for their answer; try again later")
+        if not self._transport_of(app).comes(self._clock.wall()):
+            raise FrontError(503, "this host does not keep up with what is asked; try again later, or elsewhere")
 
     async def ask(self, app: App, body: bytes, json_length: str | None, traceparent: str | None) -> bytes:
         """The result's body of a query that was answered. Raises FrontError where it was not."""
         query_id = uuid.uuid4().hex
         key = QueryKey(app.name, f"/{self.name}", query_id)
         outcome: asyncio.Future[codec.OutcomeMessage] = asyncio.get_running_loop().create_future()
+        now = self._clock.wall()
         self._waiting[key] = outcome
+        transport = self._transport_of(app)
+        transport.sent(query_id, now)
         try:
             self._outbox.post(
                 self._topics.queries(app.name),
@@ -177,14 +184,18 @@ class FrontDesk:
                     query_id,
                     app=app.name,
                     source=self.name,
-                    now=self._clock.wall(),
+                    now=now,
                     json_length=json_length,
                     traceparent=traceparent,
+                    delivery_s=transport.way_back,
                 ),
-                timestamp=self._clock.wall(),
+                timestamp=now,
             )
             async with asyncio.timeout(_MAX_LATENCY + _GRACE):
                 message = await outcome
+            told = message.outcome
+            if told.device is not None:
+                transport.ended(query_id, self._clock.wall(), told.at, told.queue_s + told.batch_s)
         except TimeoutError:
             why = f"query {query_id}: no outcome in time; `sluice explain {query_id}` may tell why"
             raise FrontError(504, why) from None
@@ -194,7 +205,14 @@ class FrontDesk:
             raise
         finally:
             self._waiting.pop(key, None)
+            transport.ended(query_id, self._clock.wall())
         return _answered(message)
+
+    def _transport_of(self, app: App) -> TransportDelay:
+        found = self._transport.get(app.name)
+        if found is None or found.slo != app.slo:
+            found = self._transport[app.name] = TransportDelay(app.slo)
+        return found
 
     async def _look(self, registry: Callable[[], Awaitable[None]]) -> None:
         try:

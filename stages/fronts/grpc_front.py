@@ -187,7 +187,7 @@ class GrpcStage:
 
     async def _infer(self, request: Any) -> Any:
         app = await self._desk.app_of(request.model_name, request.model_version or None)
-        self._desk.check_room()
+        self._desk.check_room(app)
         try:
             body, json_length = body_of(request)
             wanted = wanted_of(request, app)

@@ -172,8 +172,8 @@ class HttpStage:
         app = await self._app_of(request)
         if (kind := request.headers.get("Content-Type")) and request.content_type not in _TYPES:
             return _error(415, f"content-type: {kind!a:.80}; send {' or '.join(_TYPES)}")
+        self._desk.check_room(app)
         body = await read_body(request, self._desk.max_body_bytes, self._access.body_s)
-        self._desk.check_room()
         json_length = request.headers.get(codec.JSON_LENGTH_HEADER)
         version = request.match_info.get("version")
         asked = read_request(body, json_length, app)

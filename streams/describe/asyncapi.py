@@ -104,6 +104,7 @@ def _query(app: App) -> dict[str, Any]:
                 "ce_type": {"type": "string"},
                 "ce_time": {"type": "string", "format": "date-time"},
                 "ce_expirytime": {"type": "string", "format": "date-time", "description": "absolute deadline"},
+                "delivery-ms": {"type": "string", "description": "what the answer's way back takes, off the deadline"},
                 "content-type": {"type": "string"},
                 "traceparent": {"type": "string"},
                 "tracestate": {

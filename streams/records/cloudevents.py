@@ -24,6 +24,8 @@ BINARY_TYPE = b"application/octet-stream"
 
 MAX_ID = 256
 QUERY_SOURCE = "ce_querysource"
+DELIVERY = "delivery-ms"
+"""Milliseconds from a device to whoever asks: the answer must leave that much before its deadline."""
 SPEC_VERSION = ("ce_specversion", b"1.0")
 TRACEPARENT = "traceparent"
 MAX_CARRIED = 16_384
@@ -162,10 +164,12 @@ def query_headers(
     expires: float | None = None,
     json_length: int | str | None = None,
     traceparent: str | None = None,
+    delivery_s: float = 0.0,
 ) -> Headers:
     """Headers of a query record. ``json_length``: bytes of JSON before raw tensors, None for a body of JSON alone.
 
-    ``expires``: absolute deadline, seconds since the epoch, in place of a latency.
+    ``expires``: absolute deadline, seconds since the epoch, in place of a latency. ``delivery_s``: what the answer's
+    way back takes, by which the device must be done earlier.
     """
     headers = [
         SPEC_VERSION,
@@ -184,4 +188,6 @@ def query_headers(
         headers.append((JSON_LENGTH, str(json_length).encode()))
     if traceparent is not None:
         headers.append(("traceparent", traceparent.encode()))
+    if delivery_s > 0.0:
+        headers.append((DELIVERY, b"%.3f" % (1e3 * delivery_s)))
     return tuple(headers)

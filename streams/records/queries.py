@@ -4,7 +4,9 @@ Rules. The id is ``ce_id``, else the body's ``id``; a record without either can 
 whose ``ce_source`` cannot be read: the two and the app are a query's identity. Attributes are ``ce_`` headers, or stand
 beside the data in one JSON object (structured mode). Arrival is the record's timestamp, brought within ``max_skew_s``
 of now. The deadline is ``ce_expirytime``, else arrival plus the latency asked for (``latency_ms``; or ``timeout``, in
-microseconds as Triton defines it, 0 meaning not given), else plus the app's SLO. The stream is the record's key where
+microseconds as Triton defines it, 0 meaning not given), else plus the app's SLO; less ``delivery-ms``, which whoever
+asks measured of the way back, but for half of the time at most, and not for an app with promises or classes of SLO,
+which are reckoned with the time asked for. The stream is the record's key where
 that is not the query's id, else the app. A parameter that nobody knows is refused, for what it asks would not be given;
 those that clients of the protocol send by themselves, and that ask nothing of a server as this one is, are taken and
 passed over.
@@ -25,6 +27,7 @@ from sluicegate.domain.query import Goal, Query
 from sluicegate.streams.ports import Headers, Record
 from sluicegate.streams.records import oip
 from sluicegate.streams.records.cloudevents import (
+    DELIVERY,
     JSON_LENGTH,
     JSON_LENGTH_HEADER,
     carried,
@@ -47,6 +50,7 @@ from sluicegate.streams.records.structured_mode import headers_in_binary_mode, i
 
 _MAX_COST = 1e12
 _MAX_PRIORITY = 1 << 31
+_MAX_DELIVERY = 1e6
 _CLASSES = {c.value: c for c in QueryClass}
 PARAMETERS = ("latency_ms", "timeout", "accuracy", "cost", "class", "priority", "model")
 """What a query may ask."""
@@ -207,6 +211,8 @@ def _decode(
         deadline = parse_time("ce_expirytime", expiry)
     else:
         deadline = arrival + (app.slo if latency is None else latency)
+    if DELIVERY in headers:
+        deadline -= _delivery(headers[DELIVERY], app, deadline - arrival)
     key = record.key
     query = Query(
         query_id,
@@ -223,6 +229,18 @@ def _decode(
         source,
     )
     return QueryMessage(query, tensors, carried(record.headers))
+
+
+def _delivery(told: bytes, app: App, within: float) -> float:
+    try:
+        delivery = float(told) / 1e3
+    except ValueError:
+        delivery = -1.0
+    if not 0.0 <= delivery < _MAX_DELIVERY:
+        raise InvalidInputError(DELIVERY, f"is {told[:20]!r}; give milliseconds, 0 or more, or leave the header out")
+    if app.promise.active or app.slo_classes:
+        return 0.0
+    return max(0.0, min(delivery, within / 2))
 
 
 def _refuse_unknown(parameters: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """What admission's codec says of queries that are wrong: the field, the value, and who is told."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import orjson
 import pytest
 
 from sluicegate.domain.errors import InvalidInputError
-from sluicegate.domain.models.app import App, QueryClass
+from sluicegate.domain.models.app import App, Promise, QueryClass
 from sluicegate.domain.models.tensor import Tensor, TensorSpec
 from sluicegate.domain.outcome import Outcome, OutcomeKind, Reason
 from sluicegate.domain.query import Goal
@@ -81,6 +82,18 @@ def test_expiry_time_beats_latency() -> None:
     assert decode(asked(latency_ms=50), headers=headers).query.deadline == NOW + 1.5
     offset = (("ce_id", b"q1"), ("ce_expirytime", b"2027-01-15T09:00:01+01:00"))
     assert decode(asked(), headers=offset).query.deadline == NOW + 1.0
+
+
+def test_the_way_back_makes_the_deadline_earlier_by_half_of_the_time_at_most() -> None:
+    def deadline(body: Any, told: bytes, app: App = APP) -> float:
+        came = record(body, headers=(("ce_id", b"q1"), ("delivery-ms", told)))
+        return codec.decode_query(came, app, codec.DEFAULT_LIMITS, NOW).query.deadline
+
+    assert deadline(asked(), b"12.5") == pytest.approx(NOW + 0.2 - 0.0125)
+    assert deadline(asked(latency_ms=50), b"40") == pytest.approx(NOW + 0.025)
+    promised = replace(APP, promise=Promise(max_consecutive=2))
+    assert deadline(asked(), b"12.5", promised) == NOW + 0.2
+    assert deadline(asked(), b"12.5", replace(APP, slo_classes=(0.1, 0.2))) == NOW + 0.2
 
 
 @pytest.mark.parametrize(
@@ -211,6 +224,9 @@ def test_what_is_wrong_with_a_known_query_is_named(body: Any, field: str) -> Non
         ((("content-type", b"application/cloudevents-batch+json"),), "content-type"),
         ((("ce_expirytime", b"tomorrow"),), "ce_expirytime"),
         ((("ce_expirytime", b"2027-01-15T08:00:00"),), "ce_expirytime"),
+        ((("delivery-ms", b"soon"),), "delivery-ms"),
+        ((("delivery-ms", b"-1"),), "delivery-ms"),
+        ((("delivery-ms", b"nan"),), "delivery-ms"),
         ((("inference-header-content-length", b"-3"),), "inference-header-content-length"),
         ((("inference-header-content-length", b"99999"),), "inference-header-content-length"),
     ],
