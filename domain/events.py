@@ -274,8 +274,26 @@ class LatencyMeasured:
 
 
 @dataclass(frozen=True, slots=True)
+class EndsCounted:
+    """Of ``app`` so many queries were answered on time, and so many late, expired or dropped."""
+
+    app: str
+    on_time: int
+    missed: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostHeard:
+    """The event loop of the worker of ``device`` woke ``late`` seconds late; ``ended``: what became of its queries."""
+
+    device: str
+    late: float
+    ended: tuple[EndsCounted, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Ticked:
     """Time went on. Sent a few times a second."""
 
 
-ControllerEvent = DemandCounted | DeviceSeen | PlanAcknowledged | LatencyMeasured | Ticked
+ControllerEvent = DemandCounted | DeviceSeen | HostHeard | PlanAcknowledged | LatencyMeasured | Ticked

@@ -6,7 +6,7 @@ is the least that a longer one takes, and lengths in between are interpolated li
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, assert_never
 
 from sluicegate.domain.errors import InvalidInputError
@@ -202,6 +202,13 @@ class Profile:
         """Largest batch measured."""
         return self.points[-1].batch
 
+    def later(self, seconds: float) -> "Profile":
+        """The same where each batch takes ``seconds`` longer than measured."""
+        if not seconds > 0.0:
+            return self
+        shorter = tuple(replace(each, points=_later(each.points, seconds)) for each in self.shorter)
+        return replace(self, points=_later(self.points, seconds), shorter=shorter)
+
     def curve(self, quantile: AnyQuantile = "p95", limit: int | None = None) -> LatencyCurve:
         """Latency for every integer batch up to ``limit`` (default: the largest measured), linearly interpolated."""
         top = min(limit or self.max_batch, self.max_batch)
@@ -217,6 +224,10 @@ class Profile:
             by_length[i] = tuple(map(max, by_length[i - 1], by_length[i]))
         lengths = (*(each.length for each in self.shorter), self.length)
         return LatencyCurve(by_length[-1], LengthCurves(lengths, tuple(by_length)))
+
+
+def _later(points: tuple[BatchLatency, ...], seconds: float) -> tuple[BatchLatency, ...]:
+    return tuple(replace(p, median=p.median + seconds, p95=p.p95 + seconds) for p in points)
 
 
 def _interpolated(points: tuple[BatchLatency, ...], quantile: AnyQuantile, top: int) -> tuple[float, ...]:

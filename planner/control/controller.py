@@ -11,6 +11,8 @@ Rules:
   ``join_grace`` after further ones, and after GPUs that were cut otherwise (they come in flocks); at once when one left
   or died; on a burst; when measured latency contradicts a profile; when a variant failed to load; when the registry
   says otherwise.
+- Where the machine itself is short (``sluicegate.planner.estimates.host_strain``) that is said, plans count on less of
+  it, and what load alone asks for is asked for less and less often.
 - An answer is published if devices changed since the plan in force, if it holds other variants, or if a share moved by
   more than ``publish_change``: an epoch that changes nothing costs routers a switch for nothing. Placements on devices
   that died while it was solved are left out.
@@ -27,6 +29,7 @@ Rules:
 A plan's fences are added by the core: it knows what was reclaimed.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
@@ -36,6 +39,7 @@ from sluicegate.domain.events import (
     ControllerEvent,
     DemandCounted,
     DeviceSeen,
+    HostHeard,
     LatencyMeasured,
     PlanAcknowledged,
     Ticked,
@@ -125,6 +129,8 @@ class Controller:
                 self._device_seen(event, now, actions)
             case DemandCounted():
                 self._outlook.counted(event, now)
+            case HostHeard():
+                self._outlook.strain.heard(event, now)
             case PlanAcknowledged():
                 self._acknowledged(event, now, actions)
             case Ticked():
@@ -158,6 +164,8 @@ class Controller:
             case DeviceSeen():
                 self._fleet.seen(event, now)
                 self._changes.seen(event, now)
+            case HostHeard():
+                self._outlook.strain.heard(event, now)
             case LatencyMeasured():
                 self._outlook.measured(event)
             case PlanAcknowledged():
@@ -239,6 +247,20 @@ class Controller:
             actions.append(Reclaim(state.device.name, state.incarnation))
         self._recut(self._changes.overdue(now), now, actions)
         self._wish(now, actions)
+        self._weigh_hosts(now, actions)
+
+    def _weigh_hosts(self, now: float, actions: list[ControllerAction | Solve]) -> None:
+        """What the machine itself is short of, no profile tells: plans count on less, and are made less often."""
+        strain = self._outlook.strain
+        bursting = self._outlook.bursting(now) if strain.starved else ()
+        slo = min((app.slo for app in self._outlook.catalogue.apps.values()), default=math.inf)
+        said, wrong = strain.judge(slo, self._plan.served if self._plan is not None else {}, bursting, now)
+        self._asking.damped = strain.starved
+        if said:
+            actions.append(Announce("host", "starved" if strain.starved else "keeps_up", said))
+            self._asking.want("a host is starved" if strain.starved else "hosts keep up", now, by_load=True)
+        for app, share in wrong.items():
+            self._asking.want(f"{share:.0%} of {app} missed where the plan has room", now, by_load=True)
 
     def _without(self, reason: str, now: float, actions: list[ControllerAction | Solve]) -> None:
         """Publish the plan in force without the devices that are gone, and ask for a better one."""
@@ -298,7 +320,7 @@ class Controller:
                 {"factor": factor},
             )
         )
-        self._asking.want(f"latency of {name} is {factor:.2f} times its profile", now)
+        self._asking.want(f"latency of {name} is {factor:.2f} times its profile", now, by_load=True)
 
     def _acknowledged(self, event: PlanAcknowledged, now: float, actions: list[ControllerAction | Solve]) -> None:
         device_type = self._fleet.type_of(event.device)
@@ -372,4 +394,5 @@ class Controller:
         named = self._fleet.incarnations()
         geometries = self._changes.geometries(self._fleet.usable())
         self._plan = replace(plan, epoch=epoch, created=now, incarnations=named, geometries=geometries)
+        self._outlook.strain.planned(now)
         actions.append(Publish(self._plan))

@@ -5,6 +5,7 @@ from typing import Literal
 
 from sluicegate.domain.models.profile import Quantile
 from sluicegate.planner.estimates.demand_estimate import DemandSettings
+from sluicegate.planner.estimates.host_strain import StrainSettings
 from sluicegate.planner.estimates.profile_drift import LatencySettings
 from sluicegate.planner.geometry.recut_tracker import ChangeSettings
 from sluicegate.planner.policy_tables.table_requests import TableRules
@@ -38,5 +39,6 @@ class ControllerSettings(PlanLimits):
     geometry: Literal["off", "joint", "protean"] = "off"
     demand: DemandSettings = field(default_factory=DemandSettings)
     latency: LatencySettings = field(default_factory=LatencySettings)
+    strain: StrainSettings = field(default_factory=StrainSettings)
     changes: ChangeSettings = field(default_factory=ChangeSettings)
     tables: TableRules | None = None

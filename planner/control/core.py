@@ -20,7 +20,7 @@ from typing import assert_never
 
 from sluicegate.domain.actions import Announce, ControllerAction, Publish, Reclaim, WakeAt
 from sluicegate.domain.errors import IllegalEventError
-from sluicegate.domain.events import ControllerEvent, DemandCounted, PlanAcknowledged, Registered, Ticked
+from sluicegate.domain.events import ControllerEvent, DemandCounted, HostHeard, PlanAcknowledged, Registered, Ticked
 from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.plan import NO_EPOCH, Epoch, Plan, follows
 from sluicegate.planner.control.controller import Controller
@@ -303,6 +303,7 @@ class PlannerCore:
         if self._stands_still(beat, now, actions):
             seen = replace(seen, leaving=True)
         self._tell(seen, now, actions)
+        self._tell(HostHeard(seen.device, beat.late, beat.ended), now, actions)
         for measured in beat.measured:
             self._tell(measured, now, actions)
         if self._tables is not None and self.leads(now):

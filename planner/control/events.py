@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sluicegate.domain.actions import Announce, Publish, Reclaim, WakeAt
-from sluicegate.domain.events import DemandCounted, DeviceSeen, LatencyMeasured, PlanAcknowledged, Registered
+from sluicegate.domain.events import (
+    DemandCounted,
+    DeviceSeen,
+    EndsCounted,
+    LatencyMeasured,
+    PlanAcknowledged,
+    Registered,
+)
 from sluicegate.domain.outcome import Outcome
 from sluicegate.domain.plan import Plan
 from sluicegate.domain.query import Query
@@ -65,13 +72,15 @@ class DeviceHeard:
     """A heartbeat. ``measured``, ``observed``: batches timed, and what came of queries under tables, since the last.
 
     ``overdue``: seconds by which what runs should have ended, on the slice where that is least; 0: somewhere it
-    advances.
+    advances. ``late``: by which the worker's event loop woke late; ``ended``: what became of its queries.
     """
 
     seen: DeviceSeen
     measured: tuple[LatencyMeasured, ...] = ()
     observed: tuple[TableObserved, ...] = ()
     overdue: float = 0.0
+    late: float = 0.0
+    ended: tuple[EndsCounted, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ Rules:
   that comes after ``solve_timeout`` is ignored, as is one to an older question.
 - A plan is asked for when something wants one; every ``plan_period``; on a burst, at most every ``burst_interval``, and
   ``burst_period`` after it.
+- While a host is starved, what load alone asks for (bursts, misses, other latencies, the period) waits: for ``rest``
+  times what the last answer took, or twice what it waited for before, up to ``plan_period``. Solving takes the machine.
 - A question is urgent where capacity is missing: a burst, or a device that is gone.
 """
 
@@ -52,7 +54,7 @@ class Pending:
 
 class Asking:
     """Decides when to request a new plan, and tracks the outstanding request. ``urgent``: the next one must not wait.
-    ``devices_changed``: since the last one."""
+    ``devices_changed``: since the last one. ``damped``: a host is starved."""
 
     def __init__(self, settings: ControllerSettings) -> None:
         self._settings = settings
@@ -60,21 +62,28 @@ class Asking:
         self._solves = 0
         self._last: float | None = None
         self._wanted: dict[str, float] = {}
+        self._by_load: set[str] = set()
         self._after_burst = False
+        self._took = 0.0
+        self._wait = 0.0
         self.urgent = False
         self.devices_changed = False
+        self.damped = False
 
     def begin(self) -> None:
         """A term begins: nothing is out, and no device was planned on in it."""
         self.drop()
         self._last = None
         self._wanted.clear()
+        self._by_load.clear()
         self.urgent = self._after_burst = False
         self.devices_changed = True
 
-    def want(self, reason: str, at: float) -> None:
-        """A plan should be asked for then, for this reason."""
+    def want(self, reason: str, at: float, *, by_load: bool = False) -> None:
+        """A plan should be asked for then, for this reason. ``by_load``: it may wait where a host is starved."""
         self._wanted.setdefault(reason, at)
+        if by_load:
+            self._by_load.add(reason)
 
     def drop(self) -> None:
         """Whatever is out, its answer is of no use any more."""
@@ -96,7 +105,7 @@ class Asking:
 
     def burst(self, app: str, now: float) -> None:
         """``app`` gets more than its plan covers."""
-        self.want(f"{_BURST} {app}", now)
+        self.want(f"{_BURST} {app}", now, by_load=True)
         self.urgent = True
 
     def due(self, now: float) -> bool:
@@ -104,17 +113,24 @@ class Asking:
         s = self._settings
         period = min(s.burst_period, s.plan_period) if self._after_burst else s.plan_period
         if self._last is not None and now - self._last >= period:
-            self.want("period", now)
-        return self._pending is None and any(at <= now for at in self._wanted.values())
+            self.want("period", now, by_load=True)
+        if self._pending is not None:
+            return False
+        rested = not self.damped or self._last is None or now - self._last >= self._wait
+        return any(at <= now and (rested or reason not in self._by_load) for reason, at in self._wanted.items())
 
     def ask(self, problem: Problem, now: float) -> Solve:
         """``problem`` goes out."""
+        s = self._settings
         reasons = sorted(self._wanted)
         self._solves += 1
         self._pending = Pending(self._solves, now, problem, self.devices_changed)
         self._after_burst = any(reason.startswith(_BURST) for reason in reasons)
         solve = Solve(problem, "; ".join(reasons), self.urgent, self._solves)
+        longer = max(s.burst_interval, 2.0 * self._wait, s.strain.rest * self._took)
+        self._wait = min(s.plan_period, longer) if self.damped else 0.0
         self._wanted.clear()
+        self._by_load.clear()
         self.urgent = self.devices_changed = False
         self._last = now
         return solve
@@ -126,4 +142,5 @@ class Asking:
             return None
         if not event.provisional:
             self._pending = None
+            self._took = event.solve_s
         return pending

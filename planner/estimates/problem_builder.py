@@ -2,8 +2,10 @@
 
 Rules:
 - Demand of each app in the catalogue, by SLO class as counted where it has classes. Unknown apps are ignored.
-- Latencies measured otherwise than profiled count by their factor. What failed to load is left out for
-  ``load_failure_hold``, unless its app has nothing else.
+- Latencies measured otherwise than profiled count by their factor.
+- Each batch on a starved host takes its delay longer, and an app with strain is planned for so many times its demand
+  (``sluicegate.planner.estimates.host_strain``).
+- What failed to load is left out for ``load_failure_hold``, unless its app has nothing else.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,6 +17,7 @@ from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.plan import Placement
 from sluicegate.planner.control.controller_settings import ControllerSettings
 from sluicegate.planner.estimates.demand_estimate import DemandEstimator, Estimate
+from sluicegate.planner.estimates.host_strain import HostStrain
 from sluicegate.planner.estimates.profile_drift import LatencyFactors
 from sluicegate.planner.problems.plan_limits import limits_of
 from sluicegate.planner.problems.problem import Allocation, AppDemand, Problem
@@ -33,6 +36,7 @@ class Outlook:
         self._demand = DemandEstimator(settings.demand)
         self._classes = DemandEstimator(settings.demand)
         self._factors = LatencyFactors(catalogue, settings.quantile, settings.latency)
+        self.strain = HostStrain(settings.strain)
         self._failed: dict[tuple[str, str], float] = {}
         self._hosts: dict[str, tuple[frozenset[tuple[str, str, tuple[str, ...]]], float]] = {}
 
@@ -123,15 +127,17 @@ class Outlook:
     def _demands(self, now: float) -> list[AppDemand]:
         uniform = self._settings.headroom
         demands = []
+        strains = self.strain.strains
         for app, estimate in self.estimates(now).items():
             goal = self._catalogue.apps[app]
+            strain = strains.get(app, 1.0)
             demands += [
                 AppDemand(
                     app=app,
                     qps=estimate.qps * part,
                     slo=slo,
-                    headroom=estimate.headroom if uniform is None else uniform,
-                    spread=estimate.spread if uniform is None else 0.0,
+                    headroom=strain * (estimate.headroom if uniform is None else uniform),
+                    spread=estimate.spread if uniform is None and strain == 1.0 else 0.0,
                     min_accuracy=goal.min_accuracy,
                     weight=goal.weight,
                     query_class=goal.query_class,
@@ -149,16 +155,30 @@ class Outlook:
         return [(slo, qps / sum(counted)) for slo, qps in zip(goal.slo_classes, counted, strict=True)]
 
     def _usable_catalogue(self, now: float) -> Catalogue:
-        """Without what failed to load a short while ago, unless the app has nothing else."""
+        """Without what failed to load a short while ago, unless the app has nothing else; batches as late as hosts."""
         barred = {key for key, until in self._failed.items() if until > now}
+        known = self._delayed()
         if not barred:
-            return self._catalogue
-        profiles = {key: p for key, p in self._catalogue.profiles.items() if key not in barred}
+            return known
+        profiles = {key: p for key, p in known.profiles.items() if key not in barred}
         left = {self._catalogue.variants[variant].app for variant, _ in profiles}
         for key in sorted(barred):
             if key in self._catalogue.profiles and self._catalogue.variants[key[0]].app not in left:
-                profiles[key] = self._catalogue.profiles[key]
+                profiles[key] = known.profiles[key]
         return Catalogue(self._catalogue.apps, self._catalogue.variants, dict(sorted(profiles.items())))
+
+    def _delayed(self) -> Catalogue:
+        """Each batch as late as starved hosts are, as far as the app's fastest variant still answers."""
+        delay, served = self.strain.delay, self._catalogue
+        if not delay:
+            return served
+        fastest: dict[str, float] = {}
+        for (variant, _), profile in served.profiles.items():
+            app = served.variants[variant].app
+            fastest[app] = min(profile.curve(self._settings.quantile, 1)(1), fastest.get(app, inf))
+        most = {app: 0.5 * served.apps[app].slo - 1.5 * row for app, row in fastest.items()}
+        profiles = {key: p.later(min(delay, most[served.variants[key[0]].app])) for key, p in served.profiles.items()}
+        return replace(served, profiles=profiles)
 
 
 def _class_name(app: str, slo: float) -> str:

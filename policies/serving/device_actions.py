@@ -7,7 +7,7 @@ Those of each query or batch are not declared frozen, because creation is on the
 from dataclasses import dataclass
 
 from sluicegate.domain.actions import Acknowledge, Announce, Run
-from sluicegate.domain.events import DeviceSeen, LatencyMeasured
+from sluicegate.domain.events import DeviceSeen, EndsCounted, LatencyMeasured
 from sluicegate.domain.outcome import OutcomeKind, PromiseState, Reason
 from sluicegate.domain.plan import Epoch
 from sluicegate.domain.query import Query
@@ -166,6 +166,8 @@ class SliceReport:
 class Beat:
     """A heartbeat. ``queued``: queries here; ``busy_s``: of all executors since the last; ``poison``: (app, digest) of
     what ends executors.
+
+    ``late``: seconds by which the event loop woke late; ``ended``: what became of queries here since the last.
     """
 
     seen: DeviceSeen
@@ -174,6 +176,8 @@ class Beat:
     busy_s: float
     slices: tuple[SliceReport, ...]
     poison: tuple[tuple[str, str], ...] = ()
+    late: float = 0.0
+    ended: tuple[EndsCounted, ...] = ()
 
 
 Executing = LoadVariant | ReloadVariant | RestartExecutor | UnloadVariant

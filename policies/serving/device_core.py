@@ -7,8 +7,9 @@ Rules.
   moved our queries to others: everything is abandoned, and the worker joins again under a new incarnation.
 - A worker that stood still for longer than ``self_fence`` has the newest plan read before it answers anything.
 - A plan that names variants which are not known yet is followed once they are.
-- Heartbeats go on whatever happens; while the device is cut they state the slices there were. With them goes what is
-  recorded of instances (``sluicegate.policies.model_less.instance_watch``), once it is told what stands there.
+- Heartbeats go on whatever happens; while the device is cut they state the slices there were. They tell how late the
+  worker's event loop wakes, and what became of its queries. With them goes what is recorded of instances
+  (``sluicegate.policies.model_less.instance_watch``), once it is told what stands there.
 
 What becomes of queries is decided by ``sluicegate.policies.serving.slices``, and on each slice by
 ``sluicegate.policies.serving.slice``. Illegal: a query while no plan names us; to join while one does; CaughtUp where
@@ -53,6 +54,7 @@ from sluicegate.policies.serving.device_events import (
     TableCame,
     Woken,
 )
+from sluicegate.policies.serving.ended_queries import EndedQueries
 from sluicegate.policies.serving.slice import SliceCore
 from sluicegate.policies.serving.slices import DeviceParts, DeviceRules, DeviceSlices
 from sluicegate.profiles.catalogue.catalogue import Catalogue, KnownCatalogue
@@ -92,6 +94,7 @@ class DeviceCore:
         self._unknown: Plan | None = None
         self._named = False
         self._withheld: list[DeviceAction] | None = None
+        self._ended = EndedQueries()
         self._story: deque[tuple[float, DeviceEvent]] = deque(maxlen=_STORY)
         self.incarnation = ""
 
@@ -133,6 +136,8 @@ class DeviceCore:
         self._story.append((now, event))
         if slices.settles:
             slices.settle(now, actions)
+        if actions:
+            self._ended.count(actions)
         return actions if self._withheld is None else self._withhold(self._withheld, actions)
 
     def _hear(self, event: Seldom, now: float, actions: list[DeviceAction]) -> None:
@@ -151,8 +156,8 @@ class DeviceCore:
             case ExecutorEnded() | ExecutorStarted() | Reloaded():
                 slices.named(event.part).executor_told(event, now, actions)
                 slices.purge(now, actions)
-            case BeatDue():
-                self._beat(now, actions)
+            case BeatDue(late):
+                self._beat(now, actions, late=late)
             case InstancesFound(instances):
                 if self._instances is not None:
                     self._instances.found(instances, now)
@@ -254,7 +259,7 @@ class DeviceCore:
         withheld += [action for action in actions if isinstance(action, Answer | End)]
         return [action for action in actions if not isinstance(action, Answer | End)]
 
-    def _beat(self, now: float, actions: list[DeviceAction], *, leaving: bool = False) -> None:
+    def _beat(self, now: float, actions: list[DeviceAction], *, late: float = 0.0, leaving: bool = False) -> None:
         device, parts = self._slices.device, self._slices.by_name.values()
         seen = DeviceSeen(
             device.name, device.type, self.incarnation, device.memory_bytes, device.price, device.spot, leaving
@@ -266,7 +271,8 @@ class DeviceCore:
         reports = self._slices.reports(now, actions)
         busy_s = sum([part.times.take_busy() for part in parts])
         poison = self._slices.poison.all(now)
-        actions.append(Beat(seen, epoch, len(self._slices.held), busy_s, reports, poison))
+        ended = self._ended.take()
+        actions.append(Beat(seen, epoch, len(self._slices.held), busy_s, reports, poison, late, ended))
         if self._instances is not None:
             actions += self._instances.ended(now) if leaving else self._instances.reported(reports, now)
 

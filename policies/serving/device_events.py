@@ -173,7 +173,9 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True)
 class BeatDue:
-    """Time for a heartbeat."""
+    """Time for a heartbeat. ``late``: seconds by which the worker's event loop woke late for it."""
+
+    late: float = 0.0
 
 
 ExecutorEvent = ExecutorEnded | ExecutorStarted | Reloaded

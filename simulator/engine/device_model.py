@@ -95,8 +95,9 @@ class Network(Protocol):
 class DeviceModel:
     """How the devices of a run are made. ``policy``: the batching rule's name.
 
-    ``slices_of``: what a device of a type has once it is cut into these profiles, from what it had. ``step_s``,
-    ``instances``: see ``SharingModel``.
+    ``delay_of``: seconds by which a device's worker hears late at a time; None where it never does.
+    ``slices_of``: what a device of a type has once it is cut into these profiles, from what it had.
+    ``step_s``, ``instances``: see ``SharingModel``.
     """
 
     make_core: Callable[[Device], DeviceCore]
@@ -105,6 +106,7 @@ class DeviceModel:
     step_s: float
     slices_of: Callable[[str, tuple[str, ...], Sequence[Slice]], tuple[Slice, ...]]
     instances: Mapping[tuple[str, str], str]
+    delay_of: Callable[[Device], Callable[[float], float] | None]
 
 
 class SimulatedDevice:
@@ -165,7 +167,7 @@ class SimulatedDevice:
 
     def beat(self, now: float) -> Beat:
         """What its worker says of itself."""
-        self._worker.tell(BeatDue(), now)
+        self._worker.tell(BeatDue(self._worker.late(now)), now)
         assert self._worker.said is not None
         return self._worker.said
 
@@ -241,7 +243,7 @@ class SimulatedWorker:
     ``reads``: whether it reads its work topic; ``said``: its last heartbeat.
     """
 
-    __slots__ = ("_executors", "_owner", "_timeline", "core", "dead", "reads", "said")
+    __slots__ = ("_delay", "_executors", "_hears_at", "_owner", "_timeline", "core", "dead", "reads", "said")
 
     def __init__(self, owner: SimulatedDevice, now: float) -> None:
         self.core = owner.model.make_core(owner.device)
@@ -251,10 +253,27 @@ class SimulatedWorker:
         self._owner = owner
         self._timeline = owner.timeline
         self._executors: dict[str, ModelledExecutor] = {}
+        self._delay = owner.model.delay_of(owner.device)
+        self._hears_at = now
         self._open()
         self.tell(Opened(owner.device.slices), now)
         self.tell(Joined(owner.next_incarnation()), now)
         self.tell(InstancesFound(owner.network.instances_of(owner.device.name)), now)
+
+    def late(self, now: float) -> float:
+        """Seconds by which it hears late."""
+        return 0.0 if self._delay is None else self._delay(now)
+
+    def hear(self, event: DeviceEvent, now: float) -> None:
+        """An executor has ended something; where the host is starved, it hears of that later, in order."""
+        self._hears_at = max(now + self.late(now), self._hears_at)
+        if self._hears_at > now:
+            self._timeline.at(self._hears_at, self._heard, event)
+        else:
+            self.tell(event, now)
+
+    def _heard(self, event: DeviceEvent, now: float) -> None:
+        self.tell(event, now)
 
     def tell(self, event: DeviceEvent, now: float) -> None:
         """Something happened to it; nothing happens to one that is dead."""
@@ -332,7 +351,7 @@ class SimulatedWorker:
         for executor in self._executors.values():
             executor.close()
         self._executors = {
-            part.name: ModelledExecutor(part.name, owner.model.make_slice(owner, part), owner.timeline, self.tell)
+            part.name: ModelledExecutor(part.name, owner.model.make_slice(owner, part), owner.timeline, self.hear)
             for part in owner.device.slices
         }
 

@@ -109,6 +109,7 @@ class Engine:
             step_s=system.sharing.step_s,
             slices_of=laid_out,
             instances=system.sharing.instances,
+            delay_of=system.faults.delay_of,
         )
         self._devices: Mapping[str, SimulatedDevice] = {d.name: self._device(d) for d in system.devices}
         self._routers = [

@@ -1,4 +1,4 @@
-"""What goes wrong in a run: devices that die and return, devices that are slow for a while."""
+"""What goes wrong in a run: devices that die and return, devices and hosts that are slow for a while."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,6 +29,17 @@ class Straggler:
 
 
 @dataclass(frozen=True, slots=True)
+class StarvedHost:
+    """From ``at`` to ``until`` seconds the worker on ``device`` (a name or pattern) hears of what its executors
+    have ended ``delay`` seconds later."""
+
+    device: str
+    delay: float
+    at: float = 0.0
+    until: float = inf
+
+
+@dataclass(frozen=True, slots=True)
 class ExecutorFailure:
     """At ``at`` seconds the process behind the executor of slice ``part`` ends ("": of all) of ``device`` (a name or
     pattern)."""
@@ -46,6 +57,7 @@ class Faults:
     stragglers: tuple[Straggler, ...] = ()
     executors: tuple[ExecutorFailure, ...] = ()
     executor_start_s: float = 0.5
+    starved: tuple[StarvedHost, ...] = ()
 
     def failures_of(self, device: Device) -> tuple[Failure, ...]:
         """Those that hit ``device``."""
@@ -55,6 +67,11 @@ class Faults:
         """Factor on service times of ``device`` at a time; None where it is always 1."""
         mine = tuple(s for s in self.stragglers if hits(s.device, device))
         return (lambda now: _factor(mine, now)) if mine else None
+
+    def delay_of(self, device: Device) -> Callable[[float], float] | None:
+        """Seconds by which the worker of ``device`` hears late at a time; None where it never does."""
+        mine = tuple(s for s in self.starved if hits(s.device, device))
+        return (lambda now: sum([s.delay for s in mine if s.at <= now < s.until])) if mine else None
 
 
 def hits(pattern: str, device: Device) -> bool:

@@ -279,4 +279,6 @@ def _heard(beat: Beat) -> DeviceHeard:
         tuple([measured for part in beat.slices for measured in part.measured]),
         tuple([observed for part in beat.slices for observed in part.observed]),
         min([part.overdue for part in beat.slices], default=0.0),
+        beat.late,
+        beat.ended,
     )

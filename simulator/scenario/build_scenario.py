@@ -34,7 +34,7 @@ from sluicegate.profiles.formats.proteus_csv import load_proteus
 from sluicegate.profiles.formats.ramsis_json import load_ramsis
 from sluicegate.simulator.arrivals.promised_load import PromisedLoad
 from sluicegate.simulator.arrivals.sampling import ArrivalSource
-from sluicegate.simulator.engine.faults import ExecutorFailure, Failure, Faults, Straggler, hits
+from sluicegate.simulator.engine.faults import ExecutorFailure, Failure, Faults, StarvedHost, Straggler, hits
 from sluicegate.simulator.engine.system_model import SystemModel, Timing
 from sluicegate.simulator.engine.varied_queries import OwnWish
 from sluicegate.simulator.scenario.build_control import control_of
@@ -279,10 +279,12 @@ def _faults(spec: SimulationSpec, devices: tuple[Device, ...]) -> Faults:
         tuple(Straggler(s.device, s.factor, s.at_s, s.until_s or inf) for s in spec.stragglers),
         tuple(ExecutorFailure(f.device, f.at_s, f.slice) for f in spec.executor_failures),
         spec.executor_start_s,
+        tuple(StarvedHost(s.device, s.delay_ms / 1e3, s.at_s, s.until_s or inf) for s in spec.starved_hosts),
     )
     named = [("failures", f.device) for f in spec.failures]
     named += [("executor_failures", f.device) for f in spec.executor_failures]
     named += [("stragglers", s.device) for s in spec.stragglers]
+    named += [("starved_hosts", s.device) for s in spec.starved_hosts]
     for kind, pattern in named:
         if not any(hits(pattern, device) for device in devices):
             names = ", ".join(d.name for d in devices[:6])

@@ -27,15 +27,17 @@ from sluicegate.profiles.formats.field_types import (
 )
 from sluicegate.simulator.arrivals.trace_fields import TraceSpec
 from sluicegate.simulator.engine.service_times import ServiceMode
+from sluicegate.simulator.scenario.fault_fields import (
+    ExecutorFailureSpec,
+    FailureSpec,
+    SlowBatches,
+    StarvedHostSpec,
+    StragglerSpec,
+)
+from sluicegate.simulator.scenario.section import Section
 
 Length = Annotated[int, Field(ge=1, le=1 << 24)]
 Latencies = Mapping[Annotated[int, Field(ge=1, le=4096)], Positive | tuple[Positive, Positive]]
-
-
-class Section(BaseModel):
-    """A part of the file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class WeaklyHardSpec(Section):
@@ -237,38 +239,6 @@ class PlannerSpec(PlanLimitFields, PlannerChoice, Section):
     start_s: NotNegative = 5.0
 
 
-class SlowBatches(Section):
-    """A share of all batches takes ``factor`` times as long."""
-
-    probability: Share = 0.0
-    factor: Positive = 1.0
-
-
-class FailureSpec(Section):
-    """A device (name or pattern) dies, and returns unless ``until_s`` is left out."""
-
-    device: Text
-    at_s: NotNegative
-    until_s: Positive | None = None
-
-
-class ExecutorFailureSpec(Section):
-    """The process behind an executor of a device (name or pattern) ends at ``at_s``: of ``slice``, or of all."""
-
-    device: Text
-    at_s: NotNegative
-    slice: str = ""
-
-
-class StragglerSpec(Section):
-    """A device (name or pattern) is slower by ``factor`` for a while."""
-
-    device: Text
-    factor: Positive
-    at_s: NotNegative = 0.0
-    until_s: Positive | None = None
-
-
 class SimulationSpec(Section):
     """The physics. ``shared``: device types whose slices share one processor. ``loads``: beside serving, or not.
 
@@ -297,6 +267,7 @@ class SimulationSpec(Section):
     executor_failures: tuple[ExecutorFailureSpec, ...] = ()
     executor_start_s: Positive = 0.5
     stragglers: tuple[StragglerSpec, ...] = ()
+    starved_hosts: tuple[StarvedHostSpec, ...] = ()
 
 
 class SlicesSpec(Section):

@@ -114,6 +114,7 @@ def check(scenario: Scenario) -> None:
         "devices.*.slices.*.instance": any(part.instance for spec in scenario.devices for part in spec.slices),
         "simulation.failures": bool(simulation.failures),
         "simulation.stragglers": bool(simulation.stragglers),
+        "simulation.starved_hosts": bool(simulation.starved_hosts),
         "simulation.executor_failures": bool(simulation.executor_failures),
         "simulation.loads: exclusive": simulation.loads == "exclusive",
         "policies.routing options": bool(policies.routing.options),

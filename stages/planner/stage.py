@@ -67,7 +67,14 @@ _Said = Write | Publish | Announce | SafeMode | PutTable | WithdrawTable
 _Work = CatchUp | Solve | StandIn | Sweep | LetIn | Make
 _Done = _Said | _Work | WakeAt | Lead | StepDown | Reclaim
 
-_LOGGED = {"took_over": "leads", "hears_again": "hears again", "drift": "drift", "as_promised": "as promised"}
+_LOGGED = {
+    "took_over": "leads",
+    "hears_again": "hears again",
+    "drift": "drift",
+    "as_promised": "as promised",
+    "starved": "starved",
+    "keeps_up": "keeps up",
+}
 """States that the log tells too, and how."""
 _CATCH_UP = 0.5
 """Seconds that reading the newest plan may take before it is tried again."""
@@ -218,7 +225,7 @@ class PlannerStage:
             self._works.look_soon()
             raise InvalidInputError("heartbeat.seen.device", f"{beat.seen.device!r:.80} has no work topic")
         overdue = min((part.overdue for part in beat.slices), default=0.0)
-        self._tell(DeviceHeard(beat.seen, beat.measured, beat.observed, overdue))
+        self._tell(DeviceHeard(beat.seen, beat.measured, beat.observed, overdue, beat.late, beat.ended))
 
     def _on_acknowledged(self, record: Record) -> None:
         if record.value is not None:

@@ -16,6 +16,8 @@ from sluicegate.stages.fronts.http_connections import runner_of
 from sluicegate.stages.telemetry.metrics import Meters, Told
 
 _LOOK_EVERY = 0.5
+_STARVED = 0.05
+"""Seconds late, beyond which ``/healthz`` says so."""
 
 
 class MetricsStage:
@@ -32,6 +34,7 @@ class MetricsStage:
         PlatformCollector(registry=self._registry)
         self._registry.register(Told(meters))
         meters.set("sluice_build_info", 1.0, metadata.version("sluicegate"), roles)
+        self._late = 0.0
         self.bound = asyncio.Event()
         self.address = ""
 
@@ -62,7 +65,10 @@ class MetricsStage:
 
     async def _healthy(self, request: web.Request) -> web.Response:
         del request
-        return web.Response(text="ok\n")
+        if self._late <= _STARVED:
+            return web.Response(text="ok\n")
+        said = f"ok, but the host is starved: the event loop woke {1e3 * self._late:.0f} ms late\n"
+        return web.Response(text=said)  # restarting it would not help
 
     def _count(self, status: int) -> None:
         self._meters.add("sluice_http_requests", self.name, str(status))
@@ -71,5 +77,5 @@ class MetricsStage:
         while True:
             before = self._clock.monotonic()
             await asyncio.sleep(_LOOK_EVERY)
-            late = max(0.0, self._clock.monotonic() - before - _LOOK_EVERY)
-            self._meters.set("sluice_loop_delay_seconds", late)
+            self._late = max(0.0, self._clock.monotonic() - before - _LOOK_EVERY)
+            self._meters.set("sluice_loop_delay_seconds", self._late)

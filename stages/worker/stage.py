@@ -375,12 +375,14 @@ class WorkerStage:
         self._session.set()
 
     async def _beat_often(self) -> None:
+        late = 0.0
         while True:
-            self._beat()
+            self._beat(late)
             await asyncio.sleep(self.options.heartbeat)
+            late = max(0.0, self._clock.monotonic() - self._last_beat - self.options.heartbeat)
 
-    def _beat(self, *, leaving: bool = False) -> None:
-        self.tell(Leaving() if leaving else BeatDue())
+    def _beat(self, late: float = 0.0, *, leaving: bool = False) -> None:
+        self.tell(Leaving() if leaving else BeatDue(late))
         self._last_beat = self._clock.monotonic()
 
     def _write_beat(self, said: Beat) -> None:
@@ -396,6 +398,8 @@ class WorkerStage:
             variants=tuple(v for part in parts for v in part.loaded),
             measured=tuple(m for part in parts for m in part.measured),
             observed=tuple(o for part in parts for o in part.observed),
+            late=said.late,
+            ended=said.ended,
             slices=tuple(control.SliceState(p.slice, p.queued, p.busy_for, p.age, p.overdue) for p in parts),
             poison=said.poison,
         )

@@ -25,11 +25,11 @@ _MAX_COUNT = 2**53 - 1
 _BOUNDS: Mapping[str, tuple[float, float]] = {
     **dict.fromkeys(("at", "created", "expires", "start"), (0.0, LAST_TIME)),
     **dict.fromkeys(("arrival", "deadline"), (-1e12, 1e12)),
-    **dict.fromkeys(("slo", "age", "overdue", "busy_for", "execution_s", "solve_s", "window"), (0.0, 1e9)),
+    **dict.fromkeys(("slo", "age", "overdue", "busy_for", "execution_s", "solve_s", "window", "late"), (0.0, 1e9)),
     **dict.fromkeys(("demand", "served", "price", "qps", "peak", "slowdown"), (0.0, 1e12)),
     **dict.fromkeys(("share", "utilisation"), (0.0, 1e3)),
     **dict.fromkeys(("rows", "classes", "batches", "batch_size", "max_batch"), (0, MAX_ROWS)),
-    **dict.fromkeys(("count", "queued", "number"), (0, _MAX_COUNT)),
+    **dict.fromkeys(("count", "queued", "number", "on_time", "missed"), (0, _MAX_COUNT)),
     **dict.fromkeys(("memory_bytes", "fences"), (0, INT64)),
     "term": (0, MAX_TERM),
 }

@@ -11,7 +11,14 @@ import orjson
 
 from sluicegate.domain.actions import Announce
 from sluicegate.domain.errors import InvalidInputError
-from sluicegate.domain.events import DemandCounted, DeviceSeen, LatencyMeasured, PlanAcknowledged, TurnsTold
+from sluicegate.domain.events import (
+    DemandCounted,
+    DeviceSeen,
+    EndsCounted,
+    LatencyMeasured,
+    PlanAcknowledged,
+    TurnsTold,
+)
 from sluicegate.domain.lease import Lease
 from sluicegate.domain.plan import MAX_TERM, NO_EPOCH, Epoch, Plan
 from sluicegate.domain.table import TableObserved
@@ -45,8 +52,8 @@ class Heartbeat:
     """What a worker tells twice a second. ``at``: wall seconds; ``utilisation``: busy share since the last, 0..1.
 
     ``queued``: queries waiting; ``variants``: loaded ones; ``measured``: batches timed since the last heartbeat;
-    ``observed``: what became of queries under selection tables since then; ``poison``: app and digest of what queries
-    held that ended executors.
+    ``observed``: what became of queries under selection tables since then; ``ended``: of all, by app; ``poison``: app
+    and digest of what queries held that ended executors. ``late``: seconds by which its event loop woke late.
     """
 
     seen: DeviceSeen
@@ -59,6 +66,8 @@ class Heartbeat:
     slices: tuple[SliceState, ...] = ()
     observed: tuple[TableObserved, ...] = ()
     poison: tuple[tuple[str, str], ...] = ()
+    late: float = 0.0
+    ended: tuple[EndsCounted, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
