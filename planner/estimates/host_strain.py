@@ -2,8 +2,9 @@
 
 Rules:
 - Each heartbeat tells how late its worker's event loop woke. The host of a device is starved once that was over
-  ``late`` of the tightest SLO (``least`` seconds at least) in the mean over ``window`` seconds, and keeps up again once
-  it was below half of that for ``calm`` seconds: then queries wait for the machine, which no profile knows.
+  ``late`` of the tightest SLO (``least`` seconds at least) in the mean over ``window`` seconds while queries are
+  missed, and keeps up again once it was below half of that for ``calm`` seconds: what waits for the machine, no profile
+  knows.
 - While any host is starved, each batch takes the mean delay of the worst longer than profiled.
 - While any host is starved, misses that the plan in force has no reason for raise the app's strain, a factor on the
   demand that is planned for, by as much as was missed and at most ``step`` at a time: from ``few`` queries and
@@ -152,7 +153,7 @@ class HostStrain:
         s = self._settings
         worst = max((self._mean(host) for host in self._hosts.values() if self._known(host)), default=0.0)
         if not self.starved:
-            self.starved = worst > self._late
+            self.starved = worst > self._late and any(share > _QUIET for _, share in self._misses().values())
             self._kept_up = None
             return self.starved
         if worst > 0.5 * self._late:

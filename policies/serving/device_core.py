@@ -23,8 +23,9 @@ from types import MappingProxyType
 from typing import assert_never
 
 from sluicegate.domain.errors import IllegalEventError
-from sluicegate.domain.events import DeviceSeen, PlanPublished, Registered, TurnsTold
+from sluicegate.domain.events import DeviceSeen, EndsCounted, PlanPublished, Registered, TurnsTold
 from sluicegate.domain.fleet.device import Device
+from sluicegate.domain.outcome import OutcomeKind
 from sluicegate.domain.plan import NO_EPOCH, Plan, follows
 from sluicegate.domain.query import Query
 from sluicegate.policies.model_less.instance_watch import InstanceWatch
@@ -54,7 +55,6 @@ from sluicegate.policies.serving.device_events import (
     TableCame,
     Woken,
 )
-from sluicegate.policies.serving.ended_queries import EndedQueries
 from sluicegate.policies.serving.slice import SliceCore
 from sluicegate.policies.serving.slices import DeviceParts, DeviceRules, DeviceSlices
 from sluicegate.profiles.catalogue.catalogue import Catalogue, KnownCatalogue
@@ -94,7 +94,7 @@ class DeviceCore:
         self._unknown: Plan | None = None
         self._named = False
         self._withheld: list[DeviceAction] | None = None
-        self._ended = EndedQueries()
+        self._ended = _Ended()
         self._story: deque[tuple[float, DeviceEvent]] = deque(maxlen=_STORY)
         self.incarnation = ""
 
@@ -278,6 +278,35 @@ class DeviceCore:
 
     def _told(self) -> tuple[str, ...]:
         return tuple(f"{at:.6f} {_brief(event)}" for at, event in self._story)
+
+
+class _Ended:
+    """What became of queries since the last heartbeat, by app, counted among actions. What a model failed at says nothing of the time that there was."""
+
+    __slots__ = ("_missed", "_on_time")
+
+    def __init__(self) -> None:
+        self._on_time: dict[str, int] = {}
+        self._missed: dict[str, int] = {}
+
+    def count(self, actions: Iterable[DeviceAction]) -> None:
+        """These are done."""
+        for action in actions:
+            if isinstance(action, Answer):
+                app, at = action.queries[0].app, action.at
+                missed = sum([query.deadline < at for query in action.queries])
+                self._on_time[app] = self._on_time.get(app, 0) + len(action.queries) - missed
+                if missed:
+                    self._missed[app] = self._missed.get(app, 0) + missed
+            elif isinstance(action, End) and action.kind is not OutcomeKind.FAILED:
+                app = action.query.app
+                self._missed[app] = self._missed.get(app, 0) + 1
+
+    def take(self) -> tuple[EndsCounted, ...]:
+        """What was counted; counting begins anew."""
+        on_time, missed = self._on_time, self._missed
+        self._on_time, self._missed = {}, {}
+        return tuple(EndsCounted(app, on_time.get(app, 0), missed.get(app, 0)) for app in sorted({**on_time, **missed}))
 
 
 def _brief(event: DeviceEvent) -> str:

@@ -5,7 +5,8 @@ What stands there already, byte for byte, is not written again. Writing returns 
 it. Reading takes the last record of each app up to the end as it was when reading began, and checks it as any input.
 """
 
-from collections.abc import Collection, Mapping
+import asyncio
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import orjson
@@ -17,9 +18,12 @@ from sluicegate.profiles.demo.build_models import DEFAULT
 from sluicegate.profiles.formats.catalogue_json import app_to_document, profile_to_document, variant_to_document
 from sluicegate.sluice.audit.result_log import read_results
 from sluicegate.stages.following.registry_follower import part_of
-from sluicegate.streams.ports import Broker, Producer, TopicPartition, Written
+from sluicegate.streams.ports import Broker, Producer, TopicPartition, UnreachableError, Written
 from sluicegate.streams.topics import Topics
 
+SAID_AFTER = 1.5
+"""Seconds after which who waits is told what for."""
+_LOOK_EVERY = 0.25
 _PARTITION = 0
 
 
@@ -69,6 +73,46 @@ async def check_served(broker: Broker, topics: Topics, apps: Collection[str]) ->
         there, _ = await _records(broker, topics)
     except SluiceError:
         return False
+    _refuse_strangers(there, apps)
+    return bool(there)
+
+
+async def await_served(
+    broker: Broker, topics: Topics, apps: Collection[str], *, within: float, say: Callable[[str], None]
+) -> Catalogue | None:
+    """What the system on ``broker`` serves; None where this user may not read it.
+
+    It may be starting: it is waited for, ``within`` seconds, and after ``SAID_AFTER`` it is said what for. Raises
+    InvalidInputError where it serves other apps than ``apps``, or says nothing.
+    """
+    missing = (
+        f"nothing on {broker.url} has said what it serves under the prefix {topics.prefix!r}: start `sluice up`, or on "
+        "Apache Kafka `sluice up planner`"
+    )
+    told = False
+    waited = 0.0
+    while True:
+        there: Mapping[str, bytes] = {}
+        try:
+            if topics.registry in await broker.admin().topics():  # which the planner makes
+                there, _ = await _records(broker, topics)
+        except UnreachableError:
+            raise
+        except SluiceError:
+            return None
+        if there:
+            _refuse_strangers(there, apps)
+            return merged([part_of(app, data) for app, data in sorted(there.items())])
+        if waited >= within:
+            raise InvalidInputError("--broker", missing)
+        if waited >= SAID_AFTER and not told:
+            told = True
+            say(f"waiting: {missing}")
+        await asyncio.sleep(_LOOK_EVERY)
+        waited += _LOOK_EVERY
+
+
+def _refuse_strangers(there: Mapping[str, bytes], apps: Collection[str]) -> None:
     strange = sorted(set(apps) - there.keys())
     if there and strange:
         raise InvalidInputError(
@@ -80,7 +124,6 @@ async def check_served(broker: Broker, topics: Topics, apps: Collection[str]) ->
                 else "these, or register it: sluice register --app NAME …"
             ),
         )
-    return bool(there)
 
 
 async def served_apps(broker: Broker, topics: Topics) -> frozenset[str]:

@@ -133,6 +133,7 @@ class WorkerStage:
         self._session = asyncio.Event()  # set: stop reading
         self._naming = asyncio.Event()
         self._last_beat = self._clock.monotonic()
+        self._late = 0.0
         self._tasks: dict[asyncio.Task[None], None] = {}  # in one order: they are cancelled in it
         self._cutting: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
@@ -375,14 +376,13 @@ class WorkerStage:
         self._session.set()
 
     async def _beat_often(self) -> None:
-        late = 0.0
         while True:
-            self._beat(late)
+            self._beat()
             await asyncio.sleep(self.options.heartbeat)
-            late = max(0.0, self._clock.monotonic() - self._last_beat - self.options.heartbeat)
+            self._late = max(0.0, self._clock.monotonic() - self._last_beat - self.options.heartbeat)
 
-    def _beat(self, late: float = 0.0, *, leaving: bool = False) -> None:
-        self.tell(Leaving() if leaving else BeatDue(late))
+    def _beat(self, *, leaving: bool = False) -> None:
+        self.tell(Leaving() if leaving else BeatDue(self._late))
         self._last_beat = self._clock.monotonic()
 
     def _write_beat(self, said: Beat) -> None:

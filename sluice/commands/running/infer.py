@@ -10,12 +10,13 @@ import orjson
 import typer
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
+from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
 from sluicegate.sluice.catalogue.run_folders import asking, connected, live_server
 from sluicegate.sluice.commands.reading.results import line
-from sluicegate.sluice.console import EXIT_FAILED, JsonOption, one_line_errors, out, print_json
+from sluicegate.sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, print_json
 from sluicegate.sluice.load.sample_inputs import app_samples
-from sluicegate.sluice.registration.registry_topic import check_served
+from sluicegate.sluice.registration.registry_topic import SAID_AFTER, await_served
 from sluicegate.sluice.settings.settings import Settings, load
 from sluicegate.streams.ports import Record
 from sluicegate.streams.records import codec
@@ -50,8 +51,8 @@ def infer(
     with one_line_errors():
         chosen = load(settings, prefix=prefix)
         url = _url(chosen, broker)
-        asyncio.run(_check_served(url, chosen, app))
-        asked, label = _inputs(chosen, app, inputs, sample)
+        served = asyncio.run(_served(url, chosen, app))
+        asked, label = _inputs(chosen, app, inputs, sample, served)
         answer = asyncio.run(_ask(url, chosen, app, asked, given))
         outcome = codec.decode_outcome(Record("", 0, 0, None, answer.body, (), 0.0)).outcome
     outputs = {name: array.tolist() for name, array in answer.outputs.items()}
@@ -67,10 +68,12 @@ def infer(
         raise typer.Exit(EXIT_FAILED)
 
 
-def _inputs(settings: Settings, app: str, file: Path | None, sample: int) -> tuple[Mapping[str, Any], int | None]:
+def _inputs(
+    settings: Settings, app: str, file: Path | None, sample: int, served: Catalogue | None
+) -> tuple[Mapping[str, Any], int | None]:
     if file is not None:
         return read_arrays(file), None
-    catalogue, _ = open_catalogue(settings, [app])
+    catalogue = served if served is not None else open_catalogue(settings, [app])[0]
     if app not in catalogue.apps:
         raise ConfigurationError(f"--app {app!r}: not in the catalogue; it has {', '.join(catalogue.apps)}")
     samples = app_samples(catalogue.apps[app], settings.home)
@@ -110,10 +113,10 @@ def _url(settings: Settings, broker: str | None) -> str:
     return f"memory+{address}"
 
 
-async def _check_served(url: str, settings: Settings, app: str) -> None:
+async def _served(url: str, settings: Settings, app: str) -> Catalogue | None:
     broker = connected(settings, url)
     try:
-        await check_served(broker, Topics(settings.prefix), [app])
+        return await await_served(broker, Topics(settings.prefix), [app], within=_PATIENCE, say=_say)
     finally:
         await broker.close()
 
@@ -121,4 +124,16 @@ async def _check_served(url: str, settings: Settings, app: str) -> None:
 async def _ask(url: str, settings: Settings, app: str, inputs: Mapping[str, Any], parameters: dict[str, Any]) -> Answer:
     patience = _PATIENCE + 1e-3 * float(parameters.get("latency_ms", 0.0))
     async with asking(settings, url, timeout=patience) as client:
-        return await client.infer(app, inputs, **parameters)
+        roles = "admission, router and worker"
+        waiting = (
+            f"waiting for an answer: on this broker and prefix nothing may run as {roles} of {app} yet (sluice up)"
+        )
+        saying = asyncio.get_running_loop().call_later(SAID_AFTER, _say, waiting)
+        try:
+            return await client.infer(app, inputs, **parameters)
+        finally:
+            saying.cancel()
+
+
+def _say(what: str) -> None:
+    err.print(what, highlight=False, markup=False, soft_wrap=True)

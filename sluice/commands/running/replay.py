@@ -18,10 +18,13 @@ from sluicegate.sluice.catalogue.run_folders import connected, live_server
 from sluicegate.sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, print_json
 from sluicegate.sluice.load.open_loop_client import Sender, Sent
 from sluicegate.sluice.load.sample_inputs import app_samples
-from sluicegate.sluice.registration.registry_topic import check_served
+from sluicegate.sluice.registration.registry_topic import await_served
 from sluicegate.sluice.settings.settings import Settings, describe, load
 from sluicegate.stages.runtime.system_clock import SystemClock
 from sluicegate.streams.topics import Topics
+
+_PATIENCE = 15.0
+"""Seconds that a system which starts is waited for."""
 
 
 def register(app: typer.Typer) -> None:
@@ -110,25 +113,24 @@ async def _replay(
     rows: int,
     seed: int,
 ) -> Sent:
-    catalogue, _ = open_catalogue(settings, only)
-    apps = sorted(only or settings.apps or catalogue.apps)
-    unknown = set(apps) - set(catalogue.apps)
-    if unknown:
-        raise ConfigurationError(
-            f"--app {sorted(unknown)[0]}: not in the catalogue; it has {', '.join(catalogue.apps)}"
-        )
-    arrivals = spec.open(apps, np.random.default_rng(seed), duration)
     broker = connected(settings, _url(settings, into))
     producer = broker.producer()
     try:
+        topics = Topics(settings.prefix)
+        told = await await_served(broker, topics, only or settings.apps, within=_PATIENCE, say=_say)
+        catalogue = told or (await asyncio.to_thread(open_catalogue, settings, only))[0]
+        apps = sorted(only or settings.apps or catalogue.apps)
+        if unknown := sorted(set(apps) - set(catalogue.apps)):
+            known = ", ".join(catalogue.apps)
+            raise ConfigurationError(f"--app {unknown[0]}: not in the catalogue; it has {known}")
+        arrivals = spec.open(apps, np.random.default_rng(seed), duration)
         await producer.start()
-        await check_served(broker, Topics(settings.prefix), apps)
         columns = (TextColumn("replay"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=err, transient=True) as progress:
             task = progress.add_task("replay", total=None)
             sender = Sender(
                 producer,
-                Topics(settings.prefix),
+                topics,
                 SystemClock(),
                 [app_samples(catalogue.apps[name], settings.home, rows=rows) for name in apps],
                 run=uuid.uuid4().hex[:8],
@@ -141,6 +143,10 @@ async def _replay(
     finally:
         await producer.stop()
         await broker.close()
+
+
+def _say(what: str) -> None:
+    err.print(what, highlight=False, markup=False, soft_wrap=True)
 
 
 def _url(settings: Settings, into: str | None) -> str:

@@ -12,7 +12,7 @@ START = 1000.0
 
 
 def beats(
-    strain: HostStrain, start: float, end: float, late: float, ends: tuple[int, int] = (10, 0), device: str = "d0"
+    strain: HostStrain, start: float, end: float, late: float, ends: tuple[int, int] = (37, 3), device: str = "d0"
 ) -> tuple[list[str], dict[str, float]]:
     """Heartbeats in (start, end]; what was judged: changes, and the misses that no plan explains."""
     changes, wrong, t = [], {}, start
@@ -28,7 +28,10 @@ def beats(
 def test_one_late_look_is_no_starved_host_and_a_late_window_is() -> None:
     strain = HostStrain()
     assert beats(strain, START, START + 5.0, 0.001) == ([], {})
-    assert beats(strain, START + 5.0, START + 5.5, 0.2) == ([], {})
+    assert beats(strain, START + 5.0, START + 5.5, 0.2, (40, 0)) == ([], {})
+    assert beats(HostStrain(), START, START + 10.0, 0.2, (40, 0)) == ([], {}), (
+        "where nothing is missed, nothing is amiss"
+    )
     (said,) = beats(strain, START + 5.5, START + 10.0, 0.2)[0]
     assert "ms late (d0)" in said
     assert strain.delay == pytest.approx(0.2)
@@ -71,15 +74,15 @@ def test_strain_falls_after_calm_and_waits_longer_where_misses_come_back() -> No
     strain = HostStrain(StrainSettings(step=3.0))
     beats(strain, START, START + 2.0, 0.2, (5, 5))
     assert strain.strains == {"a": 2.0}
-    beats(strain, START + 2.0, START + 11.5, 0.2)
+    beats(strain, START + 2.0, START + 11.5, 0.2, (40, 0))
     assert strain.strains == {"a": 2.0}
-    beats(strain, START + 11.5, START + 13.0, 0.2)
+    beats(strain, START + 11.5, START + 13.0, 0.2, (40, 0))
     assert strain.strains == {}
     beats(strain, START + 13.0, START + 14.5, 0.2, (1, 9))  # back: it was tried too soon
     assert strain.strains.keys() == {"a"}
-    beats(strain, START + 14.5, START + 30.0, 0.2)
+    beats(strain, START + 14.5, START + 30.0, 0.2, (40, 0))
     assert strain.strains, "it waits twice as long"
-    beats(strain, START + 30.0, START + 50.0, 0.2)
+    beats(strain, START + 30.0, START + 50.0, 0.2, (40, 0))
     assert strain.strains == {}
 
 
@@ -89,7 +92,7 @@ def test_the_worst_host_counts_and_one_that_is_heard_no_more_does_not() -> None:
     while t < START + 5.0:
         t += 0.5
         strain.heard(HostHeard("d0", 0.0), t)
-        strain.heard(HostHeard("d1", 0.3), t)
+        strain.heard(HostHeard("d1", 0.3, (EndsCounted("a", 9, 1),)), t)
         said += strain.judge(0.3, {}, (), t)[0]
     assert strain.starved
     assert "(d1)" in said
@@ -132,11 +135,11 @@ def test_a_starved_host_is_said_and_faster_variants_take_over_until_it_keeps_up(
 @pytest.mark.parametrize("late", [0.0, 0.2])
 def test_what_load_alone_asks_for_waits_while_a_host_is_starved(late: float) -> None:
     world = World(plan_period=10.0)
-    asked = [a for a in run(world, START, START + 6.0, late, (10, 0), 20) if isinstance(a, Solve)]
+    asked = [a for a in run(world, START, START + 6.0, late, (9, 1), 20) if isinstance(a, Solve)]
     t, rate, asked = START + 6.0, 20.0, []
     while t < START + 36.0:  # each burst is more than what the plan before was made for
         rate *= 1.25
-        asked += [a for a in run(world, t, t + 1.5, late, (10, 0), rate) if isinstance(a, Solve)]
+        asked += [a for a in run(world, t, t + 1.5, late, (9, 1), rate) if isinstance(a, Solve)]
         t += 1.5
     if late:
         assert len(asked) <= 6
