@@ -281,7 +281,10 @@ class DeviceCore:
 
 
 class _Ended:
-    """What became of queries since the last heartbeat, by app, counted among actions. What a model failed at says nothing of the time that there was."""
+    """What became of queries since the last heartbeat, by app, counted among actions.
+
+    What a model failed at says nothing of the time that there was.
+    """
 
     __slots__ = ("_missed", "_on_time")
 
