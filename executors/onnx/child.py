@@ -15,7 +15,6 @@ if __name__ == "__main__":  # who only imports this goes on hearing signals, and
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
-import ctypes
 import os
 import resource
 import socket
@@ -30,6 +29,7 @@ import numpy as np
 from sluicegate.domain.errors import SluiceError
 from sluicegate.domain.models.tensor import TensorSpec
 from sluicegate.executors.dtypes import DATATYPES, NUMPY_TYPES
+from sluicegate.executors.linux_processes import die_with_parent
 from sluicegate.executors.onnx.apart import run_apart
 from sluicegate.executors.onnx.framing import (
     PREFIX,
@@ -45,7 +45,6 @@ from sluicegate.executors.onnx.framing import (
 )
 from sluicegate.executors.onnx.runtime_options import Runtime
 
-_PR_SET_PDEATHSIG = 1
 _TIMES = 4
 
 
@@ -182,14 +181,6 @@ def limit_memory(limit_bytes: int) -> None:
     wanted = most if bounded else limit_bytes
     resource.setrlimit(resource.RLIMIT_AS, (wanted, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies. Elsewhere than on Linux the connection's end must do."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(0)
 
 
 def serve_or_exit(child: Child, sock: socket.socket) -> None:

@@ -12,7 +12,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
+
+from sluicegate.executors.linux_processes import is_stopped
 
 _POLL = 0.005
 """Seconds between looks at a process that is expected to end."""
@@ -63,11 +64,8 @@ class ChildProcess:
             await self.ended(5.0)
 
     def stopped(self) -> bool:
-        """Whether somebody has stopped it (SIGSTOP, a debugger): it is there, and does nothing."""
-        try:
-            return Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"T", b"t")
-        except (OSError, IndexError):  # it is gone, or this is no Linux
-            return False
+        """Whether somebody has stopped it."""
+        return is_stopped(self.pid)
 
     @property
     def killed(self) -> bool:

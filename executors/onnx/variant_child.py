@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from sluicegate.domain.errors import InvalidInputError
-from sluicegate.executors.onnx.child import die_with_parent, limit_memory
+from sluicegate.executors.linux_processes import die_with_parent
+from sluicegate.executors.onnx.child import limit_memory
 
 TASK, ANSWER, RESULT, CALIBRATION = "task.json", "answer.json", "result.onnx", "calibration.npz"
 

@@ -60,6 +60,7 @@ async def system(
     broker = connected(settings)
     producer = broker.producer()
     built = System(settings, catalogue, models, broker, producer, run_folder, Telemetry(tracing=traced))
+    built.solves_apart = True
     inner = unsigned(broker)
     if isinstance(inner, KafkaBroker):
         inner.on_unreadable = built.notices.unreadable

@@ -44,8 +44,8 @@ class System:
     """What the stages of one process share. ``models``: the catalogue's folder.
 
     ``hardware``: the devices, and ``rules``: of the planner's decisions, in place of what the settings say of them.
-    ``make_executor`` may be set before stages are made. Nothing derives from it: a method that was overridden once and
-    is called no more would pass unseen.
+    ``solves_apart``: plans are solved in a process of their own. ``make_executor`` may be set before stages are made.
+    Nothing derives from it: a method that was overridden once and is called no more would pass unseen.
     """
 
     settings: Settings
@@ -57,6 +57,7 @@ class System:
     telemetry: Telemetry = field(default_factory=Telemetry)
     hardware: tuple[Device, ...] | None = None
     rules: "ControllerSettings | None" = None
+    solves_apart: bool = False
 
     def __post_init__(self) -> None:
         self.topics = Topics(self.settings.prefix)

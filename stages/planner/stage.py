@@ -1,7 +1,7 @@
 """The planner: a shell around its core (``sluicegate.planner.control.core``), which decides everything.
 
-It turns records into events and actions into records; solving runs in threads, tables are made by a process, sweeping
-dead devices' work topics runs as tasks. What the core asked for as a leader ends when it steps down.
+It turns records into events and actions into records; plans are solved and tables made beside it, sweeping dead
+devices' work topics runs as tasks. What the core asked for as a leader ends when it steps down.
 """
 
 import asyncio
@@ -39,22 +39,21 @@ from sluicegate.planner.control.events import (
 )
 from sluicegate.planner.control.leader_lease import Lead, LeaseRead, StepDown, Write
 from sluicegate.planner.control.replan_trigger import Solve, Solved
-from sluicegate.planner.control.solve_or_fallback import answered
 from sluicegate.planner.greedy_fill import GreedyFill
 from sluicegate.planner.policy_tables.keys import decode_name, encode_name
 from sluicegate.planner.policy_tables.table_codec import decode, encode
 from sluicegate.planner.policy_tables.table_library import LibraryRules
 from sluicegate.planner.policy_tables.table_schedule import Made, Make, PutTable, WithdrawTable, missing_load
-from sluicegate.planner.problems.problem import Allocation, Planner, Problem
+from sluicegate.planner.problems.problem import Planner, Problem
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.connections import Connections
 from sluicegate.stages.following.control_follower import Follower
 from sluicegate.stages.following.work_topics import WorkTopics
 from sluicegate.stages.planner.dead_device_sweep import Reclaimer
+from sluicegate.stages.planner.solver import Solver, SolvesHere
 from sluicegate.stages.planner.table_publisher import TableMaker
 from sluicegate.stages.runtime.background_tasks import beside
 from sluicegate.stages.runtime.decision_log import Handle
-from sluicegate.stages.runtime.malloc_trim import release_freed
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.stages.telemetry.telemetry import count_plan
 from sluicegate.streams.ports import Record
@@ -76,6 +75,7 @@ _LOGGED = {
     "keeps_up": "keeps up",
 }
 """States that the log tells too, and how."""
+_STANDS_IN = SolvesHere(GreedyFill())
 _CATCH_UP = 0.5
 """Seconds that reading the newest plan may take before it is tried again."""
 _PARTING = 2.0
@@ -85,7 +85,7 @@ _PARTING = 2.0
 class PlannerStage:
     """One leads a system, any number may run.
 
-    ``handle``: of ``core``, as it is recorded. ``planner``: answers questions. ``apps``: whose results tell what dead
+    ``handle``: of ``core``, as it is recorded. ``solver``: answers questions. ``apps``: whose results tell what dead
     devices answered. ``library``: how tables are made, where batching goes by them. ``demand_windows``: demand is read
     from the windows that stages ``demand`` make, not as admission counts it.
     """
@@ -98,7 +98,7 @@ class PlannerStage:
         core: PlannerCore,
         handle: Handle[PlannerEvent, PlannerAction],
         *,
-        planner: Planner,
+        solver: Solver,
         apps: Sequence[str],
         exactly_once: bool = False,
         library: LibraryRules | None = None,
@@ -110,7 +110,7 @@ class PlannerStage:
         self._meters = connections.telemetry.meters
         self._core = core
         self._handle = handle
-        self._planner = planner
+        self._solver = solver
         self._windows = WindowReader() if demand_windows else None
         self._outbox = Outbox(connections.producer, connections.topics.control)
         connections.telemetry.of_outbox(self.name, self._outbox)
@@ -125,7 +125,7 @@ class PlannerStage:
     @property
     def planner(self) -> Planner:
         """What plans are asked of."""
-        return self._planner
+        return self._solver.planner
 
     @property
     def core(self) -> PlannerCore:
@@ -168,6 +168,7 @@ class PlannerStage:
                     await self._outbox.flush()
             self._tell(Parted())
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._solver.close()
             await self._works.close()
             await self._reclaimer.close()
             if self._maker is not None:
@@ -309,9 +310,9 @@ class PlannerStage:
             case CatchUp(term):
                 await self._catch_up(term)
             case Solve(problem, reason):
-                await self._solve(self._planner, problem, reason, action.number)
+                await self._solve(self._solver, problem, reason, action.number)
             case StandIn(problem, reason, number):
-                await self._solve(GreedyFill(), problem, reason, number, provisional=True)
+                await self._solve(_STANDS_IN, problem, reason, number, provisional=True)
             case Sweep(device):
                 await self._sweep(device)
             case LetIn(device):
@@ -334,10 +335,10 @@ class PlannerStage:
             self._stirred.set()
 
     async def _solve(
-        self, planner: Planner, problem: Problem, reason: str, number: int, *, provisional: bool = False
+        self, solver: Solver, problem: Problem, reason: str, number: int, *, provisional: bool = False
     ) -> None:
         started = self._clock.monotonic()
-        allocation = await asyncio.to_thread(_solved, planner, problem)
+        allocation = await solver.solve(problem)
         self._tell(Solved(allocation, reason, self._clock.monotonic() - started, number, provisional))
 
     async def _sweep(self, device: str) -> None:
@@ -372,11 +373,3 @@ class PlannerStage:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.critical("planner: %s", error, exc_info=error)
-
-
-def _solved(planner: Planner, problem: Problem) -> Allocation:
-    """What ``planner`` allocates; its solver's memory goes back at once."""
-    try:
-        return answered(planner, problem)
-    finally:
-        release_freed()

@@ -1,12 +1,8 @@
-"""A process that makes selection tables: questions as JSON on its standard input, tables on its standard output.
+"""A process that makes selection tables: questions as JSON in, tables out.
 
-Each message begins with its length. An answer is one byte, ``T`` and tables (each with its length) or ``E`` and what
-went wrong as text. It ends when its input does: a parent that dies leaves nothing behind.
+An answer is one byte, ``T`` and tables (each with its length) or ``E`` and what went wrong as text.
 """
 
-import os
-import struct
-import sys
 from collections.abc import Sequence
 
 from pydantic import BaseModel
@@ -16,9 +12,7 @@ from sluicegate.domain.table import SelectionTable
 from sluicegate.planner.policy_tables.table_codec import decode, encode
 from sluicegate.planner.policy_tables.table_library import LibraryRules
 from sluicegate.planner.policy_tables.table_schedule import Make, make_tables
-
-NICE = 2
-LENGTH = struct.Struct(">I")
+from sluicegate.stages.planner.asked_process import LENGTH, answer_questions
 
 
 class Request(BaseModel):
@@ -29,8 +23,8 @@ class Request(BaseModel):
 
 
 def encode_request(make: Make, rules: LibraryRules) -> bytes:
-    """With its length."""
-    return _framed(Request(make=make, rules=rules).model_dump_json().encode())
+    """For the process."""
+    return Request(make=make, rules=rules).model_dump_json().encode()
 
 
 def decode_answer(answer: bytes) -> tuple[SelectionTable, ...]:
@@ -46,30 +40,17 @@ def decode_answer(answer: bytes) -> tuple[SelectionTable, ...]:
 
 
 def answer_to(request: bytes) -> bytes:
-    """Make the tables; with its length."""
+    """Make the tables."""
     try:
         asked = Request.model_validate_json(request)
-        return _framed(b"T" + _joined(make_tables(asked.make, asked.rules)))
+        return b"T" + _joined(make_tables(asked.make, asked.rules))
     except Exception as error:  # told to the parent, which logs it
-        return _framed(f"E{type(error).__name__}: {error}".encode())
-
-
-def main() -> None:
-    """Answer requests until the input ends."""
-    os.nice(NICE)
-    source, sink = sys.stdin.buffer, sys.stdout.buffer
-    while len(head := source.read(LENGTH.size)) == LENGTH.size:
-        sink.write(answer_to(source.read(*LENGTH.unpack(head))))
-        sink.flush()
+        return f"E{type(error).__name__}: {error}".encode()
 
 
 def _joined(tables: Sequence[SelectionTable]) -> bytes:
-    return b"".join(_framed(encode(table)) for table in tables)
-
-
-def _framed(body: bytes) -> bytes:
-    return LENGTH.pack(len(body)) + body
+    return b"".join(LENGTH.pack(len(body)) + body for body in map(encode, tables))
 
 
 if __name__ == "__main__":
-    main()
+    answer_questions(answer_to)

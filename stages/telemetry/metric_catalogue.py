@@ -222,6 +222,11 @@ CATALOGUE: tuple[Metric, ...] = (
         "What the newest plan took to make.",
         "Near planner.period_s: fewer variants, or another planner by name.",
     ),
+    _counter(
+        "sluice_solver_restarts", "restarts", (), "planner",
+        "Times the process that solves for plans ended, stood still or was ended, and was started again.",
+        "Now and then: out of memory. Often: read the planner's log; try another planner.name.",
+    ),
     _gauge(
         "sluice_plan_objective", "accuracy", (), "planner",
         "Mean over served queries of the accuracy that the newest plan promises, over that of the app's best (0..1).",

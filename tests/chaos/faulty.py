@@ -118,13 +118,20 @@ def full_disk() -> None:
 
 def hang_solver() -> None:
     """A solver that never answers, and that nobody can stop."""
-    from sluicegate.stages.planner import stage
+    from sluicegate.stages.planner import solver
 
     def hung(*_: Any) -> Any:
         sys.stderr.write("the solver hangs\n")
         threading.Event().wait()
 
-    stage.answered = hung  # type: ignore[assignment]
+    solver.answered = hung  # type: ignore[assignment]
+
+
+def hang_solver_process() -> None:
+    """A solver that never answers, in the process that is asked for all plans but the first."""
+    from sluicegate.stages.planner import solver
+
+    solver.PROCESS = "tests.models.slow_solver"
 
 
 def hang_loop() -> None:
@@ -150,6 +157,7 @@ POINTS: dict[str, Callable[[], None]] = {
     "clock-skew": clock_skew,
     "full-disk": full_disk,
     "hang-solver": hang_solver,
+    "hang-solver-process": hang_solver_process,
     "hang-loop": hang_loop,
 }
 

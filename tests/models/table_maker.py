@@ -5,7 +5,7 @@ import asyncio
 from sluicegate.domain.table import SelectionTable
 from sluicegate.planner.policy_tables.table_library import LibraryRules
 from sluicegate.planner.policy_tables.table_schedule import Make
-from sluicegate.stages.planner.table_process import LENGTH, answer_to, decode_answer, encode_request
+from sluicegate.stages.planner.table_process import answer_to, decode_answer, encode_request
 
 
 class MakerHere:
@@ -21,7 +21,7 @@ class MakerHere:
 
     async def make(self, make: Make) -> tuple[SelectionTable, ...]:
         await asyncio.sleep(self.TAKES)
-        return decode_answer(answer_to(encode_request(make, self._rules)[LENGTH.size :])[LENGTH.size :])
+        return decode_answer(answer_to(encode_request(make, self._rules)))
 
     async def close(self) -> None:
         """Nothing."""

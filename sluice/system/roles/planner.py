@@ -1,5 +1,6 @@
 """The roles ``planner`` and ``demand``: plans, the tables made for them, and the windows of demand they rest on."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -12,7 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sluicegate.planner.policy_tables.table_requests import TableRules
+    from sluicegate.planner.problems.problem import Planner
     from sluicegate.sluice.settings.settings import Settings
+    from sluicegate.stages.planner.solver import Solver
 
 
 def planner_stages(system: System, apps: "Sequence[str]") -> list[Stage]:
@@ -20,7 +23,6 @@ def planner_stages(system: System, apps: "Sequence[str]") -> list[Stage]:
     from sluicegate.planner.control.controller_settings import ControllerSettings
     from sluicegate.planner.control.core import CoreSettings, PlannerCore
     from sluicegate.planner.estimates.demand_estimate import demand_settings
-    from sluicegate.planner.geometry.joint_planner import JointGeometry
     from sluicegate.planner.geometry.recut_tracker import ChangeSettings
     from sluicegate.planner.model_less.scaling_planners import TICK, UNHURRIED, ScalingPlanner
     from sluicegate.planner.problems.plan_limits import limits_of
@@ -64,13 +66,26 @@ def planner_stages(system: System, apps: "Sequence[str]") -> list[Stage]:
         system.connections,
         core,
         system.recording(core.handle, "planner"),
-        planner=JointGeometry(chosen) if settings.geometry == "joint" else chosen,
+        solver=_solver(system, chosen),
         apps=apps,
         exactly_once=system.settings.delivery == "exactly_once",
         library=tables.library if tables is not None else None,
         demand_windows=windows,
     )
     return [stage, scaling(system, stage, chosen)] if isinstance(chosen, ScalingPlanner) else [stage]
+
+
+def _solver(system: System, chosen: "Planner") -> "Solver":
+    """A model-less planner goes on from its last answer and is told wishes meanwhile: it stays in this process."""
+    from sluicegate.planner.geometry.joint_planner import JointGeometry
+    from sluicegate.planner.model_less.scaling_planners import ScalingPlanner
+    from sluicegate.stages.planner.solver import SolvesApart, SolvesHere
+
+    settings, joint = system.settings.planner, system.settings.planner.geometry == "joint"
+    if system.solves_apart and not isinstance(chosen, ScalingPlanner):
+        say = partial(system.notices.say, "solver")
+        return SolvesApart(settings.name, system.telemetry.meters, say, joint=joint)
+    return SolvesHere(JointGeometry(chosen) if joint else chosen)
 
 
 def _noting(settings: "Settings", *, scales: bool) -> frozenset[str]:

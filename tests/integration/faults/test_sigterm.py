@@ -17,6 +17,7 @@ from sluicegate.sluice.registration.register import register
 from sluicegate.streams.local_kafka.broker import LocalBroker
 from tests.harness import free_port
 from tests.models.registration_models import labelled_rows, looping, request_of, write_model, write_rows
+from tests.models.slow_solver import FOLDER
 from tests.outside.processes import Process, processes, settings_file
 
 JSON = {"Content-Type": "application/json"}
@@ -43,8 +44,33 @@ def test_a_solver_that_hangs_does_not_keep_the_process(
     process.until(lambda: "the solver hangs" in process.log)
     assert process.terminated(BOUND) == 1
     told = abandoned(process.log)
-    assert re.search(r"thread \w+ in sluicegate\.stages\.planner\.stage\._solved", told)
+    assert re.search(r"thread \w+ in sluicegate\.stages\.planner\.solver\._solved", told)
     assert "after all else had ended" in told  # what could be done in order was
+
+
+def test_a_process_that_solves_and_hangs_is_ended_and_all_ends_in_order(
+    tmp_path: Path, start: Callable[..., Process]
+) -> None:
+    (tmp_path / "hangs").touch()
+    arguments = settings_file("memory://", tmp_path, planner={"period_s": 1.0})
+    process = start("hang-solver-process", *arguments, **{FOLDER: str(tmp_path)})
+    (asked,) = process.until(lambda: list(tmp_path.glob("asked-*")))
+    assert process.terminated(20.0) == 0, process.log
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(asked.name.removeprefix("asked-")), 0)
+
+
+def test_a_process_that_solves_does_not_outlive_its_parent(tmp_path: Path, start: Callable[..., Process]) -> None:
+    (tmp_path / "hangs").touch()
+    arguments = settings_file("memory://", tmp_path, planner={"period_s": 1.0})
+    process = start("hang-solver-process", *arguments, **{FOLDER: str(tmp_path)})
+    (asked,) = process.until(lambda: list(tmp_path.glob("asked-*")))
+    process.process.kill()
+    process.process.wait()
+    end = time.monotonic() + BOUND
+    while Path(f"/proc/{asked.name.removeprefix('asked-')}").exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_an_event_loop_that_hangs_does_not_keep_the_process(tmp_path: Path, start: Callable[..., Process]) -> None:
@@ -56,8 +82,10 @@ def test_an_event_loop_that_hangs_does_not_keep_the_process(tmp_path: Path, star
     assert "stage worker d1" in told
 
 
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+def executors(pid: int) -> list[int]:
+    """Its children that run models."""
+    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [one for one in children if b"onnx.child" in Path(f"/proc/{one}/cmdline").read_bytes()]
 
 
 def test_an_executor_that_stands_still_with_a_batch_does_not_keep_the_process(
@@ -89,7 +117,7 @@ def test_an_executor_that_stands_still_with_a_batch_does_not_keep_the_process(
             return False
 
     process.until(answered)
-    (child,) = children(process.process.pid)
+    (child,) = executors(process.process.pid)
     os.kill(child, signal.SIGSTOP)
     with subprocess.Popen([sys.executable, "-c", _ASK, ask.full_url], stdin=subprocess.PIPE) as asking:
         assert asking.stdin is not None

@@ -8,7 +8,7 @@ from sluicegate.planner.policy_tables.keys import Shelf
 from sluicegate.planner.policy_tables.table_library import LibraryRules
 from sluicegate.planner.policy_tables.table_requests import Question
 from sluicegate.planner.policy_tables.table_schedule import Make, make_tables
-from sluicegate.stages.planner.table_process import LENGTH, answer_to, decode_answer, encode_request
+from sluicegate.stages.planner.table_process import answer_to, decode_answer, encode_request
 
 
 def make(**changes: float) -> Make:
@@ -22,11 +22,7 @@ def make(**changes: float) -> Make:
 
 def test_the_tables_come_back_as_they_were_made() -> None:
     asked = make(fast=1.5)
-    framed = encode_request(asked, LibraryRules())
-    (length,) = LENGTH.unpack(framed[: LENGTH.size])
-    assert length == len(framed) - LENGTH.size
-    answer = answer_to(framed[LENGTH.size :])
-    tables = decode_answer(answer[LENGTH.size :])
+    tables = decode_answer(answer_to(encode_request(asked, LibraryRules())))
     assert tables == make_tables(asked, LibraryRules())
     assert [t.qps for t in tables] == [150.0]
 
@@ -34,4 +30,4 @@ def test_the_tables_come_back_as_they_were_made() -> None:
 def test_what_went_wrong_is_told_in_words() -> None:
     answer = answer_to(b'{"make": 1}')
     with pytest.raises(SluiceError, match="make"):
-        decode_answer(answer[LENGTH.size :])
+        decode_answer(answer)
