@@ -12,7 +12,7 @@ SKIPPED := reports/tests/skipped.json
 PYTEST = TESTS_SKIPPED=$(SKIPPED) $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: dist site help demo secrets stack test test-all test-random check reproduce bench mutants mutants-sample lock chaos explore explore-teeth soak clean
+.PHONY: dist site help demo secrets stack test test-all test-random check reproduce bench mutants mutants-sample lock chaos explore explore-teeth fuzz soak clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 15
@@ -87,6 +87,9 @@ explore-teeth: $(VENV)/.dev ## that exploring finds the faults we once had, put 
 
 soak: $(VENV)/.dev ## an hour's traffic of a million queries in a quarter of it, memory watched; into reports/bench/
 	$(BIN)/python bench/soak.py --queries 1000000 --speed 4
+
+fuzz: $(VENV)/.dev ## every decoder, by inputs that reach new lines, SECONDS=60; what is found lies in reports/fuzz/
+	$(BIN)/python -m tests.property.fuzz.run --seconds $(or $(SECONDS),60)
 
 mutants: $(VENV)/.dev ## changes of the pure code that no fast test notices, N=60 SEED=7 FILES=…; into reports/mutants/
 	$(PIP) install -c requirements.lock -e ./client -e '.[mutants]'

@@ -44,6 +44,11 @@ def read_mapping(path: Path, what: str, *, empty: bool = False) -> dict[str, Any
         return {}
     if not isinstance(found, dict):
         raise ConfigurationError(f"{what}: must be a mapping, is a {type(found).__name__}")
+    unnamed = next((key for key in found if not isinstance(key, str)), "")
+    if unnamed != "":
+        raise ConfigurationError(
+            f"{what}: {unnamed!r:.40} is no name of a field; put it in quotes if it is meant as one"
+        )
     return found
 
 

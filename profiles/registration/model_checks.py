@@ -6,10 +6,11 @@ Weights kept beside the graph lie in plain files inside the model's folder, link
 Weights are as large as they say, and finite. What is wrong is one InvalidInputError; nothing is mended silently.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 import onnx
@@ -41,6 +42,7 @@ def read_checked(path: Path, limits: ModelLimits | None = None) -> onnx.ModelPro
         model = onnx.load_model_from_string(data)
     except Exception as error:  # protobuf raises classes of its own, by implementation
         raise _wrong("cannot be read as ONNX: it is truncated, or of another format; export it again") from error
+    _check_text(model)
     _check_versions(model)
     model = _inlined(model)
     _check_operators(model, limits.nodes)
@@ -67,6 +69,18 @@ def _read(path: Path, limit: int) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise _wrong(f"{path}: {error.strerror}; make it readable") from error
+
+
+def _check_text(model: onnx.ModelProto) -> None:
+    """Names that are no UTF-8 come as bytes, which nothing behind this expects."""
+    left: list[Any] = [model]
+    while left:
+        for field, value in left.pop().ListFields():
+            several = value if isinstance(value, Sequence) and not isinstance(value, str | bytes) else (value,)
+            if field.type == field.TYPE_MESSAGE:
+                left.extend(several)
+            elif field.type == field.TYPE_STRING and not all(isinstance(one, str) for one in several):
+                raise _wrong(f"has a {field.name} that is no text; export it again")
 
 
 def _check_versions(model: onnx.ModelProto) -> None:
