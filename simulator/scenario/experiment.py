@@ -14,6 +14,7 @@ from scipy import stats
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.fold import Summary
+from sluicegate.domain.outcome import Outcome
 from sluicegate.planner.registry import PLANNERS
 from sluicegate.policies.batching.registry import BATCHING
 from sluicegate.policies.routing.registry import ROUTING
@@ -94,17 +95,47 @@ def arrivals_of(scenario: Scenario, catalogue: Catalogue, seed: int) -> ArrivalS
     return source_of(scenario, catalogue, np.random.default_rng([seed, _ARRIVALS]))
 
 
+class _Watch:
+    """Tells of simulated time as queries end, once in each hundredth of ``duration``."""
+
+    def __init__(self, told: Callable[[float, float], None], duration: float) -> None:
+        self._told = told
+        self._duration = duration
+        self._step = duration / 100
+        self._next = 0.0
+
+    def add(self, outcome: Outcome) -> None:
+        """A query ended."""
+        if self._next <= outcome.at < self._duration:
+            self._next = outcome.at + self._step
+            self._told(outcome.at, self._duration)
+
+
 def run_once(
-    scenario: Scenario, seed: int, timer: Callable[[], float], *, with_series: bool = False, with_bound: bool = False
+    scenario: Scenario,
+    seed: int,
+    timer: Callable[[], float],
+    *,
+    with_series: bool = False,
+    with_bound: bool = False,
+    told: Callable[[float, float], None] | None = None,
 ) -> Run:
-    """Simulate ``scenario``. ``timer``: wall seconds. Raises SluiceError: what is wrong with it."""
+    """Simulate ``scenario``. ``timer``: wall seconds. ``told`` now and then of the simulated seconds that are over, of
+    how many; all of them: what follows is the bound.
+
+    Raises SluiceError: what is wrong with it.
+    """
     started = timer()
     system = build(scenario, timer)
     source = arrivals_of(scenario, system.catalogue, seed)
     series = SeriesFold() if with_series else None
-    engine = Engine(system, np.random.default_rng([seed, _SERVICE]), (series,) if series is not None else ())
+    watch = _Watch(told, source.duration) if told is not None else None
+    observers = [one for one in (series, watch) if one is not None]
+    engine = Engine(system, np.random.default_rng([seed, _SERVICE]), observers)
     result = engine.run(source)
     took = timer() - started
+    if told is not None:
+        told(source.duration, source.duration)
     bound = None
     if with_bound and scenario.promise is None:  # arrivals that go by what is announced are known only afterwards
         again = arrivals_of(scenario, system.catalogue, seed)

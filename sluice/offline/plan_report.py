@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from sluicegate.domain.fleet.device import Device
@@ -181,7 +182,7 @@ class Answer:
         return table
 
     def _apps(self) -> Table:
-        table = Table(title="apps")
+        table = Table(title="apps", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
         table.add_column("app", overflow="fold")
         for name in ("demand/s", "headroom", "served", "accuracy", "best", "of best", "carries", "spare"):
             table.add_column(name, justify="right")

@@ -120,7 +120,7 @@ def _kept(catalogue: Catalogue, measured: list[Profile]) -> list[Profile]:
 
 def _table(measured: list[Profile]) -> Table:
     table = Table(title="measured here, round trip to the executor's process included", box=SIMPLE_HEAD)
-    table.add_column("variant", no_wrap=True)
+    table.add_column("variant", overflow="fold")
     add_profile_columns(table)
     for found in measured:
         table.add_row(found.variant, *profile_cells(found))

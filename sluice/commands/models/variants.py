@@ -174,14 +174,16 @@ def _noise(variants: Sequence[Variant]) -> list[str]:
 
 def _table(catalogue: Catalogue, app: str) -> Table:
     table = Table(title=app, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("variant", no_wrap=True)
+    table.add_column("variant", overflow="fold")
     table.add_column("accuracy %", justify="right", no_wrap=True)
     add_profile_columns(table)
     for variant in catalogue.of_app(app):
         spread = " nominal" if variant.nominal else f" ±{100 * variant.accuracy_se:.1f}" if variant.accuracy_se else ""
         rows = [profile_cells(p) for p in _profiles(catalogue, variant.name)] or [["-"] * 6]
         for i, cells in enumerate(rows):
-            first = (variant.name, f"{100 * variant.accuracy:.1f}{spread}") if i == 0 else ("", "")
+            first = (
+                (variant.name.removeprefix(f"{app}."), f"{100 * variant.accuracy:.1f}{spread}") if i == 0 else ("", "")
+            )
             table.add_row(*first, *cells)
     return table
 

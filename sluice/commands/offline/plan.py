@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from sluicegate.sluice.console import JsonOption, one_line_errors, print_json
+from sluicegate.sluice.console import JsonOption, one_line_errors, out, print_json
+from sluicegate.sluice.offline.plan_difference import difference, difference_table
 from sluicegate.sluice.offline.plan_report import answer
 from sluicegate.sluice.offline.problem_file import read_question
 
@@ -37,8 +38,10 @@ def plan(
         if what_ifs:
             supposed = answer(read_question(problem, sets or (), what_ifs), planner_name, with_reasons)
     if as_json:
-        print_json({**asked.document, "what_if": supposed.document} if supposed else asked.document)
+        told = {"what_if": supposed.document, "difference": difference(asked, supposed)} if supposed else {}
+        print_json({**asked.document, **told})
         return
     asked.show(problem.name)
     if supposed is not None:
         supposed.show(f"{problem.name} with {', '.join(what_ifs or ())}")
+        out.print(difference_table(asked, supposed))

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from sluicegate.domain.errors import ConfigurationError
@@ -45,8 +46,7 @@ def simulate(
         if report is not None:
             require_plots()
         chosen = validated.seed if seed is None else seed
-        with err.status(f"simulating {escape(validated.name)}, seed {chosen}, and what no policy exceeds"):
-            run = run_once(validated, chosen, time.perf_counter, with_series=report is not None, with_bound=True)
+        run = _watched(validated, chosen, with_series=report is not None)
         if report is not None:
             _write_report(report, validated, run)
     if as_json:
@@ -60,6 +60,19 @@ def simulate(
         out.print(note, style="yellow")
     if report is not None:
         out.print(f"report: {report}")
+
+
+def _watched(scenario: Scenario, seed: int, *, with_series: bool) -> Run:
+    """The run, and what no policy exceeds, its progress shown on a terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f} s"), TimeElapsedColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+        task = progress.add_task(f"simulating {escape(scenario.name)}, seed {seed}", total=None)
+
+        def told(seconds: float, total: float) -> None:
+            over = "what no policy exceeds" if seconds >= total else None
+            progress.update(task, completed=seconds, total=total, description=over)
+
+        return run_once(scenario, seed, time.perf_counter, with_series=with_series, with_bound=True, told=told)
 
 
 def document_of(path: Path, settings: list[str] | None) -> dict[str, Any]:

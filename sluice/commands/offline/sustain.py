@@ -167,8 +167,10 @@ def _show(document: dict[str, Any], series: list[tuple[float, float]], slo: floa
     out.print(table)
     top = max(rate for _, rate in series)
     out.print("\nrate against the SLO")
-    for at, rate in series[:: len(series) // _ROWS]:
-        mark = "[bold]" if abs(at - slo) < slo / 40 else ""
+    stride = len(series) // _ROWS
+    asked = min(range(len(series)), key=lambda i: abs(series[i][0] - slo))
+    for at, rate in series[asked % stride :: stride]:  # one of them is the SLO that was asked for
+        mark = "[bold]" if at == series[asked][0] else ""
         out.print(f"{mark}{1e3 * at:9.2f} ms  {'█' * round(_BAR * rate / top):<{_BAR}} {rate:9.1f}/s", highlight=False)
 
 

@@ -71,6 +71,11 @@ def replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Fate]
     monkeypatch.setenv("SLUICE_CATALOGUE", str(tmp_path / "catalogue"))
     monkeypatch.setattr(open_loop_client, "_PATIENCE", 0.2)
 
+    async def unreadable(*_: object, **__: object) -> None:
+        """Of the registry, by this user."""
+
+    monkeypatch.setattr(replay, "await_served", unreadable)
+
     def run(fate: Fate) -> Any:
         monkeypatch.setattr(replay, "connected", lambda *_: Forgetful(fate))
         arguments = ["generator", "--qps", "60", "--duration", "1", "--into", "kafka://nowhere:1", "--json"]

@@ -1,0 +1,53 @@
+"""What commands print on a terminal of 80 columns: whole words and numbers; and what a plan otherwise would change."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sluicegate.sluice.console import out
+from sluicegate.sluice.main import app, register_all
+
+EXAMPLES = Path(__file__).parents[4] / "examples"
+TWO_APPS = str(EXAMPLES / "problems" / "two-apps.yaml")
+
+
+register_all()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["plan", "--problem", TWO_APPS, "--explain", "--what-if", "demand.images=x2"],
+        ["sustain", "--latency-ms", "1:5,8:20,32:60", "--slo-ms", "100", "--mk", "2,10"],
+        ["topics"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_tables_fit_80_columns(command: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    monkeypatch.setattr(out, "_width", 80)
+    printed = CliRunner().invoke(app, command).stdout
+    assert printed and "\u2026" not in printed
+    assert max(len(line) for line in printed.splitlines()) <= 80
+
+
+def test_what_if_says_what_it_changes() -> None:
+    told = CliRunner().invoke(app, ["plan", "--problem", TWO_APPS, "--what-if", "demand.images=x2", "--json"])
+    document = json.loads(told.stdout)
+    changes = document["difference"]
+    assert changes["objective"] == pytest.approx(document["what_if"]["objective"] - document["objective"])
+    assert changes["objective"] < 0.0
+    assert changes["apps"]["images"]["demand_qps"] == 600.0 and changes["apps"]["words"]["demand_qps"] == 0.0
+    counts = {(row["app"], row["variant"]): row["count"] for row in changes["hosts"]}
+    assert counts[("images", "images-medium")] < 0 < counts[("images", "images-small")]
+    shown = CliRunner().invoke(app, ["plan", "--problem", TWO_APPS, "--what-if", "demand.images=x2"]).stdout
+    assert "what that changes" in shown and "+600.0" in shown
+
+
+def test_the_chart_of_sustained_rates_has_a_bar_at_the_slo_that_was_asked_for() -> None:
+    told = CliRunner().invoke(app, ["sustain", "--latency-ms", "1:5,8:20,32:60", "--slo-ms", "70", "--mk", "2,10"])
+    rate = float(told.stdout.split("\u2502")[4])
+    (line,) = (line for line in told.stdout.splitlines() if line.strip().startswith("70.00 ms"))
+    assert float(line.split()[-1].removesuffix("/s")) == pytest.approx(rate, abs=0.1)
