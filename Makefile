@@ -6,8 +6,8 @@ PYTHON ?= $(shell for found in python3 python3.13 python3.12 python3.11; do \
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Tests mostly wait: more processes than cores. A file goes to one of them, with a Kafka of that process's own.
-SIDE_BY_SIDE := --numprocesses 4 --dist loadfile --no-loadscope-reorder
+# Some tests wait: more processes than cores. A file goes to one of them, with a Kafka of that process's own.
+SIDE_BY_SIDE := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 SKIPPED := reports/tests/skipped.json
 PYTEST = TESTS_SKIPPED=$(SKIPPED) $(BIN)/python -m pytest
 

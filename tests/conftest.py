@@ -26,6 +26,9 @@ settings.register_profile("suite", _PATIENT, derandomize=True)
 settings.register_profile("anew", _PATIENT)
 settings.load_profile("suite")
 
+# A broker of a test lives for seconds: what the second compiler makes of its code, nobody sees any more.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+
 TRIES = 3
 """Of a test that claims a speed: the machine may be busy with something else. What is not timed is tried once."""
 

@@ -21,7 +21,7 @@ from sluicegate.sluice.audit.fault_windows import WindowReport
 from sluicegate.sluice.audit.topic_audit import AuditReport
 
 _BIN = 0.5
-_SERVED = 0.9
+SERVED = 0.9
 _STEADY = 2
 JUDGED = 10
 """Seeds from which on it is judged how soon service is back."""
@@ -75,7 +75,7 @@ class Verdict:
     @property
     def busy(self) -> bool:
         """Whether the machine did not keep up before anything was broken."""
-        return self.calm_on_time < _SERVED
+        return self.calm_on_time < SERVED
 
     @property
     def due_s(self) -> float | None:
@@ -122,7 +122,7 @@ def resumed_after(outcomes: Iterable[Outcome], due: float, until: float) -> floa
             asked[place] += 1
             served[place] += outcome.on_time
     bins = int((until - due) / _BIN)
-    good = [asked[b] > 0 and served[b] >= _SERVED * asked[b] for b in range(bins)]
+    good = [asked[b] > 0 and served[b] >= SERVED * asked[b] for b in range(bins)]
     longest, place = 0.0, 0
     while place < bins:
         if good[place]:

@@ -108,7 +108,7 @@ def cli() -> CliRunner:
 def test_systems_are_compared_on_the_same_arrivals(cli: CliRunner, tmp_path: Path) -> None:
     report = tmp_path / "r" / "index.html"
     arguments = ["compare", str(SMALL), "--seeds", "2", "--policies", "eager,deadline"]
-    arguments += ["--set", "duration_s=20", "--set", "traces.qps=[600,700]"]
+    arguments += ["--set", "duration_s=10", "--set", "traces.qps=[600,700]"]
     result = cli.invoke(app, [*arguments, "--report", str(report), "--jobs", "1", "--json"])
     assert result.exit_code == 0, result.output
     printed = json.loads(result.stdout)
@@ -125,7 +125,7 @@ def test_systems_are_compared_on_the_same_arrivals(cli: CliRunner, tmp_path: Pat
 
 
 def test_a_comparison_prints_a_table_and_a_simulation_writes_a_report(cli: CliRunner, tmp_path: Path) -> None:
-    arguments = ["compare", str(SMALL), "--set", "duration_s=10", "--seeds", "2", "--jobs", "2"]
+    arguments = ["compare", str(SMALL), "--set", "duration_s=4", "--seeds", "2", "--jobs", "2"]
     result = cli.invoke(app, [*arguments, "--policies", "eager", "--report", str(tmp_path / "c.html")])
     assert result.exit_code == 0, result.output
     assert "violations" in result.stdout
@@ -153,6 +153,7 @@ def test_means_over_seeds_carry_their_intervals() -> None:
     assert figures["violation_ratio"] == runs[0].summary.violation_ratio
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("trace", "arrivals", "most_violations", "least_accuracy"),
     [("zipf-exponential", 75_253, 0.01, 0.99), ("medium-normal", 112_861, 0.01, 0.985)],

@@ -14,7 +14,7 @@ FILE = Path(__file__).parents[2] / "examples" / "scenarios" / "promises-campaign
 
 def promises_of(*changes: str, seed: int = 3) -> PromiseFigures:
     document = read_scenario(FILE, os.environ)
-    for change in ("promise.queries=2500", *changes):
+    for change in ("promise.queries=1200", *changes):
         document = with_setting(document, change)
     found = run_once(scenario_of(document), seed, lambda: 0.0).promises
     assert found is not None
@@ -24,7 +24,7 @@ def promises_of(*changes: str, seed: int = 3) -> PromiseFigures:
 @pytest.mark.parametrize(("mk", "rows"), [("2,10", "1"), ("4,10", "2"), ("1,5", "[1,8]")])
 def test_no_window_breaks_at_the_whole_of_the_announced_bound(mk: str, rows: str) -> None:
     found = promises_of(f"promise.mk={mk}", f"promise.rows={rows}", "promise.share_of_bound=1.0")
-    assert found.queries > 1800
+    assert found.queries > 850
     assert (found.broken_windows, found.announced) == (0, 0)
 
 
@@ -35,9 +35,9 @@ def test_what_nothing_keeps_within_the_bound_breaks_and_is_counted() -> None:
         "policies.admission.mode=observe",
         "simulation.stragglers=[{device: cpu0, factor: 4.0, at_s: 1.0}]",
     )
-    assert found.queries == 2500
-    assert found.broken_windows > 100
+    assert found.queries == 1200
+    assert found.broken_windows > 50
 
 
 def test_a_load_ends_with_the_scenario() -> None:
-    assert 0 < promises_of("duration_s=3").queries < 2500
+    assert 0 < promises_of("duration_s=3").queries < 1200

@@ -16,7 +16,7 @@ from tests.simulation.worlds import Waits, interval, one_app, poisson, simulate,
 _RUNS = range(8)
 
 
-@pytest.mark.parametrize("load", [0.5, 0.8])
+@pytest.mark.parametrize("load", [0.5, pytest.param(0.8, marks=pytest.mark.thorough)])
 def test_a_single_server_with_fixed_service_waits_as_m_d_1(load: float) -> None:
     service = 0.01
     expected = load * service / (2.0 * (1.0 - load))
@@ -98,7 +98,7 @@ class _PooledStation:
         return ()
 
 
-@pytest.mark.parametrize(("servers", "load"), [(1, 0.7), (3, 0.8), (5, 0.85)])
+@pytest.mark.parametrize(("servers", "load"), [(1, 0.7), (3, 0.8), pytest.param(5, 0.85, marks=pytest.mark.thorough)])
 def test_servers_with_one_queue_wait_as_m_m_c(servers: int, load: float) -> None:
     service = 0.04
     offered = servers * load

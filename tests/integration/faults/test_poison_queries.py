@@ -114,13 +114,13 @@ FAILED: Judge = lambda o: (o.kind, o.reason) == (OutcomeKind.FAILED, Reason.MODE
 @pytest.mark.parametrize(
     ("poison", "count", "end", "most_kills", "back"),
     [
-        (HANG, 1, KILLED, 1, 2.0),
+        pytest.param(HANG, 1, KILLED, 1, 2.0, marks=pytest.mark.thorough),
         (CRASH, 1, KILLED, 1, 2.0),
         (MEMORY, 1, FAILED, 0, 0.5),
-        (STOP, 1, KILLED, 1, 2.0),
+        pytest.param(STOP, 1, KILLED, 1, 2.0, marks=pytest.mark.thorough),
         (HANG, 4, KILLED, 4, 3.0),
-        (CRASH, 4, KILLED, 4, 3.0),
-        (MEMORY, 4, FAILED, 0, 0.5),
+        pytest.param(CRASH, 4, KILLED, 4, 3.0, marks=pytest.mark.thorough),
+        pytest.param(MEMORY, 4, FAILED, 0, 0.5, marks=pytest.mark.thorough),
         (STOP, 4, KILLED, 4, 3.0),
     ],
 )

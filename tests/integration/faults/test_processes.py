@@ -68,25 +68,9 @@ async def newest_plan(run: Running) -> Plan | None:
     return max(plans, key=lambda p: p.epoch, default=None)
 
 
-async def test_a_killed_worker_leaves_the_plan_and_nothing_is_lost(kafka_url: str, tmp_path: Path) -> None:
-    settings = spawned_settings(kafka_url, tmp_path)
-    sink = running(settings, connect(kafka_url), catalogue=toy_catalogue(slo=1.0), roles=("sink",))
-    async with sink as run, processes(settings, tmp_path) as started:
-        await run.planned()
-        asking = asyncio.create_task(ask_on(run, 20.0))
-        await answered(run, {"d0", "d1"})
-        os.kill(started["d0"].pid, signal.SIGKILL)
-        await planned(run, Epoch(0, 0), d0=False)
-        await answered(run, {"d1"}, since=len(run.ids))
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
-        report = await run.settled()
-        assert report.lost == 0, report.examples
-        assert report.unknown == 0
-        assert report.late_unmarked == 0
-
-
-async def test_a_worker_started_again_is_let_in_and_serves(kafka_url: str, tmp_path: Path) -> None:
+async def test_a_worker_that_was_away_is_let_in_one_that_is_killed_leaves_the_plan_and_nothing_is_lost(
+    kafka_url: str, tmp_path: Path
+) -> None:
     settings = spawned_settings(kafka_url, tmp_path)
     sink = running(settings, connect(kafka_url), catalogue=toy_catalogue(slo=1.0), roles=("sink",))
     async with sink as run, processes(settings, tmp_path) as started:
@@ -97,12 +81,17 @@ async def test_a_worker_started_again_is_let_in_and_serves(kafka_url: str, tmp_p
             before = await planned(run, Epoch(0, 0), d0=False)
         finally:
             os.kill(started["d0"].pid, signal.SIGCONT)
-        await planned(run, before, d0=True)
+        back = await planned(run, before, d0=True)
         await answered(run, {"d0", "d1"}, since=len(run.ids))
+        os.kill(started["d0"].pid, signal.SIGKILL)
+        await planned(run, back, d0=False)
+        await answered(run, {"d1"}, since=len(run.ids))
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
         report = await run.settled()
         assert report.lost == 0, report.examples
+        assert report.unknown == 0
+        assert report.late_unmarked == 0
 
 
 async def planned(run: Running, after: Epoch, *, d0: bool) -> Epoch:

@@ -127,7 +127,11 @@ def test_variants_lists_what_is_served_and_what_is_not_with_the_reason(place: tu
 
 
 @pytest.mark.parametrize(
-    ("script", "rows", "varying"), [("images_model.py", "rows", ()), ("text_model.py", "rows.npz", ("line",))]
+    ("script", "rows", "varying"),
+    [
+        pytest.param("images_model.py", "rows", (), marks=pytest.mark.thorough),
+        ("text_model.py", "rows.npz", ("line",)),
+    ],
 )
 def test_the_other_examples_are_taken_as_well(script: str, rows: str, varying: tuple[str, ...], tmp_path: Path) -> None:
     run(sys.executable, str(ROOT / "examples" / script), "made", folder=tmp_path, environment=dict(os.environ))

@@ -39,7 +39,7 @@ CELLS = [
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 def test_no_rule_misses_fewer_than_the_clairvoyant_bound(cell: Cell) -> None:
-    _, found = measure((cell, 400, 3))
+    _, found = measure((cell, 150, 3))
     least = found["clairvoyant"]["violations"]
     assert set(found) == {*RULES, "clairvoyant", "fluid"}
     assert all(found[rule]["violations"] >= least - 1e-9 for rule in RULES)

@@ -183,13 +183,15 @@ def on_time_with(gpus: int, label: str) -> float:
     return on_time(one, label)
 
 
-@pytest.mark.parametrize("gpus", [7, 8, 9, 10, 11])
+@pytest.mark.parametrize("gpus", [8, *(pytest.param(n, marks=pytest.mark.thorough) for n in (7, 9, 10, 11))])
 def test_ours_is_never_worse_than_a_baseline_that_balances_each_class(gpus: int) -> None:
     for label in BASELINES:
         assert on_time_with(gpus, "joint") >= on_time_with(gpus, label) - NOISE, label
 
 
-@pytest.mark.parametrize("label", ["joint", *BASELINES])
+@pytest.mark.parametrize(
+    "label", ["joint", "protean", *(pytest.param(one, marks=pytest.mark.thorough) for one in BASELINES[1:])]
+)
 def test_whether_the_number_of_gpus_is_even_is_no_matter(label: str) -> None:
     # A turn for both classes would cost an even number 4 points (protean) to 15 (infless).
     seven, eight, nine = (on_time_with(n, label) for n in (7, 8, 9))
@@ -202,7 +204,7 @@ def test_under_an_erratic_load_too_ours_is_never_worse() -> None:
     assert found["joint"] >= max(found.values()) - NOISE
 
 
-@pytest.mark.parametrize("name", ["protean-wiki", "protean-twitter"])
+@pytest.mark.parametrize("name", ["protean-twitter", pytest.param("protean-wiki", marks=pytest.mark.thorough)])
 def test_the_oracle_takes_a_plan_an_interval_and_ours_is_within_a_point_of_it(name: str) -> None:
     small = scenario(name, duration_s=60)
     found = {label: run_once(small, label, 0, lambda: 0.0) for label in ("joint", "protean", "oracle")}
