@@ -29,7 +29,7 @@ def test_nothing_is_lost_whatever_the_seed_breaks_and_a_seed_is_one_log_in_whate
     assert (found["lost"], found["duplicates"], found["promises_broken_unannounced"]) == (0, 0, 0)
     assert len(found["faults"]) >= 4
     _, few = explored(tmp_path / "few", "--seeds", "2", "--first-seed", "21")
-    assert found["digests"][5:7] == few["digests"]
+    assert found["digests"][10:] == few["digests"]  # each seed is played under both deliveries
     assert len(set(found["digests"])) == 12
 
 

@@ -20,7 +20,9 @@ from sluicegate.simulator.scenario import build, scenario_of
 from tests.models.best_schedule import best_schedule
 
 WORLDS = 1000
-PARTS = 4
+PARTS = 10
+IN_TURN = [0, *(pytest.param(part, marks=pytest.mark.thorough) for part in range(1, PARTS))]
+"""A hundred worlds by default."""
 CLOSE = 1e-9
 KINDS = ("old", "new")
 
@@ -92,7 +94,7 @@ def _best(system: SystemModel, arrivals: list[tuple[str, float]], value: Callabl
     return best_schedule(queries, [d.type for d in system.devices], curves, values) / len(queries)
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", IN_TURN)
 def test_no_schedule_of_small_worlds_exceeds_the_bound(part: int) -> None:
     met = 0
     for seed in range(part, WORLDS, PARTS):
@@ -117,7 +119,7 @@ def _choices() -> list[dict[str, Any]]:
     return chosen
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", IN_TURN)
 def test_no_policy_exceeds_the_bound_in_small_worlds(part: int) -> None:
     choices = _choices()
     answered: Counter[str] = Counter()

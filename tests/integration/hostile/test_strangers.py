@@ -147,7 +147,7 @@ async def test_what_a_stranger_writes_ends_nobody(broker_url: str, tmp_path: Pat
         stop = asyncio.Event()
         asking = asyncio.create_task(ask_often(run, stop))
         await attack(run, inner, seed=23, signed=signed, records=records)
-        await asyncio.sleep(2 * OUTAGE)
+        await asyncio.sleep(1.2 * OUTAGE)
         stop.set()
         await asking
         report = await run.settled()
@@ -158,7 +158,7 @@ async def test_what_a_stranger_writes_ends_nobody(broker_url: str, tmp_path: Pat
     async with running(settings, broker) as run:
         stop = asyncio.Event()
         asking = asyncio.create_task(ask_often(run, stop))
-        await asyncio.sleep(2 * OUTAGE)
+        await asyncio.sleep(1.2 * OUTAGE)
         stop.set()
         await asking
         await run.settled()

@@ -49,12 +49,12 @@ def drawn(seed: int) -> Problem:
 
 @pytest.fixture(scope="module")
 def known() -> list[tuple[Problem, Best]]:
-    return [(problem, exhaust(problem)) for problem in map(drawn, range(250))]
+    return [(problem, exhaust(problem)) for problem in map(drawn, range(120))]
 
 
 def test_every_plan_there_is_was_looked_at(known: list[tuple[Problem, Best]]) -> None:
     full = sum(best.full for _, best in known)
-    assert 75 < full < 165
+    assert 35 < full < 80
 
 
 def test_service_and_accuracy_are_those_of_the_best_plan_there_is(known: list[tuple[Problem, Best]]) -> None:
@@ -106,7 +106,7 @@ def mixed(seed: int) -> Problem:
 
 def test_apps_of_different_metrics_weigh_alike() -> None:
     full = differ = 0
-    for problem in map(mixed, range(250)):
+    for problem in map(mixed, range(100)):
         best = exhaust(problem)
         if not best.full:
             continue
@@ -117,12 +117,12 @@ def test_apps_of_different_metrics_weigh_alike() -> None:
             answer = planner(name).allocate(problem)
             assert best.accuracy - 5.1e-4 <= answer.objective <= best.accuracy + 1e-6
             assert answer.bound >= best.accuracy - 1e-6
-    assert full > 200 and differ > 30
+    assert full > 75 and differ > 10
 
 
 def test_apps_count_by_their_weights() -> None:
     full = moved = 0
-    for seed, problem in enumerate(map(mixed, range(120))):
+    for seed, problem in enumerate(map(mixed, range(60))):
         rng = np.random.default_rng([seed, 2])
         weighed = replace(
             problem, demands=tuple(replace(d, weight=float(2.0 ** rng.uniform(-3, 3))) for d in problem.demands)
@@ -137,7 +137,7 @@ def test_apps_count_by_their_weights() -> None:
             assert answer.bound >= best.accuracy - 1e-6
         plain = planner("allocation").allocate(problem)
         moved += hosted(plain) != hosted(answer)
-    assert full > 90 and moved > 20
+    assert full > 42 and moved > 8
 
 
 def hosted(answer: Allocation) -> list[tuple[str, ...]]:
@@ -191,7 +191,7 @@ def priced(seed: int) -> Problem:
 
 def test_budgets_and_cores_on_demand_are_kept_at_no_loss_of_service_or_accuracy() -> None:
     full = 0
-    for problem in map(priced, range(80)):
+    for problem in map(priced, range(40)):
         best = exhaust(problem)
         for name in ("allocation", "allocation-rounded", "greedy-fill"):
             answer = planner(name).allocate(problem)
@@ -210,4 +210,4 @@ def test_budgets_and_cores_on_demand_are_kept_at_no_loss_of_service_or_accuracy(
                 assert min(answer.served.values()) == 1.0
                 assert best.accuracy - 5.1e-4 <= answer.objective <= best.accuracy + 1e-6
                 assert answer.bound >= best.accuracy - 1e-6
-    assert 15 < full < 65
+    assert 7 < full < 33

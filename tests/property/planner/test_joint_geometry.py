@@ -60,7 +60,7 @@ def problem(seed: int, gpus: int, load: float, *, apps: int = 2, variants: int =
 
 
 @given(st.integers(0, 10**6), st.integers(1, 9), st.floats(0.1, 3.0))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_a_plan_is_valid_within_its_limit_and_its_bound(seed: int, gpus: int, load: float) -> None:
     asked = problem(seed, gpus, load)
     plan = plan_geometry(asked)

@@ -93,7 +93,7 @@ def test_other_demands_on_parts_of_the_cluster_are_met_as_the_literal_program_me
 ) -> None:
     literal = PerDevicePlanner(limits=Limits(gap=1e-6, nodes=1_000_000, seconds=60.0))
     full = 0
-    for seed in range(18):
+    for seed in range(9):
         problem = varied(catalogue, oracle, seed, devices=3 + seed % 6)
         exact, ours = literal.allocate(problem), planner("allocation").allocate(problem)
         if len(exact.steps) == 1:
@@ -105,14 +105,14 @@ def test_other_demands_on_parts_of_the_cluster_are_met_as_the_literal_program_me
             # The literal program is told less and less demand until it fits; ours says what can be served.
             assert min(ours.served.values()) < 1.0, seed
             assert min(ours.served.values()) >= min(exact.served.values()) - 1.1e-3, seed
-    assert 4 < full < 16
+    assert 2 <= full < 9
 
 
 def test_other_demands_on_the_whole_cluster_are_met_as_another_solver_meets_them(
     catalogue: Catalogue, oracle: dict[str, Any]
 ) -> None:
     exact = AllocationPlanner(limits=Limits(gap=1e-6, nodes=1_000_000, seconds=60.0), solver="highs")
-    for seed in range(100, 106):
+    for seed in range(100, 103):
         problem = varied(catalogue, oracle, seed, devices=40)
         best, ours = exact.allocate(problem), planner("allocation").allocate(problem)
         assert not best.nondeterministic
