@@ -12,7 +12,7 @@ SKIPPED := reports/tests/skipped.json
 PYTEST = TESTS_SKIPPED=$(SKIPPED) $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: dist site help demo secrets stack test test-all test-random check reproduce bench mutants mutants-sample lock chaos explore explore-teeth fuzz soak clean
+.PHONY: dist site help demo secrets stack test test-all test-random check reproduce bench mutants mutants-sample lock chaos explore explore-teeth fuzz promises soak clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 15
@@ -84,6 +84,9 @@ explore: $(VENV)/.dev ## the live stages under virtual time, faults at any await
 
 explore-teeth: $(VENV)/.dev ## that exploring finds the faults we once had, put back one by one; docs/reports/explore.md
 	$(BIN)/python -m tests.explore.teeth --parallel $(or $(PARALLEL),2) --docs docs/reports/explore.md
+
+promises: $(VENV)/.dev ## a million strict queries at 80 to 100 % of their announced bound, simulated; docs/reports/promises.md
+	$(BIN)/python -m tests.simulation.promises.campaign --parallel $(or $(PARALLEL),2) --docs docs/reports/promises.md
 
 soak: $(VENV)/.dev ## an hour's traffic of a million queries in a quarter of it, memory watched; into reports/bench/
 	$(BIN)/python bench/soak.py --queries 1000000 --speed 4

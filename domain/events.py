@@ -18,13 +18,15 @@ from sluicegate.domain.table import TablesChanged
 class Hosted:
     """A variant ready on a slice: its latency curve there (already limited to the largest batch allowed).
 
-    ``sure``: seconds by rows that hardly any batch exceeds, what promises rest on; (): the curve's.
+    ``sure``: seconds by rows that hardly any batch exceeds, what promises rest on; (): the curve's. ``least``: times
+    these, once its batches have shown that they take no longer.
     """
 
     variant: str
     accuracy: float
     curve: LatencyCurve
     sure: tuple[float, ...] = ()
+    least: float = 1.0
 
     @property
     def longest(self) -> tuple[float, ...]:
@@ -35,7 +37,14 @@ class Hosted:
         """The same for batches of at most ``rows`` rows, at least 1."""
         if rows >= self.curve.max_batch:
             return self
-        return Hosted(self.variant, self.accuracy, self.curve.within(rows), self.sure[:rows])
+        return Hosted(self.variant, self.accuracy, self.curve.within(rows), self.sure[:rows], self.least)
+
+    def times(self, margin: float) -> "Hosted":
+        """The same where hardly any batch exceeds ``margin`` times as much."""
+        if margin == 1.0:
+            return self
+        sure = tuple([margin * seconds for seconds in self.longest])
+        return Hosted(self.variant, self.accuracy, self.curve, sure, self.least)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +303,16 @@ class HostHeard:
 @dataclass(frozen=True, slots=True)
 class Ticked:
     """Time went on. Sent a few times a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarginsTold:
+    """How long batches of a slice take at most, as shown by those that ran: (variant, factor on what its profile says
+    hardly any exceeds)."""
+
+    device: str
+    slice: str
+    margins: tuple[tuple[str, float], ...]
 
 
 ControllerEvent = DemandCounted | DeviceSeen | HostHeard | PlanAcknowledged | LatencyMeasured | Ticked

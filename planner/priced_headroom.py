@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 
 from sluicegate.domain.fleet.device import profile_type
 from sluicegate.planner.allocation.pipeline import AllocationPlanner
+from sluicegate.planner.problems.kept_rates import kept
 from sluicegate.planner.problems.problem import Allocation, Problem
 from sluicegate.planner.problems.problem_checks import check
 from sluicegate.planner.problems.throughput import throughput
@@ -158,13 +159,10 @@ def _capacities(problem: Problem, answer: Allocation) -> dict[str, float]:
 
 
 def _rate(problem: Problem, variant: str, kind: str, budget: float) -> float:
-    return throughput(
-        problem.catalogue.profiles[variant, kind],
-        budget,
-        capacity=problem.capacity,
-        quantile=problem.quantile,
-        factor=problem.latency_factor.get((variant, kind), 1.0),
-    ).qps
+    catalogue, factor = problem.catalogue, problem.latency_factor.get((variant, kind), 1.0)
+    profile = catalogue.profiles[variant, kind]
+    found = throughput(profile, budget, capacity=problem.capacity, quantile=problem.quantile, factor=factor)
+    return kept(found, profile, catalogue.apps[catalogue.variants[variant].app], budget, factor=factor).qps
 
 
 def _accuracy(problem: Problem, answer: Allocation) -> float:

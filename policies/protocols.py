@@ -88,6 +88,11 @@ class StationPolicy(Protocol):
         ...
 
     @property
+    def margins(self) -> tuple[tuple[str, float], ...]:
+        """By variant, how long batches take at most, where anything was promised: a factor on what is known of them."""
+        ...
+
+    @property
     def queued(self) -> int:
         """Queries waiting, of all apps."""
         ...

@@ -12,7 +12,7 @@ from typing import assert_never
 
 from sluicegate.domain.actions import Accept, Announce, End, WakeAt
 from sluicegate.domain.errors import InvalidInputError
-from sluicegate.domain.events import DemandCounted, PlanPublished, TooLarge
+from sluicegate.domain.events import DemandCounted, MarginsTold, PlanPublished, TooLarge
 from sluicegate.domain.models.app import App
 from sluicegate.domain.outcome import Outcome
 from sluicegate.domain.query import Query
@@ -176,7 +176,11 @@ class AdmissionStage:
 
     def _on_heartbeat(self, record: Record) -> None:
         if record.value is not None:
-            self.tell(control.decode_heartbeat(record.value).seen, self._clock.wall())
+            beat, now = control.decode_heartbeat(record.value), self._clock.wall()
+            self.tell(beat.seen, now)
+            for part in beat.slices:
+                if part.margins:
+                    self.tell(MarginsTold(beat.seen.device, part.slice, part.margins), now)
 
     def _woke(self) -> None:
         self.tell(Looked(self._clock.monotonic()), self._clock.wall())

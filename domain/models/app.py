@@ -50,6 +50,8 @@ class Promise:
 
 
 NO_PROMISE = Promise()
+HOP_PART = 0.1
+"""Of its SLO that a query with a promise is on its way to a slice at most, where nothing else is said."""
 
 
 def slo_class(classes: Sequence[float], slo: float) -> float:

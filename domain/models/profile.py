@@ -12,8 +12,9 @@ from typing import Literal, assert_never
 from sluicegate.domain.errors import InvalidInputError
 
 Quantile = Literal["median", "p95"]
-AnyQuantile = Quantile | Literal["sure"]
-"""``sure``: hardly any batch takes longer."""
+AnyQuantile = Quantile | Literal["sure", "shown"]
+"""``sure``: hardly any batch takes longer, as far as the 95th percentile says; ``shown``: once many batches have shown
+that their latencies spread as these two quantiles say."""
 
 Z95 = 1.6448536269514722
 """Standard normal: 95 % lie below."""
@@ -22,6 +23,8 @@ TAIL = 2.25
 lognormal and vary by a third, one batch in 1,500 takes longer. What a query waits for is two in a row."""
 LEAST_GUARD = 1.05
 """Over the 95th percentile, where a profile says that batches hardly vary: timers and schedulers do."""
+FIRST_GUARD = 1.32
+"""Over the 95th percentile until more is known: a p95 permits that one batch in twenty takes any time beyond it."""
 
 
 LENGTH_STEPS = 256
@@ -253,10 +256,12 @@ def _latency(point: BatchLatency, quantile: AnyQuantile) -> float:
         case "p95":
             return point.p95
         case "sure":
-            return _sure(point)
+            return max(_spread(point), FIRST_GUARD * point.p95)
+        case "shown":
+            return max(_spread(point), LEAST_GUARD * point.p95)
         case _:
             assert_never(quantile)
 
 
-def _sure(point: BatchLatency) -> float:
-    return max(point.median + TAIL * (point.p95 - point.median), LEAST_GUARD * point.p95)
+def _spread(point: BatchLatency) -> float:
+    return point.median + TAIL * (point.p95 - point.median)

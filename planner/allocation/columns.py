@@ -15,6 +15,7 @@ from itertools import combinations
 from sluicegate.domain.models.variant import Variant
 from sluicegate.planner.allocation.program import Candidate, Host, Loaded, PoolKey, Program, Serve
 from sluicegate.planner.allocation.table_columns import TableColumn, host_of, table_columns
+from sluicegate.planner.problems.kept_rates import kept
 from sluicegate.planner.problems.plan_limits import limits_of
 from sluicegate.planner.problems.problem import AppDemand, Problem
 from sluicegate.planner.problems.throughput import Throughput, throughput
@@ -168,8 +169,11 @@ def _rated(problem: Problem, key: PoolKey, candidate: Candidate, budget: float) 
     """The candidate with throughputs for a budget of ``budget`` seconds a batch."""
     profile = problem.catalogue.profiles[candidate.variant.name, key.type]
     factor = problem.latency_factor.get((candidate.variant.name, key.type), 1.0)
-    rows = problem.catalogue.apps[candidate.variant.app].max_rows
-    rate = throughput(profile, budget, capacity=problem.capacity, quantile=problem.quantile, factor=factor, rows=rows)
+    app = problem.catalogue.apps[candidate.variant.app]
+    rate = throughput(
+        profile, budget, capacity=problem.capacity, quantile=problem.quantile, factor=factor, rows=app.max_rows
+    )
+    rate = kept(rate, profile, app, budget, factor=factor)
     rates = dict.fromkeys(candidate.rates, rate) if rate.batch else {}
     return Candidate(candidate.variant, rates, candidate.memory_bytes, candidate.load_s)
 
@@ -188,14 +192,11 @@ def candidates(
         for i, demand in demands.items():
             if variant.accuracy < demand.min_accuracy:
                 continue
+            app, budget = problem.catalogue.apps[demand.app], demand.slo / (sharing + 1)
             rate = throughput(
-                profile,
-                demand.slo / (sharing + 1),
-                capacity=problem.capacity,
-                quantile=problem.quantile,
-                factor=factor,
-                rows=problem.catalogue.apps[demand.app].max_rows,
+                profile, budget, capacity=problem.capacity, quantile=problem.quantile, factor=factor, rows=app.max_rows
             )
+            rate = kept(rate, profile, app, budget, factor=factor)
             if rate.batch:
                 rates[i] = rate
         if rates:

@@ -17,6 +17,7 @@ from sluicegate.planner.allocation.linear import Matrix
 from sluicegate.planner.allocation.program import PoolKey, Program, Unit
 from sluicegate.planner.allocation.solver_types import SolverError
 from sluicegate.planner.allocation.units import count_loaded, group_units
+from sluicegate.planner.problems.kept_rates import kept
 from sluicegate.planner.problems.problem import Allocation, Problem
 from sluicegate.planner.problems.throughput import throughput
 
@@ -86,15 +87,16 @@ def capacity_of(problem: Problem, app: str, variants: Sequence[str], device_type
         profile = problem.catalogue.profiles.get((name, device_type))
         if profile is not None:
             factor = problem.latency_factor.get((name, device_type), 1.0)
+            known = problem.catalogue.apps[app]
             rate = throughput(
                 profile,
                 slo / 2,
                 capacity=problem.capacity,
                 quantile=problem.quantile,
                 factor=factor,
-                rows=problem.catalogue.apps[app].max_rows,
+                rows=known.max_rows,
             )
-            best = max(best, rate.qps)
+            best = max(best, kept(rate, profile, known, slo / 2, factor=factor).qps)
     return best
 
 

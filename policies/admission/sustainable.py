@@ -8,6 +8,8 @@ Rules.
   accepts everything and announces only.
 - Going over the bound is announced once (state "over_sustainable_rate" or "degrade"), and "within_sustainable_rate"
   once ``calm`` consecutive queries fitted: hysteresis.
+- A bound is of queries that ask for the SLO of their app, or more. One that asks for less would have to be served
+  before those that the bound was made for: unless all is let in it is rejected (INFEASIBLE).
 - A client is a stream. Clients that asked within the last window share the bound equally; who is above its share gets
   only what the others leave. Rejected queries count for nobody.
 """
@@ -28,6 +30,8 @@ from sluicegate.policies.promises.safe_mode import SafeModeSwitch
 from sluicegate.policies.promises.window_limiter import Place, PlaceLimit, WindowLimiter
 
 Mode = Literal["enforce", "degrade", "observe"]
+_WHOLE = 0.99
+"""Of its app's SLO, what a query must ask for: clocks are read twice. What is less counts as part of the hop."""
 _CLIENTS = 1024
 """Clients told apart; further ones share one place, so that keys from outside cost no memory."""
 
@@ -103,7 +107,8 @@ class Limits:
     """What an app sustains in any window of ``window_s`` seconds; ``degraded``: on the faster variants, in
     ``degraded_s``.
 
-    ``place_of``: where the queries of a stream go that is not the app's own; None: it counts as one.
+    ``place_of``: where the queries of a stream go that is not the app's own; None: it counts as one. ``slo``: seconds
+    that a query must ask for.
     """
 
     places: tuple[PlaceLimit, ...]
@@ -111,13 +116,14 @@ class Limits:
     degraded: tuple[PlaceLimit, ...]
     degraded_s: float
     place_of: Callable[[str], Place | None] = field(default=lambda _stream: None, compare=False)
+    slo: float = 0.0
 
     def beside(self, other: "Limits") -> "Limits":
         """What both sustain. Streams go where ``other`` has them."""
         window_s = max(self.window_s, other.window_s)
         degraded_s = max(self.degraded_s, other.degraded_s)
         degraded = self.degraded + other.degraded
-        return Limits(self.places + other.places, window_s, degraded, degraded_s, other.place_of)
+        return Limits(self.places + other.places, window_s, degraded, degraded_s, other.place_of, other.slo)
 
 
 class _AppWindow:
@@ -211,6 +217,10 @@ class SustainableAdmission:
         window = self._of(query.app)
         if window is None or query.query_class is not QueryClass.STRICT:
             return [first]
+        asked, least = query.deadline - query.arrival, window.limits.slo
+        if asked < _WHOLE * least and self.mode != "observe":
+            told = f"asks for {1e3 * asked:g} ms, and its promise is kept within {1e3 * least:g} ms; ask for that"
+            return [Reject(query, Reason.INFEASIBLE, f"{told}, or as best effort")]
         at = window.latest = max(window.latest, min(query.arrival, now))
         stream = query.stream
         place = window.limits.place_of(stream) if stream and stream != query.app else None

@@ -47,7 +47,7 @@ def terms_by_place(hosting: Hosting, plan: Plan, hops: Hops, asked: str = "") ->
         for part in hosting.of(app, plan, burst=True):
             if part.hosted:
                 place = (part.device, part.slice)
-                seconds = tuple(h.longest for h in part.hosted)
+                seconds = tuple(hosting.longest(*place, h) for h in part.hosted)
                 slo = next((p.slo for p in plan.of_app(app) if (p.device, p.slice) == place and p.slo), known.slo)
                 promise = known.promise if known.promise.active or app != asked else _NO_MISSES
                 parties.setdefault(place, {})[app] = Party(seconds, slo, places.part(promise, place))
@@ -80,6 +80,7 @@ def limits(app: App, found: tuple[Sustained, ...], plan: Plan) -> Limits | None:
         each(lambda share: share.degraded[0]),
         max(one.share.degraded[1] for one in found),
         places.of_stream,
+        app.slo if app.promise.active else 0.0,
     )
 
 

@@ -16,6 +16,7 @@ Rules.
 """
 
 from bisect import bisect_left
+from dataclasses import replace
 from math import inf, nextafter
 from operator import attrgetter
 from typing import assert_never
@@ -229,7 +230,7 @@ class QueueingPolicy:
         lengths = hosted.curve.lengths
         if lengths is None:
             return hosted
-        return Hosted(hosted.variant, hosted.accuracy, LatencyCurve(lengths.padded(spans), lengths), hosted.sure)
+        return replace(hosted, curve=LatencyCurve(lengths.padded(spans), lengths))
 
     def drop_hopeless(self, now: float, actions: list[StationAction]) -> None:
         """Give up the heads that no batch can save."""

@@ -13,7 +13,6 @@ Rules (spread-drop paper, section 4, with its errors mended; all inequalities ex
   selection rule where each query is one row, and no query that is kept misses.
 - Heads that a batch of B would make late (the executor was held up for longer than was reckoned with) are saved by a
   smaller batch where that costs nobody behind them, or where the promise does not bear their loss.
-- Batches are taken to be longer by what they overran their profile by lately: P stands, B falls.
 - Before a query is missed against the promise of its stream, safe mode is announced.
 - The app's own stream (queries without a key) may be spread over several slices in strict turns: this slice keeps its
   part of the promise. Other streams are served by one slice at a time.
@@ -39,15 +38,15 @@ from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.events import Finished, Hosted, StreamResumed
 from sluicegate.domain.models.app import Promise, WeaklyHard
 from sluicegate.domain.models.profile import LatencyCurve
+from sluicegate.domain.models.sustainable_rate import max_rate, window_bound
 from sluicegate.domain.outcome import Reason
 from sluicegate.domain.query import Query
 from sluicegate.policies.batching.base import QueueingPolicy
-from sluicegate.policies.promises.batch_places import Places, Stretch, places_of, shared_places, surely_fit
+from sluicegate.policies.promises.batch_places import Places, places_of, shared_places, surely_fit
 from sluicegate.policies.promises.drop_choice import balanced, blockwise, greedy, grouped
 from sluicegate.policies.promises.history import MissHistory, constraints_of
 from sluicegate.policies.promises.keeper import Share
 from sluicegate.policies.promises.safe_mode import SafeModeSwitch
-from sluicegate.policies.promises.sustainable_rate import max_rate, window_bound
 
 _by_deadline = attrgetter("deadline")
 _STREAMS = 16_384
@@ -62,8 +61,8 @@ class SpreadBatching(QueueingPolicy):
     """
 
     __slots__ = (
-        "_began", "_constraints", "_fastest", "_kept", "_places", "_share", "_shared", "_streams", "_stretch",
-        "_with", "fixed_batch", "lateness", "others_s", "own", "safety",
+        "_began", "_constraints", "_fastest", "_kept", "_places", "_share", "_shared", "_streams", "_with",
+        "fixed_batch", "lateness", "others_s", "own", "safety",
     )  # fmt: skip
 
     def __init__(
@@ -88,7 +87,6 @@ class SpreadBatching(QueueingPolicy):
         self.fixed_batch = batch
         self.lateness = lateness
         self.others_s = others_s
-        self._stretch = Stretch()
         self._share: Share | None = None
         self.safety = SafeModeSwitch(calm)
         self._places: tuple[Places, ...] = ()
@@ -162,7 +160,7 @@ class SpreadBatching(QueueingPolicy):
         share = self._share
         if share is not None and self.fixed_batch is None:
             self.others_s = share.others_s
-            self._places = shared_places(self.hosted, share, self._stretch.factor)
+            self._places = shared_places(self.hosted, share)
         else:
             self._places = tuple([places_of(h, self._batch_on(h)) for h in self.hosted])
         holding = [p for p in self._places if p.batch >= self._places[0].batch]  # or bursts would not fit
@@ -279,13 +277,6 @@ class SpreadBatching(QueueingPolicy):
             if (event.failed or now > query.deadline) and not history.revise(position):
                 self._announce_trouble(actions)
         self._kept = []
-        if self.promise.active and not event.failed:
-            self._ran(run, now - self._began)
-
-    def _ran(self, run: Run, seconds: float) -> None:
-        upto = next((h.longest for h in self.hosted if h.variant == run.variant), ())
-        if 0 < run.rows <= len(upto) and self._stretch.ran(seconds, max(upto[: run.rows])):
-            self._place()
 
     def _note(self, decided: Sequence[Query], kept: Sequence[Query], actions: list[StationAction]) -> None:
         """Record what was decided and drop what is not kept; a broken promise is announced first."""

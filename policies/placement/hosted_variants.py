@@ -8,10 +8,11 @@ in larger batches; rules that must not do that keep the limit themselves.
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from sluicegate.domain.events import Hosted, HostedOn
+from sluicegate.domain.events import Hosted, HostedOn, MarginsTold
 from sluicegate.domain.fleet.device import WHOLE, Device, Slice, profile_type
 from sluicegate.domain.models.profile import Profile, Quantile
 from sluicegate.domain.plan import Placement, Plan
+from sluicegate.policies.promises.margins import MOST
 from sluicegate.profiles.catalogue.catalogue import Catalogue, KnownCatalogue
 
 
@@ -41,7 +42,9 @@ def hosted_variant(
     limit = max(max_batch, largest_batch(catalogue, profile, quantile)) if burst else max_batch
     curve = profile.curve(quantile, limit=max(1, limit))
     sure = profile.curve("sure", limit=max(1, limit)).seconds
-    return Hosted(profile.variant, catalogue.variants[profile.variant].accuracy, curve, sure)
+    shown = profile.curve("shown", limit=max(1, limit)).seconds
+    least = max(a / b for a, b in zip(shown, sure, strict=True))
+    return Hosted(profile.variant, catalogue.variants[profile.variant].accuracy, curve, sure, least)
 
 
 def hosted_on(
@@ -61,12 +64,13 @@ def hosted_on(
 class Hosting:
     """What slices run of each plan, by the devices and variants that are known. It learns of both, and forgets none."""
 
-    __slots__ = ("_devices", "_quantile", "catalogue")
+    __slots__ = ("_devices", "_margins", "_quantile", "catalogue")
 
     def __init__(self, catalogue: Catalogue, devices: Iterable[Device], quantile: Quantile) -> None:
         self.catalogue = KnownCatalogue(catalogue)
         self._devices = {device.name: device for device in devices}
         self._quantile = quantile
+        self._margins: dict[tuple[str, str], dict[str, float]] = {}
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -80,6 +84,20 @@ class Hosting:
             return False
         self._devices[device] = replace(known, slices=slices)
         return True
+
+    def margins(self, told: MarginsTold) -> bool:
+        """How long batches of a slice take at most was told; whether that is news. Of unknown slices it is not."""
+        device = self._devices.get(told.device)
+        if device is None or all(part.name != told.slice for part in device.slices):
+            return False
+        known = self._margins.get((told.device, told.slice), {})
+        self._margins[told.device, told.slice] = margins = dict(told.margins)
+        return any(margins.get(v, 1.0) != known.get(v, 1.0) for v in {*margins, *known})
+
+    def longest(self, device: str, part: str, hosted: Hosted) -> tuple[float, ...]:
+        """Seconds by rows that hardly any batch of ``hosted`` exceeds there."""
+        margin = self._margins.get((device, part), {}).get(hosted.variant, 1.0)
+        return hosted.times(max(hosted.least, min(MOST, margin))).longest
 
     def fit(self, held: Placement, coming: Sequence[Placement]) -> bool:
         """Whether its slice has memory for ``held`` and ``coming`` at once. Where that is not known it has not."""

@@ -13,9 +13,10 @@ queries reach the slice within H (the hop):
       Q + D + H <= L      (blocking)
 
   so that Q may be P without lowering the bound.
-- What bounds follow from that is in ``sluicegate.policies.promises.sustainable_rate``.
+- What bounds follow from that is in ``sluicegate.domain.models.sustainable_rate``.
 - With n apps each batch takes (L - H) / (n + 1) at most, by the most urgent promise; where a single row of some app
-  takes longer, the others share what that leaves. Of the sizes within it a promised app takes that of the best rate.
+  takes longer, the others share what that leaves. Of the sizes within it a promised app takes the smallest whose rate
+  is nearly the best: what its turns leave is best effort's, whose large batches are worth more.
 - What does not fit is refused, with the reason.
 """
 
@@ -23,11 +24,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
-from sluicegate.domain.models.app import NO_PROMISE, Promise
+from sluicegate.domain.models.app import HOP_PART, NO_PROMISE, Promise
 from sluicegate.domain.models.profile import LatencyCurve
-from sluicegate.policies.promises.sustainable_rate import max_rate, processing_bound, window_bound
+from sluicegate.domain.models.sustainable_rate import Sustainable, max_rate, processing_bound, window_bound
 
-HOP_PART = 0.1
+NEARLY = 0.96
+"""Of the best rate, for shorter turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +166,20 @@ def _share(one: Party, longest: float, others_s: float, hop_s: float) -> Share:
             sizes = range(1, within(seconds, longest) + 1)
             best = max_rate(curve, inf, one.promise, others_s=others_s, batches=sizes) if sizes else None
             if best is not None:
-                processing_s = processing_bound(curve, best.batch)
+                processing_s = _shortest(curve, best, one.promise, others_s)
                 break
     batches = tuple(within(seconds, processing_s) for seconds in one.seconds)
     took = tuple(max(seconds[:rows], default=0.0) for seconds, rows in zip(one.seconds, batches, strict=True))
     return Share(batches, processing_s, others_s, hop_s, took=took)
+
+
+def _shortest(curve: LatencyCurve, best: Sustainable, promise: Promise, others_s: float) -> float:
+    """Seconds of the smallest batch whose rate is nearly the best."""
+    for batch in range(1, best.batch):
+        seconds = processing_bound(curve, batch)
+        if window_bound(batch, promise) >= NEARLY * best.rate * (seconds + others_s):
+            return seconds
+    return processing_bound(curve, best.batch)
 
 
 def _judged(share: Share, cycle_s: float, slo: float | None) -> Share:

@@ -5,7 +5,7 @@ others must fit into a batch of B rows whichever they are, so that the missed on
 
     (rows of all) - (rows of the floor(n m / K) smallest)  <=  B
 
-With queries of one row that is the bound of ``sluicegate.policies.promises.sustainable_rate``. What fits goes on
+With queries of one row that is the bound of ``sluicegate.domain.models.sustainable_rate``. What fits goes on
 fitting with any of it taken away. Every admission of the last S seconds is remembered: a token bucket of the same rate
 would let up to twice as much pass in one window (a full bucket, then the refill).
 

@@ -29,6 +29,7 @@ from sluicegate.domain.events import (
     Arrived,
     DemandCounted,
     DeviceSeen,
+    MarginsTold,
     PlanAcknowledged,
     PlanPublished,
     Registered,
@@ -112,7 +113,9 @@ class DemandAsked:
     window: float
 
 
-_News = DemandAsked | DeviceSeen | Looked | PlanAcknowledged | PlanPublished | RouterHeard | Serve | TooLarge
+_News = (
+    DemandAsked | DeviceSeen | Looked | MarginsTold | PlanAcknowledged | PlanPublished | RouterHeard | Serve | TooLarge
+)
 AdmissionEvent = Came | _News
 
 
@@ -266,6 +269,8 @@ class AdmissionCore:
             case DeviceSeen():
                 self._hosting.cut(event.device, event.slices)
                 return ()
+            case MarginsTold():
+                return self._margins_told(event, now)
             case PlanPublished(plan):
                 self._share_out(plan)
                 return self._follow(event, now)
@@ -351,7 +356,22 @@ class AdmissionCore:
             if activation.pending is event.plan:  # else it is not followed
                 self._bound(app, event.plan, both=True)
         for app in [app for app, (at, _) in self._settling.items() if at <= now]:
-            self._bound(app, self._settling.pop(app)[1], both=False)
+            _, plan = self._settling.pop(app)
+            pending = self._activations[app].pending
+            if pending is None or pending.epoch == plan.epoch:  # else both count until that one has settled
+                self._bound(app, plan, both=False)
+        return actions
+
+    def _margins_told(self, event: MarginsTold, now: float) -> Sequence[AdmissionCoreAction]:
+        """What the slice sustains may be another: both count until it goes by that."""
+        actions: list[AdmissionCoreAction] = []
+        if self._hosting.margins(event):
+            for app, activation in self._activations.items():
+                plan = activation.active
+                if plan is not None and any(p.device == event.device for p in plan.of_app(app)):
+                    self._bound(app, plan, both=True)
+                    self._settling[app] = (now + SETTLED, plan)
+                    actions.append(WakeAt(now + SETTLED))
         return actions
 
     def _share_out(self, plan: Plan) -> None:

@@ -149,6 +149,7 @@ class SliceReport:
     """One slice in a heartbeat. ``queued``: queries that wait or run; ``busy_for``: seconds until the batch ends.
 
     ``age``: seconds since that began; ``overdue``: by which it should have ended, or the executor is not whole.
+    ``margins``: see ``StationPolicy``.
     """
 
     slice: str
@@ -160,6 +161,7 @@ class SliceReport:
     observed: tuple[TableObserved, ...]
     age: float = 0.0
     overdue: float = 0.0
+    margins: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,6 +141,7 @@ class SliceCore:
             observed,
             max(0.0, age),
             self._overdue(batch, age),
+            self.station.margins,
         )
 
     def _overdue(self, batch: Batch | None, age: float) -> float:

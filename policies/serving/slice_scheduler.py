@@ -9,6 +9,7 @@ Rules.
 - Finished goes to the policy whose batch it was, and frees the executor.
 - Promises are about strict queries; best-effort ones are not in the sequence. Where anything hosted was promised, apps
   take turns, and all batches are as short as the ``Terms`` of the slice ask (``sluicegate.policies.promises.keeper``).
+- There what a batch takes at most goes by what those before it took (``sluicegate.policies.promises.margins``).
 - A wake is asked for only where none is outstanding that comes as early. A shell may send Woke for each WakeAt, or keep
   one timer, the earliest asked for. Woke before its time asks again, once for each time asked for.
 
@@ -16,7 +17,7 @@ Illegal: Finished while idle, or for another batch than the one that runs.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import inf
 from typing import assert_never
@@ -39,6 +40,7 @@ from sluicegate.domain.query import Query
 from sluicegate.domain.table import TableObserved, TablesChanged
 from sluicegate.policies.batching.spread import SpreadBatching
 from sluicegate.policies.promises.keeper import FREE, NO_HOPS, Hops, Party, terms, within
+from sluicegate.policies.promises.margins import Margins
 from sluicegate.policies.protocols import BatchingPolicy, FollowsTables
 
 _OFFERED = Offered()
@@ -65,12 +67,12 @@ class Lane:
         """What is hosted for it, whatever it may use of that."""
         return self.asked.hosted
 
-    def party(self) -> Party:
+    def party(self, margins: Mapping[str, float]) -> Party:
         """What it asks of the slice."""
         policy, asked = self.policy, self.asked
         own = policy.own if isinstance(policy, SpreadBatching) else NO_PROMISE
         promise = own.over(asked.turns) if own.active else asked.own
-        return Party(tuple(h.longest for h in asked.hosted), asked.slo, promise)
+        return Party(tuple(h.longest for h in _at(asked.hosted, margins)), asked.slo, promise)
 
     def urgency(self) -> tuple[bool, float, str]:
         """Least first."""
@@ -85,10 +87,12 @@ class Station:
 
     __slots__ = (
         "_asked_again",
+        "_began",
         "_hops",
         "_lanes",
         "_loose",
         "_make",
+        "_margins",
         "_running",
         "_running_lane",
         "_story",
@@ -103,6 +107,8 @@ class Station:
         self._make = make_policy
         self._hops = hops
         self.terms = FREE
+        self._margins = Margins()
+        self._began = 0.0
         self._strict: dict[str, Lane] = {}
         self._loose: dict[str, Lane] = {}
         self._lanes: list[Lane] = []
@@ -129,6 +135,16 @@ class Station:
         return sum(lane.policy.queued for lane in self._lanes if lane.app == app)
 
     @property
+    def margins(self) -> tuple[tuple[str, float], ...]:
+        """How long batches take at most, where anything was promised, for those who let queries in."""
+        if not self.terms.shares:
+            return ()
+        told = self._margins.told
+        return tuple(
+            [(h.variant, told.get(h.variant, 1.0)) for lane in self._lanes if lane.strict for h in lane.hosted]
+        )
+
+    @property
     def policies(self) -> dict[tuple[str, str], BatchingPolicy]:
         """(app, class) -> the policy that batches its queries, of all that came or is hosted so far."""
         classes = {True: QueryClass.STRICT, False: QueryClass.BEST_EFFORT}
@@ -142,7 +158,7 @@ class Station:
             lanes = self._strict if query.query_class is QueryClass.STRICT else self._loose
             lane = lanes.get(query.app) or self._lane(query.app, query.query_class)
             if decided := lane.policy.handle(event, now):
-                self._absorb(lane, decided, actions)
+                self._absorb(lane, decided, now, actions)
         elif isinstance(event, Finished):
             self._finish(event, now, actions)
         elif isinstance(event, TurnsTold):
@@ -210,8 +226,13 @@ class Station:
             if lane.app == event.app:
                 lane.asked = event
                 lane.told = None
-        before = self.terms
-        self.terms = terms({lane.app: lane.party() for lane in self._lanes if lane.strict and lane.hosted}, self._hops)
+        self._share_out(now, actions)
+
+    def _share_out(self, now: float, actions: list[StationAction]) -> None:
+        """Allot turns, and tell what changed."""
+        before, margins = self.terms, self._margins.in_force
+        strict = [lane for lane in self._lanes if lane.strict and lane.hosted]
+        self.terms = terms({lane.app: lane.party(margins) for lane in strict}, self._hops)
         for lane in self._lanes:
             share = self.terms.shares.get(lane.app)
             if lane.strict and isinstance(lane.policy, SpreadBatching):
@@ -219,11 +240,13 @@ class Station:
             told = self._allowed(lane)
             if told != lane.told or (lane.strict and share != before.shares.get(lane.app)):
                 lane.told = told
-                self._absorb(lane, lane.policy.handle(told, now), actions)
+                self._absorb(lane, lane.policy.handle(told, now), now, actions)
 
     def _allowed(self, lane: Lane) -> HostingChanged:
         """What a lane may run, in batches as large as the slice's terms allow."""
         share, asked = self.terms.shares.get(lane.app), lane.asked
+        if self.terms.shares:
+            asked = replace(asked, hosted=_at(asked.hosted, self._margins.in_force))
         if not lane.strict:
             hosted = _shorter(asked.hosted, self.terms.blocking_s)
             return replace(asked, hosted=hosted, promise=NO_PROMISE, part=None)
@@ -240,7 +263,19 @@ class Station:
         decided = lane.policy.handle(event, now)
         self._running = self._running_lane = None
         if decided:
-            self._absorb(lane, decided, actions)
+            self._absorb(lane, decided, now, actions)
+        if self.terms.shares and not event.failed:
+            self._ran(lane, running, now, actions)
+
+    def _ran(self, lane: Lane, run: Run, now: float, actions: list[StationAction]) -> None:
+        """Learn from how long it took."""
+        hosted = next((h for h in lane.hosted if h.variant == run.variant), None)
+        share = self.terms.shares.get(lane.app)
+        turn_s = self.terms.blocking_s if share is None or not lane.strict else share.processing_s
+        if hosted is not None and run.rows <= hosted.curve.max_batch:
+            self._margins.ran(hosted, run.rows, now - self._began, turn_s, now)
+        if self._margins.adopt(now):
+            self._share_out(now, actions)
 
     def _woke(self, event: Woke, now: float, actions: list[StationAction]) -> None:
         if now < self._wake:
@@ -252,7 +287,7 @@ class Station:
         for lane in self._lanes:
             if lane.wake <= now:
                 lane.wake = inf
-                self._absorb(lane, lane.policy.handle(event, now), actions)
+                self._absorb(lane, lane.policy.handle(event, now), now, actions)
         self._wake = inf
         self._wake_by(min((lane.wake for lane in self._lanes), default=inf), actions)
 
@@ -265,7 +300,7 @@ class Station:
         elif not (lanes and lanes[0].policy.queued):
             return
         for lane in lanes:
-            self._absorb(lane, lane.policy.handle(_OFFERED, now), actions)
+            self._absorb(lane, lane.policy.handle(_OFFERED, now), now, actions)
             if self._running is not None:
                 if lane.strict and lane.app in self._loose:
                     self._fill(self._running, self._loose[lane.app], now, actions)
@@ -275,6 +310,7 @@ class Station:
     def _fill(self, run: Run, loose: Lane, now: float, actions: list[StationAction]) -> None:
         """Best-effort queries in the places that a strict batch leaves."""
         hosted = next(h for h in loose.hosted if h.variant == run.variant)
+        hosted = hosted.times(self._margins.in_force.get(run.variant, 1.0))
         share = self.terms.shares.get(loose.app)
         if share is not None:
             hosted = next(iter(_shorter((hosted,), share.processing_s)), hosted.within(1))
@@ -289,7 +325,7 @@ class Station:
             self._running = Run(run.variant, run.queries + along, taken)
             actions[actions.index(run)] = self._running
 
-    def _absorb(self, lane: Lane, decided: list[StationAction], actions: list[StationAction]) -> None:
+    def _absorb(self, lane: Lane, decided: list[StationAction], now: float, actions: list[StationAction]) -> None:
         for action in decided:
             if isinstance(action, WakeAt):
                 lane.wake = min(lane.wake, action.at)
@@ -298,6 +334,7 @@ class Station:
             if isinstance(action, Run):
                 self._running = action
                 self._running_lane = lane
+                self._began = now
                 self.last_app = lane.app
             actions.append(action)
 
@@ -323,6 +360,11 @@ def _shorter(hosted: tuple[Hosted, ...], seconds: float) -> tuple[Hosted, ...]:
         return hosted
     rows = [within(one.longest, seconds) for one in hosted]
     return tuple([one.within(most) for one, most in zip(hosted, rows, strict=True) if most])
+
+
+def _at(hosted: tuple[Hosted, ...], margins: Mapping[str, float]) -> tuple[Hosted, ...]:
+    """What hardly any batch exceeds, as far as others have shown."""
+    return tuple([one.times(margins.get(one.variant, 1.0)) for one in hosted]) if margins else hosted
 
 
 def _tell_tables(lane: Lane, event: TablesChanged) -> None:

@@ -29,6 +29,7 @@ from sluicegate.domain.events import (
     DemandCounted,
     DeviceReported,
     DeviceSeen,
+    MarginsTold,
     PlanAcknowledged,
     PlanPublished,
     TurnsTold,
@@ -381,6 +382,8 @@ class Engine:
             self._cut_told(beat.seen, now)
         self._control.heard(beat, now)
         for part in beat.slices:
+            if part.margins and self._admission.follows_plans:
+                self._ask(MarginsTold(device.device.name, part.slice, part.margins), now)
             apps = self._hosting.get((device.device.name, part.slice))
             if apps:
                 report = DeviceReported(device.device.name, part.slice, part.queued, part.busy_for, part.overdue)

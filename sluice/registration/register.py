@@ -17,9 +17,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.models.sustainable_rate import window_bound
 from sluicegate.executors.demo_catalogue import home_folder, machine
 from sluicegate.executors.profile_runner import Progress, silent
-from sluicegate.policies.promises.sustainable_rate import window_bound
 from sluicegate.profiles.catalogue.catalogue_folder import digest_of
 from sluicegate.profiles.catalogue.registered_apps import Record, Registered
 from sluicegate.profiles.demo.build_models import FAMILIES, HEAVY

@@ -7,9 +7,9 @@ from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.fleet.device import Device, profile_type
 from sluicegate.domain.models.app import App, Promise
 from sluicegate.domain.models.profile import LatencyCurve, Profile
+from sluicegate.domain.models.sustainable_rate import Sustainable, max_rate
 from sluicegate.policies.placement.hosted_variants import hosted_variant, profile_on
 from sluicegate.policies.promises.keeper import Hops, Party, Share, terms
-from sluicegate.policies.promises.sustainable_rate import Sustainable, max_rate
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 ROWS = (1, 2, 4, 8)

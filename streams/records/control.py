@@ -37,7 +37,8 @@ VARIANT_WANTED = "variant_wanted"
 class SliceState:
     """One slice of a device: rows queued, and seconds until the running batch ends (0: idle).
 
-    ``age``: seconds since that began; ``overdue``: by which it should have ended.
+    ``age``: seconds since that began; ``overdue``: by which it should have ended. ``margins``: by variant, how long
+    batches take at most, where anything was promised: a factor on what is known of them.
     """
 
     slice: str
@@ -45,6 +46,7 @@ class SliceState:
     busy_for: float = 0.0
     age: float = 0.0
     overdue: float = 0.0
+    margins: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from rich.table import Table
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.domain.models.app import Promise, WeaklyHard
 from sluicegate.domain.models.profile import BatchLatency, LatencyCurve, Profile
-from sluicegate.policies.promises.sustainable_rate import Sustainable, max_rate
+from sluicegate.domain.models.sustainable_rate import Sustainable, max_rate
 from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
 from sluicegate.sluice.commands.offline.sustain_system import show_system
 from sluicegate.sluice.console import JsonOption, one_line_errors, out, print_json, require_plots

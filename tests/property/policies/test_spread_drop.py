@@ -12,12 +12,12 @@ from sluicegate.domain.actions import Announce, Drop, Run, StationAction, WakeAt
 from sluicegate.domain.events import Arrived, Finished, Hosted, HostingChanged, Offered, StreamResumed, Woke
 from sluicegate.domain.models.app import Promise, WeaklyHard
 from sluicegate.domain.models.profile import LatencyCurve
+from sluicegate.domain.models.sustainable_rate import window_bound
 from sluicegate.domain.query import Query
 from sluicegate.policies.batching.registry import batching
 from sluicegate.policies.batching.spread import GreedySpread
 from sluicegate.policies.promises.drop_choice import balanced, blockwise, blockwise_range, greedy, grouped
 from sluicegate.policies.promises.history import MissHistory, constraints_of
-from sluicegate.policies.promises.sustainable_rate import window_bound
 from sluicegate.policies.promises.tracker import MissTracker, StreamTracker
 from sluicegate.policies.serving.duty_cycle import DutyCycleStation
 from sluicegate.policies.serving.slice_scheduler import Station

@@ -8,8 +8,8 @@ from sluicegate.domain.actions import Accept, AdmissionAction, Announce, Expire,
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.events import Arrived
 from sluicegate.domain.fleet.device import Device
-from sluicegate.domain.models.app import App, Promise, WeaklyHard
-from sluicegate.domain.models.profile import LEAST_GUARD, BatchLatency, Profile
+from sluicegate.domain.models.app import App, Promise, QueryClass, WeaklyHard
+from sluicegate.domain.models.profile import FIRST_GUARD, BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.outcome import Reason
 from sluicegate.domain.plan import Epoch, Placement, Plan
@@ -123,12 +123,12 @@ PROMISE = Promise(weakly_hard=(WeaklyHard(2, 6),))
 
 
 def hosting(slo: float, latencies: dict[str, tuple[float, ...]]) -> Hosting:
-    """Variants APP-NAME@TYPE with so many seconds by rows. Batches that last exactly so long have no 5 % to spare."""
+    """Variants APP-NAME@TYPE with so many seconds by rows. Batches that last exactly so long have nothing to spare."""
     profiles: list[Profile] = []
     variants: list[Variant] = []
     for key, seconds in latencies.items():
         name, _, kind = key.partition("@")
-        points = tuple(BatchLatency(b, s / LEAST_GUARD, s / LEAST_GUARD) for b, s in enumerate(seconds, 1))
+        points = tuple(BatchLatency(b, s / FIRST_GUARD, s / FIRST_GUARD) for b, s in enumerate(seconds, 1))
         profiles.append(Profile(variant=name, device_type=kind, points=points))
         if name not in {v.name for v in variants}:
             variants.append(Variant(name=name, app=name[0], accuracy=0.9 - 0.1 * len(variants)))
@@ -154,6 +154,24 @@ def test_two_rows_take_two_places() -> None:
     """Batches of 1 s and 4 rows, two misses in six: 6 queries of one row a window, 3 of two, 1 of three."""
     policy = kept(hosting(2.0, {"a@cpu": (1.0,) * 4}), ("cpu0", ("a",), 1.0))
     assert [policy.bound_of("a", rows) for rows in (1, 2, 3, 4, 5)] == [(n, 1.0) for n in (6, 3, 1, 1, 0)]
+
+
+def test_a_query_that_asks_for_less_than_its_slo_is_not_what_the_bound_was_made_for() -> None:
+    world = hosting(2.0, {"a@cpu": (1.0,) * 4})
+
+    def decided(policy: SustainableAdmission, latency: float) -> AdmissionAction:
+        return policy.handle(Arrived(Query("q", "a", 5.0, 5.0 + latency)), 5.0)[-1]
+
+    policy = kept(world, ("cpu0", ("a",), 1.0))
+    less = decided(policy, 1.9)
+    assert isinstance(less, Reject) and less.reason is Reason.INFEASIBLE
+    assert "2000 ms" in less.detail and "1900 ms" in less.detail
+    assert isinstance(decided(policy, 1.99), Accept)  # clocks
+    assert isinstance(decided(policy, 2.5), Accept)
+    loose = Query("q", "a", 5.0, 5.5, query_class=QueryClass.BEST_EFFORT)
+    assert isinstance(policy.handle(Arrived(loose), 5.0)[-1], Accept)
+    policy.mode = "observe"
+    assert isinstance(decided(policy, 1.0), Accept)
 
 
 def test_a_slice_that_another_app_shares_sustains_what_the_cycle_leaves() -> None:

@@ -7,10 +7,10 @@ import pytest
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.models.app import Promise, WeaklyHard
 from sluicegate.domain.models.profile import LatencyCurve
+from sluicegate.domain.models.sustainable_rate import max_rate, window_bound
 from sluicegate.policies.promises.drop_choice import balanced, blockwise, blockwise_range, greedy, grouped
 from sluicegate.policies.promises.history import MissHistory, constraints_of
 from sluicegate.policies.promises.safe_mode import SafeModeSwitch
-from sluicegate.policies.promises.sustainable_rate import max_rate, window_bound
 from sluicegate.policies.promises.tracker import MissTracker, StreamTracker
 from sluicegate.policies.promises.window_limiter import PlaceLimit, WindowLimiter
 

@@ -9,7 +9,7 @@ from sluicegate.simulator.promise_watch import PromiseFigures
 from sluicegate.simulator.scenario import read_scenario, scenario_of, with_setting
 from sluicegate.simulator.scenario.experiment import run_once
 
-FILE = Path(__file__).parents[2] / "examples" / "scenarios" / "promises-campaign.yaml"
+FILE = Path(__file__).parents[3] / "examples" / "scenarios" / "promises-campaign.yaml"
 
 
 def promises_of(*changes: str, seed: int = 3) -> PromiseFigures:
