@@ -117,7 +117,7 @@ class HostingChanged:
 
     ``slo``: the app's, seconds. ``promise``: what each of its streams was promised. ``peers``: (device, slice) of all
     that serve the app by the same plan: its own stream (queries without a key) goes to them in turns, and this slice
-    keeps ``own`` of it.
+    keeps ``own`` of it. ``loose``: the app asks for best effort, and was promised nothing.
     """
 
     app: str
@@ -126,6 +126,7 @@ class HostingChanged:
     promise: Promise = NO_PROMISE
     peers: tuple[tuple[str, str], ...] = ()
     part: Promise | None = None
+    loose: bool = False
 
     @property
     def turns(self) -> int:

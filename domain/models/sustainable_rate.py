@@ -13,12 +13,16 @@ exceeds m/K, so that no policy keeps the promise. For several promises the least
 one model, S = the cycle on a device that serves several in turn.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.models.app import NO_PROMISE, Promise
 from sluicegate.domain.models.profile import LatencyCurve
+
+NEARLY = 0.93
+"""Of the best rate, for shorter turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,4 +84,22 @@ def max_rate(
         found = Sustainable(batch, spacing, window_bound(batch, promise))
         if best is None or found.rate > best.rate:
             best = found
+    return best
+
+
+def nearly_best(
+    curve: LatencyCurve, promise: Promise, *, others_s: float = 0.0, batches: Sequence[int]
+) -> Sustainable | None:
+    """The smallest batch whose rate is ``NEARLY`` the highest of ``batches`` (ascending), whatever the SLO.
+
+    Shorter turns leave more to others, whose large batches are worth more than what is given up.
+    """
+    best = max_rate(curve, inf, promise, others_s=others_s, batches=batches)
+    if best is None:
+        return None
+    for batch in batches:
+        spacing = processing_bound(curve, batch) + others_s
+        bound = window_bound(batch, promise)
+        if bound >= NEARLY * best.rate * spacing:
+            return Sustainable(batch, spacing, bound)
     return best

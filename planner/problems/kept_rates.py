@@ -5,11 +5,9 @@ turn as many queries are let in as the promise bears (``sluicegate.domain.models
 on is the less of that and of what batches within the budget serve.
 """
 
-from math import inf
-
 from sluicegate.domain.models.app import HOP_PART, App
 from sluicegate.domain.models.profile import LatencyCurve, Profile
-from sluicegate.domain.models.sustainable_rate import max_rate, processing_bound
+from sluicegate.domain.models.sustainable_rate import nearly_best, processing_bound
 from sluicegate.planner.problems.throughput import NONE, Throughput
 
 
@@ -20,7 +18,7 @@ def kept(found: Throughput, profile: Profile, app: App, budget: float, *, factor
     curve = profile.curve("sure").scaled(factor)
     room = (1.0 - HOP_PART) * budget
     sizes = [rows for rows in range(1, curve.max_batch + 1) if processing_bound(curve, rows) <= room]
-    best = max_rate(LatencyCurve(curve.seconds), inf, app.promise, batches=sizes) if sizes else None
+    best = nearly_best(LatencyCurve(curve.seconds), app.promise, batches=sizes) if sizes else None
     if best is None:
         return NONE
     return found if found.qps <= best.rate else Throughput(min(found.batch, best.batch), best.rate)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sluicegate.domain.events import HostedOn
-from sluicegate.domain.models.app import App, Promise
+from sluicegate.domain.models.app import App, Promise, QueryClass
 from sluicegate.domain.plan import Plan
 from sluicegate.policies.admission.sustainable import Limits
 from sluicegate.policies.placement.hosted_variants import Hosting
@@ -41,8 +41,8 @@ def terms_by_place(hosting: Hosting, plan: Plan, hops: Hops, asked: str = "") ->
     parties: dict[Place, dict[str, Party]] = {}
     for app in sorted({p.app for p in plan.placements}):
         known = hosting.catalogue.apps.get(app)
-        if known is None:
-            continue
+        if known is None or (known.query_class is QueryClass.BEST_EFFORT and not known.promise.active):
+            continue  # its batches are kept short, and it takes no turns
         places = StreamPlaces.of(plan, app)
         for part in hosting.of(app, plan, burst=True):
             if part.hosted:

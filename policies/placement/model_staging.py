@@ -23,7 +23,7 @@ from sluicegate.domain.actions import Acknowledge, Host, Load, Retire, StagingAc
 from sluicegate.domain.errors import IllegalEventError
 from sluicegate.domain.events import HostingChanged, LoadEnded, PlanPublished, Retired, StagingEvent, Woke
 from sluicegate.domain.fleet.device import Device, Slice
-from sluicegate.domain.models.app import Promise
+from sluicegate.domain.models.app import Promise, QueryClass
 from sluicegate.domain.models.profile import Profile, Quantile
 from sluicegate.domain.plan import NO_EPOCH, Epoch, Placement, Plan
 from sluicegate.policies.placement.hosted_variants import hosted_variant, largest_batch, profile_on
@@ -203,8 +203,9 @@ class Staging:
             hosted_variant(self._catalogue, self._profile(v), placement.max_batch, self._quantile, burst=True)
             for v in ready
         )
-        promise = self._catalogue.apps[app].promise
-        change = HostingChanged(app, hosted, slo, promise, self._peers_of(app), self._part_of(app))
+        known = self._catalogue.apps[app]
+        loose = known.query_class is QueryClass.BEST_EFFORT and not known.promise.active
+        change = HostingChanged(app, hosted, slo, known.promise, self._peers_of(app), self._part_of(app), loose)
         actions: list[StagingAction] = []
         if self._hosted.get(app) != change:
             self._hosted[app] = change

@@ -3,8 +3,9 @@
 Rules. Seconds are those that hardly any batch exceeds (quantile "sure"). Of an app with an SLO of L seconds, whose
 queries reach the slice within H (the hop):
 
-- The apps of the slice take turns, in a cycle of D seconds at most: the sum of their longest batches. Best effort runs
-  only while no strict query waits, so that at most one of its batches is in the way when one comes: Q seconds.
+- The apps of the slice take turns, in a cycle of D seconds at most: the sum of their longest batches. Best effort, and
+  apps that ask for it as a rule, run only while none of those wait, so that at most one of its batches is in the way
+  when a query comes: Q seconds.
 - Two batches of an app start at most S = D apart while its queries wait. A query that comes while nothing of its app
   waits starts within Q + D - P, P being its app's longest batch. Hence every query is a candidate of exactly one batch,
   and the candidates of one batch arrived within S, where
@@ -26,10 +27,7 @@ from math import inf
 
 from sluicegate.domain.models.app import HOP_PART, NO_PROMISE, Promise
 from sluicegate.domain.models.profile import LatencyCurve
-from sluicegate.domain.models.sustainable_rate import Sustainable, max_rate, processing_bound, window_bound
-
-NEARLY = 0.96
-"""Of the best rate, for shorter turns."""
+from sluicegate.domain.models.sustainable_rate import nearly_best, processing_bound, window_bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,22 +162,13 @@ def _share(one: Party, longest: float, others_s: float, hop_s: float) -> Share:
         for seconds in one.seconds:
             curve = LatencyCurve(seconds)
             sizes = range(1, within(seconds, longest) + 1)
-            best = max_rate(curve, inf, one.promise, others_s=others_s, batches=sizes) if sizes else None
+            best = nearly_best(curve, one.promise, others_s=others_s, batches=sizes) if sizes else None
             if best is not None:
-                processing_s = _shortest(curve, best, one.promise, others_s)
+                processing_s = processing_bound(curve, best.batch)
                 break
     batches = tuple(within(seconds, processing_s) for seconds in one.seconds)
     took = tuple(max(seconds[:rows], default=0.0) for seconds, rows in zip(one.seconds, batches, strict=True))
     return Share(batches, processing_s, others_s, hop_s, took=took)
-
-
-def _shortest(curve: LatencyCurve, best: Sustainable, promise: Promise, others_s: float) -> float:
-    """Seconds of the smallest batch whose rate is nearly the best."""
-    for batch in range(1, best.batch):
-        seconds = processing_bound(curve, batch)
-        if window_bound(batch, promise) >= NEARLY * best.rate * (seconds + others_s):
-            return seconds
-    return processing_bound(curve, best.batch)
 
 
 def _judged(share: Share, cycle_s: float, slo: float | None) -> Share:

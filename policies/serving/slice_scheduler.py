@@ -74,6 +74,11 @@ class Lane:
         promise = own.over(asked.turns) if own.active else asked.own
         return Party(tuple(h.longest for h in _at(asked.hosted, margins)), asked.slo, promise)
 
+    @property
+    def in_turn(self) -> bool:
+        """Whether it takes turns where anything was promised: what asks for best effort as a rule does not."""
+        return self.strict and not self.asked.loose
+
     def urgency(self) -> tuple[bool, float, str]:
         """Least first."""
         return (not self.strict, self.policy.head_deadline, self.app)
@@ -231,7 +236,7 @@ class Station:
     def _share_out(self, now: float, actions: list[StationAction]) -> None:
         """Allot turns, and tell what changed."""
         before, margins = self.terms, self._margins.in_force
-        strict = [lane for lane in self._lanes if lane.strict and lane.hosted]
+        strict = [lane for lane in self._lanes if lane.in_turn and lane.hosted]
         self.terms = terms({lane.app: lane.party(margins) for lane in strict}, self._hops)
         for lane in self._lanes:
             share = self.terms.shares.get(lane.app)
@@ -247,7 +252,7 @@ class Station:
         share, asked = self.terms.shares.get(lane.app), lane.asked
         if self.terms.shares:
             asked = replace(asked, hosted=_at(asked.hosted, self._margins.in_force))
-        if not lane.strict:
+        if not lane.strict or (self.terms.shares and not lane.in_turn):
             hosted = _shorter(asked.hosted, self.terms.blocking_s)
             return replace(asked, hosted=hosted, promise=NO_PROMISE, part=None)
         if share is not None and not asked.promise.active:
@@ -271,7 +276,7 @@ class Station:
         """Learn from how long it took."""
         hosted = next((h for h in lane.hosted if h.variant == run.variant), None)
         share = self.terms.shares.get(lane.app)
-        turn_s = self.terms.blocking_s if share is None or not lane.strict else share.processing_s
+        turn_s = self.terms.blocking_s if share is None or not lane.in_turn else share.processing_s
         if hosted is not None and run.rows <= hosted.curve.max_batch:
             self._margins.ran(hosted, run.rows, now - self._began, turn_s, now)
         if self._margins.adopt(now):
@@ -311,10 +316,11 @@ class Station:
         """Best-effort queries in the places that a strict batch leaves."""
         hosted = next(h for h in loose.hosted if h.variant == run.variant)
         hosted = hosted.times(self._margins.in_force.get(run.variant, 1.0))
-        share = self.terms.shares.get(loose.app)
-        if share is not None:
-            hosted = next(iter(_shorter((hosted,), share.processing_s)), hosted.within(1))
-        seconds = hosted.curve.seconds if share is None else hosted.longest
+        seconds = hosted.curve.seconds
+        if self.terms.shares:
+            share = self.terms.shares.get(loose.app)
+            turn_s = self.terms.blocking_s if share is None else share.processing_s
+            seconds = next(iter(_shorter((hosted,), turn_s)), hosted.within(1)).longest
         deadline = min(q.deadline for q in run.queries)
         rows = len(seconds)
         while rows > run.rows and now + seconds[rows - 1] > deadline:
@@ -349,9 +355,9 @@ class Station:
 
 
 def in_turn(lanes: list[Lane], last_app: str) -> list[Lane]:
-    """Strict lanes, round robin by name, beginning after the app that ran last; others where there are none."""
-    lanes.sort(key=lambda lane: (not lane.strict, lane.app <= last_app, lane.app))
-    return [lane for lane in lanes if lane.strict is lanes[0].strict]
+    """Those that take turns, round robin by name, from after the app that ran last; others where there are none."""
+    lanes.sort(key=lambda lane: (not lane.in_turn, lane.app <= last_app, lane.app, not lane.strict))
+    return [lane for lane in lanes if lane.in_turn is lanes[0].in_turn]
 
 
 def _shorter(hosted: tuple[Hosted, ...], seconds: float) -> tuple[Hosted, ...]:

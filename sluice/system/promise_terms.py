@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.fleet.device import Device, profile_type
-from sluicegate.domain.models.app import App, Promise
+from sluicegate.domain.models.app import App, Promise, QueryClass
 from sluicegate.domain.models.profile import LatencyCurve, Profile
 from sluicegate.domain.models.sustainable_rate import Sustainable, max_rate
 from sluicegate.policies.placement.hosted_variants import hosted_variant, profile_on
@@ -94,7 +94,7 @@ def _party(catalogue: Catalogue, device: Device, part: str, app: str) -> Party |
     """With the most accurate variant that fits its SLO twice, else the fastest."""
     known = catalogue.apps[app]
     profiles = _fastest_first(catalogue, device, part, app)
-    if not profiles:
+    if not profiles or (known.query_class is QueryClass.BEST_EFFORT and not known.promise.active):
         return None
     by_accuracy = sorted(profiles, key=lambda p: -catalogue.variants[p.variant].accuracy)
     seconds = [hosted_variant(catalogue, p, 1, "p95", burst=True).longest for p in by_accuracy]
