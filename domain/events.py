@@ -6,6 +6,7 @@ Treat all as frozen. Those of each query or batch are not declared so: that make
 from dataclasses import dataclass, field
 
 from sluicegate.domain.fleet.device import Slice
+from sluicegate.domain.fleet.instance import Instance
 from sluicegate.domain.models.app import NO_PROMISE, App, Promise
 from sluicegate.domain.models.profile import LatencyCurve, Profile
 from sluicegate.domain.models.variant import Variant
@@ -191,6 +192,14 @@ class PoisonTold:
     """A device's word on what ends executors: the contents of queries, (app, digest) each."""
 
     contents: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceRead:
+    """A record of an instance; None ends the one of ``key``."""
+
+    key: str
+    instance: Instance | None
 
 
 RoutingEvent = Arrived | PlanActivated | DeviceReported

@@ -14,7 +14,7 @@ from typing import assert_never
 from sluicegate.domain.actions import Activate, Announce, End, Send, TellTurns, WakeAt
 from sluicegate.domain.clock import Clock
 from sluicegate.domain.errors import InvalidInputError
-from sluicegate.domain.events import Arrived, DeviceReported, PlanPublished, PoisonTold, TooLarge, Woke
+from sluicegate.domain.events import Arrived, DeviceReported, InstanceRead, PlanPublished, PoisonTold, TooLarge, Woke
 from sluicegate.domain.outcome import Outcome
 from sluicegate.domain.plan import NO_EPOCH
 from sluicegate.domain.query import Query
@@ -30,6 +30,7 @@ from sluicegate.stages.telemetry.telemetry import Telemetry
 from sluicegate.stages.telemetry.tracing import Tracing
 from sluicegate.streams.ports import Broker, Consumer, Headers, Letter, Producer, Record
 from sluicegate.streams.records import codec, control
+from sluicegate.streams.records.instances import decode_instance
 from sluicegate.streams.topics import Topics
 
 log = logging.getLogger(__name__)
@@ -95,6 +96,7 @@ class RouterStage:
             Follower(self._broker, self._topics.plan, self._on_plan),
             Follower(self._broker, self._topics.acks, self._on_acknowledged),
             Follower(self._broker, self._topics.devices_metrics, self._on_heartbeat, start_at="end"),
+            Follower(self._broker, self._topics.instances, self._on_instance),
         ]
         tasks = [asyncio.create_task(f.run(stop)) for f in followers]
         tasks.append(asyncio.create_task(self._tell_alive()))
@@ -155,6 +157,11 @@ class RouterStage:
             self._tell(PoisonTold(beat.poison))
         for part in beat.slices:
             self._tell(DeviceReported(beat.seen.device, part.slice, part.queued, part.busy_for, part.overdue))
+
+    def _on_instance(self, record: Record) -> None:
+        key = (record.key or b"").decode(errors="replace")
+        instance = None if record.value is None else decode_instance(record.key, record.value)
+        self._tell(InstanceRead(key, instance))
 
     def _woke(self) -> None:
         self._tell(Woke())

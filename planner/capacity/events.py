@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sluicegate.domain.actions import Announce
-from sluicegate.domain.events import DemandCounted, Ticked
-from sluicegate.domain.fleet.instance import Instance
+from sluicegate.domain.events import DemandCounted, InstanceRead, Ticked
 from sluicegate.planner.capacity.procurement import AskSpot, InstanceUp, Kind, Noticed, OrderOnDemand, SpotAnswered
 
 
@@ -46,14 +45,6 @@ class Leading:
     """Whether the planner beside this leads from now on."""
 
     on: bool
-
-
-@dataclass(frozen=True, slots=True)
-class InstanceRead:
-    """The record of an instance; None: it was ended."""
-
-    key: str
-    instance: Instance | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from typing import Protocol, assert_never
 
 from sluicegate.domain.actions import Announce
-from sluicegate.domain.events import Ticked
+from sluicegate.domain.events import InstanceRead, Ticked
 from sluicegate.domain.fleet.instance import Instance, InstanceState
 from sluicegate.planner.capacity.events import (
     CapacityAction,
     CapacityEvent,
     EndInstance,
-    InstanceRead,
     Leading,
     Start,
     Stop,

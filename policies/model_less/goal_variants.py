@@ -28,7 +28,7 @@ class GoalVariant:
 class AppGoals:
     """The variants of one app."""
 
-    __slots__ = ("_all", "_by_cost", "_nearest", "by_name")
+    __slots__ = ("_all", "_by_cost", "_by_end", "_nearest", "_soonest", "by_name")
 
     def __init__(self, variants: Iterable[GoalVariant]) -> None:
         self._by_cost = sorted(variants, key=lambda v: (v.cost, v.latency, v.name))
@@ -36,6 +36,8 @@ class AppGoals:
         accuracies, latencies = [v.accuracy for v in self._by_cost], [v.latency for v in self._by_cost]
         self._nearest = Nearest(accuracies, latencies, [v.cost for v in self._by_cost])
         self._all = FirstFit(accuracies, latencies)
+        self._by_end: list[GoalVariant] = []
+        self._soonest: FirstFit | None = None  # made when it is asked for: only where variants are loaded on demand
 
     def feasible(self, accuracy: float, latency: float, cost: float) -> GoalVariant | None:
         """The cheapest that meets the goals, loaded or not."""
@@ -50,3 +52,14 @@ class AppGoals:
         else:
             place = self._nearest.find(accuracy, latency)
         return self._by_cost[place] if place >= 0 else None
+
+    def soonest(self, model: str | None, accuracy: float, cost: float) -> GoalVariant | None:
+        """Of those as accurate and cheap, what is loaded and has run soonest; ``model`` alone where it is named."""
+        if model is not None:
+            named = self.by_name.get(model)
+            return named if named is not None and named.accuracy >= accuracy and named.cost <= cost else None
+        if self._soonest is None:
+            self._by_end = sorted(self._by_cost, key=lambda v: (v.load + v.latency, v.name))
+            self._soonest = FirstFit([v.accuracy for v in self._by_end], [v.cost for v in self._by_end])
+        place = self._soonest.first(accuracy, cost)
+        return self._by_end[place] if place >= 0 else None

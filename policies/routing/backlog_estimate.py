@@ -11,15 +11,16 @@ from sluicegate.domain.events import Hosted
 
 
 class Backlog:
-    """One slice. All times absolute seconds."""
+    """One slice. All times absolute seconds, but ``row``: what one row takes alone."""
 
-    __slots__ = ("_largest", "_seconds", "accuracy", "busy_until", "capacity", "queued")
+    __slots__ = ("_largest", "_seconds", "accuracy", "busy_until", "capacity", "queued", "row")
 
     def __init__(self, hosted: Sequence[Hosted]) -> None:
         first = hosted[0]
         self._seconds = first.curve.seconds
         self._largest = len(self._seconds)
         self.accuracy = first.accuracy
+        self.row = self._seconds[0]
         self.capacity = max(b / s for b, s in enumerate(self._seconds, 1))
         self.busy_until = 0.0
         self.queued = 0

@@ -8,9 +8,6 @@ Rules.
   decide.
 """
 
-from collections.abc import Iterable
-from typing import TypeVar
-
 from typing_extensions import override
 
 from sluicegate.domain.errors import ConfigurationError
@@ -19,23 +16,6 @@ from sluicegate.policies.routing.accuracy_first import AccuracyFirst, Target
 from sluicegate.policies.routing.backlog_estimate import Backlog
 
 MARGIN = 0.4
-Place = TypeVar("Place")
-
-
-def fullest(places: Iterable[tuple[Place, Backlog]], query: Query, now: float, margin: float = MARGIN) -> Place | None:
-    """Of ``places`` the one with the most work that keeps ``margin``, else that of the earliest end; None of none."""
-    latest = query.deadline - margin * (query.deadline - query.arrival)
-    chosen: Place | None = None
-    most, earliest = -1.0, 0.0
-    for place, backlog in places:
-        done_at = backlog.done_at(query.rows, now)
-        if done_at <= latest:
-            work = backlog.done_at(0, now) - now
-            if work > most:
-                chosen, most = place, work
-        elif most < 0.0 and (chosen is None or done_at < earliest):
-            chosen, earliest = place, done_at
-    return chosen
 
 
 class Packing(AccuracyFirst):
@@ -52,9 +32,18 @@ class Packing(AccuracyFirst):
 
     @override
     def _route(self, query: Query, now: float) -> Target:
-        found = fullest((pair for same in self._by_accuracy for pair in same), query, now, self.share)
-        if found is None:
+        latest = query.deadline - self.share * (query.deadline - query.arrival)
+        chosen: tuple[Target, Backlog] | None = None
+        most, earliest = -1.0, 0.0
+        for pair in (pair for same in self._by_accuracy for pair in same):
+            done_at = pair[1].done_at(query.rows, now)
+            if done_at <= latest:
+                work = pair[1].done_at(0, now) - now
+                if work > most:
+                    chosen, most = pair, work
+            elif most < 0.0 and (chosen is None or done_at < earliest):
+                chosen, earliest = pair, done_at
+        if chosen is None:
             return self._by_share()
-        assert found.backlog is not None
-        found.backlog.send(query.rows, now)
-        return found
+        chosen[1].send(query.rows, now)
+        return chosen[0]

@@ -31,6 +31,7 @@ from sluicegate.domain.events import (
     Arrived,
     DeviceReported,
     DeviceSeen,
+    InstanceRead,
     PlanAcknowledged,
     PlanActivated,
     PlanPublished,
@@ -69,17 +70,8 @@ class LookedUp:
     devices: frozenset[str]
 
 
-_News = (
-    DeviceReported
-    | DeviceSeen
-    | LookedUp
-    | PlanAcknowledged
-    | PlanPublished
-    | PoisonTold
-    | Registered
-    | TooLarge
-    | Woke
-)
+_Told = DeviceReported | InstanceRead
+_News = _Told | DeviceSeen | LookedUp | PlanAcknowledged | PlanPublished | PoisonTold | Registered | TooLarge | Woke
 RouterEvent = Arrived | _News
 
 
@@ -199,7 +191,7 @@ class RouterCore:
         return self._dropped(decided, now)
 
     def _heard(self, event: _News, now: float) -> Sequence[RouterAction]:
-        if isinstance(event, DeviceReported):
+        if isinstance(event, _Told):
             self._reported(event, now)
             return ()
         self._story.append(f"{now:.6f} {type(event).__name__}")
@@ -227,7 +219,11 @@ class RouterCore:
             case _:
                 assert_never(event)
 
-    def _reported(self, event: DeviceReported, now: float) -> None:
+    def _reported(self, event: _Told, now: float) -> None:
+        if isinstance(event, InstanceRead):
+            if self._goals is not None:
+                self._goals.handle(event, now)
+            return
         place = (event.device, event.slice)
         if (event.overdue > 0.0) is not (place in self._overdue):
             self._overdue ^= {place}

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from sluicegate.domain.events import DemandCounted, PlanAcknowledged, Registered
+from sluicegate.domain.events import DemandCounted, InstanceRead, PlanAcknowledged, Registered
 from sluicegate.domain.fleet.instance import Instance
 from sluicegate.domain.outcome import Outcome
 from sluicegate.domain.plan import Plan
 from sluicegate.domain.query import Query
-from sluicegate.planner.capacity.events import InstanceRead, VariantWanted
+from sluicegate.planner.capacity.events import VariantWanted
 from sluicegate.planner.capacity.procurement import Kind
 from sluicegate.planner.control.events import DeviceNoted
 from sluicegate.planner.policy_tables.table_schedule import LoadMissing

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from sluicegate.domain.actions import Announce
-from sluicegate.domain.events import DemandCounted, Ticked
+from sluicegate.domain.events import DemandCounted, InstanceRead, Ticked
 from sluicegate.planner.capacity.core import CapacityCore
 from sluicegate.planner.capacity.events import (
     Bill,
     CapacityAction,
     CapacityEvent,
     EndInstance,
-    InstanceRead,
     Leading,
     LookUp,
     Ordered,

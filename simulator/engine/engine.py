@@ -29,6 +29,7 @@ from sluicegate.domain.events import (
     DemandCounted,
     DeviceReported,
     DeviceSeen,
+    InstanceRead,
     MarginsTold,
     PlanAcknowledged,
     PlanPublished,
@@ -40,7 +41,7 @@ from sluicegate.domain.fleet.instance import Instance
 from sluicegate.domain.outcome import Outcome, OutcomeKind, Reason
 from sluicegate.domain.plan import Plan
 from sluicegate.domain.query import Query
-from sluicegate.planner.capacity.events import InstanceRead, VariantWanted
+from sluicegate.planner.capacity.events import VariantWanted
 from sluicegate.planner.geometry.first_cut import laid_out
 from sluicegate.planner.policy_tables.table_schedule import missing_load
 from sluicegate.policies.admission.sustainable import SustainableAdmission
@@ -332,7 +333,12 @@ class Engine:
         self.instances.pop(key, None)
         if instance is not None:
             self.instances[key] = instance
-        self.timeline.at(now + self._timing.control, self._control.heard, InstanceRead(key, instance))
+        self.timeline.at(now + self._timing.control, self._recorded, InstanceRead(key, instance))
+
+    def _recorded(self, event: InstanceRead, now: float) -> None:
+        for router in self._routers:
+            self._tell(router, event, now)
+        self._control.heard(event, now)
 
     def instances_of(self, device: str) -> tuple[Instance, ...]:
         """What stands there of a device."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Literal, assert_never
 
 from sluicegate.domain.actions import Announce, Publish, Reclaim, WakeAt
-from sluicegate.domain.events import Registered
-from sluicegate.planner.capacity.events import InstanceRead, VariantWanted
+from sluicegate.domain.events import InstanceRead, Registered
+from sluicegate.planner.capacity.events import VariantWanted
 from sluicegate.planner.capacity.procurement import Kind
 from sluicegate.planner.control.core import PlannerCore
 from sluicegate.planner.control.events import (

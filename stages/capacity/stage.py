@@ -14,7 +14,7 @@ from typing import Any, assert_never
 
 from sluicegate.domain.actions import Announce
 from sluicegate.domain.errors import SluiceError
-from sluicegate.domain.events import Ticked
+from sluicegate.domain.events import InstanceRead, Ticked
 from sluicegate.executors.drivers.provider import Notice, NoticeSource, Provider
 from sluicegate.executors.drivers.worker_drivers import WorkerDriver
 from sluicegate.planner.capacity.events import (
@@ -23,7 +23,6 @@ from sluicegate.planner.capacity.events import (
     CapacityAction,
     CapacityEvent,
     EndInstance,
-    InstanceRead,
     Leading,
     LookUp,
     Ordered,

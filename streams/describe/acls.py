@@ -47,6 +47,7 @@ def rules(topics: Topics, apps: Sequence[str]) -> tuple[Rule, ...]:
         *_on("admission", "Read", [*queries, topics.plan, topics.acks, topics.registry, topics.routers]),
         *_on("admission", "Write", [*admitted, *results, topics.dead_letters, topics.demand, topics.status]),
         *_on("router", "Read", [*admitted, topics.plan, topics.acks, topics.devices_metrics, topics.registry]),
+        *_on("router", "Read", [topics.instances]),
         *_on("router", "Write", [*results, topics.dead_letters, topics.status, topics.turns, topics.routers]),
         Rule("router", "topic", work, ("Write",), prefixed=True),
         *_on("worker", "Read", [*results, topics.plan, topics.policies, topics.turns, topics.registry]),

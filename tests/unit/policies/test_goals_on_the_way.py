@@ -1,10 +1,13 @@
 """Goals of single queries at the door and at the router: refused with a suggestion, or narrowed to what meets them."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sluicegate.domain.actions import Accept, AdmissionAction, Drop, Expire, Reject, RoutingAction, Send
-from sluicegate.domain.events import Arrived, DeviceReported, Hosted, HostedOn, PlanActivated
+from sluicegate.domain.events import Arrived, DeviceReported, Hosted, HostedOn, InstanceRead, PlanActivated
 from sluicegate.domain.fleet.device import Device
+from sluicegate.domain.fleet.instance import Instance, InstanceState
 from sluicegate.domain.models.profile import LatencyCurve
 from sluicegate.domain.outcome import Reason
 from sluicegate.domain.plan import Epoch, Placement, Plan
@@ -13,6 +16,7 @@ from sluicegate.policies.admission.deadline_feasibility import DeadlineAdmission
 from sluicegate.policies.admission.known_goals import GoalAdmission
 from sluicegate.policies.model_less.deployment import goal_variants, highest_costs
 from sluicegate.policies.model_less.goal_variants import GoalVariant
+from sluicegate.policies.routing.backlog_estimate import Backlog
 from sluicegate.policies.routing.goal_filter import GoalRouting
 from tests.harness import toy_catalogue
 
@@ -92,8 +96,8 @@ def routed(found: GoalRouting, goal: Goal | None, now: float = 0.0) -> RoutingAc
     return action
 
 
-def devices(found: GoalRouting, goal: Goal | None, count: int) -> set[str]:
-    actions = [routed(found, goal) for _ in range(count)]
+def devices(found: GoalRouting, goal: Goal | None, count: int, now: float = 0.0) -> set[str]:
+    actions = [routed(found, goal, now) for _ in range(count)]
     return {a.device for a in actions if isinstance(a, Send)}
 
 
@@ -107,6 +111,134 @@ def test_of_what_meets_them_the_slice_that_is_done_first_takes_the_query() -> No
     found = router()
     found.handle(DeviceReported("d0", "whole", queued=6, busy_for=0.03), 0.0)
     assert devices(found, Goal(accuracy=0.8), 2) == {"d1"}
+
+
+def recorded(device: str, state: InstanceState, *, variant: str = "good", until: float = 10.0) -> InstanceRead:
+    instance = Instance(app="a", variant=variant, device=device, state=state, expires=until)
+    return InstanceRead(instance.key, instance)
+
+
+@pytest.mark.parametrize("state", [InstanceState.INTERFERED, InstanceState.OVERLOADED])
+def test_what_is_recorded_as_disturbed_is_passed_over_at_once_and_until_the_record_counts_no_more(
+    state: InstanceState,
+) -> None:
+    found = router()
+    found.handle(recorded("d0", state, until=10.0), 1.0)
+    assert devices(found, Goal(accuracy=0.8), 4, now=1.0) == {"d1"}
+    found.handle(DeviceReported("d0", "whole", queued=0, busy_for=0.0), 9.0)
+    found.handle(DeviceReported("d1", "whole", queued=4, busy_for=1.0), 9.0)
+    action = routed(found, Goal(accuracy=0.8), 9.0)
+    assert isinstance(action, Send) and action.device == "d1"  # a heartbeat does not bring it back
+    action = routed(found, Goal(accuracy=0.8), 10.0)
+    assert isinstance(action, Send) and action.device == "d0"
+
+
+@pytest.mark.parametrize("how", ["active", "ended"])
+def test_what_is_well_again_is_taken_again(how: str) -> None:
+    found = router()
+    disturbed = recorded("d0", InstanceState.INTERFERED)
+    found.handle(disturbed, 1.0)
+    found.handle(recorded("d0", InstanceState.ACTIVE) if how == "active" else InstanceRead(disturbed.key, None), 2.0)
+    found.handle(DeviceReported("d1", "whole", queued=4, busy_for=1.0), 2.0)
+    action = routed(found, Goal(accuracy=0.8), 2.0)
+    assert isinstance(action, Send) and action.device == "d0"
+
+
+def test_disturbed_slices_are_better_than_none_and_other_apps_instances_there_say_nothing() -> None:
+    found = router()
+    found.handle(recorded("d1", InstanceState.INTERFERED, variant="another-apps"), 1.0)
+    found.handle(recorded("d0", InstanceState.INTERFERED), 1.0)
+    action = routed(found, Goal(model="good"), 1.0)
+    assert isinstance(action, Send) and action.device == "d1"
+    found.handle(recorded("d1", InstanceState.OVERLOADED), 1.0)
+    action = routed(found, Goal(model="good"), 1.0)
+    assert isinstance(action, Send) and action.device == "d0"  # the least busy of the two
+    assert isinstance(routed(found, Goal(accuracy=0.95), 1.0), Drop)
+
+
+def test_a_new_plan_does_not_forget_what_is_disturbed() -> None:
+    found = router()
+    found.handle(recorded("d0", InstanceState.INTERFERED), 1.0)
+    curve = LatencyCurve((0.02, 0.03))
+    curves = tuple(HostedOn(d, "whole", (Hosted("good", 0.9, curve),)) for d in ("d0", "d1"))
+    found.handle(PlanActivated(Plan(epoch=Epoch(1, 2), created=0.0, placements=()), curves), 2.0)
+    assert devices(found, Goal(model="good"), 6) == {"d1"}
+
+
+goals = st.builds(
+    Goal,
+    accuracy=st.none() | st.sampled_from([0.6, 0.7, 0.8, 0.95]),
+    cost=st.none() | st.sampled_from([1.0, 3.0]),
+    model=st.none() | st.sampled_from(["v0", "v1", "v2", "nobody"]),
+)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=2, unique=True), min_size=1, max_size=12),
+    st.lists(st.tuples(goals, st.floats(0.0, 0.05), st.none() | st.integers(0, 11)), min_size=1, max_size=30),
+)
+def test_the_choice_is_that_of_a_look_at_every_slice(
+    hosted: list[list[int]], asked: list[tuple[Goal, float, int | None]]
+) -> None:
+    known = [(0.6, 1.0, 0.010), (0.7, 3.0, 0.023), (0.8, 2.0, 0.041), (0.95, 9.0, 0.090)]  # accuracy, cost, seconds
+    order = [sorted(names, key=lambda n: -known[n][0]) for names in hosted]
+    curves = [LatencyCurve((known[names[0]][2], 1.3 * known[names[0]][2])) for names in order]
+    on = tuple(
+        HostedOn(f"d{i:02}", "whole", tuple(Hosted(f"v{n}", known[n][0], curves[i]) for n in names))
+        for i, names in enumerate(order)
+    )
+    found = GoalRouting({f"v{n}": cost for n, (_, cost, _) in enumerate(known)})
+    found.handle(PlanActivated(Plan(epoch=Epoch(1, 1), created=0.0, placements=()), on), 5.0)
+    shadows = [Backlog(each.hosted) for each in on]
+    for shadow in shadows:
+        shadow.report(0, 0.0, 5.0)
+    now = 5.0
+    for goal, later, reporting in asked:
+        now += later
+        if reporting is not None and reporting < len(on):
+            found.handle(DeviceReported(on[reporting].device, "whole", 1, 0.03), now)
+            shadows[reporting].report(1, 0.03, now)
+        able = [
+            i
+            for i, names in enumerate(order)
+            if (goal.accuracy is None or min(known[n][0] for n in names) >= goal.accuracy)
+            and (goal.cost is None or max(known[n][1] for n in names) <= goal.cost)
+            and (goal.model is None or [f"v{n}" for n in names] == [goal.model])
+        ]
+        action = routed(found, goal, now)
+        if not able:
+            assert isinstance(action, Drop)
+            continue
+        assert isinstance(action, Send)
+        taken = int(action.device[1:])
+        assert taken in able
+        assert shadows[taken].done_at(1, now) <= min(shadows[i].done_at(1, now) for i in able) + 1e-9
+        shadows[taken].send(1, now)
+
+
+variant_lists = st.lists(
+    st.tuples(st.sampled_from([0.5, 0.7, 0.9]), st.floats(0.0, 9.0), st.floats(0.001, 1.0), st.floats(0.0, 5.0)),
+    max_size=20,
+)
+
+
+@given(variant_lists, goals)
+def test_the_variant_to_be_loaded_is_that_of_a_look_at_all(
+    drawn: list[tuple[float, float, float, float]], goal: Goal
+) -> None:
+    known = tuple(
+        GoalVariant(name=f"v{i}", app="a", accuracy=a, cost=c, latency=t, load=load)
+        for i, (a, c, t, load) in enumerate(drawn)
+    )
+    able = [
+        v
+        for v in known
+        if goal.model in {None, v.name}
+        and v.accuracy >= (goal.accuracy or 0.0)
+        and (goal.cost is None or v.cost <= goal.cost)
+    ]
+    expected = min(able, key=lambda v: (v.load + v.latency, v.name)).name if able else None
+    assert GoalRouting({}, known).wanted(Query("1", "a", 0.0, 1.0, goal=goal)) == expected
 
 
 def test_where_the_plan_hosts_nothing_that_meets_them_the_query_is_dropped() -> None:
