@@ -78,7 +78,8 @@ class StrictRoom(StrictFirst):
     Room is counted in whole strict batches: what a slice holds of them now, and what it would hold if all strict ones
     on it ended. A best-effort batch that makes neither count smaller is free to start. One that does must wait while a
     strict batch waits, and while it would leave fewer than ``reserve`` strict batches room on the GPU. ``usable``:
-    slices that slow a strict batch more than this are not kept for it.
+    slices that slow a strict batch more than this are not kept for it. On a GPU in one piece, where nothing keeps the
+    classes apart, none starts either that would slow strict batches while others wait for them to end.
     """
 
     name = "strict-room"
@@ -118,12 +119,18 @@ class StrictRoom(StrictFirst):
             if not has_room(self._table, variant, part, shared=True):
                 continue
             mine = self._table.of(variant, part.profile)
-            if self._takes_room(part, room[i], total, mine.memory_bytes):
+            if self._takes_room(part, room[i], total, mine.memory_bytes) or (
+                len(slices) == 1 and self._slows(part, mine.fbr)
+            ):
                 continue
             key = (eta(mine.rdf, mine.fbr, part.fbr), i)
             if best is None or key < best:
                 best = key
         return None if best is None else best[1]
+
+    def _slows(self, part: SliceLoad, fbr: float) -> bool:
+        """Whether strict batches there would be slowed while others wait for them to end."""
+        return bool(self._strict) and part.strict_bytes > 0 and part.fbr + fbr > 1.0
 
     def _room(self, slices: Sequence[SliceLoad]) -> list[int]:
         """Strict batches that have room now, by slice."""

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from reproduce.protean.slices.slices_experiment import SliceRun, run_once, together
-from reproduce.protean.slices.slices_fields import SliceScenario, slice_scenario
+from reproduce.protean.slices.slices_fields import BOUND, SliceScenario, slice_scenario
 from reproduce.protean.slices.systems import system_of
 from sluicegate.domain.errors import ConfigurationError, SluiceError
 from sluicegate.sluice.commands.offline.simulate import SetOption, document_of, save
@@ -69,7 +69,8 @@ def _compare(
     if len(set(chosen)) < len(chosen):
         raise ConfigurationError(f"policies: {', '.join(chosen)} names one twice")
     for name in chosen:
-        system_of(scenario, name)
+        if name != BOUND:
+            system_of(scenario, name)
     if report is not None:
         require_plots()
     runs = _run_all(document, chosen, [scenario.seed + i for i in range(seeds)], jobs)
@@ -136,6 +137,8 @@ def _print(scenario: SliceScenario, results: Mapping[str, Mapping[str, Any]], se
 
 def _cell(result: Mapping[str, Any], key: str, scale: float, digits: int, unit: str) -> str:
     half = result["ci95"][key]
+    if result[key] != result[key]:
+        return ""
     spread = "" if half != half or half == 0 else f" ±{scale * half:.{digits}f}"
     return f"{scale * result[key]:.{digits}f}{spread}{unit}"
 

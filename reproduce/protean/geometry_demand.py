@@ -33,6 +33,8 @@ _BUDGET = 0.9
 _FORGOTTEN = 0.03
 _LASTING = 2 / 3
 """Part of the best worst case that a geometry must reach to be planned with."""
+_BURST = 0.8
+"""Part of the largest strict burst that a geometry must take to be planned with."""
 _MOST_AT_A_TIME = 16
 
 
@@ -121,9 +123,12 @@ class NarrowedTable(PlacementTable):
 
 
 def lasting(
-    placements: PlacementTable, table: SlowdownTable, registered: Collection[str], *, multiplier: float
+    placements: PlacementTable, table: SlowdownTable, strict: str, registered: Collection[str], *, multiplier: float
 ) -> NarrowedTable:
-    """Without the geometries that the next best-effort variant may find no room on.
+    """Without the geometries that take much smaller bursts of ``strict`` batches than others, and of the rest without
+    those that the next best-effort variant may find no room on.
+
+    A burst is what an empty GPU ends within the SLO: means and reserve are fluids, in which half a batch has its use.
 
     Which of the ``registered`` comes next is not known, and cutting GPUs anew takes capacity away just when it is
     needed. For each geometry: the least share, over the variants, of what the best geometry for the variant can take of
@@ -131,18 +136,41 @@ def lasting(
     models, and takes 45 % of what 4g+3g takes of batches of 13.7 GB, which fit on its 3g alone.
     """
     worst: dict[Geometry, float] = {}
+    bursts = {g: sum(_burst(table, placements, strict, p, multiplier) for p in g) for g in placements.undominated}
+    taking = [g for g in placements.undominated if bursts[g] >= _BURST * max(bursts.values())]
     capacities = {
-        v: {g: sum(_rate(table, placements, v, p, multiplier) for p in g) for g in placements.undominated}
-        for v in sorted(registered)
+        v: {g: sum(_rate(table, placements, v, p, multiplier) for p in g) for g in taking} for v in sorted(registered)
     }
-    for geometry in placements.undominated:
+    for geometry in taking:
         shares = [c[geometry] / max(c.values()) for c in capacities.values() if max(c.values()) > 0.0]
         worst[geometry] = min(shares, default=1.0)
     bar = _LASTING * max(worst.values())
-    kept = tuple(g for g in placements.undominated if worst[g] >= bar)
+    kept = tuple(g for g in taking if worst[g] >= bar)
     return NarrowedTable(
         placements.gpu, placements.memory_slots, placements.compute_slices, placements.profiles, kept=kept
     )
+
+
+def first_cut(placements: NarrowedTable, table: SlowdownTable, strict: str, *, multiplier: float) -> Geometry:
+    """Of the geometries to plan with, that of the largest strict burst, and most of these batches a second: how GPUs
+    are cut before any demand is known."""
+
+    def worth(geometry: Geometry) -> tuple[int, float]:
+        burst = sum(_burst(table, placements, strict, p, multiplier) for p in geometry)
+        return burst, sum(_rate(table, placements, strict, p, multiplier) for p in geometry)
+
+    return max(placements.undominated, key=worth)
+
+
+def _burst(table: SlowdownTable, placements: PlacementTable, variant: str, profile: str, multiplier: float) -> int:
+    """Batches that a slice ends within the SLO where they come at once, so many at a time as is best."""
+    part = placements.profile(profile)
+    if not table.runs(variant, profile):
+        return 0
+    mine = table.of(variant, profile)
+    budget = _BUDGET * multiplier * table.demands[variant].solo
+    waves = enumerate(_copies(mine, part.memory_bytes), start=1)
+    return max((copies * int(budget / seconds) for copies, seconds in waves), default=0)
 
 
 def _rate(table: SlowdownTable, placements: PlacementTable, variant: str, profile: str, multiplier: float) -> float:

@@ -1,14 +1,15 @@
 """Which GPU a batch goes to, before its worker chooses the slice.
 
 Rules:
-- round-robin: equal turns over the GPUs that take batches, whatever they hold; each class has turns of its own. With
-  one turn for both, batches that come strict, best effort, strict, ... would all be on every second GPU by class.
+- round-robin: equal turns over the GPUs that take batches, whatever they hold; each class has turns of its own.
+- one-turn: as published, one turn for both classes. Batches that come strict, best effort, strict, ... are then on
+  every second GPU by class where the number of GPUs is even.
 - least-slowdown: the GPU with the slice where the batch will be slowed least, given what runs there and what waits
   before it. Strict batches look at every slice; best-effort ones keep off slices where a strict batch runs while
   others have room, and among equals take the slower slice: the fast ones are strict's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from sluicegate.policies.placement.slice_choice import SliceLoad
@@ -36,17 +37,19 @@ class GpuLoad(Protocol):
 
 
 class RoundRobin:
-    """Equal turns, for strict batches and for best-effort ones."""
+    """Equal turns, for strict batches and for best-effort ones; ``one_turn``: for both together."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, one_turn: bool = False) -> None:
+        self._one_turn = one_turn
         self._turns = {True: -1, False: -1}
 
     def choose(self, item: Waiting, gpus: Sequence[GpuLoad]) -> int | None:
         """Index of the next GPU that takes batches."""
+        whose = item.strict or self._one_turn
         for step in range(1, len(gpus) + 1):
-            at = (self._turns[item.strict] + step) % len(gpus)
+            at = (self._turns[whose] + step) % len(gpus)
             if gpus[at].takes:
-                self._turns[item.strict] = at
+                self._turns[whose] = at
                 return at
         return None
 
@@ -79,3 +82,19 @@ class LeastSlowdown:
             return None
         full = part.free_bytes < mine.memory_bytes
         return float(waiting + full), round(eta(mine.rdf, mine.fbr, part.fbr), 3)
+
+
+class Dispatch(Protocol):
+    """Chooses the GPU of a batch."""
+
+    def choose(self, item: Waiting, gpus: Sequence[GpuLoad]) -> int | None:
+        """Index of a GPU that takes batches; None where there is none."""
+        ...
+
+
+DISPATCHES: Mapping[str, Callable[[SlowdownTable], Dispatch]] = {
+    "round-robin": lambda _: RoundRobin(),
+    "one-turn": lambda _: RoundRobin(one_turn=True),
+    "least-slowdown": LeastSlowdown,
+}
+"""By name."""

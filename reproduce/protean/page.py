@@ -83,6 +83,8 @@ def distribution_chart(results: Results, slo_ms: float) -> str:
         figure = Plot(figsize=(6.4, 3.2), layout="constrained")
         axes = figure.add_subplot()
         for i, (name, result) in enumerate(results.items()):
+            if not result["strict_quantiles_ms"]:
+                continue
             axes.plot(result["strict_quantiles_ms"], GRID, color=COLOURS[i % len(COLOURS)], lw=1.2, label=name)
         axes.axvline(slo_ms, color="black", ls="--", lw=0.8)
         axes.set(xscale="log", xlabel="ms", ylabel="share of strict queries", ylim=(0, 1))

@@ -138,15 +138,19 @@ class _Stretch:
         resources = self._amounts.size
         inside = np.arange(steps)
         supplies: list[Floats] = []
-        row = (resources + len(asked)) * steps
-        for number, (each, offered) in enumerate(zip(asked, ways, strict=True)):
+        present = [
+            (each, offered, here)
+            for each, offered in zip(asked, ways, strict=True)
+            if (here := (each.first >= self._begin) & (each.first < self._end)).any()
+        ]
+        row = (resources + len(present)) * steps
+        for number, (each, offered, here) in enumerate(present):
             balance = (resources + number) * steps
             for way in offered:
                 columns = self._new(np.full(steps, way.value))
                 self._put(balance + inside, columns, 1.0)
                 for resource, seconds in way.takes:
                     self._put(resource * steps + inside, columns, seconds)
-            here = (each.first >= self._begin) & (each.first < self._end)
             first = each.first[here] - self._begin
             last = np.minimum(each.last[here] - self._begin, steps - 1)
             spans = last - first + 1
@@ -159,7 +163,7 @@ class _Stretch:
             row += first.size
         if not self._made:
             return np.zeros((resources, steps))
-        limits = np.concatenate([np.repeat(self._amounts, steps), np.zeros(len(asked) * steps), *supplies])
+        limits = np.concatenate([np.repeat(self._amounts, steps), np.zeros(len(present) * steps), *supplies])
         triplets = np.concatenate(self._values), (np.concatenate(self._rows), np.concatenate(self._columns))
         matrix = sparse.csr_matrix(triplets, shape=(row, self._made))
         worth = -np.concatenate(self._worth)

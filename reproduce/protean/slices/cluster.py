@@ -1,13 +1,12 @@
 """The parts of a simulated cluster: GPUs with their queues, what a system is, and who decides for it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from reproduce.protean.slices.shared_gpu import SimSlice, cut
 from reproduce.protean.slices.workload import Batch
 from sluicegate.planner.geometry.mig_tables import Geometry, PlacementTable
-from sluicegate.policies.placement.slice_queue_port import SlicePlacement, Waiting
+from sluicegate.policies.placement.slice_queue_port import SlicePlacement
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,7 @@ class SimGpu:
     """A GPU: its slices, the queue before them, and whether it takes batches.
 
     ``parts``: slices by number, those that were cut away under running batches too. ``here``: bought and not lost;
-    ``open``: not draining or being cut.
+    ``open``: not draining or being cut; ``coming``: how it is cut for nothing once nothing runs.
     """
 
     name: str
@@ -38,6 +37,7 @@ class SimGpu:
     here: bool = True
     open: bool = True
     running: int = 0
+    coming: Geometry | None = None
     epoch: int = 0
     received: dict[str, int] = field(default_factory=dict)
 
@@ -60,14 +60,6 @@ class SimGpu:
         for number, part in enumerate(self.slices, start=first):
             part.number = number
         self.parts = kept | {part.number: part for part in self.slices}
-
-
-class Dispatch(Protocol):
-    """Chooses the GPU of a batch."""
-
-    def choose(self, item: Waiting, gpus: Sequence[SimGpu]) -> int | None:
-        """Index of a GPU that takes batches; None where there is none."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

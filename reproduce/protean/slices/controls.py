@@ -5,7 +5,7 @@ From the past alone.
 
 import math
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from reproduce.protean.geometry_demand import SliceDemand, SliceForecast, lasting, slack_left, slice_problem
 from reproduce.protean.slices.world import World
@@ -101,11 +101,14 @@ class JointControl:
             return []
         devices = tuple(sliced(g.name, self._gpu_type, g.geometry) for g in here)
         if self._placements is None:
-            self._placements = lasting(world.placements, world.table, self._registered, multiplier=self._multiplier)
+            self._placements = lasting(
+                world.placements, world.table, demand.strict, self._registered, multiplier=self._multiplier
+            )
         problem = slice_problem(demand, world.table, self._placements, devices, multiplier=self._multiplier)
         plan = plan_geometry(problem, self._settings, {self._gpu_type: self._placements})
-        self._settled = None if plan.changes else known
-        return [Desired(name, geometry) for name, geometry in plan.changes.items()]
+        changes = {**_left_behind(plan.geometries, self._placements.undominated), **plan.changes}
+        self._settled = None if changes else known
+        return [Desired(name, geometry) for name, geometry in changes.items()]
 
     def _observe(self, world: World) -> SliceDemand:
         """Batches that came since the last tick."""
@@ -118,6 +121,14 @@ class JointControl:
         return self._forecast.update(
             received.pop(name, 0) / self.period, {v: n / self.period for v, n in received.items()}
         )
+
+
+def _left_behind(geometries: Mapping[str, Geometry], kept: Collection[Geometry]) -> dict[str, Geometry]:
+    """GPUs whose geometry is none to plan with, and what most others have: turns give each GPU as much as any other."""
+    lasting = {tuple(sorted(g)) for g in kept}
+    stays = Counter(g for g in geometries.values() if tuple(sorted(g)) in lasting)
+    to = stays.most_common(1)[0][0] if stays else None
+    return {} if to is None else {n: to for n, g in geometries.items() if tuple(sorted(g)) not in lasting}
 
 
 def _rounded(demand: SliceDemand) -> tuple[object, ...]:

@@ -2,9 +2,11 @@
 
 Rules:
 - At the start of each interval it goes through all undominated geometries for the whole fleet, mixtures of the best
-  two, and what PROTEAN's and the joint rule have now, each with each way to place; it lets a copy of the world run
-  through the interval with the true arrivals, and keeps the plan with the fewest late strict queries (then the least
-  best-effort time).
+  two, and what PROTEAN's and the joint rule have now; it lets a copy of the world run through the interval with the
+  true arrivals, and keeps the plan with the fewest late strict queries (then the least best-effort time). The usual
+  ways to place are tried first; where strict queries are late under all of these plans, every queue with every dispatch
+  is, on each of the geometries.
+- Cutting a GPU takes no time, once what runs there has ended.
 - It is no bound. It knows these geometries and ways alone, looks one interval ahead, keeps a plan for all of it, and
   begins the turns over GPUs anew with each: a rule that it does not know, or one left undisturbed, can do better.
 """
@@ -14,9 +16,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from reproduce.protean.slices.cluster import Dispatch
+from reproduce.protean.gpu_choice import Dispatch
 from reproduce.protean.slices.workload import Batch
 from reproduce.protean.slices.world import World
+from sluicegate.domain.errors import ConfigurationError
 from sluicegate.planner.geometry.mig_tables import Geometry
 from sluicegate.planner.geometry.reconfigurator import Desired
 from sluicegate.policies.placement.slice_queue_port import SlicePlacement
@@ -42,35 +45,45 @@ class _Plan:
 
 
 class OracleControl:
-    """The best known plan of every interval, in hindsight. ``ways``: by name, the first is the usual one.
-    ``multiplier``: of the SLO. ``shadows``: rivals, run beside."""
+    """The best known plan of every interval, in hindsight. ``usual``: ways by name, the first is that of the start;
+    ``others``: tried where strict queries are late under those. ``multiplier``: of the SLO. ``shadows``: rivals, run
+    beside."""
 
     def __init__(
-        self, ways: Mapping[str, Way], *, period: float, multiplier: float, shadows: Mapping[str, World] | None = None
+        self,
+        usual: Mapping[str, Way],
+        others: Mapping[str, Way],
+        *,
+        period: float,
+        multiplier: float,
+        shadows: Mapping[str, World] | None = None,
     ) -> None:
         self.period = period
         self.first = 0.0
         self.chosen: Counter[str] = Counter()
-        self._ways = dict(ways)
+        self._usual = tuple(usual)
+        self._ways = {**usual, **others}
         self._multiplier = multiplier
         self._shadows = dict(shadows or {})
-        self._way = next(iter(self._ways))
+        self._way = self._usual[0]
 
     def tick(self, world: World, now: float) -> list[Desired]:
         """Act on the world: the best plan for the interval that begins."""
-        first = self._way
-        plans = [_Plan(tuple(g.geometry for g in world.gpus), way) for way in self._ways]
-        plans += [_Plan((g,) * len(world.gpus), first) for g in world.placements.undominated]
+        first, count = self._way, len(world.gpus)
+        there = [tuple(g.geometry for g in world.gpus)]
         for shadow in self._shadows.values():
             shadow.run_until(now)
-            there = tuple(g.geometry for g in shadow.gpus)
-            plans += [_Plan(there, way) for way in self._ways]
+            there.append(tuple(g.geometry for g in shadow.gpus))
+        alike = [(g,) * count for g in world.placements.undominated]
+        ways = dict.fromkeys((first, *self._usual))
+        plans = [_Plan(g, way) for g in there for way in ways] + [_Plan(g, first) for g in alike]
         scored = self._scored(world, plans, now)
         one, two = self._best_geometries(scored)
-        half = len(world.gpus) // 2
-        mixed = [_Plan((one,) * n + (two,) * (len(world.gpus) - n), way) for n in {half, 2} for way in self._ways]
-        mixed += [_Plan((one,) * len(world.gpus), way) for way in self._ways]
-        scored |= self._scored(world, [p for p in mixed if p not in scored], now, min(scored.values())[0])
+        mixed = [(one,) * n + (two,) * (count - n) for n in {count // 2, 2, count}]
+        scored |= self._scored(world, [_Plan(g, way) for g in mixed for way in ways], now, scored)
+        if min(scored.values())[0] > 0.0:
+            every = [_Plan(g, way) for g in (*there, *mixed, *alike) for way in self._ways]
+            scored |= self._scored(world, every, now, scored)
         best = min(scored, key=lambda p: scored[p])
         self._apply(world, best, now)
         self.chosen[f"{best.way} {'+'.join(best.geometries[0])}"] += 1
@@ -78,13 +91,15 @@ class OracleControl:
         return []
 
     def _scored(
-        self, world: World, plans: list[_Plan], now: float, known: float = math.inf
+        self, world: World, plans: list[_Plan], now: float, known: Mapping[_Plan, tuple[float, float]] | None = None
     ) -> dict[_Plan, tuple[float, float]]:
-        """Scores of all; a plan is given up as soon as it is worse than the best so far, ``known`` at first."""
+        """Scores of those that are not ``known``; a plan is given up as soon as it is worse than the best so far."""
         scored: dict[_Plan, tuple[float, float]] = {}
+        least = min(known.values())[0] if known else math.inf
         for plan in dict.fromkeys(plans):
-            scored[plan] = self._score(world, plan, now, known)
-            known = min(known, scored[plan][0])
+            if known is None or plan not in known:
+                scored[plan] = self._score(world, plan, now, least)
+                least = min(least, scored[plan][0])
         return scored
 
     def _best_geometries(self, scored: Mapping[_Plan, tuple[float, float]]) -> tuple[Geometry, Geometry]:
@@ -95,7 +110,13 @@ class OracleControl:
         return ranked[0], ranked[1]
 
     def _score(self, world: World, plan: _Plan, now: float, known: float) -> tuple[float, float]:
-        """Late strict queries and seconds of best-effort ones in the interval."""
+        """Late strict queries and seconds of best-effort ones in the interval; infinite where a batch has no slice."""
+        try:
+            return self._tried(world, plan, now, known)
+        except ConfigurationError:
+            return math.inf, math.inf
+
+    def _tried(self, world: World, plan: _Plan, now: float, known: float) -> tuple[float, float]:
         copy = world.fork()
         copy.control = None
         self._apply(copy, plan, now)

@@ -13,6 +13,8 @@ from sluicegate.profiles.catalogue.slowdown import SlowdownTable, VariantDemand
 from sluicegate.simulator.arrivals.trace_fields import Positive, TraceSpec
 
 KIND = "gpu-slices"
+BOUND = "bound"
+"""Among the systems: what none of them exceeds."""
 NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")]
@@ -124,7 +126,7 @@ class SystemSpec(Section):
     like: str | None = None
     placement: str | None = None
     reserve: int | None = Field(default=None, ge=0)
-    dispatch: Literal["round-robin", "least-slowdown"] | None = None
+    dispatch: Literal["round-robin", "one-turn", "least-slowdown"] | None = None
     reconfiguration: Literal["none", "protean", "protean-published", "joint", "oracle"] | None = None
     geometry: str | None = None
     procurement: Literal["hybrid", "spot-only", "on-demand"] | None = None
@@ -159,12 +161,16 @@ class SliceScenario(Section):
         for label, system in self.systems.items():
             if system is None:
                 continue
+            if label == BOUND and system.model_fields_set:
+                raise ValueError(f"systems.{BOUND} takes no options: it is what no system exceeds")
             if system.geometry is not None:
                 _check_geometry(self.gpus.type, system.geometry)
             if system.placement is not None and system.placement not in STRATEGIES:
                 raise ValueError(
                     f"systems.{label}.placement: {system.placement!r} is not one of {', '.join(STRATEGIES)}"
                 )
+        if BOUND in self.systems and self.procurement.p_rev > 0.0:
+            raise ValueError(f"systems.{BOUND} holds where no GPU is taken back: set procurement.p_rev to 0")
         if not self.opposite():
             raise ValueError(f"workload.strict: no model is of the class opposite to {self.workload.strict}'s")
         return self

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from reproduce.protean.baselines import strategy
-from reproduce.protean.gpu_choice import LeastSlowdown, RoundRobin
-from reproduce.protean.slices.cluster import Dispatch, Rules
+from reproduce.protean.baselines import STRATEGIES, strategy
+from reproduce.protean.geometry_demand import first_cut, lasting
+from reproduce.protean.gpu_choice import DISPATCHES
+from reproduce.protean.slices.cluster import Rules
 from reproduce.protean.slices.controls import JointControl, ProteanControl
 from reproduce.protean.slices.oracle import OracleControl, Way
 from reproduce.protean.slices.slices_fields import SliceScenario, SystemSpec
@@ -24,8 +26,11 @@ from sluicegate.profiles.catalogue.slowdown import SlowdownTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """A system by name: how it places, dispatches, cuts and buys. ``geometry`` None: the scenario's own. ``reserve``:
-    of strict-room."""
+    """A system by name: how it places, dispatches, cuts and buys.
+
+    ``geometry``: at the start; None: the scenario's own, or for the joint rule what it chooses before any demand is
+    known. ``reserve``: of strict-room.
+    """
 
     placement: str
     dispatch: str = "round-robin"
@@ -38,7 +43,7 @@ class System:
 
 SYSTEMS: Mapping[str, System] = {
     "joint": System(placement="strict-room", reconfiguration="joint", procurement="hybrid"),
-    "protean": System(placement="strict-first", reconfiguration="protean", procurement="hybrid"),
+    "protean": System(placement="strict-first", reconfiguration="protean", geometry="4g+3g", procurement="hybrid"),
     # PROTEAN's geometry with our queue, and ours with its: whose share of a gain is what.
     "protean-queue": System(placement="strict-room", reconfiguration="protean", procurement="hybrid"),
     "joint-geometry": System(placement="strict-first", reconfiguration="joint", procurement="hybrid"),
@@ -100,13 +105,17 @@ def world_of(scenario: SliceScenario, label: str, workload: Workload, seed: int)
         TABLES[scenario.gpus.type],
         scenario.gpus.count,
         rules,
-        dispatch=_dispatch(system, table),
+        dispatch=DISPATCHES[system.dispatch](table),
         control=_control(scenario, system, table, workload, seed),
         nodes=nodes,
     )
 
 
 def _geometry(scenario: SliceScenario, system: System) -> Geometry:
+    if system.geometry is None and system.reconfiguration == "joint":
+        table, strict, multiplier = scenario.table(), scenario.workload.strict, scenario.workload.slo_multiplier
+        kept = lasting(TABLES[scenario.gpus.type], table, strict, scenario.opposite(), multiplier=multiplier)
+        return first_cut(kept, table, strict, multiplier=multiplier)
     return parse_geometry(system.geometry or scenario.gpus.geometry)
 
 
@@ -124,10 +133,6 @@ class _MakeQueue:
 
 def _queue(system: System, table: SlowdownTable, reserve: int | None = None) -> _MakeQueue:
     return _MakeQueue(system, table, reserve)
-
-
-def _dispatch(system: System, table: SlowdownTable) -> Dispatch:
-    return LeastSlowdown(table) if system.dispatch == "least-slowdown" else RoundRobin()
 
 
 def _control(
@@ -152,16 +157,27 @@ def _control(
                 registered=scenario.opposite(),
             )
         case "oracle":
-            joint, protean = SYSTEMS["joint"], SYSTEMS["protean"]
-            ways = {
-                "joint": Way(_queue(joint, table, 0), RoundRobin),
-                "joint, reserve": Way(_queue(joint, table, 1), RoundRobin),
-                "joint, least slowdown": Way(_queue(joint, table, 0), lambda: LeastSlowdown(table)),
-                "protean": Way(_queue(protean, table), RoundRobin),
-            }
+            usual, others = _ways(table)
             rivals = {"joint": "joint", "protean": "protean"}
             plain = scenario.model_copy(update={"systems": dict.fromkeys(rivals)})
             shadows = {name: world_of(plain, name, workload, seed) for name in rivals}
-            return OracleControl(ways, period=r.oracle_period_s, multiplier=multiplier, shadows=shadows)
+            return OracleControl(usual, others, period=r.oracle_period_s, multiplier=multiplier, shadows=shadows)
         case _:
             return None
+
+
+def _ways(table: SlowdownTable) -> tuple[dict[str, Way], dict[str, Way]]:
+    """The usual ways to place, and every queue with every dispatch."""
+    queues = {name: _queue(System(placement=name), table) for name in STRATEGIES}
+    queues["strict-room, reserve"] = _queue(System(placement=StrictRoom.name), table, 1)
+    every = {
+        f"{queue}, {dispatch}": Way(make_queue, partial(make, table))
+        for queue, make_queue in queues.items()
+        for dispatch, make in DISPATCHES.items()
+    }
+    usual = [
+        *(f"{StrictRoom.name}, {d}" for d in ("round-robin", "least-slowdown")),
+        f"{StrictRoom.name}, reserve, round-robin",
+        "strict-first, round-robin",
+    ]
+    return {name: every.pop(name) for name in usual}, every

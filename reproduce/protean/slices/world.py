@@ -15,7 +15,8 @@ from copy import deepcopy
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
-from reproduce.protean.slices.cluster import Dispatch, Ended, Rules, SimGpu
+from reproduce.protean.gpu_choice import Dispatch
+from reproduce.protean.slices.cluster import Ended, Rules, SimGpu
 from reproduce.protean.slices.containers import Containers
 from reproduce.protean.slices.shared_gpu import Running, SimSlice
 from reproduce.protean.slices.workload import Workload
@@ -183,7 +184,7 @@ class World:
 
     def _pump(self, at: int, now: float) -> None:
         gpu = self.gpus[at]
-        if not gpu.takes:
+        if not gpu.takes or gpu.coming is not None:
             return
         while (assigned := gpu.queue.next(gpu.slices)) is not None:
             batch = self.workload.batches[assigned.item.key]
@@ -227,6 +228,8 @@ class World:
         self._arm_end(at, slot, part)
         if gpu.running == 0 and self.reconfigurator.state(gpu.name) is GpuState.DRAINING:
             self._do(self.reconfigurator.handle(SlicesIdle(gpu.name), now), now)
+        if gpu.running == 0 and gpu.coming is not None:
+            self._cut_for_nothing(gpu, gpu.coming, now)
         self._pump(at, now)
 
     def _tick(self, now: float) -> None:
@@ -243,14 +246,22 @@ class World:
             self._do(self.reconfigurator.handle(desired, now), now)
 
     def set_geometry(self, at: int, geometry: Geometry, now: float) -> None:
-        """Cut a GPU at once: for rules under which changes are free. What runs there ends beside the new slices."""
+        """Cut a GPU as soon as nothing runs there, which takes no time: for rules under which changes are free."""
         gpu = self.gpus[at]
+        gpu.coming = None
         if sorted(geometry) != sorted(gpu.geometry):
-            waiting = gpu.queue.drain()
-            gpu.cut(self.placements, self.placements.ordered(list(geometry)), now)
-            for item in waiting:
-                gpu.queue.arrived(item, gpu.slices)
+            if gpu.running:
+                gpu.coming = geometry
+            else:
+                self._cut_for_nothing(gpu, geometry, now)
         self._pump(at, now)
+
+    def _cut_for_nothing(self, gpu: SimGpu, geometry: Geometry, now: float) -> None:
+        gpu.coming = None
+        waiting = gpu.queue.drain()
+        gpu.cut(self.placements, self.placements.ordered(list(geometry)), now)
+        for item in waiting:
+            gpu.queue.arrived(item, gpu.slices)
 
     def set_rules(self, make_queue: Callable[[], SlicePlacement], dispatch: Dispatch) -> None:
         """From now on another way to queue and to dispatch; what waits is kept."""
@@ -268,8 +279,7 @@ class World:
             match action:
                 case Drain():
                     gpu.open = False
-                    for item in gpu.queue.drain():
-                        self.send(item, now)
+                    self._elsewhere(gpu, now)
                     if gpu.running == 0 and self.reconfigurator.state(gpu.name) is GpuState.DRAINING:
                         self._do(self.reconfigurator.handle(SlicesIdle(gpu.name), now), now)
                 case Reshape():
@@ -291,6 +301,10 @@ class World:
         """A notice came: no new batches; what waits there is sent elsewhere, what runs may end."""
         gpu = self.gpus[at]
         gpu.here = False
+        self._elsewhere(gpu, now)
+
+    def _elsewhere(self, gpu: SimGpu, now: float) -> None:
+        """Send what waits at a GPU that takes no batches."""
         for item in gpu.queue.drain():
             self.send(item, now)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from reproduce.protean.geometry_demand import SliceDemand, SliceForecast, lasting, slack_left, slice_problem
+from reproduce.protean.geometry_demand import SliceDemand, SliceForecast, first_cut, lasting, slack_left, slice_problem
 from reproduce.protean.slices.slices_fields import slice_scenario
 from sluicegate.domain.models.app import QueryClass
 from sluicegate.planner.geometry.geometry_search import GeometrySettings
@@ -71,8 +71,19 @@ def test_without_best_effort_a_variant_that_wastes_slices_gets_whole_gpus() -> N
 
 def test_geometries_that_the_next_variant_has_no_room_on_are_not_planned_with() -> None:
     three = ("3g", "2g", "2g")
-    kept = lasting(A100, TABLE, ["dpn92", "resnet50", "googlenet"], multiplier=3.0).undominated
+    kept = lasting(A100, TABLE, "vgg19", ["dpn92", "resnet50", "googlenet"], multiplier=3.0).undominated
     assert ("4g", "3g") in kept
     assert three not in kept, "a batch of 13.7 GB fits on its 3g alone"
-    assert three in lasting(A100, TABLE, ["resnet50", "googlenet"], multiplier=3.0).undominated
-    assert lasting(A100, TABLE, [], multiplier=3.0).undominated == A100.undominated
+    assert three in lasting(A100, TABLE, "vgg19", ["resnet50", "googlenet"], multiplier=3.0).undominated
+
+
+def test_geometries_that_take_much_smaller_strict_bursts_are_not_planned_with() -> None:
+    # Whole GPUs end two times two batches of 13.7 GB within 0.54 s, 4g+3g two and one.
+    kept = lasting(A100, TABLE, "dpn92", [], multiplier=3.0)
+    assert kept.undominated == (("7g",),)
+    assert first_cut(kept, TABLE, "dpn92", multiplier=3.0) == ("7g",)
+    # Both end four of VGG19, 4g+2g+1g three; of those that do, 4g+3g ends most in a second.
+    kept = lasting(A100, TABLE, "vgg19", [], multiplier=3.0)
+    assert {("7g",), ("4g", "3g")} <= set(kept.undominated)
+    assert ("4g", "2g", "1g") not in kept.undominated
+    assert first_cut(kept, TABLE, "vgg19", multiplier=3.0) in {("4g", "3g"), ("3g", "2g", "2g")}
