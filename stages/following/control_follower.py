@@ -1,18 +1,23 @@
 """Following a compacted control topic: read to its end before serving, then go on.
 
-What one record does to its reader, that record alone is skipped for: control topics are input like any other.
+What one record does to its reader, that record alone is skipped for: control topics are input like any other. A reader
+whose client fails, or gives no answer, is replaced by one that reads on where it was.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
 
+from sluicegate.domain.errors import ConfigurationError
 from sluicegate.stages.following.skipped_records import Skipping
 from sluicegate.streams.ports import Broker, BrokerError, Consumer, Record, TopicPartition, Unreadable
 
 log = logging.getLogger(__name__)
 
 _RETRY = 0.5
+_ANSWERS = 1.0
+"""Seconds, twice, that a client may take to say that nothing came, which takes it a fifth of one."""
 
 
 class Follower:
@@ -46,7 +51,18 @@ class Follower:
         self._handled: dict[TopicPartition, int] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Follow until ``stop``. A broker that is away is waited for."""
+        """Follow until ``stop``. A broker that is away is waited for. Raises ConfigurationError."""
+        while not stop.is_set():
+            try:
+                await self._follow(stop)
+            except ConfigurationError:
+                raise
+            except Exception as error:  # whatever else a client raises
+                why = "gives no answer" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
+                log.exception("%s: its reader ended (%s); another reads on", self._topic, why)
+                await asyncio.sleep(_RETRY)
+
+    async def _follow(self, stop: asyncio.Event) -> None:
         begun = None
         while begun is None:
             try:
@@ -66,13 +82,14 @@ class Follower:
                     self._handled = {partition: await consumer.position(partition) for partition in ends}
                     if self._reached(ends):
                         self.ready.set()
-                    records = await consumer.get_many(wait=0.2 if self.ready.is_set() else 0.02)
+                    records = await _answered(consumer.get_many(wait=0.2 if self.ready.is_set() else 0.02))
                 except BrokerError as error:
                     log.warning("%s: %s; trying again", self._topic, error)
                     await asyncio.sleep(_RETRY)
                     continue
                 for record in records:
                     self._take(record)
+                    self._handled[TopicPartition(record.topic, record.partition)] = record.offset + 1
         finally:
             await consumer.stop()
 
@@ -84,6 +101,8 @@ class Follower:
         consumer = self._broker.consumer(partitions=self._partitions, start_at=self._start_at)
         try:
             await consumer.start()
+            for partition, position in self._handled.items():
+                await consumer.seek(partition, position)
             return consumer, await consumer.end_offsets(self._partitions)
         except BaseException:
             await consumer.stop()
@@ -92,8 +111,7 @@ class Follower:
     async def catch_up(self) -> None:
         """Wait until everything that is on the topic now has been given to ``handle``, however long that takes."""
         await self.ready.wait()
-        consumer = self._consumer
-        while consumer is not None:
+        while (consumer := self._consumer) is not None:
             try:
                 ends = await consumer.end_offsets(self._partitions)
                 while not self._reached(ends):
@@ -116,3 +134,17 @@ class Follower:
         except Exception as error:
             self._skipping.skipped(record, error)
             self._passed_over()
+
+
+async def _answered(asked: Coroutine[Any, Any, Sequence[Record]]) -> Sequence[Record]:
+    """What a client answers. Raises TimeoutError; after one look alone this process itself may have stood still."""
+    answer = asyncio.ensure_future(asked)
+    try:
+        for _ in range(2):
+            if (await asyncio.wait([answer], timeout=_ANSWERS))[0]:
+                return answer.result()
+        raise TimeoutError
+    finally:
+        if not answer.done():
+            answer.cancel()
+            await asyncio.gather(answer, return_exceptions=True)

@@ -83,6 +83,8 @@ class Intake:
         self._consumer: Consumer | None = None
         self._started = asyncio.Event()
         self.read = 0
+        self.stepped: float | None = None
+        """When it last took a step, by the event loop's clock; None where it does not read."""
         self.lag: int | None = None
         """Records not read yet when it was last looked up, None before."""
 
@@ -135,10 +137,12 @@ class Intake:
         tasks = [asyncio.create_task(work) for work in (committing, self._watch_lag(consumer))]
         try:
             while not stop.is_set():
+                self.stepped = asyncio.get_running_loop().time()
                 await self._step(consumer, handle)
                 raise_failures((*tasks, *beside))
             await self._drain()
         finally:
+            self.stepped = None
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -13,20 +13,24 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from sluicegate.domain.clock import Clock
 from sluicegate.stages.fronts.http_auth import Access, Guard, bind
 from sluicegate.stages.fronts.http_connections import runner_of
-from sluicegate.stages.telemetry.metrics import Meters, Told
+from sluicegate.stages.telemetry.metrics import Told
+from sluicegate.stages.telemetry.telemetry import Telemetry
 
 _LOOK_EVERY = 0.5
+_STANDS = 5.0
+"""Seconds without a step after which a reader stands still; it takes one five times a second."""
 _STARVED = 0.05
 """Seconds late, beyond which ``/healthz`` says so."""
 
 
 class MetricsStage:
-    """Tells ``meters`` where and to whom ``access`` says. ``roles``: what runs in this process."""
+    """Tells what ``telemetry`` counts, where and to whom ``access`` says. ``roles``: what runs in this process."""
 
     name = "metrics"
 
-    def __init__(self, meters: Meters, *, access: Access, clock: Clock, roles: str = "") -> None:
-        self._meters = meters
+    def __init__(self, telemetry: Telemetry, *, access: Access, clock: Clock, roles: str = "") -> None:
+        self._telemetry = telemetry
+        meters = self._meters = telemetry.meters
         self._access = access
         self._clock = clock
         self._registry = CollectorRegistry()
@@ -65,6 +69,10 @@ class MetricsStage:
 
     async def _healthy(self, request: web.Request) -> web.Response:
         del request
+        standing = self._telemetry.standing(asyncio.get_running_loop().time(), _STANDS)
+        if standing:
+            told = ", ".join(f"{name} has read nothing for {seconds:.0f} s" for name, seconds in standing.items())
+            return web.Response(text=f"{told}\n", status=503)
         if self._late <= _STARVED:
             return web.Response(text="ok\n")
         said = f"ok, but the host is starved: the event loop woke {1e3 * self._late:.0f} ms late\n"

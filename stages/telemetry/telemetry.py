@@ -52,6 +52,12 @@ class Telemetry:
 
     meters: Meters = field(default_factory=Meters)
     tracing: Tracing | None = None
+    intakes: dict[str, Callable[[], Intake | None]] = field(default_factory=dict)
+
+    def standing(self, now: float, after: float) -> dict[str, float]:
+        """Stages whose reading has stood still for more than ``after`` seconds at ``now`` of the event loop's clock."""
+        steps = {name: found.stepped for name, intake in self.intakes.items() if (found := intake()) is not None}
+        return {name: now - at for name, at in sorted(steps.items()) if at is not None and now - at > after}
 
     def of_outbox(self, stage: str, outbox: Outbox) -> None:
         """What the outbox of ``stage`` counts is read when metrics are told."""
@@ -62,6 +68,7 @@ class Telemetry:
 
     def of_intake(self, stage: str, intake: Callable[[], Intake | None]) -> None:
         """What the intake that ``stage`` has just then counts is read when metrics are told."""
+        self.intakes[stage] = intake
 
         def reading(value: Callable[[Intake], float | None]) -> Reading:
             def told() -> list[tuple[Labels, float]]:

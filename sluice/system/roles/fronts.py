@@ -85,4 +85,4 @@ def metrics_stage(system: System, roles: str) -> "MetricsStage":
     from sluicegate.stages.telemetry.metrics_http import MetricsStage
 
     access = system.settings.metrics.access("metrics")
-    return MetricsStage(system.telemetry.meters, access=access, clock=system.clock, roles=roles)
+    return MetricsStage(system.telemetry, access=access, clock=system.clock, roles=roles)

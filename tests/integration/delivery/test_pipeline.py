@@ -53,12 +53,18 @@ class Brittle(EmulatedExecutor):
     """Raises for any batch that holds a poisoned query, as a model would."""
 
     async def run(
-        self, variant: str, inputs: Sequence[Sequence[Tensor]], rows: int, *, within: float | None = None
+        self,
+        variant: str,
+        inputs: Sequence[Sequence[Tensor]],
+        rows: int,
+        *,
+        within: float | None = None,
+        apart: bool = False,
     ) -> Executed:
         for tensors in inputs:
             if memoryview(bytes(tensors[0].data)).cast("f")[0] == POISON:
                 raise ExecutionError("Gather: index 666 is out of bounds")
-        return await super().run(variant, inputs, rows, within=within)
+        return await super().run(variant, inputs, rows, within=within, apart=apart)
 
 
 async def test_every_query_is_answered_on_time_and_says_why(system: Running) -> None:

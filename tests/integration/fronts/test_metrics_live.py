@@ -2,13 +2,17 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import aiohttp
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from sluicegate.sluice.settings.endpoint_settings import MetricsSettings
+from sluicegate.stages.telemetry import metrics_http
 from sluicegate.stages.telemetry.metrics_http import MetricsStage
 from sluicegate.streams import connect
+from sluicegate.streams.memory.consumer import MemoryConsumer
 from tests.harness import PATIENCE_S, ROLES, Running, running, settings_for
 
 
@@ -74,3 +78,33 @@ async def test_metrics_are_told_to_those_with_the_token_alone(tmp_path: Path) ->
 async def test_no_port_no_door(tmp_path: Path) -> None:
     async with running(settings_for("memory://", tmp_path), connect("memory://"), roles=("sink",)) as run:
         assert not [s for s in run.stages if s.name == "metrics"]
+
+
+async def test_health_names_a_stage_whose_reading_stands_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_http, "_STANDS", 0.5)
+    settings = settings_for("memory://", tmp_path, metrics=MetricsSettings(port=0))
+    async with running(settings, connect("memory://"), roles=ROLES) as run:
+        await run.planned()
+        assert (await scraped(run))[0] == 200
+        get_many, held = MemoryConsumer.get_many, asyncio.Event()
+
+        async def standing(self: MemoryConsumer, **options: Any) -> Any:
+            if any(partition.topic == run.topics.results("toy") for partition in self.assignment()):
+                await held.wait()
+            return await get_many(self, **options)
+
+        monkeypatch.setattr(MemoryConsumer, "get_many", standing)
+        async with asyncio.timeout(PATIENCE_S):
+            while (health := await healthy(run))[0] == 200:
+                await asyncio.sleep(0.05)
+            assert health[0] == 503 and health[1].startswith("sink has read nothing for "), health
+            held.set()
+            while (await healthy(run))[0] != 200:
+                await asyncio.sleep(0.05)
+
+
+async def healthy(run: Running) -> tuple[int, str]:
+    """What is told of the process."""
+    stage = next(s for s in run.stages if isinstance(s, MetricsStage))
+    async with aiohttp.ClientSession(stage.address) as session, session.get("/healthz") as answer:
+        return answer.status, await answer.text()

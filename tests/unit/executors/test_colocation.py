@@ -35,7 +35,13 @@ class Shared:
         raise AssertionError(variant)
 
     async def run(
-        self, variant: str, inputs: Sequence[Sequence[Tensor]], rows: int, *, within: float | None = None
+        self,
+        variant: str,
+        inputs: Sequence[Sequence[Tensor]],
+        rows: int,
+        *,
+        within: float | None = None,
+        apart: bool = False,
     ) -> Executed:
         assert (len(inputs), rows, within) == (4, 4, None)
         Shared.running.append(variant)

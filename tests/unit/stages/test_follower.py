@@ -226,3 +226,41 @@ async def test_a_reader_of_results_outlasts_whatever_a_client_raises_and_is_not_
         MemoryConsumer.get_many = plain  # type: ignore[method-assign]
         await reader.close()
     assert read == [b"an outcome"]
+
+
+@pytest.mark.parametrize("fault", ["raises", "stands"])
+async def test_a_reader_whose_client_fails_is_replaced_within_three_seconds_by_one_that_reads_on(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    seen: list[bytes | None] = []
+    follower = Follower(broker, "plan", lambda record: seen.append(record.value), start_at="end")
+    following = asyncio.create_task(follower.run(asyncio.Event()))
+    await follower.ready.wait()
+    await told(broker, b"1", b"2")
+    while len(seen) < 2:
+        await asyncio.sleep(0.01)
+    get_many, broken = MemoryConsumer.get_many, []
+
+    async def faulty(self: MemoryConsumer, **options: Any) -> Sequence[Record]:
+        if not broken:
+            broken.append(self)
+        if self is not broken[0]:
+            return await get_many(self, **options)
+        if fault == "raises":
+            raise RuntimeError("a defect of the client")
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(MemoryConsumer, "get_many", faulty)
+    while not broken:
+        await asyncio.sleep(0.01)
+    await told(broker, b"3")
+    began = asyncio.get_running_loop().time()
+    async with asyncio.timeout(5.0):
+        while len(seen) < 3:
+            await asyncio.sleep(0.01)
+        await follower.catch_up()
+    assert asyncio.get_running_loop().time() - began <= 3.0
+    assert seen == [b"1", b"2", b"3"]
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
