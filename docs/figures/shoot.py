@@ -29,7 +29,7 @@ CARE = "care"
 
 def qps(second: float, whole: float) -> float:
     """Calm, a burst above what the best variants can do, calm again."""
-    return 650.0 if 0.45 * whole < second < 0.8 * whole else 60.0
+    return 1500.0 if 0.45 * whole < second < 0.8 * whole else 60.0
 
 
 async def load(run: Running, seconds: float) -> None:

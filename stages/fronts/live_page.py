@@ -3,30 +3,31 @@
 Rules.
 - Everything shown comes from topics, so the page is the same on the embedded broker and on Apache Kafka.
 - The page is three files beside this module; it asks for nothing from elsewhere and works offline. Its files are open,
-  what it shows (``/state``) needs the token where one is set.
+  what it shows (``/state``, and ``/outcome`` of a
+  query that it names) needs the token where one is set.
 - A picture is made at most twice a second, however many look at it.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
 
 import orjson
 from aiohttp import web
 
-from sluicegate.domain.clock import Clock
+from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.models.app import App
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.stages.connections import Connections
 from sluicegate.stages.following.control_follower import Follower
 from sluicegate.stages.following.results_reader import ResultsReader
 from sluicegate.stages.fronts.http_auth import Access, Guard, bind
 from sluicegate.stages.fronts.http_connections import runner_of
 from sluicegate.stages.fronts.live_view import End, LiveView
+from sluicegate.stages.fronts.plan_capacity import PlanCapacity
 from sluicegate.stages.runtime.background_tasks import beside
-from sluicegate.stages.telemetry.telemetry import Telemetry
-from sluicegate.streams.ports import Broker, Record
+from sluicegate.streams.ports import Record
 from sluicegate.streams.records import codec, control
-from sluicegate.streams.topics import Topics
 
 _FILES = {
     "/": ("index.html", "text/html"),
@@ -47,28 +48,27 @@ _MOST = 1e12
 
 
 class WebStage:
-    """Watches ``apps``. ``accuracies``: variant -> profiled accuracy."""
+    """Watches ``apps``, of what is ``served`` on ``devices``."""
 
     name = "web"
 
     def __init__(
         self,
+        connections: Connections,
         apps: Mapping[str, App],
-        accuracies: Mapping[str, float],
         *,
-        broker: Broker,
-        topics: Topics,
-        clock: Clock,
+        served: Catalogue,
+        devices: Sequence[Device],
         access: Access,
-        telemetry: Telemetry | None = None,
     ) -> None:
         self._apps = apps
-        self._broker = broker
-        self._topics = topics
-        self._clock = clock
+        self._broker = broker = connections.broker
+        self._topics = topics = connections.topics
+        self._clock = connections.clock
         self._access = access
-        self._meters = (telemetry or Telemetry()).meters
-        self.view = LiveView(apps, accuracies)
+        self._meters = connections.telemetry.meters
+        self._capacity = PlanCapacity(served, devices)
+        self.view = LiveView(apps, _accuracies(served), self._capacity.of)
         self._results = ResultsReader(broker, topics, self._on_result, gather=0.05)
         self._picture = b""
         self._made = float("-inf")
@@ -105,13 +105,15 @@ class WebStage:
     async def registered(self, served: Catalogue) -> None:
         """These apps, and no others, are shown from now on."""
         await self._results.add(served.apps)
-        self.view.registered(served.apps, {name: v.accuracy for name, v in served.variants.items()})
+        self._capacity.registered(served)
+        self.view.registered(served.apps, _accuracies(served))
 
     def _application(self, guard: Guard) -> web.Application:
         application = web.Application(middlewares=[guard.middleware], client_max_size=1 << 10)
         for path in _FILES:
             application.router.add_get(path, self._file)
         application.router.add_get("/state", self._state)
+        application.router.add_get("/outcome", self._outcome)
         return application
 
     async def _file(self, request: web.Request) -> web.Response:
@@ -127,6 +129,12 @@ class WebStage:
             shown = {"prefix": self._topics.prefix, **self.view.snapshot(self._clock.wall())}
             self._picture = orjson.dumps(shown)
         return web.Response(body=self._picture, content_type="application/json", headers=_HEADERS)
+
+    async def _outcome(self, request: web.Request) -> web.Response:
+        story = self.view.story(request.query.get("id", ""), request.query.get("app", ""))
+        if story is None:
+            return web.json_response({"error": "not kept here any more; ask sluice explain"}, status=404)
+        return web.Response(body=orjson.dumps(story), content_type="application/json", headers=_HEADERS)
 
     def _on_plan(self, record: Record) -> None:
         if record.value is not None:
@@ -152,6 +160,10 @@ class WebStage:
         end = end_of(record)
         if end is not None:
             self.view.ended(end)
+
+
+def _accuracies(served: Catalogue) -> dict[str, float]:
+    return {name: variant.accuracy for name, variant in served.variants.items()}
 
 
 def _number(value: object) -> float:
@@ -181,6 +193,7 @@ def end_of(record: Record) -> End | None:
             queue_s=_number(why.get("queue_s") or 0.0),
             detail=str(why.get("detail") or ""),
             source=str(why.get("source") or ""),
+            story=why,
         )
     except (ValueError, KeyError, TypeError):
         return None

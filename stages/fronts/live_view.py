@@ -7,14 +7,16 @@ Rules.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice, zip_longest
 from typing import Any
 
 from sluicegate.domain.actions import Announce
 from sluicegate.domain.events import DemandCounted
 from sluicegate.domain.models.app import App
 from sluicegate.domain.plan import NO_EPOCH, Plan, follows
+from sluicegate.stages.fronts.plan_capacity import Carries
 from sluicegate.streams.records.control import Heartbeat
 
 SPAN = 120
@@ -44,6 +46,8 @@ class End:
     queue_s: float
     detail: str
     source: str = ""
+    story: Mapping[str, Any] = field(default_factory=dict)
+    """What the outcome says of itself, all of it."""
 
 
 @dataclass(slots=True)
@@ -60,9 +64,14 @@ class _Second:
 
 class LiveView:
     """The live page's figures, folded from topics. ``apps`` and ``accuracies`` (variant -> profiled accuracy) come from
-    the catalogue."""
+    the catalogue; ``carries``: what a plan can carry, where that is known."""
 
-    def __init__(self, apps: Mapping[str, App], accuracies: Mapping[str, float]) -> None:
+    def __init__(
+        self,
+        apps: Mapping[str, App],
+        accuracies: Mapping[str, float],
+        carries: Callable[[Plan], Carries] = lambda _: {},
+    ) -> None:
         self._apps = apps
         self._accuracies = accuracies
         self._seconds: dict[int, _Second] = {}
@@ -71,7 +80,11 @@ class LiveView:
         self._plans: deque[Plan] = deque(maxlen=_KEPT)
         self._said: deque[dict[str, Any]] = deque(maxlen=_KEPT)
         self._states: dict[str, str] = {}
+        self._carries = carries
+        self._carried: deque[tuple[float, Carries]] = deque(maxlen=_KEPT)
+        self._details: dict[str, str] = {}
         self._misses: deque[End] = deque(maxlen=_KEPT)
+        self._answers: deque[End] = deque(maxlen=_RECENT)
         self._totals: Counter[str] = Counter()
         self.dead_letters = 0
 
@@ -95,6 +108,7 @@ class LiveView:
             return
         self._totals["good"] += 1
         second.good[end.app] += 1
+        self._answers.append(end)
         second.accuracy[end.app] = second.accuracy.get(end.app, 0.0) + end.accuracy
         second.of_best[end.app] = second.of_best.get(end.app, 0.0) + end.accuracy / (end.best or 1.0)
         second.mix[end.device, end.app, end.variant] += 1
@@ -116,13 +130,22 @@ class LiveView:
         """A plan was published."""
         if follows(plan.epoch, self._plans[-1].epoch if self._plans else NO_EPOCH):
             self._plans.append(plan)
+            self._carried.append((plan.created, self._carries(plan)))
 
     def said(self, announce: Announce, at: float) -> None:
         """Something was announced."""
+        self._details[announce.subject] = announce.detail
         if self._states.get(announce.subject) == announce.state:
             return
         self._states[announce.subject] = announce.state
         self._said.append({"at": at, "subject": announce.subject, "state": announce.state, "detail": announce.detail})
+
+    def story(self, query_id: str, app: str) -> Mapping[str, Any] | None:
+        """What is known of a query that the page has named lately."""
+        for end in (*self._misses, *self._answers):
+            if (end.query_id, end.app) == (query_id, app):
+                return {"id": end.query_id, "app": end.app, **end.story}
+        return None
 
     def snapshot(self, now: float) -> dict[str, Any]:
         """Everything that the page shows, as JSON can hold it."""
@@ -136,7 +159,11 @@ class LiveView:
             "span": SPAN,
             "totals": {**self._totals, "dead_letters": self.dead_letters},
             "apps": [self._app(name, app, recent) for name, app in sorted(self._apps.items())],
-            "series": {name: _series(name, seconds) for name in sorted(self._apps)},
+            "series": {
+                name: {**_series(name, seconds), **self._capacity(name, last), "mix": _mix(name, seconds)}
+                for name in sorted(self._apps)
+            },
+            "host": self._host(now),
             "devices": [self._device(name, recent, plan, now) for name in self._known_devices(plan)],
             "variants": [
                 {"app": name, "name": variant, "accuracy": self._accuracies[variant]}
@@ -144,11 +171,35 @@ class LiveView:
                 for variant in self._of_app(name)
             ],
             "plan": None if plan is None else _plan(plan),
-            "plans": [_plan(p) for p in reversed(self._plans)],
+            "plans": [
+                {**_plan(p), "changes": _changes(before, p)}
+                for p, before in zip_longest(reversed(self._plans), islice(reversed(self._plans), 1, None))
+            ],
             "said": list(reversed(self._said)),
             "why": _top(Counter(_summed(s.why for s in seconds[-60:]))),
             "misses": [_miss(end) for end in reversed(self._misses)],
+            "answers": [_miss(end) for end in reversed(self._answers)],
         }
+
+    def _host(self, now: float) -> dict[str, Any]:
+        """Whether the machines keep up: what the planner has said, and how late event loops wake."""
+        late = [beat.late for beat in self._beats.values() if now - beat.at < _STALE]
+        starved = self._states.get("host") == "starved"
+        return {
+            "starved": starved,
+            "detail": self._details.get("host", "") if starved else "",
+            "late_ms": 1e3 * max(late, default=0.0),
+        }
+
+    def _capacity(self, app: str, last: int) -> dict[str, list[float | None]]:
+        """By second, what the plan that was in force then carries, and what its slices would with the best alone."""
+        planned: list[float | None] = []
+        alone: list[float | None] = []
+        for at in range(last - SPAN + 1, last + 1):
+            carried = next((c for created, c in reversed(self._carried) if created <= at + 1), {}).get(app)
+            planned.append(carried[0] if carried else None)
+            alone.append(carried[1] if carried else None)
+        return {"capacity": planned, "best_only": alone}
 
     def _of_app(self, app: str) -> list[str]:
         """Variants seen or planned of ``app``, the least accurate first."""
@@ -196,6 +247,8 @@ class LiveView:
             "loaded": list(beat.variants) if beat else [],
             "queue": list(self._queues.get(name, ())),
             "rate": total / _RECENT,
+            "late_ms": 1e3 * beat.late if beat else 0.0,
+            "slices": self._slices(name, beat, plan),
             "mix": [
                 {"app": app, "variant": variant, "share": n / total}
                 for (app, variant), n in sorted(answered.items(), key=lambda held: -held[1])
@@ -211,6 +264,24 @@ class LiveView:
                 for p in (plan.of_device(name) if plan else ())
             ],
         }
+
+    def _slices(self, name: str, beat: Heartbeat | None, plan: Plan | None) -> list[dict[str, Any]]:
+        """Slices of a device that has several: their profile, and what waits and runs there."""
+        cut = (beat.seen.slices if beat else ()) or (plan.geometries.get(name, ()) if plan else ())
+        profiles = {part.name: part.profile for part in cut}
+        parts = beat.slices if beat else ()
+        if len(parts) < 2 and len(cut) < 2:
+            return []
+        return [
+            {
+                "name": part.slice,
+                "profile": profiles.get(part.slice, ""),
+                "queued": part.queued,
+                "busy_ms": 1e3 * part.busy_for,
+                "overdue": part.overdue > 0.0,
+            }
+            for part in parts
+        ]
 
     def _second(self, at: float) -> _Second:
         second = self._seconds.get(int(at))
@@ -235,6 +306,43 @@ def _series(app: str, seconds: list[_Second]) -> dict[str, list[float | None]]:
         "missed": [s.missed[app] for s in seconds],
         "accuracy": [s.accuracy.get(app, 0.0) / s.good[app] if s.good[app] else None for s in seconds],
     }
+
+
+def _mix(app: str, seconds: list[_Second]) -> dict[str, list[int]]:
+    """Answers on time by variant and second."""
+    names = sorted({variant for s in seconds for _, of, variant in s.mix if of == app})
+    found = {name: [0] * len(seconds) for name in names}
+    for i, second in enumerate(seconds):
+        for (_, of, variant), count in second.mix.items():
+            if of == app:
+                found[variant][i] += count
+    return found
+
+
+def _changes(before: Plan | None, plan: Plan) -> list[str]:
+    """Sentences: which apps other variants answer for from this plan on, on how many slices."""
+    if before is None:
+        return []
+    old, new = _hosts(before), _hosts(plan)
+    told = []
+    for app in sorted({*old, *new}):
+        lost, won = old.get(app, Counter()) - new.get(app, Counter()), new.get(app, Counter()) - old.get(app, Counter())
+        if lost and won:
+            told.append(f"{app}: {_listed(won)} instead of {_listed(lost)}")
+        elif won or lost:
+            told.append(f"{app}: {_listed(won)} more" if won else f"{app}: {_listed(lost)} less")
+    return told
+
+
+def _hosts(plan: Plan) -> dict[str, Counter[str]]:
+    found: dict[str, Counter[str]] = {}
+    for placed in plan.placements:
+        found.setdefault(placed.app, Counter())["+".join(placed.variants)] += 1
+    return found
+
+
+def _listed(counted: Counter[str]) -> str:
+    return ", ".join(f"{n} x {name}" if n > 1 else name for name, n in sorted(counted.items()))
 
 
 def _plan(plan: Plan) -> dict[str, Any]:

@@ -70,13 +70,11 @@ def web_stage(system: System, apps: "Sequence[str]") -> "WebStage":
     from sluicegate.stages.fronts.live_page import WebStage
 
     return WebStage(
+        system.connections,
         {name: system.apps[name] for name in apps},
-        {name: variant.accuracy for name, variant in system.catalogue.variants.items()},
-        broker=system.broker,
-        topics=system.topics,
-        clock=system.clock,
+        served=system.catalogue,
+        devices=system.devices,
         access=system.settings.web.access("web"),
-        telemetry=system.telemetry,
     )
 
 

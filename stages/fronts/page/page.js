@@ -104,12 +104,16 @@ function render() {
   if (unrouted.length) health("bad", `nothing routes ${unrouted.map((app) => app.name).join(", ")}`);
   else if (!shown.plan) health("warn", "no plan yet");
   else if (unsafe.length) health("bad", `safe mode: ${unsafe.map((app) => app.name).join(", ")}`);
+  else if (shown.host.starved) health("bad", "host starved");
   else if (alive < shown.devices.length) health("warn", `${shown.devices.length - alive} of ${shown.devices.length} devices silent`);
   else health("ok", "live");
   $("epoch").textContent = shown.plan ? `plan ${shown.plan.epoch.join(".")}, ${ago(shown.plan.created)}` : "";
+  $("starved").hidden = !shown.host.starved;
+  $("starved").textContent = shown.host.starved ? `Host starved: ${shown.host.detail}` : "";
   tiles(alive);
   flow();
   accuracy();
+  mix();
   devices();
   decisions();
   misses();
@@ -130,7 +134,7 @@ function tiles(alive) {
     tile("Violations", percent(share), "%", share === null ? "no queries" : `${rate(missed)} a second missed`, share > 0.05 ? "bad" : share > 0.005 ? "warn" : ""),
     tile("Accuracy", percent(weigh("accuracy")), "%", good ? `${percent(weigh("of_best"))} % of the best` : "nothing answered"),
     tile("p99 latency", slowest ? number(slowest.p99_ms) : "–", "ms", slowest ? `${slowest.name}, SLO ${number(slowest.slo_ms)} ms` : "", slowest && slowest.p99_ms > slowest.slo_ms ? "bad" : ""),
-    tile("Devices", `${alive}`, `of ${shown.devices.length}`, `${queued} queries queued`, alive < shown.devices.length ? "warn" : ""),
+    tile("Devices", `${alive}`, `of ${shown.devices.length}`, `${queued} queued, loops ${number(shown.host.late_ms)} ms late`, alive < shown.devices.length || shown.host.late_ms > 50 ? "warn" : ""),
   );
 }
 function tile(name, value, unit, note, state) {
@@ -171,17 +175,46 @@ function path(values, x, y) {
 }
 function flow() {
   const demand = series("demand"), good = series("goodput"), missed = series("missed");
+  const carries = known("capacity"), best = known("best_only");
   const box = $("flow");
-  const ticks = steps(Math.max(10, ...demand, ...good.map((value, i) => value + missed[i])));
+  const asked = Math.max(10, ...demand, ...good.map((value, i) => value + missed[i]));
+  // What is carried may be many times what is asked: it is shown up to twice that.
+  const ticks = steps(Math.max(asked, Math.min(2 * asked, ...[Math.max(...carries.map((value) => value || 0), ...best.map((value) => value || 0))])));
+  const most = ticks[ticks.length - 1];
   const { picture, x, y, width } = frame(box, ticks[ticks.length - 1], ticks, (tick) => number(tick));
   picture.append(draw("path", { class: "a-good", d: `${path(good, x, y)}L${x(shown.span - 1)} ${y(0)}L${x(0)} ${y(0)}Z` }));
   const bar = Math.max(1.5, (width - LEFT) / shown.span - 1);
   missed.forEach((value, i) => {
     if (value) picture.append(draw("rect", { class: "f-missed", x: x(i) - bar / 2, width: bar, y: y(value), height: Math.max(1, y(0) - y(value)) }));
   });
+  const upTo = (values) => values.map((value) => value === null ? null : Math.min(value, most));
+  picture.append(draw("path", { class: "f-plan", d: path(upTo(carries), x, y) }));
+  picture.append(draw("path", { class: "f-best", d: path(upTo(best), x, y) }));
   picture.append(draw("path", { class: "f-demand", d: path(demand, x, y) }));
   picture.append(draw("path", { class: "f-good", d: path(good, x, y) }));
-  place(box, picture, x, (i) => `demand  ${number(demand[i])}/s\non time ${number(good[i])}/s\nmissed  ${number(missed[i])}/s`);
+  place(box, picture, x, (i) => `demand  ${number(demand[i])}/s\non time ${number(good[i])}/s\nmissed  ${number(missed[i])}/s\nplan carries ${number(carries[i])}/s\nbest alone   ${number(best[i])}/s`);
+}
+function known(name) {
+  const lines = chosen().map((app) => shown.series[app][name]);
+  return Array.from({ length: shown.span }, (_, i) => lines.every((line) => line[i] === null) ? null : sum(lines.map((line) => line[i])));
+}
+function mix() {
+  const parts = chosen().flatMap((app) => Object.entries(shown.series[app].mix).map(([variant, counts]) => ({ app, variant, counts })));
+  const rank = (part) => { const found = shown.variants.find((one) => one.app === part.app && one.name === part.variant); return found ? found.accuracy : 0; };
+  parts.sort((a, b) => a.app === b.app ? rank(b) - rank(a) : a.app < b.app ? -1 : 1);
+  const box = $("mix");
+  const { picture, x, y, width } = frame(box, 1, [0, 0.5, 1], (tick) => `${100 * tick} %`);
+  const bar = (width - LEFT) / shown.span;
+  for (let i = 0; i < shown.span; i += 1) {
+    const total = sum(parts.map((part) => part.counts[i]));
+    let below = 0;
+    for (const part of total ? parts : []) {
+      const share = part.counts[i] / total;
+      if (share) picture.append(draw("rect", { class: `c${shade(part.app, part.variant)}`, x: x(i) - bar / 2, width: bar + 0.4, y: y(below + share), height: y(below) - y(below + share) }));
+      below += share;
+    }
+  }
+  place(box, picture, x, (i) => parts.filter((part) => part.counts[i]).map((part) => `${part.app}: ${part.variant} ${number(part.counts[i])}`).join("\n") || "no answers");
 }
 function accuracy() {
   const apps = chosen();
@@ -257,6 +290,8 @@ function device(one) {
     meter("busy", strip([[busy, busy > 0.9 ? "hot" : "cool", ""]]), `${percent(busy, 0)} %`),
     meter("queue", spark(one.queue), number(one.queued)),
     meter("mix", strip(mix), mix.length ? `${mix.length} var.` : "idle"),
+    ...(one.late_ms > 10 ? [meter("loop", strip([[Math.min(1, one.late_ms / 200), one.late_ms > 50 ? "hot" : "cool", "how late its event loop wakes"]]), `${number(one.late_ms)} ms`)] : []),
+    one.slices.length ? el("div", { class: "slices" }, ...one.slices.map((part) => el("span", { class: part.overdue ? "gone" : part.busy_ms > 0 ? "runs" : "", title: `${part.queued} queued` }, el("b", {}, part.name), ` ${part.profile && part.profile !== part.name ? part.profile : ""} ${part.queued} queued${part.busy_ms > 0 ? `, ${number(part.busy_ms)} ms to run` : ""}`))) : null,
     el("ul", { class: "hosted" }, ...(one.hosted.length ? one.hosted.map((held) => el("li", {},
       el("span", { title: held.variants.join(", ") }, `${held.app}: ${held.variants.join(", ")}${held.slice === "whole" ? "" : ` on ${held.slice}`}`),
       el("span", {}, `${percent(held.share, 0)} % of demand, batch ≤ ${held.max_batch}`))) : [el("li", {}, "nothing hosted by the plan")])));
@@ -275,23 +310,56 @@ function planLine(plan) {
   const served = Object.entries(plan.served).filter(([, share]) => share < 0.9995).map(([app, share]) => `${app} served to ${percent(share)} %`);
   const demand = Object.entries(plan.demand).map(([app, rows]) => `${app} ${rate(rows)}/s`).join(", ");
   const gap = plan.bound > plan.objective + 0.0005 ? `, bound ${percent(plan.bound)} %` : "";
-  return el("li", {}, el("time", {}, ago(plan.created)), el("span", {}, el("b", {}, `plan ${plan.epoch.join(".")}`), ` ${plan.reason}`),
+  const became = plan.changes.length ? `; ${plan.changes.join("; ")}` : plan.epoch[1] > 1 ? "; the same variants, other shares" : "";
+  return el("li", {}, el("time", {}, ago(plan.created)), el("span", {}, el("b", {}, `plan ${plan.epoch.join(".")}`), ` because: ${plan.reason}${became}`),
     el("small", {}, `for ${demand || "no demand"}: accuracy ${percent(plan.objective)} %${gap} on ${plan.devices} devices, ${number(plan.solve_ms)} ms${served.length ? "; " + served.join(", ") : ""}`));
 }
+const SENTENCES = {
+  safe_mode: ["Safe mode", "promises to NAME may break"], promise_kept: ["Promise kept", "to NAME again"],
+  starved: ["Host starved", "the machine is short, not the models"], keeps_up: ["Host keeps up", "again"],
+  shortage: ["Shortage", "the devices cannot serve all of NAME"], served: ["Enough", "all of NAME can be served again"],
+  wrong: ["Profile corrected", "NAME is planned with as it was measured"], right: ["Profile right", "NAME is as profiled again"],
+  lost: ["Device lost", "NAME; its queries go to others"], joined: ["Device joined", "NAME"], returned: ["Device returned", "NAME"],
+  left: ["Device left", "NAME"], leaving: ["Device leaves", "NAME"], overdue: ["Device stuck", "nothing advances on NAME"],
+  took_over: ["Leader changed", "another planner leads"], held: ["Leader", "this planner leads"],
+  nothing_routes: ["Nothing routes", "NAME: its queries are rejected"], load_failed: ["Load failed", "on NAME"],
+};
 function saidLine(one) {
-  const kind = one.state === "safe_mode" ? "safe" : one.state === "promise_kept" ? "kept" : "";
-  return el("li", { class: kind }, el("time", {}, ago(one.at)), el("span", {}, el("b", {}, one.state.replaceAll("_", " ")), ` ${one.subject}`), el("small", {}, one.detail));
+  const kind = ["safe_mode", "starved", "lost", "shortage", "nothing_routes", "overdue"].includes(one.state) ? "safe" : ["promise_kept", "keeps_up", "served"].includes(one.state) ? "kept" : "";
+  const name = one.subject.replace(/^[a-z]+:/, "");
+  const [head, rest] = SENTENCES[one.state] || [one.state.replaceAll("_", " "), one.subject];
+  return el("li", { class: kind }, el("time", {}, ago(one.at)), el("span", {}, el("b", {}, head), ` ${rest.replace("NAME", name)}`), el("small", {}, one.detail));
 }
 function misses() {
   const top = Math.max(1, ...shown.why.map((one) => one.count));
   $("why").replaceChildren(...(shown.why.length
     ? shown.why.map((one) => el("div", { class: "reason" }, el("span", {}, one.why), strip([[one.count / top, "red", ""]]), el("b", {}, number(one.count))))
     : [el("p", { class: "none" }, "None: every query was answered on time.")]));
-  const rows = shown.misses.filter((one) => chosen().includes(one.app)).slice(0, 25).map((one) => el("tr", {},
-    el("td", {}, ago(one.at)), el("td", { title: one.detail }, el("code", {}, one.id)),
+  const mine = (all) => all.filter((one) => chosen().includes(one.app));
+  const rows = [...mine(shown.misses).slice(0, 25), ...mine(shown.answers).slice(0, 5)].map((one) => el("tr", {},
+    el("td", {}, ago(one.at)), el("td", { title: one.detail }, opens(one)),
     el("td", {}, one.reason ? `${one.kind}: ${one.reason}` : one.kind), el("td", {}, one.device || "–"), el("td", { class: "n" }, `${number(one.waited_ms)} ms`)));
   $("misses").lastElementChild.replaceChildren(...rows);
   $("misses").hidden = !rows.length;
+}
+
+function opens(one) {
+  const button = el("button", { type: "button", class: "id", "data-query": one.id }, one.id);
+  button.onclick = () => story(one);
+  return button;
+}
+async function story(one) {
+  const headers = {};
+  const token = sessionStorage.getItem("token");
+  if (token) headers.Authorization = `Bearer ${token}`;
+  const answer = await fetch(`/outcome?${new URLSearchParams({ id: one.id, app: one.app })}`, { headers, cache: "no-store" });
+  const told = await answer.json();
+  const box = $("story");
+  box.querySelector("h2").textContent = `Query ${one.id}`;
+  const plain = (value) => value !== null && typeof value === "object" ? JSON.stringify(value) : String(value);
+  box.querySelector("dl").replaceChildren(...Object.entries(told).flatMap(([name, value]) => [el("dt", {}, name.replaceAll("_", " ")), el("dd", {}, plain(value))]),
+    el("dt", {}, "all of it"), el("dd", {}, el("code", {}, `sluice explain ${one.id} --app ${one.app}`)));
+  if (!box.open) box.showModal();
 }
 
 startTheme();

@@ -8,13 +8,15 @@ import pytest
 
 from sluicegate.domain.actions import Announce
 from sluicegate.domain.events import DemandCounted, DeviceSeen
+from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.outcome import Outcome, OutcomeKind
 from sluicegate.domain.plan import Epoch, Placement, Plan
 from sluicegate.stages.fronts.live_page import end_of
 from sluicegate.stages.fronts.live_view import SPAN, End, LiveView
+from sluicegate.stages.fronts.plan_capacity import PlanCapacity
 from sluicegate.streams.ports import Record
 from sluicegate.streams.records import codec
-from sluicegate.streams.records.control import Heartbeat
+from sluicegate.streams.records.control import Heartbeat, SliceState
 from tests.harness import toy_catalogue
 
 NOW = 1000.0
@@ -155,3 +157,55 @@ ODD = [
 )
 def test_what_is_no_outcome_is_passed_over(value: bytes) -> None:
     assert end_of(record(value)) is None
+
+
+def test_capacity_is_that_of_the_plan_in_force_then_and_of_its_slices_with_the_best_alone() -> None:
+    catalogue = toy_catalogue()
+    capacity = PlanCapacity(catalogue, [Device(name="d0", type="cpu"), Device(name="d1", type="cpu")])
+    both = capacity.of(plan(1))["toy"]
+    assert both[0] > both[1] > 0.0, "the faster variant is hosted too"
+    best = replace(plan(2), placements=(Placement("d1", "toy", ("toy-v2",), 1.0, 8),))
+    assert capacity.of(best)["toy"] == (both[1], both[1])
+    assert capacity.of(replace(best, placements=(Placement("strange", "toy", ("toy-v2",), 1.0, 8),))) == {}
+    seen = LiveView(catalogue.apps, {}, capacity.of)
+    seen.planned(replace(plan(1), created=NOW - 50))
+    seen.planned(replace(best, created=NOW - 20))
+    series = seen.snapshot(NOW)["series"]["toy"]
+    assert series["capacity"][SPAN - 60] is None
+    assert series["capacity"][SPAN - 30] == pytest.approx(both[0]) and series["best_only"][-1] == pytest.approx(both[1])
+    assert series["capacity"][-1] == pytest.approx(both[1])
+
+
+def test_the_mix_by_second_and_what_a_plan_changed_are_told() -> None:
+    seen = view()
+    seen.ended(end(NOW - 3))
+    seen.ended(end(NOW - 3, variant="toy-v1"))
+    seen.ended(end(NOW - 2, variant="toy-v1"))
+    seen.planned(plan(1))
+    seen.planned(replace(plan(2), placements=(Placement("d0", "toy", ("toy-v1",), 1.0, 8),)))
+    shown = seen.snapshot(NOW)
+    mix = shown["series"]["toy"]["mix"]
+    assert (mix["toy-v1"][-3:], mix["toy-v2"][-3:]) == ([1, 1, 0], [1, 0, 0])
+    assert shown["plans"][0]["changes"] == ["toy: toy-v1 instead of toy-v1+toy-v2"]
+    assert shown["plans"][1]["changes"] == []
+
+
+def test_a_starved_host_late_loops_and_slices_are_shown() -> None:
+    seen = view()
+    seen.beat(beat(late=0.12, slices=(SliceState("a", 3, 0.02), SliceState("b", 0))))
+    assert seen.snapshot(NOW)["host"] == {"starved": False, "detail": "", "late_ms": pytest.approx(120.0)}
+    seen.said(Announce("host", "starved", "event loops wake late"), NOW)
+    shown = seen.snapshot(NOW)
+    assert shown["host"]["starved"] and shown["host"]["detail"] == "event loops wake late"
+    assert [(part["name"], part["queued"]) for part in shown["devices"][0]["slices"]] == [("a", 3), ("b", 0)]
+    seen.said(Announce("host", "keeps_up", ""), NOW)
+    assert not seen.snapshot(NOW)["host"]["starved"]
+
+
+def test_the_story_of_a_query_that_the_page_names_is_kept() -> None:
+    seen = view()
+    seen.ended(end(NOW, "expired", query_id="gone", story={"detail": "too late"}))
+    seen.ended(end(NOW, query_id="fine", story={"variant": "toy-v2"}))
+    assert seen.story("gone", "toy") == {"id": "gone", "app": "toy", "detail": "too late"}
+    assert seen.story("fine", "toy") == {"id": "fine", "app": "toy", "variant": "toy-v2"}
+    assert seen.story("fine", "other") is None
