@@ -29,7 +29,7 @@ CARE = "care"
 
 def qps(second: float, whole: float) -> float:
     """Calm, a burst above what the best variants can do, calm again."""
-    return 1500.0 if 0.45 * whole < second < 0.8 * whole else 60.0
+    return 1100.0 if 0.45 * whole < second < 0.8 * whole else 60.0
 
 
 async def load(run: Running, seconds: float) -> None:
@@ -40,7 +40,7 @@ async def load(run: Running, seconds: float) -> None:
         sent += qps(at, seconds) * 0.02
         while sent >= 1.0:
             sent -= 1.0
-            await run.ask(app="vision" if run.sent % 3 else CARE)
+            await run.ask(app="vision" if run.sent % 3 else CARE, parameters={"latency_ms": 150})
         await asyncio.sleep(0.02)
 
 
