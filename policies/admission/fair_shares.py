@@ -5,6 +5,7 @@ Rules.
   last ``WINDOW_S`` seconds.
 - What is within a client's share is let in. Above it a client gets what the others leave: of their shares as much is
   kept for them as they have asked for of late, and a little more. Alone, a client is never limited.
+- A front tells its clients apart behind its own name: ``/http/4f21…`` weighs what ``/http`` does.
 - All of it counts in rows against what the plan serves in the window, less a part that keeps queues short (``FILL``).
   Without a plan, or one that serves nothing of the app, nobody is limited.
 - At most ``_CLIENTS`` are told apart, further ones are one client: names from outside cost no memory.
@@ -90,7 +91,7 @@ class FairShares:
         if mine is None:
             if len(self._clients) >= _CLIENTS:
                 client = ""
-            mine = self._clients.setdefault(client, _Client(self._weights.get(client, 1.0)))
+            mine = self._clients.setdefault(client, _Client(self._weight(client)))
             self._looked = -inf
         mine.forget(now - WINDOW_S)
         if len(self._clients) == 1 or self._rows == inf:
@@ -103,6 +104,11 @@ class FairShares:
             return mine.note(now, rows, let_in=False)
         self._room -= beyond
         return mine.note(now, rows, let_in=True)
+
+    def _weight(self, client: str) -> float:
+        """Its own, or that of the front through which it asks."""
+        front = client.rpartition("/")[0]
+        return self._weights.get(client, self._weights.get(front, 1.0) if front else 1.0)
 
     def _share(self, client: _Client) -> float:
         return self._rows * client.weight / sum(one.weight for one in self._clients.values())

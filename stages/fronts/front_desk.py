@@ -8,8 +8,11 @@ failed, 503 dropped, not routed, too many waiting or a host that does not keep u
 
 import asyncio
 import logging
+import os
 import uuid
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from hashlib import blake2s
 from typing import Any
 
 from sluicegate.domain.errors import SluiceError
@@ -41,7 +44,7 @@ _MAX_LATENCY = 600.0
 _GRACE = 5.0
 """Seconds after its longest deadline that a request waits for its outcome."""
 MOST_WAITING = 4096
-"""Requests that may wait at a time."""
+"""Requests that may wait at a time; of one client half as many."""
 
 
 class FrontError(Exception):
@@ -55,7 +58,7 @@ class FrontError(Exception):
 
 
 class FrontDesk:
-    """Serves ``apps`` to the front ``name``, which is the source of its queries.
+    """Serves ``apps`` to the front ``name``, which is the source of its queries, with who asks told apart.
 
     ``versions``: app -> names of its variants. ``registry``: waits until everything that is registered by now is known
     here; asked before an app or version is said to be unknown, so that whoever registered it reads its own write.
@@ -82,6 +85,8 @@ class FrontDesk:
         self._results = ResultsReader(connections.broker, connections.topics, self._on_result)
         self._outbox = Outbox(connections.producer)
         self._waiting: dict[QueryKey, asyncio.Future[codec.OutcomeMessage]] = {}
+        self._asking: Counter[str] = Counter()
+        self._salt = os.urandom(16)
         self._transport: dict[str, TransportDelay] = {}
         self._looking: asyncio.Task[None] | None = None
         connections.telemetry.of_outbox(name, self._outbox)
@@ -159,20 +164,29 @@ class FrontDesk:
             raise FrontError(404, self._unknown(name, version))
         return found
 
-    def check_room(self, app: App) -> None:
+    def client_of(self, address: str | None) -> str:
+        """Who asks from there, as the source of its queries: told from others, and not told by address."""
+        if not address:
+            return self.name
+        return f"{self.name}/{blake2s(address.encode(), key=self._salt, digest_size=4).hexdigest()}"
+
+    def check_room(self, app: App, client: str) -> None:
         """Raise FrontError where too many wait, or the way there and back takes too long for all to be sent."""
+        if self._asking[client] >= MOST_WAITING // 2:
+            raise FrontError(503, "too many of your requests wait for their answer; try again later")
         if len(self._waiting) >= MOST_WAITING:
             raise FrontError(503, "too many requests wait for their answer; try again later")
         if not self._transport_of(app).comes(self._clock.wall()):
             raise FrontError(503, "this host does not keep up with what is asked; try again later, or elsewhere")
 
-    async def ask(self, app: App, body: bytes, json_length: str | None, traceparent: str | None) -> bytes:
-        """The result's body of a query that was answered. Raises FrontError where it was not."""
+    async def ask(self, app: App, body: bytes, json_length: str | None, traceparent: str | None, client: str) -> bytes:
+        """The result's body of a query of ``client`` that was answered. Raises FrontError where it was not."""
         query_id = uuid.uuid4().hex
-        key = QueryKey(app.name, f"/{self.name}", query_id)
+        key = QueryKey(app.name, f"/{client}", query_id)
         outcome: asyncio.Future[codec.OutcomeMessage] = asyncio.get_running_loop().create_future()
         now = self._clock.wall()
         self._waiting[key] = outcome
+        self._asking[client] += 1
         transport = self._transport_of(app)
         transport.sent(query_id, now)
         try:
@@ -183,7 +197,7 @@ class FrontDesk:
                 headers=codec.query_headers(
                     query_id,
                     app=app.name,
-                    source=self.name,
+                    source=client,
                     now=now,
                     json_length=json_length,
                     traceparent=traceparent,
@@ -205,6 +219,9 @@ class FrontDesk:
             raise
         finally:
             self._waiting.pop(key, None)
+            self._asking[client] -= 1
+            if not self._asking[client]:
+                del self._asking[client]
             transport.ended(query_id, self._clock.wall())
         return _answered(message)
 

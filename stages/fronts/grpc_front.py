@@ -45,6 +45,7 @@ _GRACE = 1.0
 """Seconds that calls have to end once the front stops."""
 
 Answering = Callable[[Any], Awaitable[Any]]
+Called = Callable[[Any, Any], Awaitable[Any]]
 
 
 class GrpcStage:
@@ -112,9 +113,9 @@ class GrpcStage:
             "ModelMetadata": self._model_metadata,
             "ModelConfig": self._model_config,
             "RepositoryIndex": self._index,
-            "ModelInfer": self._infer,
         }
-        handlers = {name: _handler(name, self._guarded(name, answer)) for name, answer in unary.items()}
+        handlers = {name: _handler(name, self._guarded(name, _of_request(answer))) for name, answer in unary.items()}
+        handlers["ModelInfer"] = _handler("ModelInfer", self._guarded("ModelInfer", self._infer))
         handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
             self._stream,
             request_deserializer=MESSAGES["ModelInferRequest"].FromString,
@@ -123,11 +124,11 @@ class GrpcStage:
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         return server
 
-    def _guarded(self, name: str, answer: Answering) -> Callable[[Any, Any], Awaitable[Any]]:
+    def _guarded(self, name: str, answer: Called) -> Called:
         async def guarded(request: Any, context: Any) -> Any:
             try:
                 self._check(context, needs_token=name not in _HEALTH)
-                answered = await answer(request)
+                answered = await answer(request, context)
             except FrontError as error:
                 self._count(error.status)
                 await context.abort(_CODES[error.status], error.why)
@@ -185,9 +186,10 @@ class GrpcStage:
         models = [{"name": app, "version": version, "state": "READY"} for app, version in self._desk.index()]
         return MESSAGES["RepositoryIndexResponse"](models=models)
 
-    async def _infer(self, request: Any) -> Any:
+    async def _infer(self, request: Any, context: Any) -> Any:
+        client = self._desk.client_of(_address(context.peer()))
         app = await self._desk.app_of(request.model_name, request.model_version or None)
-        self._desk.check_room(app)
+        self._desk.check_room(app, client)
         try:
             body, json_length = body_of(request)
             wanted = wanted_of(request, app)
@@ -195,7 +197,7 @@ class GrpcStage:
             raise FrontError(400, str(error)) from error
         if len(body) > self._desk.max_body_bytes:
             raise FrontError(413, f"body: {len(body)} bytes; at most {self._desk.max_body_bytes} are taken")
-        result = await self._desk.ask(app, body, json_length, None)
+        result = await self._desk.ask(app, body, json_length, None, client)
         return response_of(result, request.id, wanted)
 
     async def _stream(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
@@ -232,13 +234,18 @@ class GrpcStage:
         response = MESSAGES["ModelStreamInferResponse"]
         try:
             self._check(context)
-            answered = await self._infer(request)
+            answered = await self._infer(request, context)
         except FrontError as error:
             self._count(error.status)
             told = MESSAGES["ModelInferResponse"](model_name=request.model_name, id=request.id)
             return response(error_message=error.why, infer_response=told)
         self._count(200)
         return response(infer_response=answered)
+
+
+def _of_request(answer: Answering) -> Called:
+    """It does not matter who asks."""
+    return lambda request, _context: answer(request)
 
 
 def _handler(name: str, answer: Callable[[Any, Any], Awaitable[Any]]) -> Any:

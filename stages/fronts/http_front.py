@@ -172,7 +172,8 @@ class HttpStage:
         app = await self._app_of(request)
         if (kind := request.headers.get("Content-Type")) and request.content_type not in _TYPES:
             return _error(415, f"content-type: {kind!a:.80}; send {' or '.join(_TYPES)}")
-        self._desk.check_room(app)
+        client = self._desk.client_of(request.remote)
+        self._desk.check_room(app, client)
         body = await read_body(request, self._desk.max_body_bytes, self._access.body_s)
         json_length = request.headers.get(codec.JSON_LENGTH_HEADER)
         version = request.match_info.get("version")
@@ -180,7 +181,7 @@ class HttpStage:
         if version is not None:
             body, json_length = with_model(body, json_length, version)
         traceparent = codec.readable_traceparent(request.headers.get("traceparent"))
-        result = await self._desk.ask(app, body, json_length, traceparent)
+        result = await self._desk.ask(app, body, json_length, traceparent, client)
         made, length = respond(result, asked)
         if length is None:
             return web.Response(body=made, content_type="application/json")

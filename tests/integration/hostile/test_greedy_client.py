@@ -1,4 +1,4 @@
-"""A client that asks for twenty times what there is: another on its app, and those of other apps, are served on."""
+"""A client that asks for twenty times what there is, over topics or a front: all others are served on."""
 
 import asyncio
 import uuid
@@ -7,10 +7,16 @@ from pathlib import Path
 import pytest
 
 from sluicegate.domain.models.profile import BatchLatency, Profile
+from sluicegate.domain.models.tensor import Tensor
 from sluicegate.domain.outcome import Outcome, OutcomeKind, Reason
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.stages.connections import Connections
+from sluicegate.stages.fronts.front_desk import MOST_WAITING, FrontDesk, FrontError
+from sluicegate.stages.runtime.system_clock import SystemClock
 from sluicegate.streams import connect
-from tests.harness import Running, running, settings_for, toy_catalogue
+from sluicegate.streams.records import codec
+from sluicegate.streams.topics import Topics
+from tests.harness import PIXELS, Running, running, settings_for, toy_catalogue
 
 pytestmark = [pytest.mark.virtual, pytest.mark.timeout(400)]
 CAPACITY = 70.0
@@ -68,3 +74,55 @@ async def test_a_flood_costs_another_client_little_and_another_app_less(tmp_path
         assert sum(ends[one].reason == Reason.OVER_SHARE for one in greedy) > 0.5 * len(greedy), told
         assert all(ends[one].reason != Reason.OVER_SHARE for one in other), told
         assert on_time(ends, greedy) * FLOOD > 0.2 * CAPACITY, told  # one of two devices is its app's
+
+
+async def test_a_flood_through_a_front_costs_who_asks_there_from_elsewhere_little(tmp_path: Path) -> None:
+    settings = settings_for("memory://", tmp_path, partitions=1)
+    async with running(settings, connect("memory://"), catalogue=slow_catalogue()) as run:
+        await run.planned()
+        desk = FrontDesk("http", run.system.connections, run.system.apps)
+        app = run.system.apps["toy"]
+        await desk.open()
+        await desk.listen()
+        body = codec.encode_query(
+            "any", (pixels(),), app="toy", now=0.0, parameters={"latency_ms": 2000}, binary=False
+        ).value
+
+        seen: list[str] = []
+
+        async def ask_from(address: str, qps: float, seconds: float) -> float:
+            """Share that was answered in time."""
+            client = desk.client_of(address)
+            asked = []
+            for _ in range(round(qps * seconds)):
+                asked.append(asyncio.create_task(desk.ask(app, body, None, None, client)))
+                await asyncio.sleep(1 / qps)
+            ended = await asyncio.gather(*asked, return_exceptions=True)
+            seen.extend(map(repr, ended))
+            return sum(isinstance(one, bytes) and b'"late":true' not in one for one in ended) / len(asked)
+
+        quiet = await ask_from("10.0.0.1", INNOCENT, SECONDS)
+        flooded, _ = await asyncio.gather(ask_from("10.0.0.1", INNOCENT, SECONDS), ask_from("10.0.0.2", FLOOD, SECONDS))
+        assert quiet == 1.0, seen[:2]
+        assert flooded >= quiet - 0.10
+        await desk.close()
+
+
+def test_a_front_keeps_room_for_others_than_who_fills_it(tmp_path: Path) -> None:
+    broker = connect("memory://")
+    desk = FrontDesk(
+        "http",
+        Connections(broker=broker, producer=broker.producer(), topics=Topics("x"), clock=SystemClock()),
+        toy_catalogue().apps,
+    )
+    app = toy_catalogue().apps["toy"]
+    greedy, nice = desk.client_of("10.0.0.2"), desk.client_of("10.0.0.1")
+    assert greedy != nice and greedy.startswith("http/") and "10.0" not in greedy
+    desk._asking[greedy] = MOST_WAITING // 2
+    with pytest.raises(FrontError, match="of your requests"):
+        desk.check_room(app, greedy)
+    desk.check_room(app, nice)
+
+
+def pixels() -> Tensor:
+    return Tensor("image", "FP32", (1, PIXELS), bytes(4 * PIXELS))

@@ -45,6 +45,13 @@ def test_a_flood_costs_another_nothing_below_its_share_and_takes_what_that_leave
     assert got["greedy"] + got["nice"] <= 1.02 * FILL * SERVED
 
 
+def test_clients_of_a_front_are_told_apart_and_weigh_what_it_does() -> None:
+    shares = planned({"/http": 3.0, "/http/b": 1.0})
+    got = run(shares, 6.0, **{"/http/a": 10 * SERVED, "/http/b": 10 * SERVED, "other": 10 * SERVED})
+    assert got["/http/a"] == pytest.approx(3 * got["/http/b"], rel=0.2)
+    assert got["/http/b"] == pytest.approx(got["other"], rel=0.2)
+
+
 def test_two_that_flood_share_equally_or_by_weight() -> None:
     got = run(planned(), 6.0, one=10 * SERVED, other=5 * SERVED)
     assert got["one"] == pytest.approx(got["other"], rel=0.1)
