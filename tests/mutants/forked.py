@@ -22,9 +22,9 @@ JOBS = "MUTANTS_JOBS"
 """Variable that names a file, {forks, seconds, jobs: [{number, module, before, after, tests}]}; answers: beside it."""
 
 
-_PATIENCE = 40.0
+_PATIENCE = 15.0
 """Seconds of the processor that a mutant's tests get, but for the last of them."""
-_LONGEST = 100.0
+_LONGEST = 60.0
 """One that takes longer does not end: no test does, as the code is."""
 
 

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -55,10 +56,8 @@ def noticed(
             elsewhere.append(mutant)
         else:
             tell(mutant, status != 0)
-    if elsewhere:
-        with _copy() as copy:
-            for mutant in elsewhere:
-                tell(mutant, _alone(copy, mutant, tests[mutant.name]))
+    for mutant, found in _in_copies(elsewhere, tests, processes):
+        tell(mutant, found)
 
 
 def _forked(mutants: Sequence[Mutant], tests: dict[str, list[str]], processes: int) -> Iterator[tuple[Mutant, int]]:
@@ -115,6 +114,17 @@ def _forked(mutants: Sequence[Mutant], tests: dict[str, list[str]], processes: i
                     continue
         if told != len(listed):
             raise RuntimeError(f"pytest tried {told} of {len(listed)} mutants and ended with {runs.returncode}")
+
+
+def _in_copies(mutants: Sequence[Mutant], tests: dict[str, list[str]], processes: int) -> Iterator[tuple[Mutant, bool]]:
+    """Each in a copy of its own, some at a time."""
+
+    def tried(mutant: Mutant) -> tuple[Mutant, bool]:
+        with _copy() as copy:
+            return mutant, _alone(copy, mutant, tests[mutant.name])
+
+    with ThreadPoolExecutor(processes) as pool:
+        yield from pool.map(tried, mutants)
 
 
 @contextmanager

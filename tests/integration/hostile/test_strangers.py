@@ -1,4 +1,4 @@
-"""Thousands of records of a stranger on control and metrics topics: nobody ends, and nobody is unserved for long.
+"""Ten thousand records of a stranger on control and metrics topics: nobody ends, and nobody is unserved for long.
 
 The stranger reads what is public, writes what it likes: forged epochs, leases, fences, incarnations and devices made
 around what is in force, records that were read and changed at random.
@@ -25,11 +25,11 @@ from sluicegate.streams import connect
 from sluicegate.streams.ports import Broker, Record
 from sluicegate.streams.records import control
 from sluicegate.streams.signing import SignedBroker, Signing
-from tests.harness import Running, running, settings_for
+from tests.harness import PATIENCE_S, Running, running, settings_for
 from tests.integration.hostile.test_hostile_control import hostile, topics_of
 
 pytestmark = pytest.mark.virtual
-RECORDS = [1_000, pytest.param(10_000, marks=pytest.mark.thorough)]
+RECORDS = 10_000
 OUTAGE = 5.0
 EVERY = 0.1
 
@@ -95,14 +95,14 @@ async def public(run: Running) -> Plan:
     return found
 
 
-async def attack(run: Running, log_of_all: Broker, seed: int, *, signed: bool, records: int) -> None:
+async def attack(run: Running, log_of_all: Broker, seed: int, *, signed: bool) -> None:
     producer = log_of_all.producer()
     await producer.start()
     rng = random.Random(seed)
     topics = topics_of(run)
     del topics["results"]
     sent = 0
-    while sent < records:
+    while sent < RECORDS:
         plan, at = await public(run), run.system.clock.wall()
         found = await written(run)
         wave = [one for _ in range(10) for one in forged(plan, at, rng)]
@@ -112,7 +112,7 @@ async def attack(run: Running, log_of_all: Broker, seed: int, *, signed: bool, r
             kind, record = rng.choice(found)
             wave.append((rng.choice((kind, *topics)), record.key or b"x", changed(record, rng)))
         rng.shuffle(wave)
-        for kind, key, value in wave[: records - sent]:
+        for kind, key, value in wave[: RECORDS - sent]:
             acknowledged = await producer.send(topics[kind], value, key=key)
             await asyncio.sleep(0.002)
         await acknowledged
@@ -135,9 +135,8 @@ async def longest_outage(run: Running, ids: list[str]) -> tuple[float, float]:
     return max(b - a for a, b in pairwise(marks)), len(good) / len(ids)
 
 
-@pytest.mark.parametrize("records", RECORDS)
 @pytest.mark.parametrize("signed", [True, False])
-async def test_what_a_stranger_writes_ends_nobody(broker_url: str, tmp_path: Path, signed: bool, records: int) -> None:
+async def test_what_a_stranger_writes_ends_nobody(broker_url: str, tmp_path: Path, signed: bool) -> None:
     settings = settings_for(broker_url, tmp_path, partitions=1)
     inner = connect(broker_url)
     wall = SystemClock().wall
@@ -146,7 +145,7 @@ async def test_what_a_stranger_writes_ends_nobody(broker_url: str, tmp_path: Pat
         await run.planned()
         stop = asyncio.Event()
         asking = asyncio.create_task(ask_often(run, stop))
-        await attack(run, inner, seed=23, signed=signed, records=records)
+        await attack(run, inner, seed=23, signed=signed)
         await asyncio.sleep(1.2 * OUTAGE)
         stop.set()
         await asking
@@ -161,6 +160,8 @@ async def test_what_a_stranger_writes_ends_nobody(broker_url: str, tmp_path: Pat
         await asyncio.sleep(1.2 * OUTAGE)
         stop.set()
         await asking
-        await run.settled()
+        async with asyncio.timeout(PATIENCE_S):  # an audit would count the first system's queries too
+            while not set(run.ids) <= (await run.outcomes()).keys():
+                await asyncio.sleep(0.5)
         outage, good = await longest_outage(run, run.ids)
         assert outage <= OUTAGE, (outage, good)
