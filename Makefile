@@ -11,6 +11,9 @@ SIDE_BY_SIDE := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 SKIPPED := reports/tests/skipped.json
 PYTEST = TESTS_SKIPPED=$(SKIPPED) $(BIN)/python -m pytest
 
+# Where an environment forbids it, each process of the suite would compile all of its modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: dist site help demo secrets stack test test-all test-random check reproduce bench mutants mutants-sample lock chaos explore explore-teeth fuzz promises soak clean
 

@@ -140,7 +140,7 @@ async def test_poison_costs_the_innocent_little_and_ends_by_its_own_name(
         assert rest >= (0.98 if count == 1 else 0.85), f"{told} {kills}"  # of several one may come again, elsewhere
 
 
-@pytest.mark.parametrize("poison", [HANG, CRASH, STOP])
+@pytest.mark.parametrize("poison", [HANG, *(pytest.param(one, marks=pytest.mark.thorough) for one in (CRASH, STOP))])
 async def test_the_same_poison_sent_again_ends_nothing_on_any_device(tmp_path: Path, poison: float) -> None:
     async with serving(tmp_path) as (run, kills):
         guilty, _, innocent = await poisoned(run, poison, 1)

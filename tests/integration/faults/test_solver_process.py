@@ -74,7 +74,13 @@ async def there(solver: SolvesApart, *before: int | None) -> int:
     return pid
 
 
-@pytest.mark.parametrize("name", sorted(set(PLANNERS) - {"scaling-greedy", "scaling-ilp"}))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in {"allocation", "clipper-ht"} else pytest.mark.thorough)
+        for name in sorted(set(PLANNERS) - {"scaling-greedy", "scaling-ilp"})
+    ],
+)
 async def test_plans_are_the_same_as_those_solved_here(name: str) -> None:
     here = SolvesHere(PLANNERS[name]())
     async with apart(name) as (solver, said):
