@@ -7,6 +7,7 @@ a rule that serves them differs.
 
 from collections import deque
 from dataclasses import dataclass
+from math import inf, nextafter
 
 from numpy.random import Generator
 
@@ -55,7 +56,11 @@ class PromisedArrivals:
             self._kind = _KINDS[int(self._rng.integers(len(_KINDS)))]
         while len(self._sent) > most:
             self._sent.popleft()
-        earliest = self._sent[0] + window_s if len(self._sent) == most else now
+        earliest = now
+        if len(self._sent) == most:
+            earliest = self._sent[0] + window_s
+            while earliest - self._sent[0] < window_s:  # the sum was rounded
+                earliest = nextafter(earliest, inf)
         return max(earliest, now + self._gap(most, window_s / self.load.share))
 
     def _gap(self, most: int, window_s: float) -> float:

@@ -103,7 +103,8 @@ class Case:
 def cases(worlds: Sequence[str], queries: int | None, seed: int) -> list[Case]:
     """Every world, promise, number of rows and share once."""
     all_of = list(product(worlds, PROMISES, ROWS, SHARES))
-    each = queries or -(-LEAST * 26 // 25 // len(all_of))  # what is refused is not in the sequence
+    whole = len(WORLDS) * len(PROMISES) * len(ROWS) * len(SHARES)
+    each = queries or LEAST * 26 // 25 // whole  # what is refused is not in the sequence
     return [Case(*one, each, seed + number) for number, one in enumerate(all_of)]
 
 
