@@ -6,6 +6,7 @@ wrong gets a rejected outcome; what cannot, a dead letter. Demand is told twice 
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
@@ -25,6 +26,7 @@ from sluicegate.policies.serving.admission import (
     Duplicate,
     Flaw,
     Looked,
+    PartHeld,
     RouterHeard,
     Serve,
 )
@@ -35,7 +37,7 @@ from sluicegate.stages.runtime.consumer_loop import Intake, Reading
 from sluicegate.stages.runtime.decision_log import Handle
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.stages.runtime.timers import Wakes
-from sluicegate.streams.ports import Consumer, Headers, Letter, Record
+from sluicegate.streams.ports import Consumer, Headers, Letter, Record, TopicPartition
 from sluicegate.streams.records import codec, control
 
 log = logging.getLogger(__name__)
@@ -76,6 +78,9 @@ class AdmissionStage:
         self._served = served
         self._apps: dict[str, App] = {}
         """By topic, also those that were retired: what is written to theirs is read."""
+        self._several: dict[str, int] = {}
+        """Partitions of those topics of apps with a promise that have several."""
+        self._consumer: Consumer | None = None
         self._broker = connections.broker
         self._topics = topics
         self._clock = connections.clock
@@ -94,6 +99,7 @@ class AdmissionStage:
         """Admit until ``stop``, then drain."""
         self.serve(self._served)
         await self._outbox.start()
+        await self._count_partitions()
         topics = self._topics
         followers = [Follower(self._broker, topics.routers, self._on_router, start_at="end")]
         if self.core.follows_plans or self.core.shares_out:
@@ -113,13 +119,38 @@ class AdmissionStage:
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._outbox.stop()
 
-    def _make_consumer(self, intake: Intake) -> Consumer:
-        return self._broker.consumer(
+    def _make_consumer(self, _: Intake) -> Consumer:
+        self._consumer = self._broker.consumer(
             topics=sorted(self._apps),
             group=self._topics.admission_group,
             member=self._door.reading.member,
-            listener=intake,
+            listener=self,
         )
+        return self._consumer
+
+    async def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
+        """Others read these from now on; they let in what is of them."""
+        await self._intake.on_revoked(partitions)
+        self._tell_parts(gone=partitions)
+
+    async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+        """These are read here from now on."""
+        await self._intake.on_assigned(partitions)
+        self._tell_parts(come=partitions)
+
+    def _tell_parts(
+        self, *, come: frozenset[TopicPartition] = frozenset(), gone: frozenset[TopicPartition] = frozenset()
+    ) -> None:
+        """Where an app has several partitions: how many of them are read here."""
+        held = Counter(p.topic for p in ((self._consumer.assignment() if self._consumer else set()) | come) - gone)
+        for topic, count in self._several.items():
+            self.tell(PartHeld(self._apps[topic].name, held[topic] / count), self._clock.wall())
+
+    async def _count_partitions(self) -> None:
+        """Which of the apps with a promise have several."""
+        promised = [topic for topic, app in self._apps.items() if app.promise.active]
+        counts = await self._broker.admin().partitions(promised) if promised else {}
+        self._several = {topic: count for topic, count in counts.items() if count > 1}
 
     def serve(self, served: Catalogue) -> None:
         """These apps, and no others, are served from now on."""
@@ -131,6 +162,7 @@ class AdmissionStage:
     async def registered(self, served: Catalogue) -> None:
         """These apps, and no others, are served from now on. Queries of one that was retired are refused."""
         self.serve(served)
+        await self._count_partitions()
         await self._intake.subscribe(sorted(self._apps))
 
     async def _take(self, records: Sequence[Record]) -> None:
@@ -151,6 +183,8 @@ class AdmissionStage:
         try:
             message = codec.decode_query(record, app, self._door.limits, now)
             query = message.query
+            if record.topic in self._several and query.stream == app.name:
+                query.stream = f"{app.name}#{record.partition}"  # the order of several is nobody's
         except codec.RejectedQueryError as error:
             query, flaw = error.query, Flaw(error.reason, str(error)[:500])
         place = hash((record.topic, record.partition, record.offset))

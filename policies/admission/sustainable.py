@@ -16,7 +16,7 @@ Rules.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Literal, get_args
 
@@ -117,6 +117,14 @@ class Limits:
     degraded_s: float
     place_of: Callable[[str], Place | None] = field(default=lambda _stream: None, compare=False)
     slo: float = 0.0
+
+    def part(self, share: float) -> "Limits":
+        """What one of several may let in who share it."""
+        places, degraded = (
+            tuple([replace(place, batch=int(place.batch * share + 1e-9)) for place in each])
+            for each in (self.places, self.degraded)
+        )
+        return replace(self, places=places, degraded=degraded)
 
     def beside(self, other: "Limits") -> "Limits":
         """What both sustain. Streams go where ``other`` has them."""

@@ -107,6 +107,14 @@ class Looked:
 
 
 @dataclass(frozen=True, slots=True)
+class PartHeld:
+    """Of the partitions of ``app`` this door reads a ``part`` (0..1); others read the rest."""
+
+    app: str
+    part: float
+
+
+@dataclass(frozen=True, slots=True)
 class DemandAsked:
     """Tell what was counted in the last ``window`` seconds."""
 
@@ -114,7 +122,16 @@ class DemandAsked:
 
 
 _News = (
-    DemandAsked | DeviceSeen | Looked | MarginsTold | PlanAcknowledged | PlanPublished | RouterHeard | Serve | TooLarge
+    DemandAsked
+    | DeviceSeen
+    | Looked
+    | MarginsTold
+    | PartHeld
+    | PlanAcknowledged
+    | PlanPublished
+    | RouterHeard
+    | Serve
+    | TooLarge
 )
 AdmissionEvent = Came | _News
 
@@ -177,6 +194,7 @@ class AdmissionCore:
         "_known",
         "_looks_at",
         "_newest",
+        "_parts",
         "_policy",
         "_promised",
         "_routed",
@@ -200,6 +218,7 @@ class AdmissionCore:
         self._settling: dict[str, tuple[float, Plan]] = {}
         self._looks_at = inf
         self._newest = NO_EPOCH
+        self._parts: dict[str, float] = {}  # of each app's partitions, what is read here where that is not all
         self._story: deque[str] = deque(maxlen=8)
 
     @property
@@ -269,8 +288,8 @@ class AdmissionCore:
             case DeviceSeen():
                 self._hosting.cut(event.device, event.slices)
                 return ()
-            case MarginsTold():
-                return self._margins_told(event, now)
+            case MarginsTold() | PartHeld():
+                return self._bounds_told(event, now)
             case PlanPublished(plan):
                 self._share_out(plan)
                 return self._follow(event, now)
@@ -362,16 +381,24 @@ class AdmissionCore:
                 self._bound(app, plan, both=False)
         return actions
 
-    def _margins_told(self, event: MarginsTold, now: float) -> Sequence[AdmissionCoreAction]:
-        """What the slice sustains may be another: both count until it goes by that."""
+    def _bounds_told(self, event: MarginsTold | PartHeld, now: float) -> Sequence[AdmissionCoreAction]:
+        """What the slice sustains, or what may be let in here of it, may be another."""
+        if isinstance(event, PartHeld):
+            if self._parts.get(event.app, 1.0) == event.part or event.part <= 0.0:
+                return ()
+            self._parts[event.app] = event.part
+            return self._bound_anew([event.app], now)
+        return self._bound_anew(self._activations, now, event.device) if self._hosting.margins(event) else ()
+
+    def _bound_anew(self, apps: Iterable[str], now: float, device: str = "") -> Sequence[AdmissionCoreAction]:
+        """Keep to other bounds, and for a while to those until now. ``device``: only of apps that are there."""
         actions: list[AdmissionCoreAction] = []
-        if self._hosting.margins(event):
-            for app, activation in self._activations.items():
-                plan = activation.active
-                if plan is not None and any(p.device == event.device for p in plan.of_app(app)):
-                    self._bound(app, plan, both=True)
-                    self._settling[app] = (now + SETTLED, plan)
-                    actions.append(WakeAt(now + SETTLED))
+        for app in apps:
+            plan = self._activations[app].active if app in self._activations else None
+            if plan is not None and (not device or any(p.device == device for p in plan.of_app(app))):
+                self._bound(app, plan, both=True)
+                self._settling[app] = (now + SETTLED, plan)
+                actions.append(WakeAt(now + SETTLED))
         return actions
 
     def _share_out(self, plan: Plan) -> None:
@@ -389,6 +416,8 @@ class AdmissionCore:
             return
         known = self._hosting.catalogue.apps[app]
         found = limits(known, sustained(known, self._hosting, plan, self._rules.hops), plan)
+        if found is not None and app in self._parts:
+            found = found.part(self._parts[app])
         before = self._policy.limits_of(app)
         if found is not None:
             self._policy.resize(app, found if not both or before is None else before.beside(found))

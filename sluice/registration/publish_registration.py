@@ -19,7 +19,6 @@ from sluicegate.sluice.audit.result_log import read_results
 from sluicegate.sluice.catalogue.run_folders import connected, live_server
 from sluicegate.sluice.registration.registry_topic import publish_catalogue
 from sluicegate.sluice.settings.settings import Settings
-from sluicegate.sluice.system.partition_check import spread_over
 from sluicegate.streams.ports import Broker, Record, TopicPartition
 from sluicegate.streams.records import control
 from sluicegate.streams.topics import Topics
@@ -68,8 +67,6 @@ async def announce(
                     [app], partitions=settings.partitions_of([app], promised), policies=settings.topics.policies()
                 )
             )
-            if why := await spread_over(broker.admin(), topics, promised):
-                return Announced(why=f"{url}: {why}")
         offset = await publish_catalogue(broker, producer, topics, catalogue, only=app)
         plan = await planned(broker, topics, app, set(catalogue.variants), within=wait) if wait > 0.0 else None
         return Announced(f"{topics.registry}@{offset}", plan)

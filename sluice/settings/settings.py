@@ -98,11 +98,13 @@ class AdmissionSettings(Section):
 class PromiseSettings(Section):
     """What each stream of an app is promised: at most ``max_consecutive`` misses in a row, and each (m, K).
 
-    ``weakly_hard``: pairs [m, K], at most m misses among any K consecutive strict queries.
+    ``weakly_hard``: pairs [m, K], at most m misses among any K consecutive strict queries. ``partitions``: of its query
+    and admitted topics; streams are counted by their keys, and queries without one by their partition.
     """
 
     max_consecutive: int | None = Field(default=None, ge=0, le=1_000_000)
     weakly_hard: tuple[tuple[int, int], ...] = ()
+    partitions: int = Field(default=1, ge=1, le=1024)
 
     @field_validator("weakly_hard")
     @classmethod
@@ -263,12 +265,12 @@ class Settings(BaseSettings):
         return self.runs if self.runs is not None else self.home / "runs"
 
     def partitions_of(self, apps: Sequence[str], promised: Collection[str] = ()) -> dict[str, int]:
-        """Partitions of each app's topics: one where something is promised, for its stream's order.
+        """Partitions of each app's topics: where something is promised as many as that says, one by default.
 
         ``promised``: apps that bring a promise of their own; what the settings say of an app counts before that.
         """
-        said = {name: promise.promise().active for name, promise in self.promises.items()}
-        return {name: 1 if said.get(name, name in promised) else self.partitions for name in apps}
+        said = {name: p.partitions if p.promise().active else self.partitions for name, p in self.promises.items()}
+        return {name: said.get(name, 1 if name in promised else self.partitions) for name in apps}
 
     def as_set(self, app: App) -> App:
         """``app`` as these settings change it."""

@@ -5,8 +5,8 @@ Rules.
   settings is the whole of it: then nothing is followed.
 - Topics first, then those who run and route, then the front, which answers for an app only once everything behind it
   does. A stage that could not be told is told again.
-- A promise rests on one partition and on a batching rule that keeps it. Where the app's topics have more, or the rule
-  does not, the record is not taken up, and what was served before goes on.
+- A promise rests on a batching rule that keeps it. Where the rule does not, the record is not taken up, and what was
+  served before goes on.
 """
 
 import asyncio
@@ -16,7 +16,6 @@ from dataclasses import replace
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.profiles.catalogue.catalogue import Catalogue
-from sluicegate.sluice.system.partition_check import spread_over
 from sluicegate.sluice.system.roles.router import router_stage
 from sluicegate.sluice.system.system import System
 from sluicegate.stages.following.registry_follower import Changes, FollowsRegistry, RegistryStage
@@ -80,21 +79,21 @@ class LiveRegistry:
         for app, part in sorted(changes.items()):
             if part is not None:
                 part = replace(part, apps={app: system.settings.as_set(part.apps[app])})
-                if part.apps[app].promise.active and (why := await self._unkept(app, served.replacing(app, part))):
+                if part.apps[app].promise.active and (why := self._unkept(app, served.replacing(app, part))):
                     log.error("%s is not served as it was registered: %s", app, why)
                     continue
             if part != (served.only({app}) if app in served.apps else None):
                 served = served.replacing(app, part)
         return served
 
-    async def _unkept(self, app: str, served: Catalogue) -> str:
+    def _unkept(self, app: str, served: Catalogue) -> str:
         """Why a promise to ``app`` could not be kept here; empty where it can."""
         system = self._system
         try:
             system.check_keeps([app], served)
         except ConfigurationError as error:
             return str(error)
-        return await spread_over(system.broker.admin(), system.topics, [app])
+        return ""
 
     def _followers(self) -> tuple[list[FollowsRegistry], list[FollowsRegistry]]:
         found: list[FollowsRegistry] = [stage for stage in self._stages if isinstance(stage, FollowsRegistry)]

@@ -21,7 +21,6 @@ from sluicegate.profiles.catalogue.registered_apps import Registered
 from sluicegate.sluice.settings.elastic_settings import driven
 from sluicegate.sluice.settings.settings import Settings
 from sluicegate.sluice.system.deployed_gpus import Gpus
-from sluicegate.sluice.system.partition_check import spread_over
 from sluicegate.sluice.system.promise_terms import check_promises
 from sluicegate.sluice.system.slice_executor import executor_of
 from sluicegate.stages.connections import Connections
@@ -134,8 +133,6 @@ class System:
         admin = self.broker.admin()
         await admin.create_topics(specs)
         await admin.limits(spec.name for spec in specs)
-        if why := await spread_over(admin, self.topics, [n for n, app in apps.items() if app.promise.active]):
-            raise ConfigurationError(why)
 
     def device(self, name: str) -> Device:
         """By name. Raises ConfigurationError."""

@@ -35,9 +35,11 @@ _CLASSES = {c.value: c for c in QueryClass}
 
 
 def encode_admitted(message: QueryMessage) -> Message:
-    """A record for the admitted topic, keyed by query id."""
+    """A record for the admitted topic, keyed by its stream, by the query's id where that is the app's own."""
+    query = message.query
     headers = _headers(message.query, message.tensors, _ADMITTED, None, None, message.carried)
-    return Message(_value(message.tensors), message.query.id.encode(), headers)
+    key = query.id if query.stream in {"", query.app} else query.stream
+    return Message(_value(message.tensors), key.encode(), headers)
 
 
 def decode_admitted(record: Record) -> QueryMessage:

@@ -11,7 +11,13 @@ from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.tensor import TensorSpec
 from sluicegate.domain.models.variant import Variant
 from sluicegate.profiles.catalogue.catalogue import Catalogue
-from sluicegate.sluice.settings.settings import DeviceSettings, PlannerSettings, Settings, WorkerSettings
+from sluicegate.sluice.settings.settings import (
+    DeviceSettings,
+    PlannerSettings,
+    PromiseSettings,
+    Settings,
+    WorkerSettings,
+)
 
 Delivery = Literal["at_least_once", "exactly_once"]
 
@@ -93,13 +99,15 @@ def catalogue() -> Catalogue:
 
 
 def settings_of(shape: Shape, delivery: Delivery, folder: Path) -> Settings:
-    """What all its processes are told."""
+    """What all its processes are told. Two doors share the partitions of what was promised."""
+    doors = sum(role == "admission" for _, role in shape.roles)
     return Settings(
         broker="memory://",
         prefix=PREFIX,
         home=folder / "home",
         runs=folder / "runs",
         partitions=2,
+        promises={"vow": PromiseSettings(weakly_hard=((3, 12),), partitions=doors)},
         delivery=delivery,
         devices=tuple(DeviceSettings(name=name, type=kind) for name, kind in shape.devices),
         worker=WorkerSettings(executor="emulated", heartbeat_s=0.3),

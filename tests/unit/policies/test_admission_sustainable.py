@@ -182,6 +182,15 @@ def test_a_slice_that_another_app_shares_sustains_what_the_cycle_leaves() -> Non
     assert shared.bound_of("a", 1) == (4, 3.0)
 
 
+def test_doors_that_share_the_partitions_let_in_no_more_than_one_alone() -> None:
+    world = hosting(6.0, {"a@cpu": (1.0,) * 7})
+    found = kept(world, ("cpu0", ("a",), 1.0)).limits_of("a")
+    assert found is not None
+    parts = [found.part(share).places[0] for share in (1 / 4, 1 / 4, 1 / 2)]
+    assert [p.batch for p in parts] == [1, 1, 3]
+    assert sum(p.bound(1) for p in parts) <= found.places[0].bound(1) == 10
+
+
 def test_an_app_on_unequal_slices_is_dealt_out_by_its_shares_and_each_bears_its_turns() -> None:
     """A gpu with batches of 8 rows in the time of the cpu's 2. Of four turns the gpu has three; each may miss one."""
     world = hosting(4.0, {"a@cpu": (1.0,) * 2, "a@gpu": (1.0,) * 8})
