@@ -25,7 +25,7 @@ from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.connections import Connections
 from sluicegate.stages.following.results_reader import ResultsReader
 from sluicegate.stages.runtime.outbox import Outbox
-from sluicegate.streams.ports import Record
+from sluicegate.streams.ports import Headers, Record
 from sluicegate.streams.records import codec
 
 log = logging.getLogger(__name__)
@@ -179,8 +179,11 @@ class FrontDesk:
         if not self._transport_of(app).comes(self._clock.wall()):
             raise FrontError(503, "this host does not keep up with what is asked; try again later, or elsewhere")
 
-    async def ask(self, app: App, body: bytes, json_length: str | None, traceparent: str | None, client: str) -> bytes:
-        """The result's body of a query of ``client`` that was answered. Raises FrontError where it was not."""
+    async def ask(self, app: App, body: bytes, json_length: str | None, carried: Headers, client: str) -> bytes:
+        """The result's body of a query of ``client`` that was answered. Raises FrontError where it was not.
+
+        ``carried``: of the request's headers, what goes along and comes back with the outcome.
+        """
         query_id = uuid.uuid4().hex
         key = QueryKey(app.name, f"/{client}", query_id)
         outcome: asyncio.Future[codec.OutcomeMessage] = asyncio.get_running_loop().create_future()
@@ -200,7 +203,7 @@ class FrontDesk:
                     source=client,
                     now=now,
                     json_length=json_length,
-                    traceparent=traceparent,
+                    carried=carried,
                     delivery_s=transport.way_back,
                 ),
                 timestamp=now,

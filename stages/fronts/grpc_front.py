@@ -25,6 +25,7 @@ from sluicegate.stages.fronts.grpc_tensors import body_of, response_of, wanted_o
 from sluicegate.stages.fronts.http_auth import Access, RateLimit
 from sluicegate.stages.fronts.oip_responses import SERVER
 from sluicegate.stages.runtime.background_tasks import beside
+from sluicegate.streams.records import codec
 
 _CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
@@ -193,11 +194,13 @@ class GrpcStage:
         try:
             body, json_length = body_of(request)
             wanted = wanted_of(request, app)
+            given = context.invocation_metadata() or ()
+            carried = codec.along((name, held) for name, held in given if isinstance(held, str))
         except InvalidInputError as error:
             raise FrontError(400, str(error)) from error
         if len(body) > self._desk.max_body_bytes:
             raise FrontError(413, f"body: {len(body)} bytes; at most {self._desk.max_body_bytes} are taken")
-        result = await self._desk.ask(app, body, json_length, None, client)
+        result = await self._desk.ask(app, body, json_length, carried, client)
         return response_of(result, request.id, wanted)
 
     async def _stream(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:

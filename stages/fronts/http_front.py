@@ -180,8 +180,8 @@ class HttpStage:
         asked = read_request(body, json_length, app)
         if version is not None:
             body, json_length = with_model(body, json_length, version)
-        traceparent = codec.readable_traceparent(request.headers.get("traceparent"))
-        result = await self._desk.ask(app, body, json_length, traceparent, client)
+        carried = codec.along(request.headers.items())
+        result = await self._desk.ask(app, body, json_length, carried, client)
         made, length = respond(result, asked)
         if length is None:
             return web.Response(body=made, content_type="application/json")

@@ -8,6 +8,7 @@ malformed), ``tracestate``, ``baggage``, extensions of CloudEvents, and who corr
 """
 
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
 
@@ -43,6 +44,8 @@ _CARRIED = frozenset(
     )
 )
 """In lower case."""
+FROM_FRONTS = (TRACEPARENT, "tracestate", "baggage", "x-request-id", "correlation-id")
+"""What a request over HTTP or gRPC may bring along."""
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
@@ -136,6 +139,15 @@ def carried(headers: Headers) -> Headers:
     return tuple(header for header in found if header[0] != TRACEPARENT or traceparent_in((header,)) is not None)
 
 
+def along(given: Iterable[tuple[str, str]]) -> Headers:
+    """Of the headers (or metadata) of a request that a front takes, what goes along with its query.
+
+    Raises InvalidInputError where they are too large.
+    """
+    named = ((name.lower(), held.encode(errors="replace")) for name, held in given)
+    return carried(tuple(header for header in named if header[0] in FROM_FRONTS))
+
+
 def traceparent_in(headers: Headers) -> str | None:
     """W3C trace context among ``headers``, None where absent or malformed."""
     for name, held in headers:
@@ -165,11 +177,12 @@ def query_headers(
     json_length: int | str | None = None,
     traceparent: str | None = None,
     delivery_s: float = 0.0,
+    carried: Headers = (),
 ) -> Headers:
     """Headers of a query record. ``json_length``: bytes of JSON before raw tensors, None for a body of JSON alone.
 
     ``expires``: absolute deadline, seconds since the epoch, in place of a latency. ``delivery_s``: what the answer's
-    way back takes, by which the device must be done earlier.
+    way back takes, by which the device must be done earlier. ``carried``: what comes back with the outcome.
     """
     headers = [
         SPEC_VERSION,
@@ -190,4 +203,4 @@ def query_headers(
         headers.append(("traceparent", traceparent.encode()))
     if delivery_s > 0.0:
         headers.append((DELIVERY, b"%.3f" % (1e3 * delivery_s)))
-    return tuple(headers)
+    return (*headers, *carried)

@@ -8,6 +8,7 @@ why. Everything that comes from outside either decodes or raises InvalidInputErr
 from sluicegate.streams.records.cloudevents import (
     JSON_LENGTH_HEADER,
     MAX_CARRIED,
+    along,
     carried,
     query_headers,
     query_source_of,
@@ -68,6 +69,7 @@ __all__ = [
     "TooLargeError",
     "UnattributableError",
     "WorkMessage",
+    "along",
     "carried",
     "carried_if_it_can_be",
     "carried_of_hop",

@@ -127,6 +127,28 @@ async def test_a_malformed_traceparent_is_passed_over(front: tuple[Running, aioh
     assert all(name != "traceparent" for record in records for name, _ in record.headers)
 
 
+async def test_what_a_request_brings_along_comes_back_with_its_result(
+    front: tuple[Running, aiohttp.ClientSession],
+) -> None:
+    run, session = front
+    wanted = {"TraceState": "vendor=1", "baggage": "tenant=7", "X-Request-Id": "r-1", "Correlation-Id": "c-2"}
+    async with session.post("/v2/models/toy/infer", json=body(), headers={**wanted, "X-Else": "no"}) as response:
+        assert response.status == 200
+    topic = run.topics.results("toy")
+    records = [r for tp in await _partitions(run, topic) async for r in read_results(run.broker, [tp], follow=False)]
+    told = {name: held.decode() for name, held in records[0].headers}
+    assert {name.lower(): held for name, held in wanted.items()}.items() <= told.items()
+    assert "x-else" not in told
+
+
+async def test_too_much_to_carry_along_is_refused(front: tuple[Running, aiohttp.ClientSession]) -> None:
+    _, session = front
+    given = dict.fromkeys(("tracestate", "baggage", "x-request-id"), "x" * 6000)
+    async with session.post("/v2/models/toy/infer", json=body(), headers=given) as response:
+        assert response.status == 400
+        assert "headers: 18" in (await response.json())["error"]
+
+
 @pytest.mark.parametrize("header", ["Authorization", "Inference-Header-Content-Length", "Host", "Origin"])
 async def test_headers_that_are_no_text_are_refused_and_not_a_defect(
     front: tuple[Running, aiohttp.ClientSession], header: str
