@@ -66,7 +66,9 @@ class FairWindow:
         if client not in self._asked and len(self._asked) >= _CLIENTS:
             client = ""
         self._asked[client] = now
-        own = self._stamps.setdefault(client, deque())
+        own = self._stamps.get(client)
+        if own is None:
+            own = self._stamps[client] = deque()
         while own and own[0][0] <= since:
             own.popleft()
         if len(self._asked) > 1 and self._beyond_share(own, rows):
@@ -137,12 +139,13 @@ class Limits:
 class _AppWindow:
     """What one app was admitted, and whether it is announced to be over its rate."""
 
-    __slots__ = ("degraded", "fair", "latest", "limits", "switch")
+    __slots__ = ("degraded", "fair", "latest", "least", "limits", "switch")
 
     def __init__(self, limits: Limits, calm: int) -> None:
         self.fair = FairWindow(WindowLimiter(limits.places, limits.window_s))
         self.degraded = WindowLimiter(limits.degraded, limits.degraded_s)
         self.limits = limits
+        self.least = _WHOLE * limits.slo
         self.switch = SafeModeSwitch(calm)
         self.latest = -inf
 
@@ -150,6 +153,7 @@ class _AppWindow:
         self.fair.resize(limits.places, limits.window_s)
         self.degraded = self.degraded.resized(limits.degraded, limits.degraded_s)
         self.limits = limits
+        self.least = _WHOLE * limits.slo
 
 
 class SustainableAdmission:
@@ -225,14 +229,16 @@ class SustainableAdmission:
         window = self._of(query.app)
         if window is None or query.query_class is not QueryClass.STRICT:
             return [first]
-        asked, least = query.deadline - query.arrival, window.limits.slo
-        if asked < _WHOLE * least and self.mode != "observe":
-            told = f"asks for {1e3 * asked:g} ms, and its promise is kept within {1e3 * least:g} ms; ask for that"
-            return [Reject(query, Reason.INFEASIBLE, f"{told}, or as best effort")]
+        if query.deadline - query.arrival < window.least and self.mode != "observe":
+            asked, slo = 1e3 * (query.deadline - query.arrival), 1e3 * window.limits.slo
+            told = f"asks for {asked:g} ms, and its promise is kept within {slo:g} ms; ask for that, or as best effort"
+            return [Reject(query, Reason.INFEASIBLE, told)]
         at = window.latest = max(window.latest, min(query.arrival, now))
         stream = query.stream
         place = window.limits.place_of(stream) if stream and stream != query.app else None
         fits = window.fair.admit(stream, at, query.rows, place)
+        if fits and self.mode == "enforce" and not window.switch.active:
+            return [first]
         within = window.degraded.admit(at, query.rows, place) if self.mode == "degrade" else False
         actions = self._said(query.app, window, fits)
         if fits or self.mode == "observe" or (self.mode == "degrade" and within):
@@ -248,10 +254,11 @@ class SustainableAdmission:
         return window
 
     def _said(self, app: str, window: _AppWindow, fits: bool) -> list[AdmissionAction]:
+        switch = window.switch
         data = {"bound": float(window.fair.bound), "window_s": window.limits.window_s}
-        if fits and window.switch.calm_for(1):
+        if fits and switch.calm_for(1):
             return [Announce(f"app:{app}", "within_sustainable_rate", "arrivals fit again", data)]
-        if not fits and window.switch.trouble():
+        if not fits and switch.trouble():
             state = "degrade" if self.mode == "degrade" else "over_sustainable_rate"
             return [Announce(f"app:{app}", state, "more queries a window than are sustained", data)]
         return []

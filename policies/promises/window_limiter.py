@@ -103,6 +103,14 @@ class WindowLimiter:
 
     def admit(self, now: float, rows: int = 1, place: Place | None = None) -> bool:
         """Count a query that comes at ``now`` (never earlier than the last one) where it fits; says whether it did."""
+        if self._single and rows == 1 and place is None:  # most are
+            queue, window_s = self._queue, self.window_s
+            while queue and now - queue[0][0] >= window_s:
+                self._past.append(queue.popleft())
+            if len(queue) >= self.bound:
+                return False
+            queue.append((now, 1, None))
+            return True
         if not self.would_admit(now, rows, place):
             return False
         self._queue.append((now, rows, place))
