@@ -19,7 +19,8 @@ ROWS = (1, 2, 4, 8)
 class Kept:
     """A promise of ``app`` on slices of one ``kind``, beside the apps ``beside``, on ``variant``.
 
-    ``share``: its turn there; ``blocking_s``: what a batch of best effort takes at most. ``theorem``: with batches that
+    ``share``: its turn there once many batches have run, ``first`` until then; ``blocking_s``: what a batch of best
+    effort takes at most. ``theorem``: with batches that
     take exactly what the profile's median says, nothing beside it and no way to go; None where that keeps nothing.
     ``usual_s``: what its largest batch takes at the median.
     """
@@ -30,6 +31,7 @@ class Kept:
     beside: tuple[str, ...]
     promise: Promise
     share: Share
+    first: Share
     blocking_s: float
     usual_s: float
     theorem: Sustainable | None
@@ -43,18 +45,27 @@ class Kept:
         """Queries of one row a second that are announced."""
         return self.bound(1) / self.share.spacing_s
 
+    @property
+    def first_rate(self) -> float:
+        """The same until many batches have run."""
+        return self.first.bound(self.promise) / self.first.spacing_s
+
 
 def kept(catalogue: Catalogue, devices: Iterable[Device], hops: Hops, app: str) -> tuple[Kept, ...]:
     """``app`` on each kind of slice that can host it: alone, and beside every other app that can be there too."""
     found: list[Kept] = []
     for kind, (device, part) in _kinds(devices).items():
-        parties = {name: party for name in catalogue.apps if (party := _party(catalogue, device, part, name))}
+        both = {name: party for name in catalogue.apps if (party := _party(catalogue, device, part, name))}
+        parties = {name: shown for name, (_, shown) in both.items()}
+        first = {name: sure for name, (sure, _) in both.items()}
         if app not in parties:
             continue
         groups: list[tuple[str, ...]] = [()]
         if others := tuple(sorted(parties.keys() - {app})):
             groups.append(others)
-        found += [_kept(catalogue, parties, (device, part), kind, app, beside, hops) for beside in groups]
+        for beside in groups:
+            share = terms({name: first[name] for name in (app, *beside)}, hops).shares[app]
+            found.append(_kept(catalogue, parties, share, (device, part), kind, beside, hops, app))
     return tuple(found)
 
 
@@ -63,9 +74,9 @@ def check_promises(catalogue: Catalogue, devices: Iterable[Device], hops: Hops, 
     devices = tuple(devices)
     for app in apps:
         alone = [one for one in kept(catalogue, devices, hops, app.name) if not one.beside]
-        if alone and all(one.share.refused for one in alone):
-            reasons = "; ".join(f"on {one.kind}, {one.share.refused}" for one in alone)
-            least = min(2.0 * one.share.processing_s + one.share.hop_s for one in alone)
+        if alone and all(one.first.refused for one in alone):
+            reasons = "; ".join(f"on {one.kind}, {one.first.refused}" for one in alone)
+            least = min(2.0 * one.first.processing_s + one.first.hop_s for one in alone)
             raise ConfigurationError(
                 f"promises.{app.name}: cannot be kept on any device: {reasons}. An SLO of {1e3 * least:.4g} ms could "
                 "be; or give it a faster variant, or a shorter admission.hop_ms"
@@ -90,32 +101,37 @@ def _fastest_first(catalogue: Catalogue, device: Device, part: str, app: str) ->
     return found
 
 
-def _party(catalogue: Catalogue, device: Device, part: str, app: str) -> Party | None:
-    """With the most accurate variant that fits its SLO twice, else the fastest."""
+def _party(catalogue: Catalogue, device: Device, part: str, app: str) -> tuple[Party, Party] | None:
+    """With the most accurate variant that fits its SLO twice, else the fastest: at first, and once it has shown what it
+    takes."""
     known = catalogue.apps[app]
     profiles = _fastest_first(catalogue, device, part, app)
     if not profiles or (known.query_class is QueryClass.BEST_EFFORT and not known.promise.active):
         return None
     by_accuracy = sorted(profiles, key=lambda p: -catalogue.variants[p.variant].accuracy)
-    seconds = [hosted_variant(catalogue, p, 1, "p95", burst=True).longest for p in by_accuracy]
-    fitting = [each for each in seconds if 2.0 * each[0] <= known.slo]
-    return Party((fitting[0] if fitting else min(seconds),), known.slo, known.promise)
+    hosted = [hosted_variant(catalogue, p, 1, "p95", burst=True) for p in by_accuracy]
+    fitting = [one for one in hosted if 2.0 * one.longest[0] <= known.slo]
+    one = fitting[0] if fitting else min(hosted, key=lambda one: one.longest)
+    first, shown = (Party((each.longest,), known.slo, known.promise) for each in (one, one.times(one.least)))
+    return first, shown
 
 
 def _kept(
     catalogue: Catalogue,
     parties: dict[str, Party],
+    first: Share,
     place: tuple[Device, str],
     kind: str,
-    app: str,
     beside: tuple[str, ...],
     hops: Hops,
+    app: str,
 ) -> Kept:
     found = terms({name: parties[name] for name in (app, *beside)}, hops)
     share, own = found.shares[app], parties[app]
-    profiles = _fastest_first(catalogue, *place, app)
-    profile = next(p for p in profiles if hosted_variant(catalogue, p, 1, "p95", burst=True).longest == own.seconds[0])
+    by_variant = {p.variant: p for p in _fastest_first(catalogue, *place, app)}
+    hosted = [hosted_variant(catalogue, p, 1, "p95", burst=True) for p in by_variant.values()]
+    profile = by_variant[next(one.variant for one in hosted if one.times(one.least).longest == own.seconds[0])]
     usual = profile.curve("median").seconds
     theorem = max_rate(LatencyCurve(usual), own.slo, own.promise)
     longest = max(usual[: max(1, share.batch)])
-    return Kept(app, kind, profile.variant, beside, own.promise, share, found.blocking_s, longest, theorem)
+    return Kept(app, kind, profile.variant, beside, own.promise, share, first, found.blocking_s, longest, theorem)

@@ -40,7 +40,7 @@ def document(one: Kept) -> dict[str, Any]:
         "slice": one.kind,
         "variant": one.variant,
         "beside": list(one.beside),
-        "refused": share.refused,
+        "refused": one.first.refused,
         "batch_rows": share.batch,
         "batch_ms": 1e3 * share.processing_s,
         "batch_usual_ms": 1e3 * one.usual_s,
@@ -51,6 +51,7 @@ def document(one: Kept) -> dict[str, Any]:
         "window_ms": 1e3 * share.spacing_s,
         "bound_by_rows": {str(rows): one.bound(rows) for rows in ROWS},
         "rate_qps": one.rate,
+        "rate_at_first_qps": one.first_rate,
         "theorem_qps": 0.0 if one.theorem is None else one.theorem.rate,
     }
 
@@ -70,5 +71,6 @@ def _table(one: Kept) -> Table:
     for rows, bound in told["bound_by_rows"].items():
         rate = 1e3 * bound / told["window_ms"]
         shown.add_row(f"queries of {rows} rows", f"{bound} in any {told['window_ms']:.4g} ms, {rate:.4g}/s")
+    shown.add_row("at first", f"{told['rate_at_first_qps']:.4g}/s, until many batches have shown how long they take")
     shown.add_row("the theorem alone", f"{told['theorem_qps']:.4g}/s, without blocking, jitter, hop and others")
     return shown

@@ -16,6 +16,7 @@ from sluicegate.policies.admission.sustained_rates import limits, sustained
 from sluicegate.policies.placement.hosted_variants import Hosting
 from sluicegate.policies.promises.keeper import Hops
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.sluice.system.promise_terms import kept as told
 
 SLO = 0.1
 
@@ -72,3 +73,18 @@ def test_nothing_counts_where_no_batch_keeps_the_promise() -> None:
     free = throughput(known, 0.012, quantile="p95")
     assert free.batch == 1  # 11.7 ms at the 95th percentile, and more now and then
     assert kept(free, known, app, 0.012) == NONE
+
+
+def test_a_stream_alone_with_exact_profiles_is_announced_most_of_what_the_theorem_says() -> None:
+    """8 + b ms, 100 ms, two in ten: once its batches have shown that they take no longer."""
+    app = App(name="a", slo=SLO, promise=Promise(weakly_hard=(WeaklyHard(2, 10),)))
+    points = tuple(BatchLatency(b, 0.008 + 0.001 * b, 0.008 + 0.001 * b) for b in (1, 64))
+    known = Catalogue.of(
+        [app],
+        [Variant(name="a-v", app="a", accuracy=0.9)],
+        [Profile(variant="a-v", device_type="cpu", points=points)],
+    )
+    (found,) = told(known, [Device(name="d", type="cpu")], Hops(), "a")
+    assert found.theorem is not None
+    assert 0.8 * found.theorem.rate <= found.rate < found.theorem.rate
+    assert 0.6 * found.theorem.rate < found.first_rate < found.rate
