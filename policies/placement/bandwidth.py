@@ -11,7 +11,7 @@ After PROTEAN, section 3.2 (linear system for FBR), with the unsaturated measure
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,10 +25,16 @@ MAX_FBR = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Colocation:
-    """Variants that ran together on one slice, copies repeated, and how much slower than alone there (mean)."""
+    """Variants that ran together on one slice, copies repeated, and how much slower than alone there (mean).
+
+    ``throughput``: batches ended in the time that one takes alone; ``p95``: 95th percentile of a batch's time over that
+    alone. 0 where not measured.
+    """
 
     variants: tuple[str, ...]
     slowdown: float
+    throughput: float = 0.0
+    p95: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,11 @@ class Bandwidth:
     fbr: dict[str, float]
     identifiable: frozenset[str]
     active: int
+
+
+def predicted(fbr: Mapping[str, float], variants: Sequence[str]) -> float:
+    """How much slower ``variants`` run together on a slice than each alone there, by the slowdown model."""
+    return max(1.0, sum(fbr[name] for name in variants))
 
 
 def estimate_fbr(measured: Sequence[Colocation], *, saturation: float = 0.02) -> Bandwidth:

@@ -1,4 +1,4 @@
-"""``sluice devices``: GPUs and their slices, what a geometry would take, and cutting them."""
+"""``sluice devices``: GPUs and their slices, what a geometry would take, cutting them, what shares their bandwidth."""
 
 from typing import Annotated, Any
 
@@ -11,6 +11,7 @@ from sluicegate.executors.devices.gpu_library import DeviceError, DeviceLibrary
 from sluicegate.executors.devices.mig_manager import FoundGpu, apply, discover, explained, steps_to
 from sluicegate.executors.devices.nvml import PynvmlLibrary
 from sluicegate.planner.geometry.mig_tables import Geometry, parse_geometry, shown
+from sluicegate.sluice.commands.bandwidth import bandwidth
 from sluicegate.sluice.console import JsonOption, one_line_errors, out, print_json
 
 FakeOption = Annotated[
@@ -24,10 +25,11 @@ GpuOption = Annotated[list[int] | None, typer.Option("--gpu", min=0, help="Only 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    devices = typer.Typer(help="GPUs and their slices: list, plan, apply.", no_args_is_help=True)
+    devices = typer.Typer(help="GPUs and their slices: list, plan, apply, bandwidth.", no_args_is_help=True)
     devices.command("list")(list_devices)
     devices.command("plan")(plan)
     devices.command("apply")(apply_geometry)
+    devices.command("bandwidth")(bandwidth)
     app.add_typer(devices, name="devices")
 
 

@@ -1,10 +1,9 @@
-"""``sluice describe``: access rules, schemas and metrics as documents; tables' promises; GPUs' bandwidth."""
+"""``sluice describe``: access rules, schemas and metrics as documents; tables' promises."""
 
 import typer
 
 from sluicegate.sluice.commands.describing.acls import acls
 from sluicegate.sluice.commands.describing.asyncapi import asyncapi
-from sluicegate.sluice.commands.describing.bandwidth import bandwidth
 from sluicegate.sluice.commands.describing.commands import commands
 from sluicegate.sluice.commands.describing.metrics import metrics
 from sluicegate.sluice.commands.describing.settings import settings
@@ -20,5 +19,4 @@ def register(app: typer.Typer) -> None:
     group.command("metrics")(metrics)
     group.command("settings")(settings)
     group.command("tables")(tables)
-    group.command("bandwidth")(bandwidth)
     app.add_typer(group)

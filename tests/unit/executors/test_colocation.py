@@ -8,8 +8,8 @@ from sluicegate.domain.executor import Executed, Loaded
 from sluicegate.domain.models.app import App
 from sluicegate.domain.models.tensor import Tensor, TensorSpec
 from sluicegate.domain.models.variant import Variant
-from sluicegate.executors.colocation import colocations, measure_colocations
-from sluicegate.policies.placement.bandwidth import estimate_fbr
+from sluicegate.executors.colocation import colocations, measure_colocations, unseen
+from sluicegate.policies.placement.bandwidth import estimate_fbr, predicted
 
 FBR = {"heavy": 0.9, "light": 0.2}
 SOLO = 0.02
@@ -66,4 +66,20 @@ async def test_bandwidth_is_found_from_variants_that_ran_together() -> None:
     found = estimate_fbr(measured, saturation=0.3)
     assert found.identifiable >= {"heavy"}
     assert found.fbr["heavy"] > 2.0 * found.fbr["light"]
+    assert (Shared.there, Shared.running) == (0, [])
+
+
+async def test_the_model_is_held_against_what_the_estimate_has_not_seen() -> None:
+    apps = {"a": App(name="a", slo=1.0, inputs=(TensorSpec("x", "FP32", (2,)),))}
+    variants = [Variant(name=name, app="a", accuracy=0.5) for name in FBR]
+    held = unseen(["heavy", "light"])
+    assert held == [("heavy", "heavy", "light"), ("light", "light", "heavy")]
+    assert not set(held) & set(colocations(["heavy", "light"], 4))
+    heavy, light = await measure_colocations(Shared, apps, variants, batch=4, wanted=held, seconds=0.1)
+    assert predicted(FBR, heavy.variants) == 2.0
+    assert predicted(FBR, light.variants) == 1.3
+    assert heavy.slowdown > light.slowdown > 1.0
+    assert heavy.p95 > light.p95
+    assert light.throughput > heavy.throughput > 1.0
+    assert predicted(FBR, ["light"]) == 1.0
     assert (Shared.there, Shared.running) == (0, [])

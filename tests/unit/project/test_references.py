@@ -83,7 +83,6 @@ def test_only_the_planner_writes_plans_and_only_applications_write_queries() -> 
     ("command", "told"),
     [
         (("asyncapi", "--app", "nobody"), "app 'nobody' is unknown"),
-        (("bandwidth", "--app", "digits", "--gpu", "MIG-../x"), "error "),
         (("acls", "--app", "a", "--role", "king"), "role 'king' is unknown"),
         (("topics", "--app", "a", "--check"), "give --broker kafka://host:port"),
         (("topics", "--app", "a", "--create", "--prune"), "give one of them"),

@@ -48,6 +48,9 @@ def test_apply_cuts_each_gpu_as_asked() -> None:
         ("plan", "--geometry", "x=7g", "--fake-gpu", "a100x1"),
         ("plan", "--geometry", "7g", "--gpu", "3", "--fake-gpu", "a100x1"),
         ("list", "--fake-gpu", "tpu"),
+        ("bandwidth", "--app", "digits", "--gpu", "MIG-../x"),
+        ("bandwidth", "--app", "digits", "--cores", "0,x"),
+        ("bandwidth", "--app", "digits", "--cores", "100000"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments: tuple[str, ...]) -> None:
