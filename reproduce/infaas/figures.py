@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 
 import matplotlib as mpl
@@ -46,7 +47,7 @@ def shape() -> NDArray[np.float64]:
 def figure_5(options: Options) -> Result:
     """Violations, answers a second and cost of the three systems; means over seeds of the arrivals."""
     runs = played(options)
-    means = {name: _means(found) for name, found in runs.items()}
+    means = {name: means_of(found) for name, found in runs.items()}
     paper = {CLIPPER: (1.1, 1.63, 1.23), SM: (1.3, 2.54, 1.23), OURS: (1.0, 1.0, 1.0)}
     rows: list[dict[str, float | str]] = [
         {
@@ -108,7 +109,7 @@ def figure_5_free(options: Options) -> Result:
         for value in values:
             free = replace(worlds.USUAL, **{name: value})
             means = {
-                s: _means(found) for s, found in (usual if free == worlds.USUAL else played(options, free)).items()
+                s: means_of(found) for s, found in (usual if free == worlds.USUAL else played(options, free)).items()
             }
             rows.append(
                 {
@@ -206,7 +207,8 @@ def ours(counts: Mapping[str, NDArray[np.int64]], first: float, free: worlds.Fre
     return Traffic(model_less(), variants, counts, slos, pools, start=fleet.running, scale_workers=True)
 
 
-def _means(runs: Sequence[TrafficResult]) -> dict[str, float]:
+def means_of(runs: Sequence[TrafficResult]) -> dict[str, float]:
+    """Over runs."""
     return {
         "violations": float(np.mean([r.violations for r in runs])),
         "answered": float(np.mean([r.answered for r in runs])),
@@ -216,43 +218,50 @@ def _means(runs: Sequence[TrafficResult]) -> dict[str, float]:
 
 
 def figure_6(_options: Options) -> Result:
-    """Cost of the baselines on GPUs over ours, at three loads, as a fluid; the variants of table 2."""
+    """Cost of the baselines on CPUs and on GPUs over ours, at four loads, as a fluid; the variants of table 2."""
     variants = tuple(
         ScalingVariant(name=v.name, app="a", latency=v.latency, capacity=v.capacity, cost=v.cost, load=LOADS[v.name])
         for v in TABLE_2
     )
     priced = {v.name: v.cost for v in variants}
+    wave = 210.0 + 190.0 * np.sin(np.arange(SECONDS) * 2.0 * np.pi / 300.0)
     series = {
         "4": np.full(SECONDS, 4.0),
         "4-80": np.linspace(4.0, 80.0, SECONDS),
         "650-700": np.linspace(650.0, 700.0, SECONDS),
+        "20-400, up and down": wave * np.random.default_rng(0).uniform(0.9, 1.1, SECONDS),
     }
     paper: dict[str, tuple[float, float]] = {"4": (21.6, 21.3), "4-80": (3.0, 3.0), "650-700": (1.05, float("nan"))}
     rows: list[dict[str, float | str]] = []
     for name, load in series.items():
         given = ({"a": list(load)}, {"a": 0.3})
-        gpu = {"C": 1}
-        mine = simulate(model_less(), variants, *given, start={"A": 1} if load[0] < 5 else gpu)
-        scaled = simulate(horizontal({"a": "C"}), variants, *given, start=gpu)
-        fixed = simulate(preloaded, variants, *given, start=fixed_for(variants, {"a": max(load)}, {"a": 0.3}))
-        rows.append(
-            {
-                "queries/s": name,
-                "price of C over A, put in": priced["C"] / priced["A"],
-                "SM+ cost over ours": scaled.cost / mine.cost,
-                "Clipper+ cost over ours": fixed.cost / mine.cost,
-                "paper: SM+": paper[name][0],
-                "paper: Clipper+": paper[name][1],
-                "our violations": mine.violations,
-            }
-        )
+        mine = simulate(model_less(), variants, *given, start=_at_rest(variants, float(load[0])))
+        row: dict[str, float | str] = {"queries/s": name, "price of C over A, put in": priced["C"] / priced["A"]}
+        for v, on in zip(variants, ("CPUs, A", "Inferentia, B", "GPUs, C"), strict=True):
+            first = max(1, ceil(SLACK * float(load[0]) / v.capacity))
+            scaled = simulate(horizontal({"a": v.name}), variants, *given, start={v.name: first})
+            fixed = simulate(preloaded, variants, *given, start=fixed_for([v], {"a": float(max(load))}, {"a": 0.3}))
+            row |= {f"SM+ on {on}": scaled.cost / mine.cost, f"Clipper+ on {on}": fixed.cost / mine.cost}
+            row |= {f"SM+ on {on}: violations": scaled.violations}
+        known = paper.get(name, (float("nan"), float("nan")))
+        rows.append(row | {"paper: SM+": known[0], "paper: Clipper+": known[1], "our violations": mine.violations})
     at = list(series)
+    shown = [k for k in rows[0] if k.startswith(("SM+", "Clipper+")) and not k.endswith("violations")]
     return _result(
-        "Figure 6. What GPUs alone cost over model-less serving",
+        "Figure 6. What one kind of hardware alone costs over model-less serving",
         rows,
-        {"cost over ours": {k: (at, [float(r[k]) for r in rows]) for k in list(rows[0])[2:6]}},
+        {"cost over ours": {k: (at, [float(r[k]) for r in rows]) for k in [*shown, "paper: SM+", "paper: Clipper+"]}},
         x_label="queries/s",
     )
+
+
+def _at_rest(variants: Sequence[ScalingVariant], load: float) -> Mapping[str, int]:
+    """What the greedy has running once it has met a load for long."""
+    fleet = Fleet(variants=tuple(variants), asked={"a": Asked(load=load, slo=0.3)})
+    greedy = GreedyScaling()
+    for _ in range(20):
+        fleet = fleet.after(greedy.step(fleet))
+    return fleet.running
 
 
 def figure_7(options: Options) -> Result:
@@ -273,6 +282,8 @@ def figure_7(options: Options) -> Result:
             "violations": float(np.mean([r.violations for r in found])),
             "cheaper": float(np.mean([sharing.saved(r, e) for r, e in zip(found, runs["a GPU each"], strict=True)])),
             "paper: cheaper": 0.1 if name == "shared" else 0.0,
+            **{f"{t.name}: p99 ms": 1e3 * float(np.mean([r.p99(t) for r in found])) for t in sharing.TENANTS},
+            **{f"{t.name}: answered/s": float(np.mean([r.rate(t) for r in found])) for t in sharing.TENANTS},
         }
         for name, found in runs.items()
     ]

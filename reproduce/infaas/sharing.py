@@ -55,6 +55,18 @@ class Shared:
     gpu_seconds: float = 0.0
     gpus: list[int] = field(default_factory=list)
     by_tick: list[tuple[float, float]] = field(default_factory=list)
+    latencies: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    """By model and window: seconds, and how many queries were answered with them."""
+
+    def p99(self, tenant: Tenant) -> float:
+        """Seconds within which 99 % of a model's answers came."""
+        found = sorted(self.latencies[tenant.name])
+        counted = np.cumsum([n for _, n in found])
+        return found[int(np.searchsorted(counted, 0.99 * counted[-1]))][0]
+
+    def rate(self, tenant: Tenant) -> float:
+        """A model's answers a second."""
+        return sum(n for _, n in self.latencies[tenant.name]) / len(self.by_tick)
 
     @property
     def violations(self) -> float:
@@ -85,7 +97,7 @@ class Gpus:
                 self._starting.popleft()
                 self._ready += 1
             asked = float(sum(c[tick * WINDOWS : (tick + 1) * WINDOWS].sum() for c in self._counts.values()))
-            answered = sum(self._window(tick * WINDOWS + w) for w in range(WINDOWS))
+            answered = sum(self._window(tick * WINDOWS + w, found) for w in range(WINDOWS))
             found.asked += asked
             found.answered += answered
             found.by_tick.append((asked, answered))
@@ -95,7 +107,7 @@ class Gpus:
                 self._scale(tick)
         return found
 
-    def _window(self, window: int) -> float:
+    def _window(self, window: int, found: Shared) -> float:
         answered = 0.0
         busy = {}
         for tenant, counts in self._counts.items():
@@ -105,7 +117,11 @@ class Gpus:
             answered += served
             busy[tenant] = served * WINDOWS / rate
             patience = max(0.0, tenant.slo - tenant.latency * self._slowdown(tenant))
+            before = self._waiting[tenant]
             self._waiting[tenant] = min(waiting - served, rate * patience)
+            queue = 0.5 * (before + self._waiting[tenant]) / rate
+            took = queue + tenant.latency * self._slowdown(tenant)
+            found.latencies.setdefault(tenant.name, []).append((took, served))
         self._busy = busy
         return answered
 
