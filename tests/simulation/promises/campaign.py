@@ -76,7 +76,14 @@ WORLDS: Mapping[str, tuple[str, ...]] = {
     "registered": (*_THIRD, "apps.third.at_start=false", "registrations=[{at_s: 20, app: third}]"),
     "lost": (*_SWING, "devices.0.count=3", "simulation.failures=[{device: cpu1, at_s: 30, until_s: 60}]"),
 }
-"""What else is so. ``exact``: batches take what the profile says, and 5 % of them 30 % more."""
+WHAT: Mapping[str, str] = {
+    "jitter": "the 95th percentile is 30 % above the median, lognormal; a second app on the slice",
+    "exact": "batches take what the profile says, and 5 % of them 30 % more",
+    "third": "as jitter, with a third app",
+    "plans": "three devices, and demand that swings, so that plans change",
+    "registered": "a third app is registered after 20 s",
+    "lost": "three devices, of which one dies for half a minute; what breaks then must have been announced",
+}
 LOSES = frozenset({"lost"})
 
 
@@ -153,6 +160,16 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
+def page(intro: str, found: Sequence[tuple[Case, PromiseFigures, float]]) -> str:
+    """In Markdown. ``intro``: how it was made, and the sums."""
+    worlds = {case.world for case, _, _ in found}
+    told = "\n".join(f"- *{world}*: {what}" for world, what in WHAT.items() if world in worlds)
+    missing = ", ".join(WORLDS.keys() - worlds)
+    without = f" Not run: {missing}." if missing else ""
+    each = "Each line: promises (2, 10), (4, 10), (1, 5), at most two in a row; queries of 1, of 2 and of 1 to 8 rows."
+    return f"# Promises at their bound\n\n{intro}{without}\n\n{each}\n\n{told}\n\n{table(found)}\n"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run them all."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
@@ -179,7 +196,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.docs is not None:
         command = f"python -m tests.simulation.promises.campaign --seed {options.seed}"
         intro = f"`{command}`, {datetime.now(UTC):%Y-%m-%d}: {queries:,} strict queries, {broken} broken windows."
-        options.docs.write_text(f"# Promises at their bound\n\n{intro}\n\n{table(found)}\n")
+        options.docs.write_text(page(intro, found))
     return int(any(failed(case, figures) for case, figures, _ in found))
 
 
