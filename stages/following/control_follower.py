@@ -57,9 +57,10 @@ class Follower:
                 await self._follow(stop)
             except ConfigurationError:
                 raise
+            except TimeoutError:  # perhaps the broker is away
+                log.warning("%s: its reader gives no answer; another reads on", self._topic)
             except Exception as error:  # whatever else a client raises
-                why = "gives no answer" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
-                log.exception("%s: its reader ended (%s); another reads on", self._topic, why)
+                log.exception("%s: its reader ended (%s: %s)", self._topic, type(error).__name__, error)
                 await asyncio.sleep(_RETRY)
 
     async def _follow(self, stop: asyncio.Event) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, assert_never
 
 from sluicegate.domain.actions import Announce, Publish, Reclaim, WakeAt
-from sluicegate.domain.errors import InvalidInputError, SluiceError
+from sluicegate.domain.errors import IllegalEventError, InvalidInputError, SluiceError
 from sluicegate.planner.control.core import PlannerCore
 from sluicegate.planner.control.events import (
     CatchUp,
@@ -229,8 +229,12 @@ class PlannerStage:
         self._tell(DeviceHeard(beat.seen, beat.measured, beat.observed, overdue, beat.late, beat.ended))
 
     def _on_acknowledged(self, record: Record) -> None:
-        if record.value is not None:
+        if record.value is None:
+            return
+        try:
             self._tell(control.decode_acknowledged(record.value))
+        except IllegalEventError as error:  # no worker acknowledges what nobody published
+            raise InvalidInputError("acknowledgement", str(error).partition("\n")[0]) from None
 
     def _on_note(self, record: Record) -> None:
         if record.value is None:

@@ -4,8 +4,12 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from random import Random
 
+from sluicegate.streams.ports import Letter
+from tests.explore.loop import BASE
+from tests.explore.shape import APPS, GREEDY, POISON
 from tests.explore.shells import Process
 from tests.explore.world import Fault, World
+from tests.integration.hostile.test_hostile_control import hostile
 
 
 def _name(world: World, rng: Random, *of: str) -> str:
@@ -217,6 +221,43 @@ async def storm(world: World, rng: Random) -> str:
     return f"storm {role}"
 
 
+async def poison(world: World, rng: Random) -> str:
+    """Inputs that end the process which runs them, some of them the same."""
+    app, sent = rng.choice(tuple(APPS)), rng.randrange(1, 5)
+    world.note(f"{sent} poisonous queries of {app}")
+    for number in range(sent):
+        world.traffic.ask(app, first=POISON * (1 + number // 2))
+        await _rest(rng, 0.0, 0.2)
+    return f"poison {app}"
+
+
+async def greedy(world: World, rng: Random) -> str:
+    """A client asks for far more than there is."""
+    sent = rng.randrange(100, 400)
+    world.note(f"{sent} queries of {GREEDY}")
+    for _ in range(sent):
+        world.traffic.ask("toy", source=GREEDY)
+        await asyncio.sleep(rng.expovariate(300.0))
+    return "greedy client"
+
+
+async def forged(world: World, rng: Random) -> str:
+    """A stranger writes to control and metrics topics: what cannot be, and what a planner might have written."""
+    plan = world.witness.plan
+    if plan is None or not plan.placements:
+        return "forged nothing"
+    records = list(hostile(plan, BASE + world.loop.time()))
+    sent = rng.sample([one for one in records if one[1] != "results"], 30)
+    world.note(f"{len(sent)} forged records")
+    for _, kind, key, value in sent:
+        topic = getattr(world.topics, kind)
+        world.cluster.append(Letter(topic, value, key, timestamp=BASE + world.loop.time()), None)
+        await _rest(rng, 0.0, 0.1)
+    return "forged records"
+
+
+HOSTILE: Mapping[str, Fault] = {"poison": poison, "greedy": greedy, "forged": forged}
+"""What comes in through the front door: in one world of four, beside its faults."""
 KINDS: Mapping[str, Fault] = {
     "crash": crash,
     "stop": stop,
@@ -235,4 +276,7 @@ KINDS: Mapping[str, Fault] = {
 
 def drawn(rng: Random, kinds: Sequence[str] = tuple(KINDS)) -> list[Fault]:
     """One to four faults, of which some fall together."""
-    return [KINDS[rng.choice(kinds)] for _ in range(rng.choice((1, 2, 2, 3, 3, 4)))]
+    own = Random(rng.getstate()[1][0])  # without a draw: no world changes for those that have one of these
+    every = {**KINDS, **HOSTILE}
+    struck = [every[rng.choice(kinds)] for _ in range(rng.choice((1, 2, 2, 3, 3, 4)))]
+    return [*struck, HOSTILE[own.choice(tuple(HOSTILE))]] if own.random() < 0.25 else struck

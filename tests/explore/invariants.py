@@ -55,6 +55,7 @@ class Witness:
         self._said: set[bytes] = set()
         self._fence: dict[Link, tuple[TopicPartition, int]] = {}
         self._offsets: dict[tuple[str, QueryKey], int] = {}
+        self._ends: dict[str, int] = {}
         self._answered: dict[Link, set[QueryKey]] = {}
         self.plan: Plan | None = None
         self.acknowledged: dict[str, Epoch] = {}
@@ -80,10 +81,13 @@ class Witness:
             self._onward["admitted", key] = self._order
         elif topic in self._work:
             self._keep(place, key := _hop_key(letter))
+            self._ends[topic] = place.offset + 1
             self._onward["work", key] = self._order
             self._offsets[self._work[topic], key] = place.offset
         elif topic in self._results:
             self._ended(letter, self._results[topic])
+        elif by is None:
+            return  # a stranger's: what is told of it is theirs who read it
         elif topic == self._topics.plan and letter.value:
             self._planned(control.decode_plan(letter.value), by)
         elif topic == self._topics.acks and letter.value:
@@ -149,7 +153,8 @@ class Witness:
             plan = self._plans.get(told.epoch)
             if plan is not None:
                 work = TopicPartition(self._topics.work(told.device), 0)
-                self._fence[by] = (work, plan.fences.get(told.device, 0))
+                fence = plan.fences.get(told.device, 0)  # one beyond the end is a stranger's: nobody heeds it
+                self._fence[by] = (work, fence if fence <= self._ends.get(work.topic, 0) else 0)
         elif topic == self._topics.devices_metrics:
             self._follows(by, topic, control.decode_heartbeat(value).epoch, value)
         elif topic in self._results and by in self._fence:

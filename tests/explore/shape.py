@@ -26,6 +26,10 @@ PIXELS = 4
 SLO = 0.6
 SOURCES = ("ann", "bob")
 """Who asks. Both count their queries alike, so that an id alone says nothing."""
+GREEDY = "eve"
+"""Who asks for all that there is."""
+POISON = 1e6
+"""What begins with that or more ends the process that runs it."""
 APPS = {"toy": Promise(), "vow": Promise(weakly_hard=(WeaklyHard(3, 12),))}
 """What is promised of each app."""
 SLOWER = {"cpu": 1.0, "old": 1.8}

@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import logging
+import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
@@ -20,7 +21,7 @@ from sluicegate.stages.runtime.supervisor import run_stages
 from tests.explore.clients import Connection
 from tests.explore.cluster import Cluster, Link
 from tests.explore.loop import BASE, HOST, Host, VirtualLoop
-from tests.explore.shape import catalogue
+from tests.explore.shape import POISON, catalogue
 
 
 class SteppedClock:
@@ -86,6 +87,11 @@ class BreakableExecutor:
     ) -> Executed:
         """Run, if it lives; what hangs is ended with its process."""
         self._check()
+        if max(struct.unpack_from("<f", tensors[0].data)[0] for tensors in inputs) >= POISON:
+            await asyncio.sleep(0.002)
+            if not apart:
+                self.die()
+            raise ExecutionError("the input ended it", fatal=not apart, apart=apart)
         begun = asyncio.get_running_loop().time()
         while self.trouble == "hangs":
             await asyncio.sleep(0.05)

@@ -23,14 +23,17 @@ class Traffic:
         self.sent = 0
         self._of: dict[tuple[str, str], int] = {}
 
-    def ask(self, app: str, *, plain: bool = False) -> str:
-        """One query, of either source, some of them best effort, some of two rows; its id."""
+    def ask(self, app: str, *, plain: bool = False, source: str = "", first: float | None = None) -> str:
+        """One query, of either source, some of them best effort, some of two rows; its id. ``first``: of its values."""
         rng, now = self._rng, BASE + self._cluster.loop.time()
-        source = rng.choice(SOURCES)
+        source = source or rng.choice(SOURCES)
         number = self._of[app, source] = self._of.get((app, source), 0) + 1
         name = f"{app}-{number}"
         rows = 1 if plain else rng.choice((1, 1, 1, 2))
-        values = struct.pack(f"<{PIXELS * rows}f", *(rng.random() for _ in range(PIXELS * rows)))
+        drawn = [rng.random() for _ in range(PIXELS * rows)]
+        if first is not None:
+            drawn[0] = first
+        values = struct.pack(f"<{PIXELS * rows}f", *drawn)
         parameters: dict[str, object] = {"class": "best_effort"} if not plain and rng.random() < 0.2 else {}
         if plain:  # whether it is answered at all, however slow the links of this world are
             parameters = {"latency_ms": 2000}
