@@ -164,7 +164,7 @@ def page(intro: str, found: Sequence[tuple[Case, PromiseFigures, float]]) -> str
     """In Markdown. ``intro``: how it was made, and the sums."""
     worlds = {case.world for case, _, _ in found}
     told = "\n".join(f"- *{world}*: {what}" for world, what in WHAT.items() if world in worlds)
-    missing = ", ".join(WORLDS.keys() - worlds)
+    missing = ", ".join(world for world in WORLDS if world not in worlds)
     without = f" Not run: {missing}." if missing else ""
     each = "Each line: promises (2, 10), (4, 10), (1, 5), at most two in a row; queries of 1, of 2 and of 1 to 8 rows."
     return f"# Promises at their bound\n\n{intro}{without}\n\n{each}\n\n{told}\n\n{table(found)}\n"
