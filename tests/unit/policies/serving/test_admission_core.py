@@ -7,7 +7,7 @@ import pytest
 
 from sluicegate.domain.actions import Accept, Announce, End, WakeAt
 from sluicegate.domain.errors import IllegalEventError
-from sluicegate.domain.events import DemandCounted, PlanAcknowledged, PlanPublished, TooLarge
+from sluicegate.domain.events import DemandCounted, MarginsTold, PlanAcknowledged, PlanPublished, TooLarge
 from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.models.app import NO_PROMISE, App, Promise, QueryClass
 from sluicegate.domain.models.profile import BatchLatency, Profile
@@ -18,6 +18,7 @@ from sluicegate.domain.query import Goal, Query
 from sluicegate.policies.admission.registry import admission
 from sluicegate.policies.admission.sustainable import SustainableAdmission
 from sluicegate.policies.serving.admission import (
+    SETTLED,
     AdmissionCore,
     AdmissionCoreAction,
     AdmissionEvent,
@@ -27,6 +28,7 @@ from sluicegate.policies.serving.admission import (
     Duplicate,
     Flaw,
     Looked,
+    PartHeld,
     RouterHeard,
     Serve,
 )
@@ -225,6 +227,40 @@ def test_bounds_follow_the_plan_in_force() -> None:
     assert (OutcomeKind.REJECTED, Reason.OVER_SUSTAINABLE_RATE) in ended
     assert ended[0] is Accept
     assert {kinds(door.came(T + 2 + i / 1000, "b"))[-1] for i in range(50)} == {Accept}, "the other app has no plan yet"
+
+
+def test_what_slices_show_and_which_partitions_are_read_here_change_the_bound_downwards_at_once_upwards_later() -> None:
+    policy = SustainableAdmission(bound=None)
+    door = Door(AdmissionRules(make_policy=lambda: policy, by_plan=True), promise=PROMISE)
+    plan = Plan(epoch=Epoch(1, 1), created=T, placements=(Placement("d0", "a", ("quick",), 1.0, 2),), demand={"a": 1.0})
+    door.told(PlanPublished(plan), T)
+    door.told(PlanAcknowledged("d0", Epoch(1, 1), ("quick",)), T)
+    door.told(Looked(STEADY + SETTLED), T + SETTLED)
+
+    def bound() -> tuple[int, float]:
+        found = policy.bound_of("a", 1)
+        assert found is not None
+        return found
+
+    at_first = bound()
+    now = T + 10.0
+    assert not door.told(MarginsTold("d1", "whole", (("quick", 0.8),)), now), "nothing of the app is there"
+    assert not door.told(MarginsTold("d0", "elsewhere", (("quick", 0.8),)), now), "no slice that is known"
+    door.told(MarginsTold("d0", "whole", (("quick", 0.1),)), now)
+    assert bound() == at_first, "both count until the slice goes by it"
+    door.told(Looked(STEADY + 10.0 + SETTLED), now + SETTLED)
+    shown = bound()
+    assert shown[0] == at_first[0] == 4 and shown[1] == pytest.approx(at_first[1] * 1.05 / 1.32), (
+        "no less than profiled"
+    )
+    door.told(MarginsTold("d0", "whole", (("quick", 1.25),)), now + 20.0)
+    assert bound() == (4, pytest.approx(1.25 * at_first[1]))
+    door.told(PartHeld("a", 0.5), now + 21.0)
+    assert bound()[0] == 2
+    door.told(PartHeld("a", 1.0), now + 30.0)
+    assert bound()[0] == 2, "who read the others may have let in as much just now"
+    door.told(Looked(STEADY + 40.0 + SETTLED), now + 30.0 + SETTLED)
+    assert bound()[0] == 4
 
 
 def test_only_what_is_chosen_is_served_and_what_is_too_large_is_rejected() -> None:
