@@ -48,7 +48,7 @@ from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.plan import Epoch, Plan
 from sluicegate.planner.control.controller_settings import ControllerSettings
 from sluicegate.planner.control.plan_diff import differs, reduced
-from sluicegate.planner.control.replan_trigger import Asking, Solve, Solved
+from sluicegate.planner.control.replan_trigger import MEASURED, Asking, Solve, Solved
 from sluicegate.planner.control.shortage_alerts import ShortageWatch
 from sluicegate.planner.estimates.demand_estimate import Estimate
 from sluicegate.planner.estimates.device_liveness import Change, Fleet
@@ -320,7 +320,7 @@ class Controller:
                 {"factor": factor},
             )
         )
-        self._asking.want(f"latency of {name} is {factor:.2f} times its profile", now, by_load=True)
+        self._asking.want(f"{MEASURED} {name} is {factor:.2f} times its profile", now, by_load=True)
 
     def _acknowledged(self, event: PlanAcknowledged, now: float, actions: list[ControllerAction | Solve]) -> None:
         device_type = self._fleet.type_of(event.device)

@@ -16,6 +16,8 @@ from sluicegate.planner.control.controller_settings import ControllerSettings
 from sluicegate.planner.problems.problem import Allocation, Problem
 
 _BURST = "burst of"
+MEASURED = "latency of"
+_FEW = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,15 @@ class Solved:
     solve_s: float
     number: int = 0
     provisional: bool = False
+
+
+def _briefly(reasons: list[str]) -> list[str]:
+    """Many measured latencies in one word: on a machine that is short they all move at once."""
+    moved = {reason.split(" is ")[0] for reason in reasons if reason.startswith(MEASURED)}
+    if len(moved) < _FEW:
+        return reasons
+    rest = [reason for reason in reasons if not reason.startswith(MEASURED)]
+    return sorted([*rest, f"{MEASURED} {len(moved)} variants otherwise than profiled"])
 
 
 @dataclass(slots=True)
@@ -122,7 +133,7 @@ class Asking:
     def ask(self, problem: Problem, now: float) -> Solve:
         """``problem`` goes out."""
         s = self._settings
-        reasons = sorted(self._wanted)
+        reasons = _briefly(sorted(self._wanted))
         self._solves += 1
         self._pending = Pending(self._solves, now, problem, self.devices_changed)
         self._after_burst = any(reason.startswith(_BURST) for reason in reasons)

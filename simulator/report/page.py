@@ -25,7 +25,7 @@ h1 { font-size: 24px; margin: 0 0 4px; } h2 { font-size: 17px; margin: 34px 0 12
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 520px), 1fr)); gap: 14px; }
 figure { margin: 0; padding: 12px 14px; } figure svg { width: 100%; height: auto; display: block; }
 figcaption { font-weight: 600; margin-bottom: 6px; } figcaption small { font-weight: 400; color: var(--soft); }
-td.long { white-space: normal; min-width: 9ch; overflow-wrap: anywhere; }
+td.long { white-space: normal; min-width: 9ch; overflow-wrap: anywhere; text-align: left; }
 .table { overflow-x: auto; padding: 4px 14px; } table { border-collapse: collapse; width: 100%; }
 th, td { padding: 6px 10px; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; } tr:last-child td { border-bottom: 0; }

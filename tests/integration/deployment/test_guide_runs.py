@@ -60,6 +60,7 @@ NOT_RUN = {
         "own-model.md",
         "sluice register --app clouds small.onnx",
     ): "tests/integration/registration/test_own_model.py runs it",
+    ("own-model.md", "python3 -m venv"): "installs: test_wheels.py does, test_own_model.py runs the rest",
     ("own-model.md", "from skl2onnx"): "model and X are the reader's: test_own_model.py runs it with some",
     ("own-model.md", "np.savez"): "X_test and y_test are the reader's",
     ("own-model.md", "$ sluice register --app clouds --retire"): "test_own_model.py runs it",
