@@ -3,7 +3,8 @@
 Rules:
 - Demand of each app in the catalogue, by SLO class as counted where it has classes. Unknown apps are ignored.
 - Latencies measured otherwise than profiled count by their factor.
-- Each batch on a starved host takes its delay longer, and an app with strain is planned for so many times its demand
+- Each batch on a starved host takes its delay longer, whatever its size: that much of what was measured there is no
+  factor on its profile. An app with strain is planned for so many times its demand
   (``sluicegate.planner.estimates.host_strain``).
 - What failed to load is left out for ``load_failure_hold``, unless its app has nothing else.
 """
@@ -23,6 +24,8 @@ from sluicegate.planner.problems.plan_limits import limits_of
 from sluicegate.planner.problems.problem import Allocation, AppDemand, Problem
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
+_LEAST = 0.1
+"""Of what a batch was measured to take, at least its own."""
 _MOST_TOGETHER = 8
 """Variants of different apps on one unit, at most."""
 
@@ -66,6 +69,9 @@ class Outlook:
 
     def measured(self, event: LatencyMeasured) -> float | None:
         """A batch was timed; the new factor on its profile where it must be acted on."""
+        delay = self.strain.delay
+        if delay:
+            event = replace(event, execution_s=max(event.execution_s - delay, _LEAST * event.execution_s))
         return self._factors.handle(event)
 
     def failed(self, variant: str, device_type: str, now: float) -> bool:
@@ -172,12 +178,17 @@ class Outlook:
         delay, served = self.strain.delay, self._catalogue
         if not delay:
             return served
+        factors = self._factors.factors
         fastest: dict[str, float] = {}
-        for (variant, _), profile in served.profiles.items():
-            app = served.variants[variant].app
-            fastest[app] = min(profile.curve(self._settings.quantile, 1)(1), fastest.get(app, inf))
+        for key, profile in served.profiles.items():
+            app = served.variants[key[0]].app
+            row = profile.curve(self._settings.quantile, 1)(1) * factors.get(key, 1.0)
+            fastest[app] = min(row, fastest.get(app, inf))
         most = {app: 0.5 * served.apps[app].slo - 1.5 * row for app, row in fastest.items()}
-        profiles = {key: p.later(min(delay, most[served.variants[key[0]].app])) for key, p in served.profiles.items()}
+        profiles = {
+            key: p.later(min(delay, most[served.variants[key[0]].app]) / factors.get(key, 1.0))
+            for key, p in served.profiles.items()
+        }
         return replace(served, profiles=profiles)
 
 

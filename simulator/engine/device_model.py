@@ -39,6 +39,7 @@ from sluicegate.policies.serving.device_actions import (
 )
 from sluicegate.policies.serving.device_core import DeviceCore
 from sluicegate.policies.serving.device_events import (
+    BatchEnded,
     BeatDue,
     CaughtUp,
     DeviceEvent,
@@ -268,6 +269,8 @@ class SimulatedWorker:
         """An executor has ended something; where the host is starved, it hears of that later, in order."""
         self._hears_at = max(now + self.late(now), self._hears_at)
         if self._hears_at > now:
+            if isinstance(event, BatchEnded):  # its worker's clock tells how long the call took
+                event = replace(event, seconds=event.seconds + self._hears_at - now)
             self._timeline.at(self._hears_at, self._heard, event)
         else:
             self.tell(event, now)

@@ -72,17 +72,18 @@ def test_a_starved_host_is_said_and_planned_for(monkeypatch: pytest.MonkeyPatch,
     seen, said, plans = run(monkeypatch, tmp_path, 40.0)
     assert [a.state for a in said] == ["starved", "keeps_up"]
     assert "ms late (cpu0" in said[0].detail
-    assert plans <= 6
+    assert plans <= 20
     with monkeypatch.context() as deaf:
 
         def ignored(_: HostStrain, __: HostHeard, ___: float) -> None:
             return None
 
         deaf.setattr(HostStrain, "heard", ignored)
-        without, silent, _ = run(deaf, tmp_path, 40.0)
+        without, silent, more = run(deaf, tmp_path, 40.0)
     assert silent == []
+    assert plans < more
     late = FROM + 15, UNTIL  # once it was heard, and planned for
-    assert seen.share(*late) < 0.3 * without.share(*late)
+    assert seen.share(*late) < 0.5 * without.share(*late)
 
 
 def test_a_host_that_keeps_up_is_not_spoken_of(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
