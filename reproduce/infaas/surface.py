@@ -16,7 +16,7 @@ from sluicegate.simulator.report.page import Table
 
 SHARING = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25)
 GPUS = (12.0, 15.0, 18.0)
-INFERENTIAS = (5.2, 6.0, 8.0)
+INFERENTIAS = (5.2, 8.0)
 SEEDS = 1
 
 
