@@ -61,7 +61,8 @@ def _drawing(rows: list[dict[str, float]]) -> Drawing:
             drawn = axis.pcolormesh(SHARING, GPUS, over, cmap="PuOr", vmin=0.5, vmax=3.0, shading="nearest")
             axis.contour(SHARING, GPUS, over, levels=[1.0], colors="black")
             for (i, gpu), (j, sharing) in product(enumerate(GPUS), enumerate(SHARING)):
-                axis.text(sharing, gpu, f"{over[i, j]:.1f}", ha="center", va="center", fontsize=6.5)
+                ink = "white" if over[i, j] > 2.4 or over[i, j] < 0.9 else "black"
+                axis.text(sharing, gpu, f"{over[i, j]:.1f}", ha="center", va="center", fontsize=6.5, color=ink)
             axis.set(
                 title=f"Inferentia {inferentia:g} times a CPU", xlabel="share of its rate that sharing a GPU costs"
             )
