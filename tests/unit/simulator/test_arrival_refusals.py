@@ -1,0 +1,65 @@
+"""Arrival lists and generated waves: what cannot be is refused by the name of the field, and what can is as it says."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sluicegate.domain.errors import InvalidInputError
+from sluicegate.simulator.arrivals import ListedArrivals, diurnal, read_arrivals
+
+LISTED = ListedArrivals({"a": np.array([0.25, 1.5]), "b": np.array([2.0])})
+
+
+def wave(**changes: float) -> object:
+    return diurnal(np.random.default_rng(0), **{"duration": 10.0, "low": 1.0, "high": 2.0, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [
+        (lambda: ListedArrivals({}), "trace"),
+        (lambda: LISTED.faster(0.0), "speed"),
+        (lambda: LISTED.faster(float("inf")), "speed"),
+        (lambda: LISTED.lasting(0.0), "duration"),
+        (lambda: LISTED.lasting(float("inf")), "duration"),
+        (lambda: LISTED.lasting(1e9, repeat=True), "duration"),
+        (lambda: LISTED.scaled(0.0, np.random.default_rng(0)), "scale"),
+        (lambda: LISTED.scaled(1e9, np.random.default_rng(0)), "scale"),
+        (lambda: wave(duration=0.5), "duration"),
+        (lambda: wave(low=3.0), "qps"),
+        (lambda: wave(noise=3.0), "generator"),
+        (lambda: wave(spike_factor=0.5), "generator"),
+        (lambda: wave(period=0.0), "period"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_its_name(asked: Callable[[], object], field: str) -> None:
+    with pytest.raises(InvalidInputError, match=field):
+        asked()
+
+
+def test_a_list_that_is_faster_or_goes_on_keeps_its_gaps() -> None:
+    quick = LISTED.faster(2.0)
+    assert (quick.times["a"].tolist(), quick.times["b"].tolist(), quick.duration) == ([0.125, 0.75], [1.0], 1.0)
+    cut, again = LISTED.lasting(1.6), LISTED.lasting(3.0, repeat=True)
+    assert (cut.times["a"].tolist(), cut.times["b"].tolist(), cut.duration) == ([0.25, 1.5], [], 1.6)
+    assert (again.times["a"].tolist(), again.times["b"].tolist()) == ([0.25, 1.5, 2.25], [2.0])
+    assert LISTED.lasting(9.0).duration == 2.0
+
+
+def test_a_file_has_a_header_or_none_blank_lines_and_one_app_by_any_name(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("arrival_ms,qos\n2000,1\n\n500,1\n")
+    assert read_arrivals(tmp_path / "notes.txt", ["other"]).times["other"].tolist() == [0.5, 2.0]
+    assert read_arrivals(tmp_path / "notes.txt").apps == ("notes",)
+    for text in ("500\nnever\n", "-1\n", "1e13\n"):
+        (tmp_path / "notes.txt").write_text(text)
+        with pytest.raises(InvalidInputError, match=r"notes\.txt line"):
+            read_arrivals(tmp_path)
+
+
+def test_a_place_without_lists_is_told_from_one_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="holds no arrival list"):
+        read_arrivals(tmp_path)
+    with pytest.raises(InvalidInputError, match="does not exist"):
+        read_arrivals(tmp_path / "none")
