@@ -3,6 +3,7 @@
 from typing import Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from sluicegate.domain.errors import ConfigurationError
@@ -40,7 +41,9 @@ def list_devices(fake_gpu: FakeOption = None, as_json: JsonOption = False) -> No
     if as_json:
         print_json({"gpus": [described(gpu) for gpu in found]})
         return
-    table = Table("gpu", "name", "memory", "MIG", "geometry", "used", "temperature", "ECC errors")
+    table = Table(
+        "gpu", "name", "memory", "MIG", "geometry", "used", "temp", "ECC", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
     for gpu in found:
         mig = {True: "on", False: "off", None: "-"}[gpu.info.mig]
         temperature = "-" if gpu.readings.temperature_c is None else f"{gpu.readings.temperature_c:.0f} °C"

@@ -22,6 +22,7 @@ register_all()
         ["plan", "--problem", TWO_APPS, "--explain", "--what-if", "demand.images=x2"],
         ["sustain", "--latency-ms", "1:5,8:20,32:60", "--slo-ms", "100", "--mk", "2,10"],
         ["topics"],
+        ["devices", "list", "--fake-gpu", "a100x2"],
     ],
     ids=lambda command: command[0],
 )
