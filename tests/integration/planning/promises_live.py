@@ -45,6 +45,8 @@ ROWS = 8
 """Of a query of best effort."""
 WARM = 5.0
 SHARE = 0.8
+HOPS = {"memory": 20.0, "kafka": 80.0}
+"""Milliseconds from arrival to the slice: three topics on Apache Kafka."""
 
 
 def real(folder: Path) -> Catalogue:
@@ -163,7 +165,7 @@ async def tried(url: str, folder: Path, executor: str, seconds: float) -> dict[s
         devices=1,
         promises={STRICT: {"weakly_hard": [[2, 10]]}},
         worker={"executor": executor, "batching": "adaptive"},
-        admission={"policy": "sustainable", "mode": "enforce"},
+        admission={"policy": "sustainable", "mode": "enforce", "hop_ms": HOPS[url.partition(":")[0]]},
         planner={"variants_per_device": 2},
     )
     late: list[float] = []
