@@ -24,8 +24,6 @@ from sluicegate.planner.problems.plan_limits import limits_of
 from sluicegate.planner.problems.problem import Allocation, AppDemand, Problem
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
-_LEAST = 0.1
-"""Of what a batch was measured to take, at least its own."""
 _MOST_TOGETHER = 8
 """Variants of different apps on one unit, at most."""
 
@@ -69,10 +67,7 @@ class Outlook:
 
     def measured(self, event: LatencyMeasured) -> float | None:
         """A batch was timed; the new factor on its profile where it must be acted on."""
-        delay = self.strain.delay
-        if delay:
-            event = replace(event, execution_s=max(event.execution_s - delay, _LEAST * event.execution_s))
-        return self._factors.handle(event)
+        return self._factors.handle(event, self.strain.delay)
 
     def failed(self, variant: str, device_type: str, now: float) -> bool:
         """A variant could not be loaded; whether that is news."""

@@ -45,8 +45,11 @@ class LatencyFactors:
         self._evidence: dict[tuple[str, str], _Evidence] = {}
         self._curves: dict[tuple[str, str], LatencyCurve] = {}
 
-    def handle(self, event: LatencyMeasured) -> float | None:
-        """Fold a report in; the new factor where it must be acted on, else None. Unknown pairs are ignored."""
+    def handle(self, event: LatencyMeasured, late: float = 0.0) -> float | None:
+        """Fold a report in; the new factor where it must be acted on, else None. Unknown pairs are ignored.
+
+        ``late``: seconds by which its host is late: no fault of the profile, as far as they explain what exceeds it.
+        """
         key = (event.variant, event.device_type)
         curve = self._curves.get(key) or self._curve(key)
         if curve is None or event.rows < 1 or event.batches < 1 or not event.execution_s > 0:
@@ -56,7 +59,8 @@ class LatencyFactors:
         seen = self._evidence.get(key) or self._evidence.setdefault(key, _Evidence())
         keep = s.fade**event.batches
         seen.weight = seen.weight * keep + (1.0 - keep)
-        ratio = min(max(event.execution_s / expected, s.lowest), s.highest)
+        took = max(event.execution_s - late, min(event.execution_s, expected))
+        ratio = min(max(took / expected, s.lowest), s.highest)
         seen.total = seen.total * keep + (1.0 - keep) * ratio
         seen.batches += event.batches
         factor = seen.total / seen.weight

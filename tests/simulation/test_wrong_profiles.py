@@ -60,7 +60,7 @@ def test_plans_follow_what_is_measured(tmp_path: Path) -> None:
 def test_without_measurements_the_wrong_profiles_would_cost_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ignored(_: LatencyFactors, __: LatencyMeasured) -> None:
+    def ignored(_: LatencyFactors, __: LatencyMeasured, ___: float = 0.0) -> None:
         return None
 
     monkeypatch.setattr(LatencyFactors, "handle", ignored)
