@@ -95,7 +95,7 @@ soak: $(VENV)/.dev ## an hour's traffic of a million queries in a quarter of it,
 	$(BIN)/python bench/soak.py --queries 1000000 --speed 4
 
 fuzz: $(VENV)/.dev ## every decoder, by inputs that reach new lines, SECONDS=60; what is found lies in reports/fuzz/
-	$(BIN)/python -m tests.property.fuzz.run --seconds $(or $(SECONDS),60)
+	$(BIN)/python -m tests.property.fuzz.run --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED))
 
 mutants: $(VENV)/.dev ## changes of the pure code that no fast test notices, N=60 SEED=7 FILES=…; into reports/mutants/
 	$(PIP) install -c requirements.lock -e ./client -e '.[mutants]'

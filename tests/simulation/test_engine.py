@@ -58,6 +58,7 @@ class _Twice:
 
     busy = False
     queued = 0
+    margins = ()
 
     def handle(self, event: object, now: float) -> list[Run | Drop]:
         if isinstance(event, Arrived):

@@ -75,6 +75,7 @@ class _PooledStation:
 
     busy = False
     queued = 0
+    margins = ()
 
     def handle(self, event: object, now: float) -> list[Run]:
         if isinstance(event, Arrived):

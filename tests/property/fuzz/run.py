@@ -20,7 +20,7 @@ def _named(data: bytes, names: list[str]) -> tuple[str, bytes]:
     return names[(data[0] if data else 0) % len(names)], data[1:]
 
 
-def guided(seconds: int) -> None:
+def guided(seconds: int, seed: int) -> None:
     """Never returns: libFuzzer ends the process."""
     import atheris
 
@@ -43,6 +43,7 @@ def guided(seconds: int) -> None:
         "-max_len=8192",
         "-rss_limit_mb=3072",
         "-verbosity=1",
+        f"-seed={seed}",
     ]
     atheris.Setup([sys.argv[0], *options, f"-artifact_prefix={FOUND}/", str(corpus)], tried)
     atheris.Fuzz()
@@ -76,6 +77,7 @@ def main() -> None:
     """By the command line."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--seconds", type=int, default=60)
+    options.add_argument("--seed", type=int, help="of what is drawn (default: another each time)")
     options.add_argument("--again", type=Path, help="a file of reports/fuzz/ that is tried once")
     asked = options.parse_args()
     if asked.again is not None:
@@ -84,14 +86,14 @@ def main() -> None:
         name, rest = _named(asked.again.read_bytes(), sorted(DECODERS))
         sys.stdout.write(f"{name}: {'read' if DECODERS[name](rest) else 'refused'}\n")
         return
+    seed = random.randrange(1, 1 << 31) if asked.seed is None else asked.seed
     try:
         import atheris  # noqa: F401
     except ImportError:
-        seed = random.randrange(1 << 32)
         sys.stdout.write(f"atheris is not installed: at random, by seed {seed}\n")
         sys.stdout.write(f"{at_random(asked.seconds, seed)} inputs, none found\n")
         return
-    guided(asked.seconds)
+    guided(asked.seconds, seed)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
-"""Rules on a central queue as published, tables on the workers' own, and both against what is published of them.
+"""Rules on a central queue as published, tables on the workers' own, and both against what is known."""
 
-What is published is shipped as facts; where the papers' data is, ``make test-all`` asks the same of all of it.
-"""
-
+import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,16 +16,11 @@ from sluicegate.policies.mdp_serving.jellyfish_model_switching import ModelSwitc
 from sluicegate.profiles.formats.ramsis_json import DEVICE_TYPE, load_ramsis
 from sluicegate.simulator.scenario.central_queue import Served, poisson, serve_centrally
 from sluicegate.simulator.scenario.mdp_scenario import switching_batching
-from tests.models import published_selection
-from tests.models.published_selection import SWITCHED
 
 
-@pytest.fixture(scope="module", params=["facts", pytest.param("data", marks=pytest.mark.thorough)])
-def image(request: pytest.FixtureRequest) -> World:
-    if request.param == "facts":
-        return World(published_selection.catalogue(), "image", DEVICE_TYPE, published_selection.SLO, "p95")
-    folder: Path = request.getfixturevalue("sluice_data")
-    catalogue = load_ramsis(folder / "ramsis", tasks=("image",), table="artifact")
+@pytest.fixture(scope="module")
+def image(sluice_data: Path) -> World:
+    catalogue = load_ramsis(sluice_data / "ramsis", tasks=("image",), table="artifact")
     return World(catalogue, "image", DEVICE_TYPE, 0.15, "p95")
 
 
@@ -50,13 +43,15 @@ def test_one_worker_and_batch_1_is_an_m_d_1_queue() -> None:
     assert result.on_time / result.queries == pytest.approx(0.5, abs=0.02)  # finds the server free: 1 - load
 
 
-def test_model_switching_chooses_as_its_authors_shipped_it(image: World) -> None:
-    accuracies = [v.accuracy for v in image.candidates]
-    loads = list(SWITCHED)
+def test_model_switching_chooses_as_its_authors_shipped_it(image: World, sluice_data: Path) -> None:
+    golden = json.loads((sluice_data / "ramsis" / "golden_policies.json").read_text())
+    shipped = golden["model_switching_image_150ms"]["policy"]["60"]
+    names = [v.name for v in image.candidates]
+    loads = [float(q) for q in range(200, 4001, 200)]
     capable = image.capable(60, loads, np.random.default_rng(0), 20.0)
     for load in loads:
-        able = [v.accuracy for v in image.candidates if capable[v.name] >= load]
-        assert max(able, default=min(accuracies)) == pytest.approx(SWITCHED[load]), load
+        able = [i for i, name in enumerate(names) if capable[name] >= load]
+        assert max(able, default=0) == shipped[f"{load:.0f}"], load
 
 
 @pytest.mark.parametrize(("qps", "accuracy"), [(400.0, 0.80608), (2000.0, 0.73004), (3200.0, 0.57972)])
