@@ -30,8 +30,8 @@ def guided(seconds: int, seed: int) -> None:
     corpus = FOUND / "corpus"
     corpus.mkdir(parents=True, exist_ok=True)
     for number, name in enumerate(names):
-        for which, seed in enumerate(DECODERS[name].seeds):
-            (corpus / f"seed-{number}-{which}").write_bytes(bytes([number]) + seed)
+        for which, value in enumerate(DECODERS[name].seeds):
+            (corpus / f"seed-{number}-{which}").write_bytes(bytes([number]) + value)
 
     def tried(data: bytes) -> None:
         name, rest = _named(data, names)
