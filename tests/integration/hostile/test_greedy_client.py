@@ -95,7 +95,7 @@ async def test_a_flood_through_a_front_costs_who_asks_there_from_elsewhere_littl
             client = desk.client_of(address)
             asked = []
             for _ in range(round(qps * seconds)):
-                asked.append(asyncio.create_task(desk.ask(app, body, None, None, client)))
+                asked.append(asyncio.create_task(desk.ask(app, body, None, (), client)))
                 await asyncio.sleep(1 / qps)
             ended = await asyncio.gather(*asked, return_exceptions=True)
             seen.extend(map(repr, ended))
