@@ -19,6 +19,8 @@ from math import ceil
 
 RECENT = 128
 """Answers that are remembered."""
+LOOK = 16
+"""Answers after which the way back is reckoned anew."""
 USUAL = 0.95
 """Quantile of the ways back that deadlines allow for."""
 TARGET = 0.25
@@ -36,6 +38,7 @@ class TransportDelay:
     """
 
     __slots__ = (
+        "_answers",
         "_backs",
         "_came",
         "_forths",
@@ -58,6 +61,7 @@ class TransportDelay:
         self._held: deque[float] = deque(maxlen=RECENT)
         self._under_way: dict[str, float] = {}
         self._rates: deque[int] = deque(maxlen=WINDOWS)
+        self._answers = 0
         self._came = 0.0
         self._since = 0.0
         self._window = 0
@@ -95,7 +99,8 @@ class TransportDelay:
                 self._rates.append(self._window)
             self._since, self._window = now, 0
         self._window += 1
-        if len(self._backs) % 16 == 0 or len(self._backs) < 16:
+        self._answers += 1
+        if self._answers < LOOK or self._answers % LOOK == 0:
             self.way_back = self._usual_way_back()
 
     def _lately(self) -> float:

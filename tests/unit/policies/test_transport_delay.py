@@ -124,6 +124,17 @@ def _sent(transport: TransportDelay, query_id: str, now: float) -> bool:
     return False
 
 
+def test_the_way_back_is_not_reckoned_anew_for_each_answer() -> None:
+    transport = TransportDelay(SLO)
+    told = []
+    for number in range(400):
+        sent = EPOCH + number
+        there_and_back(transport, sent, sent + 0.05, 0.03, sent + 0.05 + 0.001 * number)
+        told.append(transport.way_back)
+    assert len(set(told[:15])) > 10
+    assert len(set(told[240:])) == len(range(240, 400, 16)) + 1
+
+
 def test_a_burst_is_let_in_whole() -> None:
     transport = TransportDelay(SLO)
     for number in range(50):
