@@ -94,8 +94,8 @@ promises: $(VENV)/.dev ## a million strict queries at 80 to 100 % of their annou
 soak: $(VENV)/.dev ## an hour's traffic of a million queries in a quarter of it, memory watched; into reports/bench/
 	$(BIN)/python bench/soak.py --queries 1000000 --speed 4
 
-fuzz: $(VENV)/.dev ## every decoder, by inputs that reach new lines, SECONDS=60; what is found lies in reports/fuzz/
-	$(BIN)/python -m tests.property.fuzz.run --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED))
+fuzz: $(VENV)/.dev ## every decoder, by inputs that reach new lines, SECONDS=60 or RUNS=200000 SEED=7; into reports/fuzz/
+	PYTHONHASHSEED=0 $(BIN)/python -m tests.property.fuzz.run --seconds $(or $(SECONDS),60) $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED))
 
 mutants: $(VENV)/.dev ## changes of the pure code that no fast test notices, N=60 SEED=7 FILES=…; into reports/mutants/
 	$(PIP) install -c requirements.lock -e ./client -e '.[mutants]'

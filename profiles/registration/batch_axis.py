@@ -129,7 +129,8 @@ def _check_port(value: onnx.ValueInfoProto) -> None:
     name = value.name[:80]
     kind = value.type.tensor_type.elem_type if value.type.HasField("tensor_type") else 0
     if kind not in DATATYPES:
-        told = TensorProto.DataType.Name(kind) if kind else "no tensor"
+        names = {number: told for told, number in TensorProto.DataType.items()}
+        told = names.get(kind, f"of a kind ({kind}) that ONNX does not know") if kind else "no tensor"
         raise InvalidInputError(FIELD, f"input {name!r} is {told}; numbers and booleans can be served")
     if not value.type.tensor_type.HasField("shape") or not _extents(value):
         raise InvalidInputError(FIELD, f"input {name!r} has no batch axis; export it with one, free, in front")

@@ -1,11 +1,13 @@
-"""Looks for bytes that a decoder neither reads nor refuses: ``make fuzz SECONDS=60``.
+"""Looks for bytes that a decoder neither reads nor refuses: ``make fuzz SECONDS=60``, or ``RUNS=200000 SEED=7``.
 
 With atheris (libFuzzer) inputs are changed towards lines that no input has reached yet; where it is not installed, at
-random. All decoders share the time. What was found is written to reports/fuzz/, and the exit code is not 0.
+random. All decoders share the time. By a number of runs it begins without what earlier runs kept, so that the speed of
+the machine does not decide what is tried. What was found is written to reports/fuzz/, and the exit code is not 0.
 """
 
 import argparse
 import random
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -20,8 +22,8 @@ def _named(data: bytes, names: list[str]) -> tuple[str, bytes]:
     return names[(data[0] if data else 0) % len(names)], data[1:]
 
 
-def guided(seconds: int, seed: int) -> None:
-    """Never returns: libFuzzer ends the process."""
+def guided(seconds: int, runs: int, seed: int) -> None:
+    """Never returns: libFuzzer ends the process after ``seconds``, or after ``runs`` where that is not 0."""
     import atheris
 
     with atheris.instrument_imports(include=["sluicegate"], enable_loader_override=False):
@@ -38,7 +40,7 @@ def guided(seconds: int, seed: int) -> None:
         DECODERS[name](rest)
 
     options = [
-        f"-max_total_time={seconds}",
+        f"-runs={runs}" if runs else f"-max_total_time={seconds}",
         f"-timeout={_SLOW:.0f}",
         "-max_len=8192",
         "-rss_limit_mb=3072",
@@ -49,13 +51,13 @@ def guided(seconds: int, seed: int) -> None:
     atheris.Fuzz()
 
 
-def at_random(seconds: float, seed: int) -> int:
+def at_random(seconds: float, runs: int, seed: int) -> int:
     """Inputs tried. Raises what a decoder raised."""
     from tests.property.fuzz.decoders import DECODERS
 
     rng, end, tries = random.Random(seed), time.monotonic() + seconds, 0
     names = sorted(DECODERS)
-    while time.monotonic() < end:
+    while tries < runs if runs else time.monotonic() < end:
         decoder = DECODERS[rng.choice(names)]
         value = bytearray(rng.choice(decoder.seeds))
         for _ in range(rng.randint(1, 4)):
@@ -77,6 +79,7 @@ def main() -> None:
     """By the command line."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--seconds", type=int, default=60)
+    options.add_argument("--runs", type=int, default=0, help="inputs instead of seconds")
     options.add_argument("--seed", type=int, help="of what is drawn (default: another each time)")
     options.add_argument("--again", type=Path, help="a file of reports/fuzz/ that is tried once")
     asked = options.parse_args()
@@ -87,13 +90,15 @@ def main() -> None:
         sys.stdout.write(f"{name}: {'read' if DECODERS[name](rest) else 'refused'}\n")
         return
     seed = random.randrange(1, 1 << 31) if asked.seed is None else asked.seed
+    if asked.runs:
+        shutil.rmtree(FOUND / "corpus", ignore_errors=True)
     try:
         import atheris  # noqa: F401
     except ImportError:
         sys.stdout.write(f"atheris is not installed: at random, by seed {seed}\n")
-        sys.stdout.write(f"{at_random(asked.seconds, seed)} inputs, none found\n")
+        sys.stdout.write(f"{at_random(asked.seconds, asked.runs, seed)} inputs, none found\n")
         return
-    guided(asked.seconds, seed)
+    guided(asked.seconds, asked.runs, seed)
 
 
 if __name__ == "__main__":

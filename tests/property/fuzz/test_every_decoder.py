@@ -4,6 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.models.registration_models import linear
 from tests.property.fuzz.decoders import DECODERS, PARTS
 
 _PIECES = [
@@ -38,6 +39,13 @@ def changed(draw: st.DrawFn, seed: bytes) -> bytes:
     return bytes(value)
 
 
+def _of_unknown_numbers() -> bytes:
+    """A model whose input holds numbers of a kind that ONNX does not know."""
+    model = linear()
+    model.graph.input[0].type.tensor_type.elem_type = 83
+    return model.SerializeToString()
+
+
 @pytest.mark.parametrize("name", sorted(DECODERS))
 def test_what_is_sound_is_read(name: str) -> None:
     decoder = DECODERS[name]
@@ -55,7 +63,11 @@ def test_whatever_comes_is_read_or_refused(name: str, data: st.DataObject) -> No
 
 @pytest.mark.parametrize(
     ("name", "data"),
-    [("settings", b"null: 1\n"), ("model", DECODERS["model"].seeds[0].replace(b"MatMul", b"MatMu\xff"))],
+    [
+        ("settings", b"null: 1\n"),
+        ("model", DECODERS["model"].seeds[0].replace(b"MatMul", b"MatMu\xff")),
+        ("model", _of_unknown_numbers()),
+    ],
 )
 def test_what_was_once_found_is_refused(name: str, data: bytes) -> None:
     assert DECODERS[name](data) is False
