@@ -44,8 +44,11 @@ class Executor(Protocol):
         """Start the process behind it, if any. Idempotent."""
         ...
 
-    async def load(self, variant: Variant, *, max_batch: int) -> Loaded:
-        """Load and warm ``variant`` for batches up to ``max_batch`` rows. Idempotent."""
+    async def load(self, variant: Variant, *, max_batch: int, within: float | None = None) -> Loaded:
+        """Load and warm ``variant`` for batches up to ``max_batch`` rows. Idempotent.
+
+        What takes more than ``within`` seconds (None: the executor's own limit) is ended, and the process with it.
+        """
         ...
 
     async def unload(self, variant: str) -> None:

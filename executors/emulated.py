@@ -3,7 +3,7 @@
 Rules. One batch at a time. A batch ends at its start plus the profiled latency on the event loop's clock; what the
 loop oversleeps is taken off the next batch, so that throughput is the profile's and not the timer's. Jitter, when
 asked for, is lognormal with the profile's median and p95, from a seeded generator. Loading takes the profile's time.
-A batch that would take longer than it may is given up when that time has passed, and everything loaded is gone.
+What would take longer than it may is given up when that time has passed, and everything loaded is gone.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class EmulatedExecutor:
         self._on_end: Callable[[], None] = lambda: None
 
     def watch(self, on_end: Callable[[], None]) -> None:
-        """It ends unasked only where a batch takes too long."""
+        """It ends unasked only where a batch or a load takes too long."""
         self._on_end = on_end
 
     @property
@@ -81,7 +81,7 @@ class EmulatedExecutor:
         """Nothing stands behind it: it only begins to answer."""
         self._started = True
 
-    async def load(self, variant: Variant, *, max_batch: int) -> Loaded:
+    async def load(self, variant: Variant, *, max_batch: int, within: float | None = None) -> Loaded:
         """Take the profile's load time. Raises LoadError without a profile for that batch, or without memory."""
         if not self._started:
             raise LoadError(f"{variant.name}: the executor is not started")
@@ -95,6 +95,11 @@ class EmulatedExecutor:
                 f"{variant.name}: needs {profile.memory_bytes} bytes and {self._memory_bytes - others} are free"
             )
         begun = _now()
+        if within is not None and profile.load > within:
+            await asyncio.sleep(within)
+            await self.close()
+            self._on_end()
+            raise LoadError(f"{variant.name}: load took more than {within:.3g} s")
         await asyncio.sleep(profile.load)
         loaded = Loaded(variant.name, _now() - begun, profile.memory_bytes)
         app = self._catalogue.apps[variant.app]

@@ -34,7 +34,7 @@ class OnnxExecutor:
     """Runs ONNX models in a child process. ``folders``: where models lie, by their digests: the first that has one.
     ``apps``: by name; it may grow.
 
-    ``run_timeout`` (where a batch is given no limit), ``load_timeout``, ``start_timeout``, ``close_timeout``: seconds.
+    ``run_timeout`` and ``load_timeout`` (where no limit is given), ``start_timeout``, ``close_timeout``: seconds.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class OnnxExecutor:
                 return
             before = stopped
 
-    async def load(self, variant: Variant, *, max_batch: int) -> Loaded:
+    async def load(self, variant: Variant, *, max_batch: int, within: float | None = None) -> Loaded:
         """Load and warm in the child, beside the batches that run. Raises LoadError with one line."""
         if not variant.model or not variant.digest:
             raise LoadError(f"{variant.name} is a profile without a model; emulate it, or register its model")
@@ -123,8 +123,9 @@ class OnnxExecutor:
             "outputs": [s.name for s in app.outputs] if app else [],
             "max_batch": max_batch,
         }
+        limit = self._load_timeout if within is None else within
         try:
-            answer = (await self._ask(self._loads, header, (), self._load_timeout)).header
+            answer = (await self._ask(self._loads, header, (), limit)).header
         except ExecutionError as error:
             raise LoadError(f"{variant.name}: {error}") from error
         specs = tuple(TensorSpec(name, kind, tuple(shape), varying) for name, kind, shape, varying in answer["inputs"])

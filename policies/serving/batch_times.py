@@ -1,4 +1,4 @@
-"""How long batches take on one slice: by profile, as measured, and at most before they are taken to hang."""
+"""How long batches take on one slice: by profile, as measured, and at most before they, or loads, are taken to hang."""
 
 from dataclasses import dataclass
 
@@ -14,11 +14,13 @@ class RunLimits:
     """How long a batch may run: ``factor`` times its profiled 95th percentile, ``floor`` seconds at least.
 
     The first batch of a size after a variant was loaded may take as long as loading did, beyond that: what was not
-    warmed is made then. A variant without a profile may take ``factor`` times its app's SLO.
+    warmed is made then. A variant without a profile may take ``factor`` times its app's SLO. A load may take
+    ``factor`` times what it took when it was profiled, ``load_floor`` seconds at least.
     """
 
     factor: float = 10.0
     floor: float = 2.0
+    load_floor: float = 20.0
 
 
 _OVERDUE = 3.0
@@ -75,6 +77,11 @@ class BatchTimes:
         """Seconds after which ``run`` is taken to hang."""
         size = self._sizes.get((run.variant, run.rows)) or self._size(run.variant, run.rows)
         return size.limit if size.limit is not None else self._reckoned(run, size)
+
+    def load_limit(self, variant: str) -> float | None:
+        """Seconds after which loading ``variant`` is taken to hang; None where it has no profile here."""
+        profile = self._catalogue.profiles.get((variant, self.kind))
+        return None if profile is None else max(self._limits.load_floor, self._limits.factor * profile.load)
 
     def is_only(self, variant: str) -> bool:
         """Whether its app has no other."""

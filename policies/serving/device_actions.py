@@ -71,11 +71,15 @@ class SendBack:
 
 @dataclass(frozen=True, slots=True)
 class LoadVariant:
-    """Load and warm ``variant`` on ``part``; answer with Loaded. One after the other, in the order of asking."""
+    """Load and warm ``variant`` on ``part``; answer with Loaded. One after the other, in the order of asking.
+
+    It hangs after ``within`` seconds; None: nobody knows how long it takes, and the executor has a limit of its own.
+    """
 
     part: str
     variant: str
     max_batch: int
+    within: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +100,12 @@ class RestartExecutor:
 
 @dataclass(frozen=True, slots=True)
 class ReloadVariant:
-    """Load and warm ``variant`` once more on the executor of ``part``; answer with Reloaded."""
+    """Load and warm ``variant`` once more on the executor of ``part``; answer with Reloaded. ``within``: as before."""
 
     part: str
     variant: str
     max_batch: int
+    within: float | None = None
 
 
 @dataclass(slots=True)

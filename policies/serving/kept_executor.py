@@ -47,13 +47,13 @@ class KeptExecutor:
 
     __slots__ = (
         "_again",
-        "_batches",
         "_before",
         "_deaths",
         "_died",
         "_kills",
         "_left",
         "_load",
+        "_loads",
         "_started",
         "failure",
         "part",
@@ -74,7 +74,7 @@ class KeptExecutor:
         self._load: LoadVariant | None = None  # under way: one at a time is asked for
         self._before: int | None = 0  # deaths before it; None: it is tried once more
         self._again = False  # that waits
-        self._batches: dict[str, int] = {}  # variant -> batch that it is loaded for
+        self._loads: dict[str, LoadVariant] = {}  # what each variant was loaded by
         self._kills: dict[str, deque[float]] = {}
         self._left: deque[ReloadVariant] | None = None  # to be loaded again; None: it does not run yet
 
@@ -108,7 +108,7 @@ class KeptExecutor:
             return False
         self._load = None
         if ok:
-            self._batches[variant] = load.max_batch
+            self._loads[variant] = load
         return True
 
     def killed(self, variant: str, now: float) -> bool:
@@ -134,7 +134,8 @@ class KeptExecutor:
                 if self.whole or self._left is not None:
                     raise IllegalEventError(f"the executor of {self.part} was started at {now}, and runs")
                 self._started = now
-                self._left = deque(ReloadVariant(self.part, name, self._batches[name]) for name in held)
+                loads = [self._loads[name] for name in held]
+                self._left = deque(ReloadVariant(self.part, one.variant, one.max_batch, one.within) for one in loads)
             case Reloaded():
                 if self._left is None:
                     raise IllegalEventError(f"{event} at {now}, which nobody asked for")

@@ -385,7 +385,7 @@ class SliceCore:
         for action in self.staging.handle(event, now):
             match action:
                 case Load(variant, max_batch):
-                    self._waiting.append(LoadVariant(self.name, variant, max_batch))
+                    self._waiting.append(LoadVariant(self.name, variant, max_batch, self.times.load_limit(variant)))
                 case Unload(variant):
                     self._waiting.append(UnloadVariant(self.name, variant))
                 case Host(change):

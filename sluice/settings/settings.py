@@ -129,7 +129,8 @@ class WorkerSettings(Section):
 
     ``guard_s``: seconds that policies which wait keep back for hops and late timers, unless the options say otherwise.
     ``run_timeout_factor``, ``run_timeout_floor_s``: a batch that takes longer than so many times its profiled 95th
-    percentile, and longer than the floor, hangs: its process is killed and started again.
+    percentile, and longer than the floor, hangs: its process is killed and started again. So does a load that takes
+    longer than so many times its profiled time, and longer than ``load_timeout_floor_s``.
     ``memory_margin_mb``: that an executor on a CPU may take beyond what it needs once its models are loaded; a batch
     that asks for more fails, and nothing else (0: no limit). ``cuda``, ``slices``: of devices that are GPUs.
     """
@@ -143,6 +144,7 @@ class WorkerSettings(Section):
     max_in_flight: int = Field(default=4000, gt=0)
     run_timeout_factor: float = Field(default=10.0, ge=1, le=1000)
     run_timeout_floor_s: Seconds = 2.0
+    load_timeout_floor_s: Seconds = 20.0
     memory_margin_mb: int = Field(default=512, ge=0, le=1 << 20)
     cuda: CudaSettings = CudaSettings()
     slices: SliceSettings = SliceSettings()

@@ -161,14 +161,14 @@ class SliceRunner:
         variant = self._catalogue.variants[asked.variant]
         try:
             async with self._loads:
-                seconds = (await self.executor.load(variant, max_batch=asked.max_batch)).load_s
+                loaded = await self.executor.load(variant, max_batch=asked.max_batch, within=asked.within)
         except (LoadError, ExecutionError) as error:
             log.error("%s cannot be loaded on %s: %s", variant.name, self._device, error)
             self._meters.add("sluice_variant_loads", self._device, variant.name, "no")
             self._owner.tell(told(self._part, variant.name, ok=False))
         else:
             self._meters.add("sluice_variant_loads", self._device, variant.name, "yes")
-            self._owner.tell(told(self._part, variant.name, ok=True, seconds=seconds))
+            self._owner.tell(told(self._part, variant.name, ok=True, seconds=loaded.load_s))
 
     async def _unload(self, variant: str) -> None:
         async with self._loads:

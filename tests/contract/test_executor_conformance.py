@@ -84,6 +84,23 @@ async def test_a_load_that_fails_keeps_what_was_loaded(executor: Executor, catal
     assert (await executor.run("double", [query((1, 2))] * 4, 4)).outputs[0].rows == 4
 
 
+async def test_a_load_that_takes_too_long_is_ended_with_the_process_and_that_is_told(
+    executor: Executor, catalogue: Catalogue
+) -> None:
+    ends: list[None] = []
+    executor.watch(lambda: ends.append(None))
+    await executor.load(catalogue.variants["double"], max_batch=4, within=60.0)
+    with pytest.raises(LoadError, match=r"triple: .*load took more than 0 s"):
+        await executor.load(catalogue.variants["triple"], max_batch=4, within=0.0)
+    assert len(ends) == 1
+    with pytest.raises(ExecutionError) as caught:
+        await executor.run("double", [query((1, 2))], 1)
+    assert caught.value.fatal
+    await executor.start()
+    await executor.load(catalogue.variants["triple"], max_batch=4, within=60.0)
+    assert (await executor.run("triple", [query((1, 2))], 1)).outputs[0].rows == 1
+
+
 async def test_rows_that_do_not_add_up_are_refused_and_the_next_batch_runs(
     executor: Executor, catalogue: Catalogue
 ) -> None:

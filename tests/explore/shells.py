@@ -65,8 +65,9 @@ class BreakableExecutor:
         if self.trouble == "hangs":
             self.trouble = ""
 
-    async def load(self, variant: Variant, *, max_batch: int) -> Loaded:
+    async def load(self, variant: Variant, *, max_batch: int, within: float | None = None) -> Loaded:
         """Load, or fail."""
+        del within
         self._check()
         if self.trouble == "refuses":
             raise LoadError(f"{variant.name}: refused")

@@ -75,6 +75,7 @@ def world_catalogue() -> Catalogue:
             device_type=kind,
             points=tuple(BatchLatency(n, first * slow * (0.8 + 0.2 * n), first * slow * (1 + 0.2 * n)) for n in (1, 4)),
             memory_bytes=GB,
+            load=0.5 * slow,
         )
         for name, (_, _, first) in made.items()
         for kind, slow in speeds.items()
@@ -107,7 +108,11 @@ class World:
             make_sharing=sharing,
         )
         rules = DeviceRules(
-            limits=RunLimits(factor=5.0, floor=0.3), patience=3.0, bound=bound, cuttable=cuttable, self_fence=1.5
+            limits=RunLimits(factor=5.0, floor=0.3, load_floor=0.4),
+            patience=3.0,
+            bound=bound,
+            cuttable=cuttable,
+            self_fence=1.5,
         )
         self.core = DeviceCore(self.device, parts, self.catalogue, rules)
         self.starts = 0

@@ -84,7 +84,11 @@ def device_core(system: System, device: Device, *, cuttable: bool = False) -> De
         ),
         system.known,
         DeviceRules(
-            limits=RunLimits(factor=worker.run_timeout_factor, floor=worker.run_timeout_floor_s),
+            limits=RunLimits(
+                factor=worker.run_timeout_factor,
+                floor=worker.run_timeout_floor_s,
+                load_floor=worker.load_timeout_floor_s,
+            ),
             patience=worker.slices.drain_s,
             bound=system.bound,
             cuttable=cuttable,

@@ -27,8 +27,8 @@ class Shared:
     async def start(self) -> None:
         Shared.there += 1
 
-    async def load(self, variant: Variant, *, max_batch: int) -> Loaded:
-        del max_batch
+    async def load(self, variant: Variant, *, max_batch: int, within: float | None = None) -> Loaded:
+        del max_batch, within
         return Loaded(variant.name, 0.0, 0)
 
     async def unload(self, variant: str) -> None:

@@ -54,7 +54,8 @@ def test_one_that_ends_while_idle_is_started_at_once_and_holds_what_it_held_and_
     world.wake()
     assert other in world.runs[SMALL.name].run.queries
     big = next(a for a in world.said if isinstance(a, LoadVariant) and a.part == BIG.name)
-    assert done(world.mend(BIG.name)) == [ReloadVariant(BIG.name, big.variant, big.max_batch)]
+    assert big.within == 5.0 * 0.75
+    assert done(world.mend(BIG.name)) == [ReloadVariant(BIG.name, big.variant, big.max_batch, big.within)]
     (run,) = done(world.mend(BIG.name))
     assert isinstance(run, RunBatch) and run.part == BIG.name and run.run.variant == "a-large"
 
@@ -111,7 +112,7 @@ def test_a_load_that_it_ended_under_is_tried_once_more_and_then_has_failed(loade
     (load,) = done(world.plan((("a", "a-small", BIG), ("b", "b-only", SMALL))))
     assert isinstance(load, LoadVariant) and load.variant == "a-small"
     assert done(world.die(BIG.name)) == [RestartExecutor(BIG.name, 0.0)]
-    assert done(world.mend(BIG.name)) == [ReloadVariant(BIG.name, "a-large", load.max_batch)]
+    assert done(world.mend(BIG.name)) == [ReloadVariant(BIG.name, "a-large", load.max_batch, load.within)]
     assert done(world.mend(BIG.name)) == [load]
     world.load(BIG.name, ok=loaded)
     assert ("a-small" in world.core.slices[BIG.name].loaded) == loaded

@@ -1,4 +1,4 @@
-"""How long a batch may run."""
+"""How long a batch may run, and a load take."""
 
 import pytest
 
@@ -16,8 +16,10 @@ CATALOGUE = Catalogue.of(
     [App(name="a", slo=0.7), App(name="b", slo=0.3)],
     VARIANTS,
     [
-        Profile(variant="slow", device_type="cpu", points=(BatchLatency(1, 0.1, 0.2), BatchLatency(4, 0.3, 0.8))),
-        Profile(variant="quick", device_type="cpu", points=(BatchLatency(1, 0.001, 0.002),)),
+        Profile(
+            variant="slow", device_type="cpu", points=(BatchLatency(1, 0.1, 0.2), BatchLatency(4, 0.3, 0.8)), load=3.0
+        ),
+        Profile(variant="quick", device_type="cpu", points=(BatchLatency(1, 0.001, 0.002),), load=0.2),
         Profile(variant="new", device_type="gpu", points=(BatchLatency(1, 0.1, 9.0),)),
     ],
 )
@@ -60,3 +62,11 @@ def test_the_first_batch_of_a_size_after_a_load_may_also_take_as_long_as_the_loa
     times.loaded("slow", 2.0)
     assert limit(times, "slow", 1) == pytest.approx(1.0 + 2.0)
     assert limit(times, "quick", 1) == pytest.approx(0.9)
+
+
+def test_a_load_may_take_a_multiple_of_what_it_took_when_profiled_but_never_less_than_the_floor() -> None:
+    times = times_of(factor=5.0, load_floor=4.0)
+    times.loaded("slow", 9.0)  # what it took of late, on a machine in trouble, is no measure
+    assert times.load_limit("slow") == pytest.approx(5 * 3.0)
+    assert times.load_limit("quick") == pytest.approx(4.0)
+    assert times.load_limit("new") is None  # profiled on other devices alone
