@@ -277,7 +277,7 @@ def main() -> None:
     parser.add_argument("--bulk", type=float, default=20.0, help="best-effort queries/s")
     parser.add_argument("--headroom", type=float, help="one for all apps; by default each app's own")
     parser.add_argument("--geometry", choices=["joint", "protean"], default="joint")
-    parser.add_argument("--choice", choices=["plan", "strict-first", "strict-room"], default="strict-first")
+    parser.add_argument("--choice", choices=["plan", "strict-first", "strict-room"], default="plan")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         result = asyncio.run(measure(arguments, Path(folder)))

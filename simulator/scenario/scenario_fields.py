@@ -273,7 +273,7 @@ class SimulationSpec(Section):
 class SlicesSpec(Section):
     """Slices of GPUs. ``step_s``: seconds to make or destroy one; others as live (``worker.slices``)."""
 
-    choice: Literal["plan", "strict-first", "strict-room"] = "strict-first"
+    choice: Literal["plan", "strict-first", "strict-room"] = "plan"
     drain_s: Positive = 5.0
     rdf: Mapping[Text, Factor] = Field(default_factory=dict)
     step_s: NotNegative = 0.5

@@ -41,7 +41,7 @@ class SliceSettings(Section):
     make or destroy an instance.
     """
 
-    choice: Literal["plan", "strict-first", "strict-room"] = "strict-first"
+    choice: Literal["plan", "strict-first", "strict-room"] = "plan"
     geometry: Text | None = None
     drain_s: float = Field(default=5.0, gt=0, le=600, allow_inf_nan=False)
     rdf: dict[str, Factor] = Field(default_factory=dict)

@@ -20,6 +20,7 @@ REACHING = (
     "geometry protean",
     "routing accuracy-first",
     "scaling greedy",
+    "slices strict-first",
     "spare workers",
     "spot",
 )

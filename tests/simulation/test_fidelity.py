@@ -169,14 +169,14 @@ async def test_sliced_gpus_are_cut_live_as_the_scenario_has_them() -> None:
             "traces.qps": [20, 20],
             "devices.0": {"count": 2, "geometry": "4g+2g+1g"},
             "planner": {"geometry": "protean", "geometry_patience_s": 3.5, "geometry_rest_s": 12.5},
-            "slices": {"choice": "plan", "drain_s": 2.5, "rdf": {"2g": 2.25}, "step_s": 0.25},
+            "slices": {"choice": "strict-room", "drain_s": 2.5, "rdf": {"2g": 2.25}, "step_s": 0.25},
             "simulation": {"service": "p95", "warm_up_s": 3.0},
         },
     )
     scenario = scenario_of(document)
     settings = live_settings(scenario)
     worker = settings.worker.slices
-    assert (worker.choice, worker.drain_s, worker.rdf, worker.fake_step_s) == ("plan", 2.5, {"2g": 2.25}, 0.25)
+    assert (worker.choice, worker.drain_s, worker.rdf, worker.fake_step_s) == ("strict-room", 2.5, {"2g": 2.25}, 0.25)
     live = await run_live(scenario, 2)
     devices = live.ran["devices"]
     assert {name: sorted(device["slices"]) for name, device in devices.items()} == {

@@ -49,7 +49,6 @@ def test_it_decides_the_same_at_any_time(name: str) -> None:
 
 
 SAME = {
-    ("batching", "eager", "lazy-drop"): "two names of one rule, ours and Nexus's",
     ("planner", "allocation-without-placement", "sommelier"): "one is defined as the other",
 }
 

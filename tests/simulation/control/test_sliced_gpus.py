@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ from sluicegate.policies.serving.device_actions import Beat
 from sluicegate.simulator.engine.control_plane import ControlEvent
 from sluicegate.simulator.engine.engine import Engine
 from sluicegate.simulator.engine.system_model import RunResult, SystemModel
-from sluicegate.simulator.scenario import Scenario, build, overridden, scenario_of, source_of
+from sluicegate.simulator.scenario import Scenario, build, overridden, read_scenario, scenario_of, source_of
+from sluicegate.simulator.scenario.experiment import run_once
 from tests.simulation.worlds import FixedPlan
 
 VARIANTS = [
@@ -125,22 +127,22 @@ def fixed(given: Scenario, placed: Iterable[tuple[str, str, float]]) -> SystemMo
 BOTH = [("heavy", "4g.0", 0.2), ("heavy", "3g.4", 0.8), ("light", "4g.0", 0.5), ("light", "3g.4", 0.5)]
 
 
-def test_strict_queries_get_the_fast_slice_and_best_effort_the_small_one_whatever_the_plans_shares() -> None:
-    given = scenario(slices={"rdf": {"4g": 1.2, "3g": 2.0}})
+def test_by_proteans_rule_strict_queries_get_the_fast_slice_and_best_effort_the_small_one() -> None:
+    given = scenario(slices={"choice": "strict-first", "rdf": {"4g": 1.2, "3g": 2.0}})
     _, seen = run(given, fixed(given, BOTH))
     assert seen.shares("heavy")["4g.0"] > 5 * seen.shares("heavy")["3g.4"]
     assert seen.shares("light").keys() == {"3g.4"}  # it has room for all there are
 
 
 def test_by_the_plans_shares_queries_stay_where_their_router_sent_them() -> None:
-    given = scenario(slices={"choice": "plan"}, duration_s=60.0)
+    given = scenario(duration_s=60.0)
     _, seen = run(given, fixed(given, BOTH))
     heavy = seen.shares("heavy")
     assert heavy["3g.4"] == pytest.approx(4 * heavy["4g.0"], rel=0.1)
 
 
 def test_batches_take_what_was_profiled_on_their_slice_or_the_whole_gpus_times_its_factor() -> None:
-    given = scenario(slices={"choice": "plan", "rdf": {"4g": 1.2, "3g": 2.0}})
+    given = scenario(slices={"rdf": {"4g": 1.2, "3g": 2.0}})
     _, seen = run(given, fixed(given, BOTH))
     assert seen.seconds("heavy", "4g.0") == {0.05}
     assert seen.seconds("heavy", "3g.4") == {0.07}
@@ -159,7 +161,6 @@ SHARED = [
 def test_slices_of_one_instance_slow_each_other_by_what_they_take_of_its_bandwidth(part: float, slowest: float) -> None:
     given = scenario(
         devices=[{"type": "a100", "slices": SHARED}],
-        slices={"choice": "plan"},
         simulation={"bandwidth": {"heavy": part}},
         traces={"qps": [36, 36]},
         apps={"heavy": {"slo_ms": 4000}},
@@ -179,7 +180,7 @@ def test_a_gpu_is_drained_cut_and_loaded_as_the_planner_asks_and_serves_nothing_
         traces={"qps": [20, 420], "generator": {"period_s": 80}, "shares": {"heavy": 0.05, "light": 0.95}},
         duration_s=80.0,
         planner={"geometry": "joint", "period_s": 2, "geometry_patience_s": 2, "geometry_rest_s": 5},
-        slices={"step_s": STEP, "choice": "plan"},
+        slices={"step_s": STEP},
     )
     result, seen = run(given)
     cuts = [(at, device, profiles) for at, device, profiles in seen.beats if profiles != ("7g",)]
@@ -236,6 +237,19 @@ def test_a_cut_takes_a_step_for_each_slice_that_is_made_or_destroyed_and_spares_
     (begin, _, before), (end, _, after) = seen.beats
     assert (before, after) == (("1g", "2g", "4g"), ("3g", "4g"))
     assert end - begin == pytest.approx(3 * STEP)  # 2g and 1g go, 3g comes, 4g stays
+
+
+@pytest.mark.parametrize("geometry", ["4g+3g", "3g+2g+2g"])
+def test_more_is_right_in_time_by_the_plan_than_by_a_rule_of_the_worker(geometry: str) -> None:
+    shipped = read_scenario(Path(__file__).resolve().parents[3] / "examples" / "scenarios" / "sliced-gpus.yaml", {})
+    shipped.pop("systems")
+    changes = {"duration_s": 30, "traces.generator.period_s": 30, "planner.geometry": "off"}
+    right = {}
+    for choice in ("plan", "strict-first", "strict-room"):
+        chosen = {**changes, "devices.0.geometry": geometry, "slices.choice": choice}
+        result = run_once(scenario_of(overridden(shipped, chosen)), 5, lambda: 0.0)
+        right[choice] = result.summary.right_in_time
+    assert right["plan"] > max(right["strict-first"], right["strict-room"])
 
 
 @pytest.mark.parametrize(
