@@ -80,6 +80,8 @@ class HttpSettings(EndpointSettings):
 class GrpcSettings(EndpointSettings):
     """The inference front by gRPC. No ``port``: none runs unless it is asked for by name (0 then: any free one)."""
 
+    connections: int = Field(default=1024, ge=1, le=65536)
+
 
 class WebSettings(EndpointSettings):
     """The page that shows what happens."""

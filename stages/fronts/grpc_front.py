@@ -4,6 +4,7 @@ Rules.
 - A request over the limit of bytes is refused before it is read whole, and one that waits beyond the limit of waiting
   requests at once (RESOURCE_EXHAUSTED, UNAVAILABLE); ``rate`` and ``burst`` count each request of an address, those of
   a stream too. With a token, each call must carry the metadata ``authorization: Bearer <token>``; health needs none.
+- Connections, calls and streams that say nothing are ended (``sluicegate.stages.fronts.grpc_limits``).
 - A stream's requests are asked as they come, at most ``_IN_FLIGHT`` of them at a time, and answered in their order;
   what goes wrong with one is its ``error_message`` alone.
 """
@@ -20,6 +21,7 @@ from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.connections import Connections
 from sluicegate.stages.fronts.front_desk import MOST_WAITING, FrontDesk, FrontError
+from sluicegate.stages.fronts.grpc_limits import Requests, server_options
 from sluicegate.stages.fronts.grpc_messages import DATA_TYPES, MESSAGES, SERVICE
 from sluicegate.stages.fronts.grpc_tensors import body_of, response_of, wanted_of
 from sluicegate.stages.fronts.http_auth import Access, RateLimit
@@ -31,6 +33,7 @@ _CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
     401: grpc.StatusCode.UNAUTHENTICATED,
     404: grpc.StatusCode.NOT_FOUND,
+    408: grpc.StatusCode.DEADLINE_EXCEEDED,
     413: grpc.StatusCode.RESOURCE_EXHAUSTED,
     429: grpc.StatusCode.RESOURCE_EXHAUSTED,
     500: grpc.StatusCode.INTERNAL,
@@ -38,8 +41,6 @@ _CODES = {
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
 _HEALTH = frozenset({"ServerLive", "ServerReady"})
-_ENVELOPE = 64 << 10
-"""Bytes that a message may have beyond the body that it stands for."""
 _IN_FLIGHT = 256
 """Requests of one stream that are asked at a time."""
 _GRACE = 1.0
@@ -60,6 +61,7 @@ class GrpcStage:
         self._clock = connections.clock
         self._expected = None if access.token is None else f"Bearer {access.token}".encode()
         self._limit = None if access.rate is None else RateLimit(access.rate, access.burst)
+        self._requests = Requests(access)
         self._meters = connections.telemetry.meters
         self._meters.read("sluice_http_waiting_requests", lambda: [((self.name,), float(desk.waiting))])
         self.bound = asyncio.Event()
@@ -97,14 +99,7 @@ class GrpcStage:
 
     def _server(self) -> Any:
         server = grpc.aio.server(
-            options=[
-                ("grpc.max_receive_message_length", self._desk.max_body_bytes + _ENVELOPE),
-                ("grpc.max_send_message_length", -1),
-                ("grpc.so_reuseport", 0),
-                ("grpc.max_connection_idle_ms", int(1e3 * self._access.idle_s)),
-                ("grpc.keepalive_time_ms", int(1e3 * self._access.idle_s)),
-            ],
-            maximum_concurrent_rpcs=MOST_WAITING,
+            options=server_options(self._access, self._desk.max_body_bytes), maximum_concurrent_rpcs=MOST_WAITING
         )
         unary: dict[str, Answering] = {
             "ServerLive": self._live,
@@ -126,9 +121,10 @@ class GrpcStage:
         return server
 
     def _guarded(self, name: str, answer: Called) -> Called:
-        async def guarded(request: Any, context: Any) -> Any:
+        async def guarded(coming: AsyncIterator[Any], context: Any) -> Any:
             try:
                 self._check(context, needs_token=name not in _HEALTH)
+                request = await self._requests.of_call(coming, _address(context.peer()))
                 answered = await answer(request, context)
             except FrontError as error:
                 self._count(error.status)
@@ -209,7 +205,7 @@ class GrpcStage:
 
         async def read() -> None:
             try:
-                async for request in requests:
+                async for request in self._requests.of_stream(requests, lambda: bool(asked)):
                     await room.acquire()
                     asked.append(asyncio.create_task(self._streamed(request, context)))
                     came.set()
@@ -227,6 +223,10 @@ class GrpcStage:
                 yield await asked[0]
                 asked.popleft()
                 room.release()
+            await reading
+        except FrontError as error:
+            self._count(error.status)
+            await context.abort(_CODES[error.status], error.why)
         finally:
             reading.cancel()
             for task in asked:
@@ -252,7 +252,8 @@ def _of_request(answer: Answering) -> Called:
 
 
 def _handler(name: str, answer: Callable[[Any, Any], Awaitable[Any]]) -> Any:
-    return grpc.unary_unary_rpc_method_handler(
+    """A call with one request and one answer: its request is waited for by us, who know for how long."""
+    return grpc.stream_unary_rpc_method_handler(
         answer,
         request_deserializer=MESSAGES[f"{name}Request"].FromString,
         response_serializer=MESSAGES[f"{name}Response"].SerializeToString,
