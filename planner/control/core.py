@@ -14,7 +14,7 @@ Rules.
   lies over the leader's all the same, once the topic is compacted: that is published again, once in ``_UNHIDE``.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
@@ -64,7 +64,7 @@ from sluicegate.planner.control.log_liveness import Hearing
 from sluicegate.planner.control.notes import DeviceNotes
 from sluicegate.planner.control.planned_tables import PlannedTables, TableEvent
 from sluicegate.planner.control.questions import Questions
-from sluicegate.planner.control.reclaiming import ReclaimEvent, Reclaiming
+from sluicegate.planner.control.reclaiming import Reclaiming
 from sluicegate.planner.control.replan_trigger import Solve, Solved
 from sluicegate.planner.policy_tables.table_requests import TableRules
 from sluicegate.planner.policy_tables.table_schedule import LoadMissing, Made
@@ -143,6 +143,11 @@ class PlannerCore:
         """What it thinks of plans."""
         return self._controller
 
+    @property
+    def fences(self) -> Mapping[str, int]:
+        """Of the newest plan that was read."""
+        return self._newest.fences if self._newest is not None else {}
+
     def leads(self, now: float) -> bool:
         """Whether it may act as the leader: ask before each act, since time may have passed since the last event."""
         return self._leading and self._lease.leads(now)
@@ -165,7 +170,8 @@ class PlannerCore:
             case TableRead() | TablesReached() | LoadMissing() | Made():
                 self._tables_tell(event, now, actions)
             case SweepBegan() | WorkLeft() | TooLarge() | Swept() | SweepFailed():
-                self._reclaim(event, now, actions)
+                if self.leads(now):
+                    actions += self._reclaiming.handle(event, now, now + self._ahead)
             case _:
                 assert_never(event)
         self._now = now
@@ -243,7 +249,7 @@ class PlannerCore:
             return
         self._to_lead = None
         self._leading = True
-        self._reclaiming.begin(self._newest.fences if self._newest is not None else {})
+        actions += self._reclaiming.begin(self.fences, read.committed)
         if self._newest is not None:  # who declared these dead may not have come to the end of their sweeps
             for device in sorted({*read.devices} - {*self._newest.incarnations, *self._controller.living}):
                 self._reclaiming.dead(device, now)
@@ -390,14 +396,8 @@ class PlannerCore:
             actions += self._tables.follow(plan, self._problem.devices, self._problem.latency_factor)
 
     def _tables_tell(self, event: TableEvent, now: float, actions: list[PlannerAction]) -> None:
-        if self._tables is None:
-            return
-        if isinstance(event, TableRead | TablesReached) or self.leads(now):
+        if self._tables is not None and (isinstance(event, TableRead | TablesReached) or self.leads(now)):
             actions += self._tables.handle(event)
-
-    def _reclaim(self, event: ReclaimEvent, now: float, actions: list[PlannerAction]) -> None:
-        if self.leads(now):
-            actions += self._reclaiming.handle(event, now, now + self._ahead)
 
     def _strange(self, epoch: Epoch, now: float) -> bool:
         """Whether ``epoch`` is of the term that this one leads, and it did not publish it."""

@@ -3,8 +3,8 @@
 ``now`` is this process's monotonic clock in all of it; what deadlines are compared with is told by ``ClockRead``.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from sluicegate.domain.actions import Announce, Publish, Reclaim, WakeAt
 from sluicegate.domain.events import (
@@ -59,12 +59,14 @@ class PlanHidden:
 class PlansRead:
     """The answer to CatchUp: every plan published before it has been told; ``ok``: else they cannot be read now.
 
-    ``devices``: those that have a work topic, where something may lie that nobody reads.
+    ``devices``: those that have a work topic, where something may lie that nobody reads. ``committed``: up to where
+    what lies there is done, of those that the newest plan has a fence for.
     """
 
     term: int
     ok: bool = True
     devices: tuple[str, ...] = ()
+    committed: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

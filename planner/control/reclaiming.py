@@ -6,6 +6,7 @@ Rules.
   letter, what was answered is left, what still has time goes back, the rest expires.
 - A sweep is repeated every ``AGAIN`` seconds while the device is absent, since a router with an old plan may still
   write there; so is one that was cut short, which begins again at the committed offset.
+- Who takes over keeps the fences of the newest plan that lie below what was committed on their topics.
 - Once the device is back it is let in at the end of the sweep under way, not before: its worker reads from the fence.
 - Where what expires belongs to an app with a promise, safe mode is announced first, and its end once it is let in.
 """
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
+from sluicegate.domain.actions import Announce
 from sluicegate.domain.errors import IllegalEventError
 from sluicegate.domain.outcome import Outcome, OutcomeKind, Reason
 from sluicegate.domain.query import Query
@@ -67,10 +69,22 @@ class Reclaiming:
         """By device: the offset below which everything is done."""
         return dict(self._fences)
 
-    def begin(self, fences: Mapping[str, int]) -> None:
-        """A term begins, after a plan with these."""
-        self._fences = dict(fences)
+    def begin(self, fences: Mapping[str, int], committed: Mapping[str, int]) -> list[Announce]:
+        """A term begins, after a plan with these; those of them that are refused are announced.
+
+        Who swept has committed up to the fence before a plan has it: one beyond ``committed`` was made up, and would
+        hide what nobody has decided. Those of this one's own sweeps stay.
+        """
         self._sweeps.clear()
+        refused = []
+        for device, told in sorted(fences.items()):
+            own, done = self._fences.get(device, 0), committed.get(device, 0)
+            if told > max(own, done):
+                why = f"the newest plan has its worker begin at {told}; what lies below {done} is done, and no more"
+                refused.append(Announce(f"device:{device}", "fence_refused", why))
+            elif told > own:
+                self._fences[device] = told
+        return refused
 
     def end(self) -> None:
         """Sweeping is another's from now on."""

@@ -115,6 +115,7 @@ class Controlled:
         self._tables = TablesTopic(model.tables, timer)
         self.solve_s: list[float] = []
         self.epochs = 0
+        self._swept: dict[str, int] = {}  # device -> offset below which all is done
         self.nondeterministic = 0
         self.cost: Mapping[Kind, float] = {}
 
@@ -196,7 +197,8 @@ class Controlled:
                 at(now + hop, self._written, PlanRead(plan))
             case CatchUp(term):
                 devices = tuple(self._plant.work_topics)
-                at(now + hop, self._arrives, _ToOne(one, PlansRead(term, devices=devices)))
+                read = PlansRead(term, devices=devices, committed=dict(self._swept))
+                at(now + hop, self._arrives, _ToOne(one, read))
             case Solve():
                 self._solve(one, action, now)
             case StandIn(problem, reason, number):
@@ -258,7 +260,8 @@ class Controlled:
 
     def _sweep(self, one: SimulatedPlanner, device: str, now: float) -> None:
         start, queries = self._plant.left(device)
-        self._tell(one, SweepBegan(device, start, start + len(queries)), now)
+        end = self._swept[device] = start + len(queries)
+        self._tell(one, SweepBegan(device, start, end), now)
         if not queries:
             return
         records = tuple(Left(offset, query) for offset, query in enumerate(queries, start))

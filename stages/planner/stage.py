@@ -56,7 +56,7 @@ from sluicegate.stages.runtime.background_tasks import beside
 from sluicegate.stages.runtime.decision_log import Handle
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.stages.telemetry.telemetry import count_plan
-from sluicegate.streams.ports import Record
+from sluicegate.streams.ports import BrokerError, Record, TopicPartition
 from sluicegate.streams.records import control
 from sluicegate.streams.records.demand_windows import WindowReader, decode_windows
 
@@ -331,12 +331,21 @@ class PlannerStage:
             async with asyncio.timeout(_CATCH_UP):
                 await self._plans.catch_up()
                 await self._works.look()
-        except TimeoutError:
-            log.warning("planner: the newest plan cannot be read; it cannot lead yet")
+                devices = self._works.devices()
+                fenced = [device for device in self._core.fences if device in devices]
+                done = await asyncio.gather(*(self._committed(device) for device in fenced))
+        except (TimeoutError, BrokerError) as error:
+            told = f" ({error})" if str(error) else ""
+            log.warning("planner: the newest plan cannot be read%s; it cannot lead yet", told)
             self._tell(PlansRead(term, ok=False))
         else:
-            self._tell(PlansRead(term, devices=self._works.devices()))
+            self._tell(PlansRead(term, devices=devices, committed=dict(zip(fenced, done, strict=True))))
             self._stirred.set()
+
+    async def _committed(self, device: str) -> int:
+        """Up to where what lies on its work topic is done."""
+        work = TopicPartition(self._topics.work(device), 0)
+        return await self._broker.admin().committed(self._topics.worker_group(device), work) or 0
 
     async def _solve(
         self, solver: Solver, problem: Problem, reason: str, number: int, *, provisional: bool = False

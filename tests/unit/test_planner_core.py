@@ -1,7 +1,8 @@
 """The planner's core: who leads, whom it misses, what it asks, publishes and reclaims."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 
@@ -80,8 +81,9 @@ class World:
         newest: Plan | None = None,
         settings: CoreSettings | None = None,
         work_topics: tuple[str, ...] = (),
+        committed: Mapping[str, int] = MappingProxyType({"d1": 17}),
     ) -> None:
-        self.work_topics = work_topics
+        self.work_topics, self.committed = work_topics, committed
         rules = ControllerSettings(device_timeout=TIMEOUT)
         self.core = PlannerCore(CATALOGUE, holder="me", settings=settings or CoreSettings(rules=rules, lease=LEASE))
         self.now = START
@@ -102,7 +104,7 @@ class World:
                 case Write(lease) if self.writes:
                     said += self.tell(LeaseRead(lease))
                 case CatchUp(term):
-                    said += self.tell(PlansRead(term, devices=self.work_topics))
+                    said += self.tell(PlansRead(term, devices=self.work_topics, committed=self.committed))
                 case Publish(plan) if self.writes:
                     said += self.tell(PlanRead(plan))
                 case Solve():
@@ -169,6 +171,28 @@ def test_it_goes_on_from_the_newest_plan_in_a_higher_term_and_with_its_fences() 
     assert first.fences == {"d1": 17}
     assert Announce("planner", "took_over", "term 5 follows the one before") in world.said
     assert first.created == pytest.approx(WALL + world.now, abs=2.0)
+
+
+def test_a_fence_beyond_what_is_done_there_is_refused_and_said_and_its_own_stay() -> None:
+    forged = replace(old_plan(), fences={"d1": 18, "d0": 5, "ghost": 1})
+    world = World(newest=forged, committed={"d0": 6, "d1": 17})
+    world.run(1.0, "d0")
+    refused = {a.subject for a in world.said if isinstance(a, Announce) and a.state == "fence_refused"}
+    assert refused == {"device:d1", "device:ghost"}
+    assert plans(world.said)[0].fences == {"d0": 5}
+    dead(world)
+    world.tell(SweepBegan("d1", 40, 41))
+    world.tell(WorkLeft("d1", (Left(40, query("late", "b", 1.0)),)))
+    world.tell(Swept("d1"))
+    world.committed = {"d0": 6, "d1": 30}  # by a worker that was declared dead, and knew nothing of it
+    own = world.core.controller.plan
+    assert own is not None
+    stranger = replace(own, epoch=Epoch(own.epoch.term, own.epoch.number + 1), fences={"d0": 7, "d1": 50})
+    world.said.clear()
+    world.tell(PlanRead(stranger))
+    world.run(1.0, "d0")
+    assert plans(world.said)[0].epoch.term > own.epoch.term
+    assert plans(world.said)[0].fences == {"d0": 5, "d1": 41}
 
 
 def test_who_stands_by_says_nothing_and_knows_all_when_it_takes_over() -> None:
