@@ -15,7 +15,7 @@ from sluicegate.domain.errors import ExecutionError, InvalidInputError, LoadErro
 from sluicegate.domain.executor import Executed, Executor
 from sluicegate.domain.models.tensor import Tensor, TensorSpec, cut
 from sluicegate.domain.models.variant import Variant
-from sluicegate.executors.dtypes import DATATYPES, NUMPY_TYPES, Array
+from sluicegate.executors.dtypes import DATATYPES, Array, array_of, data_of
 from sluicegate.executors.profile_runner import Progress, silent
 from sluicegate.profiles.registration.validation_set import ValidationSet
 
@@ -122,13 +122,13 @@ async def _run(
 
 
 def _arrays(done: Executed) -> dict[str, Array]:
-    return {t.name: np.frombuffer(t.data, NUMPY_TYPES[t.datatype]).reshape(t.shape) for t in done.outputs}
+    return {t.name: array_of(t) for t in done.outputs}
 
 
 def query_of(inputs: Sequence[TensorSpec], rows: ValidationSet, start: int, count: int = 1) -> tuple[Tensor, ...]:
     """Rows ``start`` to ``start + count`` as one query's tensors."""
     return tuple(
-        Tensor(s.name, s.datatype, (count, *s.row_shape), rows.inputs[s.name][start : start + count].tobytes())
+        Tensor(s.name, s.datatype, (count, *s.row_shape), data_of(rows.inputs[s.name][start : start + count]))
         for s in inputs
     )
 

@@ -10,7 +10,7 @@ import numpy as np
 from sluicegate.domain.executor import Executor, Loaded
 from sluicegate.domain.models.app import App
 from sluicegate.domain.models.profile import LengthPoints, Profile
-from sluicegate.domain.models.tensor import DATATYPE_BYTES, Tensor, TensorSpec, cut
+from sluicegate.domain.models.tensor import BYTES, DATATYPE_BYTES, Tensor, TensorSpec, cut, joined
 from sluicegate.domain.models.variant import Variant
 from sluicegate.profiles.catalogue.profiler import BATCH_SIZES, Effort, Measurement, Sample, Sweep, shorter_lengths
 
@@ -107,7 +107,8 @@ async def _measure(
 
 
 def random_rows(app: App, count: int, seed: int) -> list[tuple[Tensor, ...]]:
-    """``count`` one-row queries for ``app``: normal numbers, or small integers that are valid as bytes or indices."""
+    """``count`` one-row queries for ``app``: normal numbers, small integers that are valid as bytes or
+    indices, or words."""
     rng = np.random.default_rng(seed)
     return [tuple(_random_row(spec, rng) for spec in app.inputs) for _ in range(count)]
 
@@ -116,6 +117,9 @@ def _random_row(spec: TensorSpec, rng: np.random.Generator) -> Tensor:
     if spec.datatype in ("FP16", "FP32", "FP64"):
         kind = f"<f{DATATYPE_BYTES[spec.datatype]}"
         data = rng.standard_normal(spec.row_elements).astype(kind).tobytes()
+    elif spec.datatype == BYTES:
+        lengths = rng.integers(2, 12, spec.row_elements).tolist()
+        data = joined(rng.integers(ord("a"), ord("z") + 1, n, np.uint8).tobytes() for n in lengths)
     else:
         # Below 2 an integer is valid whatever it stands for: a pixel, a token, a flag.
         width = DATATYPE_BYTES[spec.datatype]

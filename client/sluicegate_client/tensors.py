@@ -1,10 +1,12 @@
 """Tensors of the Open Inference Protocol: raw little-endian, row-major bytes, with or without NumPy.
 
 Rules. An array keeps its dtype. Nested lists become FP32 where any number is a float, INT64 where all are integers,
-BOOL where all are booleans; for another datatype give a ``Tensor``. Null among floats, in what comes back, is NaN.
+BOOL where all are booleans, BYTES where all are texts or bytes (arrays of texts, bytes or such objects, too); for
+another datatype give a ``Tensor``. Null among floats, in what comes back, is NaN. Of BYTES what comes back is bytes.
 """
 
 import struct
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -24,6 +26,10 @@ _DTYPES: Mapping[str, str] = {
 }  # fmt: skip
 
 
+_BYTES = "BYTES"
+_LENGTH = struct.Struct("<I")
+
+
 def _numpy() -> ModuleType | None:
     try:
         import numpy
@@ -38,7 +44,8 @@ _DATATYPE_OF = {} if _np is None else {_np.dtype(code).newbyteorder("="): name f
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor. ``datatype``: of the protocol (FP32, INT64, …); ``data``: little-endian, row-major."""
+    """A tensor. ``datatype``: of the protocol (FP32, INT64, …); ``data``: little-endian, row-major; of BYTES four bytes
+    before each element say how long it is."""
 
     datatype: str
     shape: tuple[int, ...]
@@ -48,17 +55,24 @@ class Tensor:
     def of(datatype: str, values: Any) -> "Tensor":
         """Nested lists as this datatype. Raises InvalidQueryError for what it cannot hold."""
         shape, flat = _flattened(values, "values")
+        if datatype == _BYTES:
+            return Tensor(_BYTES, shape, _joined("values", flat))
         code = _CODES.get(datatype)
         if code is None:
-            raise InvalidQueryError("datatype", f"{datatype!r:.40} is unknown; use one of {', '.join(_CODES)}")
+            known = ", ".join((*_CODES, _BYTES))
+            raise InvalidQueryError("datatype", f"{datatype!r:.40} is unknown; use one of {known}")
         try:
             return Tensor(datatype, shape, struct.pack(f"<{len(flat)}{code}", *flat))
         except (struct.error, OverflowError) as error:
             raise InvalidQueryError("values", f"do not fit {datatype} ({error})") from error
 
     def tolist(self) -> Any:
-        """Nested lists of numbers."""
-        flat = list(struct.unpack(f"<{prod(self.shape)}{_CODES[self.datatype]}", self.data))
+        """Nested lists of numbers, or of bytes."""
+        flat: list[Any]
+        if self.datatype == _BYTES:
+            flat = _elements(self.data)
+        else:
+            flat = list(struct.unpack(f"<{prod(self.shape)}{_CODES[self.datatype]}", self.data))
         for extent in reversed(self.shape[1:]):
             flat = [flat[i : i + extent] for i in range(0, len(flat), extent)]
         return flat
@@ -69,6 +83,8 @@ def tensor_of(name: str, value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return value
     if _np is not None and isinstance(value, _np.ndarray | _np.generic):
+        if value.dtype.kind in "OSUT":
+            return Tensor.of(_BYTES, value.tolist())
         whole = _np.ascontiguousarray(value)
         datatype = _DATATYPE_OF.get(whole.dtype.newbyteorder("="))
         if datatype is None:
@@ -77,6 +93,8 @@ def tensor_of(name: str, value: Any) -> Tensor:
             )
         return Tensor(datatype, whole.shape, whole.astype(_DTYPES[datatype]).tobytes())
     _, flat = _flattened(value, f"inputs.{name}")
+    if isinstance(flat[0], str | bytes):
+        return Tensor.of(_BYTES, value)
     if all(isinstance(one, bool) for one in flat):
         return Tensor.of("BOOL", value)
     return Tensor.of("INT64" if all(isinstance(one, int) for one in flat) else "FP32", value)
@@ -89,7 +107,10 @@ def outputs_of(body: Mapping[str, Any], raw: bytes = b"") -> dict[str, Any]:
     for entry in body.get("outputs", ()):
         datatype, shape = entry["datatype"], tuple(entry["shape"])
         size = entry.get("parameters", {}).get("binary_data_size")
-        if size is None:
+        if size is None and datatype == _BYTES:
+            coded = entry.get("parameters", {}).get("content_type") == "base64"
+            data = _joined(entry["name"], [b64decode(one) if coded else one for one in entry["data"]])
+        elif size is None:
             values = list(entry["data"])
             if datatype.startswith("FP"):
                 values = [float("nan") if one is None else one for one in values]
@@ -97,14 +118,41 @@ def outputs_of(body: Mapping[str, Any], raw: bytes = b"") -> dict[str, Any]:
         else:
             data, at = raw[at : at + size], at + size
         tensor = Tensor(datatype, shape, data)
-        found[entry["name"]] = tensor if _np is None else _np.frombuffer(data, _DTYPES[datatype]).reshape(shape)
+        found[entry["name"]] = tensor if _np is None else _array(tensor)
     return found
+
+
+def _array(tensor: Tensor) -> Any:
+    assert _np is not None
+    if tensor.datatype != _BYTES:
+        return _np.frombuffer(tensor.data, _DTYPES[tensor.datatype]).reshape(tensor.shape)
+    array = _np.empty(prod(tensor.shape), object)
+    array[:] = _elements(tensor.data)
+    return array.reshape(tensor.shape)
+
+
+def _elements(data: bytes) -> list[bytes]:
+    found, at = [], 0
+    while at < len(data):
+        end = at + _LENGTH.size + _LENGTH.unpack_from(data, at)[0]
+        found.append(data[at + _LENGTH.size : end])
+        at = end
+    return found
+
+
+def _joined(field: str, values: Sequence[Any]) -> bytes:
+    if not all(isinstance(one, str | bytes) for one in values):
+        raise InvalidQueryError(field, f"holds {values!r:.60}; give texts or bytes only")
+    parts = [one.encode() if isinstance(one, str) else one for one in values]
+    return b"".join(piece for part in parts for piece in (_LENGTH.pack(len(part)), part))
 
 
 def rows_of(value: Any, start: int, end: int) -> Any:
     """Rows ``start`` to ``end`` of an input."""
     if not isinstance(value, Tensor):
         return value[start:end]
+    if value.datatype == _BYTES:
+        return Tensor.of(_BYTES, value.tolist()[start:end])
     row = len(value.data) // value.shape[0]
     count = min(end, value.shape[0]) - start
     return Tensor(value.datatype, (count, *value.shape[1:]), value.data[start * row : end * row])
@@ -124,6 +172,8 @@ def _flattened(value: Any, field: str) -> tuple[tuple[int, ...], list[Any]]:
             raise InvalidQueryError(field, "is ragged or empty; nest lists of one length")
         shape += lengths
         level = list(chain.from_iterable(level))
-    if not shape or not all(isinstance(one, int | float) for one in level):
-        raise InvalidQueryError(field, f"is {value!r:.60}; give an array, nested lists of numbers, or a Tensor")
+    if not shape or not all(isinstance(one, int | float | str | bytes) for one in level):
+        raise InvalidQueryError(
+            field, f"is {value!r:.60}; give an array, nested lists of numbers or of texts, or a Tensor"
+        )
     return tuple(shape), level

@@ -1,16 +1,24 @@
-"""Tensors as raw little-endian row-major bytes, so that stacking a batch is joining bytes."""
+"""Tensors as raw little-endian row-major bytes, so that stacking a batch is joining bytes.
 
-from collections.abc import Mapping, Sequence
+An element of a BYTES tensor is any bytes, behind four that say how many: rows of it differ in size.
+"""
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
 from types import MappingProxyType
 
 DATATYPE_BYTES: Mapping[str, int] = MappingProxyType(
     {
         "BOOL": 1, "UINT8": 1, "INT8": 1, "UINT16": 2, "INT16": 2, "FP16": 2,
-        "UINT32": 4, "INT32": 4, "FP32": 4, "UINT64": 8, "INT64": 8, "FP64": 8,
+        "UINT32": 4, "INT32": 4, "FP32": 4, "UINT64": 8, "INT64": 8, "FP64": 8, "BYTES": 4,
     }
 )  # fmt: skip
-"""Open Inference Protocol v2 datatype -> bytes an element."""
+"""Open Inference Protocol v2 datatype -> bytes an element; of BYTES those that tell its length, the least it has."""
+BYTES = "BYTES"
+_LENGTH = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +44,7 @@ class TensorSpec:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes in one row."""
+        """Bytes in one row; of BYTES the least that there can be."""
         return self.row_elements * DATATYPE_BYTES[self.datatype]
 
 
@@ -86,10 +94,48 @@ def split_rows(outputs: Sequence[Tensor], rows_per_query: Sequence[int]) -> list
         if not output.shape or output.shape[0] != total:
             raise ValueError(f"output {output.name} has shape {output.shape}, not {total} rows")
         view = memoryview(output.data).cast("B")
-        row_bytes = len(view) // total if total else 0
+        edges = _row_edges(output, view)
         start = 0
         for part, rows in zip(parts, rows_per_query, strict=True):
-            end = start + rows * row_bytes
-            part.append(Tensor(output.name, output.datatype, (rows, *output.shape[1:]), view[start:end]))
+            end = start + rows
+            part.append(
+                Tensor(output.name, output.datatype, (rows, *output.shape[1:]), view[edges[start] : edges[end]])
+            )
             start = end
     return [tuple(part) for part in parts]
+
+
+def _row_edges(tensor: Tensor, view: memoryview) -> Sequence[int]:
+    """Where its rows begin, and where the last one ends."""
+    rows, row_elements = tensor.shape[0], prod(tensor.shape[1:])
+    if not view or not rows:
+        return [0] * (rows + 1)
+    if tensor.datatype != BYTES:
+        return range(0, len(view) + 1, len(view) // rows)
+    return [0, *element_ends(view, rows * row_elements)[row_elements - 1 :: row_elements]]
+
+
+def element_ends(data: bytes | memoryview, count: int) -> list[int]:
+    """Where each of the ``count`` elements of a BYTES tensor ends. Raises ValueError unless they fill ``data``."""
+    ends = []
+    at = 0
+    try:
+        for _ in range(count):
+            at += _LENGTH.size + _LENGTH.unpack_from(data, at)[0]
+            ends.append(at)
+    except struct.error:
+        at = -1
+    if at != len(data):
+        raise ValueError(f"{len(data)} bytes are not {count} elements, each behind its length")
+    return ends
+
+
+def elements(data: bytes | memoryview, count: int) -> list[bytes]:
+    """The ``count`` elements of a BYTES tensor. Raises ValueError as ``element_ends`` does."""
+    edges = pairwise((0, *element_ends(data, count)))
+    return [bytes(data[start + _LENGTH.size : end]) for start, end in edges]
+
+
+def joined(parts: Iterable[bytes]) -> bytes:
+    """Elements as the data of a BYTES tensor."""
+    return b"".join(piece for part in parts for piece in (_LENGTH.pack(len(part)), part))

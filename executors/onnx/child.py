@@ -26,9 +26,9 @@ from typing import Any
 
 import numpy as np
 
-from sluicegate.domain.errors import SluiceError
-from sluicegate.domain.models.tensor import TensorSpec
-from sluicegate.executors.dtypes import DATATYPES, NUMPY_TYPES
+from sluicegate.domain.errors import ExecutionError, SluiceError
+from sluicegate.domain.models.tensor import BYTES, Tensor, TensorSpec
+from sluicegate.executors.dtypes import DATATYPES, NUMPY_TYPES, array_of, data_of
 from sluicegate.executors.linux_processes import die_with_parent
 from sluicegate.executors.onnx.apart import run_apart
 from sluicegate.executors.onnx.framing import (
@@ -36,6 +36,7 @@ from sluicegate.executors.onnx.framing import (
     Buffer,
     FrameError,
     Header,
+    describe,
     layout,
     lengths,
     pack,
@@ -148,20 +149,36 @@ class Child:
         )
 
     def _run(self, header: Header, inputs: Mapping[str, Any]) -> tuple[Header, list[Buffer]]:
-        outputs, wall, cpu = self._sessions.run(header["variant"], inputs, header["rows"])
-        arrays = {name: np.ascontiguousarray(array) for name, array in outputs.items()}
-        tensors = [[name, DATATYPES[array.dtype.name], array.shape] for name, array in arrays.items()]
-        buffers: list[Buffer] = [a.reshape(-1).view(np.uint8).data for a in arrays.values() if a.size]
-        return {"tensors": tensors, "wall_s": wall, "cpu_s": cpu}, buffers
+        given = {name: _texts(one) if isinstance(one, Tensor) else one for name, one in inputs.items()}
+        outputs, wall, cpu = self._sessions.run(header["variant"], given, header["rows"])
+        tensors: list[Tensor] = []
+        for name, array in outputs.items():
+            kind = DATATYPES[array.dtype.name]
+            data = data_of(array) if kind == BYTES else np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+            tensors.append(Tensor(name, kind, array.shape, data))
+        buffers: list[Buffer] = [tensor.data for tensor in tensors if len(tensor.data)]
+        return {"tensors": [describe(tensor) for tensor in tensors], "wall_s": wall, "cpu_s": cpu}, buffers
+
+
+def _texts(tensor: Tensor) -> Any:
+    try:
+        return array_of(tensor)
+    except ValueError as error:
+        raise ExecutionError(f"input {tensor.name} is no text in UTF-8 ({error!s:.100})") from error
 
 
 def _receive_tensors(sock: socket.socket, header: Header, body_bytes: int) -> dict[str, Any]:
-    """Straight from the socket into arrays: a batch is not copied again."""
+    """Straight from the socket into arrays: a batch is not copied again, but for BYTES, which stay a Tensor here."""
     described = layout(header.get("tensors", []))
     if sum(size for *_, size in described) != body_bytes:
         raise FrameError("the described tensors do not fill the body")
     arrays: dict[str, Any] = {}
     for name, datatype, shape, size in described:
+        if datatype == BYTES:
+            data = memoryview(bytearray(size))
+            receive_blocking(sock, data)
+            arrays[name] = Tensor(name, datatype, shape, data)
+            continue
         array = np.empty(shape, NUMPY_TYPES[datatype])
         if size:
             receive_blocking(sock, array.reshape(-1).view(np.uint8).data)

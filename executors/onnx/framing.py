@@ -1,7 +1,8 @@
 """Frames between an executor and its child process: length, JSON header, raw tensor bytes. No pickle.
 
 ``prefix`` (16 bytes: magic, header bytes, body bytes) | ``header`` (a JSON object, at most MAX_HEADER) | ``body`` (the
-tensors named by header["tensors"] as [name, datatype, shape], one after the other, little-endian, row-major).
+tensors named by header["tensors"] as [name, datatype, shape], one after the other, little-endian, row-major; of BYTES
+with a fourth entry, the bytes that it has).
 Rules. Lengths are checked before anything is allocated. Buffers are gathered and scattered by the kernel: a batch is
 stacked by listing its queries' buffers, and nothing is joined in Python.
 """
@@ -9,11 +10,12 @@ stacked by listing its queries' buffers, and nothing is joined in Python.
 import socket
 import struct
 from collections.abc import Iterable, Sequence
+from math import prod
 from typing import Any
 
 import orjson
 
-from sluicegate.domain.models.tensor import DATATYPE_BYTES, Tensor
+from sluicegate.domain.models.tensor import BYTES, DATATYPE_BYTES, Tensor, element_ends
 
 PREFIX = struct.Struct("<4sIQ")
 MAGIC = b"SLX1"
@@ -24,6 +26,8 @@ _MOST_BUFFERS = 512
 """Buffers handed to the kernel at once; IOV_MAX is 1024."""
 
 Header = dict[str, Any]
+Described = tuple[str, str, tuple[int, ...], *tuple[int, ...]]
+"""Name, datatype and shape of a tensor; of BYTES also the bytes that it has."""
 Buffer = bytes | bytearray | memoryview
 
 
@@ -65,24 +69,45 @@ def unpack_tensors(described: object, body: memoryview) -> tuple[Tensor, ...]:
     tensors: list[Tensor] = []
     start = 0
     for name, datatype, shape, size in layout(described):
-        tensors.append(Tensor(name, datatype, shape, body[start : start + size]))
+        data = body[start : start + size]
+        if datatype == BYTES:
+            check_elements(name, shape, data)
+        tensors.append(Tensor(name, datatype, shape, data))
         start += size
     if start != len(body):
         raise FrameError(f"tensors of {start} bytes in a body of {len(body)}")
     return tuple(tensors)
 
 
+def describe(tensor: Tensor) -> Described:
+    """As it stands in a header."""
+    named = (tensor.name, tensor.datatype, tensor.shape)
+    return (*named, len(tensor.data)) if tensor.datatype == BYTES else named
+
+
+def check_elements(name: str, shape: tuple[int, ...], data: Buffer) -> None:
+    """Raise FrameError unless ``data`` is a BYTES tensor of this shape."""
+    try:
+        element_ends(memoryview(data), prod(shape))
+    except ValueError as error:
+        raise FrameError(f"{name}: {error}") from error
+
+
 def layout(described: object) -> list[tuple[str, str, tuple[int, ...], int]]:
     """(name, datatype, shape, bytes) of each tensor that a header describes. Raises FrameError."""
     found = []
     try:
-        for name, datatype, extents in described:  # type: ignore[attr-defined]
+        for name, datatype, extents, *told in described:  # type: ignore[attr-defined]
             shape = tuple(int(e) for e in extents)
             size = DATATYPE_BYTES[datatype]
             for extent in shape:
                 if extent < 0:
                     raise ValueError("negative extent")
                 size *= extent
+            if datatype == BYTES:
+                least, (size,) = size, map(int, told)
+                if size < least:
+                    raise ValueError("fewer bytes than elements take")
             found.append((str(name), str(datatype), shape, size))
     except (TypeError, ValueError, KeyError) as error:
         raise FrameError(f"tensors are described as {str(described)[:200]}") from error

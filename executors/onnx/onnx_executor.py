@@ -15,11 +15,11 @@ from pathlib import Path
 from sluicegate.domain.errors import ConfigurationError, ExecutionError, LoadError
 from sluicegate.domain.executor import Executed, Loaded
 from sluicegate.domain.models.app import App
-from sluicegate.domain.models.tensor import Tensor, TensorSpec
+from sluicegate.domain.models.tensor import BYTES, Tensor, TensorSpec
 from sluicegate.domain.models.variant import Variant
 from sluicegate.executors.onnx.channel import Channel, ChannelClosedError, Reply
 from sluicegate.executors.onnx.child_process import ChildProcess
-from sluicegate.executors.onnx.framing import Buffer, FrameError, Header, unpack_tensors
+from sluicegate.executors.onnx.framing import Buffer, Described, FrameError, Header, check_elements, unpack_tensors
 from sluicegate.executors.onnx.runtime_options import Runtime
 
 _LOOKS = 0.3
@@ -264,18 +264,18 @@ async def _within(seconds: float, reply: "asyncio.Future[Reply]") -> Reply:
 
 def stack(
     variant: str, specs: Sequence[TensorSpec], inputs: Sequence[Sequence[Tensor]], rows: int
-) -> tuple[list[tuple[str, str, tuple[int, ...]]], list[Buffer]]:
+) -> tuple[list[Described], list[Buffer]]:
     """Describe the batch's tensors and list their buffers, query after query: joined, they are the stacked batch.
 
     Rows of an input that varies in length are filled up with zeros to the longest of the batch. Raises ExecutionError
     unless each query has every input in the declared type and row shape, ``rows`` in all.
     """
-    described: list[tuple[str, str, tuple[int, ...]]] = []
+    described: list[Described] = []
     buffers: list[Buffer] = []
     varying = {spec.name for spec in specs if spec.varying}
     longest = max((t.shape[1] for tensors in inputs for t in tensors if t.name in varying), default=0) if varying else 0
     for spec in specs:
-        total = 0
+        total, size = 0, 0
         for tensors in inputs:
             tensor = _find(variant, spec, tensors)
             total += tensor.shape[0]
@@ -283,10 +283,12 @@ def stack(
                 buffers += filled_up(tensor, longest)
             else:
                 buffers.append(tensor.data)
+                size += len(tensor.data)
         if total != rows:
             raise ExecutionError(f"{variant}: input {spec.name} holds {total} rows, {rows} were announced")
         row_shape = (longest, *spec.row_shape[1:]) if spec.varying else spec.row_shape
-        described.append((spec.name, spec.datatype, (rows, *row_shape)))
+        named = (spec.name, spec.datatype, (rows, *row_shape))
+        described.append((*named, size) if spec.datatype == BYTES else named)
     return described, buffers
 
 
@@ -308,6 +310,12 @@ def _find(variant: str, spec: TensorSpec, tensors: Sequence[Tensor]) -> Tensor:
     if tensor.datatype != spec.datatype or not (whole or _is_shorter(spec, tensor.shape)):
         got = f"{tensor.datatype}{list(tensor.shape)}"
         raise ExecutionError(f"{variant}: input {spec.name} is {got}, not {spec.datatype}[n, *{list(spec.row_shape)}]")
+    if spec.datatype == BYTES:
+        try:
+            check_elements(spec.name, tensor.shape, tensor.data)
+        except FrameError as error:
+            raise ExecutionError(f"{variant}: input {error}") from error
+        return tensor
     size = tensor.data.nbytes if isinstance(tensor.data, memoryview) else len(tensor.data)
     row_bytes = spec.row_bytes
     if spec.varying:

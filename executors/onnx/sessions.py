@@ -17,13 +17,14 @@ import onnxruntime as ort
 from sluicegate.domain.errors import ExecutionError, LoadError
 from sluicegate.domain.models.tensor import TensorSpec
 from sluicegate.executors.devices.cuda import refuse_fallback, warm_sizes
-from sluicegate.executors.dtypes import NUMPY_TYPES, Array
+from sluicegate.executors.dtypes import Array, zeros
 from sluicegate.executors.onnx.runtime_options import PROVIDERS, Runtime
 
 _ONNX_TYPES: Mapping[str, str] = {
     "tensor(bool)": "BOOL", "tensor(uint8)": "UINT8", "tensor(int8)": "INT8", "tensor(uint16)": "UINT16",
     "tensor(int16)": "INT16", "tensor(float16)": "FP16", "tensor(uint32)": "UINT32", "tensor(int32)": "INT32",
     "tensor(float)": "FP32", "tensor(uint64)": "UINT64", "tensor(int64)": "INT64", "tensor(double)": "FP64",
+    "tensor(string)": "BYTES",
 }  # fmt: skip
 WARM_SECONDS = 1.0
 """Warming goes on to larger batches only while it has taken less than this."""
@@ -177,7 +178,7 @@ def _check_outputs(inference: ort.InferenceSession, outputs: Sequence[str]) -> t
         if name not in available:
             raise LoadError(f"the model has no output {name!r}; it has {', '.join(available)}")
         if available[name] not in _ONNX_TYPES:
-            raise LoadError(f"output {name} is {available[name]}, which cannot be sent; use numbers or booleans")
+            raise LoadError(f"output {name} is {available[name]}, which cannot be sent; use numbers, booleans or texts")
     return tuple(outputs or available)
 
 
@@ -194,11 +195,10 @@ def _warm(
     *,
     within: float = math.inf,
 ) -> None:
-    """Run zeros at each of ``sizes``, ascending, as far as ``within`` seconds go."""
+    """Run zeros (and empty texts) at each of ``sizes``, ascending, as far as ``within`` seconds go."""
     begun = time.perf_counter()
     for batch in sizes:
-        zeros = {s.name: np.zeros((batch, *s.row_shape), NUMPY_TYPES[s.datatype]) for s in inputs}
-        inference.run(outputs, zeros)
+        inference.run(outputs, {s.name: zeros(s.datatype, (batch, *s.row_shape)) for s in inputs})
         if time.perf_counter() - begun > within:
             return
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.domain.models.app import App, Promise, QueryClass, WeaklyHard
 from sluicegate.domain.models.profile import BatchLatency, LengthPoints, Profile
-from sluicegate.domain.models.tensor import DATATYPE_BYTES, TensorSpec
+from sluicegate.domain.models.tensor import BYTES, DATATYPE_BYTES, TensorSpec
 from sluicegate.domain.models.variant import Variant
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.formats.field_types import Weight
@@ -239,6 +239,8 @@ def _spec(app: str, document: TensorSpecDocument) -> TensorSpec:
         raise InvalidInputError(f"{field}.datatype", f"{document.datatype!r}; one of {', '.join(DATATYPE_BYTES)}")
     if document.varying and not document.row_shape:
         raise InvalidInputError(f"{field}.varying", "but a row is one number; give its longest length in row_shape")
+    if document.varying and document.datatype == BYTES:
+        raise InvalidInputError(f"{field}.varying", "but texts are of any length anyway; leave it out")
     spec = TensorSpec(document.name, document.datatype, document.row_shape, document.varying)
     if spec.row_bytes > MAX_ROW_BYTES:
         raise InvalidInputError(f"{field}.row_shape", f"{spec.row_bytes} bytes a row; at most {MAX_ROW_BYTES}")

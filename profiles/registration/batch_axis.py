@@ -3,8 +3,8 @@
 Rules. Axis 0 of every input and output is the batch. Where it is fixed at 1 (or any extent common to all inputs) it is
 declared free, and constants that spell that extent out in a Reshape are told to copy it instead; whether batches then
 answer as single rows do is not assumed but run (see ``executors.registering``). Outputs that cannot be sent (maps,
-sequences, strings) are left out; those of a classifier's ZipMap give way to the probabilities behind them. Constants
-that are also listed as inputs are constants.
+sequences) are left out; those of a classifier's ZipMap give way to the probabilities behind them. Constants that are
+also listed as inputs are constants.
 """
 
 from collections.abc import Sequence
@@ -15,12 +15,14 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.models.tensor import BYTES
 from sluicegate.profiles.registration.model_checks import FIELD
 
 DATATYPES = {
     TensorProto.BOOL: "BOOL", TensorProto.UINT8: "UINT8", TensorProto.INT8: "INT8", TensorProto.UINT16: "UINT16",
     TensorProto.INT16: "INT16", TensorProto.FLOAT16: "FP16", TensorProto.UINT32: "UINT32", TensorProto.INT32: "INT32",
     TensorProto.FLOAT: "FP32", TensorProto.UINT64: "UINT64", TensorProto.INT64: "INT64", TensorProto.DOUBLE: "FP64",
+    TensorProto.STRING: "BYTES",
 }  # fmt: skip
 """ONNX element type -> Open Inference Protocol datatype."""
 BATCH = "n"
@@ -54,6 +56,8 @@ def check_varying(names: Sequence[str], inputs: Sequence[Port]) -> None:
     for name in names:
         if name not in ports:
             raise InvalidInputError("varying", f"{name[:80]!r} is no input; the inputs are {', '.join(ports)[:200]}")
+        if ports[name].datatype == BYTES:
+            raise InvalidInputError("varying", f"{name[:80]!r} takes texts, which are of any length; leave it out")
         row_shape = ports[name].row_shape
         if not row_shape or row_shape[0] is not None:
             is_fixed = f"its rows to a length of {row_shape[0]}" if row_shape else "a row to one number"
@@ -119,7 +123,7 @@ def _keep_outputs(graph: onnx.GraphProto) -> list[str]:
         (kept if sendable and len(_extents(value)) > 0 else left_out).append(value)
     if not kept:
         names = ", ".join(repr(v.name[:60]) for v in left_out) or "none"
-        raise InvalidInputError(FIELD, f"gives no output of numbers a row (it gives {names}); export scores or labels")
+        raise InvalidInputError(FIELD, f"gives no numbers or texts a row (it gives {names}); export scores or labels")
     del graph.output[:]
     graph.output.extend(kept)
     return [f"output {value.name[:60]!r} cannot be sent and is left out" for value in left_out]
@@ -131,7 +135,7 @@ def _check_port(value: onnx.ValueInfoProto) -> None:
     if kind not in DATATYPES:
         names = {number: told for told, number in TensorProto.DataType.items()}
         told = names.get(kind, f"of a kind ({kind}) that ONNX does not know") if kind else "no tensor"
-        raise InvalidInputError(FIELD, f"input {name!r} is {told}; numbers and booleans can be served")
+        raise InvalidInputError(FIELD, f"input {name!r} is {told}; numbers, booleans and texts can be served")
     if not value.type.tensor_type.HasField("shape") or not _extents(value):
         raise InvalidInputError(FIELD, f"input {name!r} has no batch axis; export it with one, free, in front")
     if any(extent == 0 for extent in _extents(value)):

@@ -1,10 +1,10 @@
 """Which of a model's outputs is its answer, and whether it can be held against the true ones. Pure.
 
-Rules. For classes: an output of integers, one a row, is the answer (one named like a label first); else the position of
-the largest of an output of scores [n, classes >= 2]; else, of a single score a row, whether it is above one half. For
-numbers: the first output of floats, one a row. True answers that the model cannot give are an error, and so is a model
-that does no better than always saying the commonest: its labels, or the scaling of its inputs, are then not those that
-it was trained with.
+Rules. For classes that are texts: an output of texts, one a row. For numbered ones: an output of integers, one a row,
+is the answer (one named like a label first); else the position of the largest of an output of scores [n, classes >= 2];
+else, of a single score a row, whether it is above one half. For numbers: the first output of floats, one a row. True
+answers that the model cannot give are an error, and so is a model that does no better than always saying the commonest:
+its labels, or the scaling of its inputs, are then not those that it was trained with.
 """
 
 from collections.abc import Mapping
@@ -17,20 +17,22 @@ from sluicegate.domain.errors import InvalidInputError
 from sluicegate.profiles.registration import task_metrics
 from sluicegate.profiles.registration.validation_set import Array
 
-Reading = Literal["label", "scores", "score", "number"]
+Reading = Literal["label", "scores", "score", "number", "text"]
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerOutput:
-    """Output ``name`` read as ``reading``: a label, the largest of the scores, a score above 1/2, a number."""
+    """Output ``name`` read as ``reading``: a label, the largest of the scores, a score above 1/2, a number, a text."""
 
     name: str
     reading: Reading
 
 
-def answer_output(outputs: Mapping[str, Array], metric: str) -> AnswerOutput:
-    """By the rules above; ``outputs``: arrays [n, ...] by name. Raises InvalidInputError."""
+def answer_output(outputs: Mapping[str, Array], metric: str, *, texts: bool = False) -> AnswerOutput:
+    """By the rules above; ``outputs``: arrays [n, ...] by name, ``texts``: the true answers are. InvalidInputError."""
     flat = {name: a for name, a in outputs.items() if a.ndim == 1 or (a.ndim == 2 and a.shape[1] == 1)}
+    if texts:
+        return _text_output(outputs, flat, metric)
     if metric in task_metrics.REGRESSION:
         for name, array in flat.items():
             if array.dtype.kind == "f":
@@ -49,6 +51,15 @@ def answer_output(outputs: Mapping[str, Array], metric: str) -> AnswerOutput:
     raise InvalidInputError("model", f"gives no class a row that {metric} could judge; {_shown(outputs)}")
 
 
+def _text_output(outputs: Mapping[str, Array], flat: Mapping[str, Array], metric: str) -> AnswerOutput:
+    if metric in task_metrics.REGRESSION:
+        raise InvalidInputError("metric", f"{metric} is of numbers, and the true answers are texts; choose another")
+    for name, array in flat.items():
+        if array.dtype.kind == "O":
+            return AnswerOutput(name, "text")
+    raise InvalidInputError("validation", f"has texts as true answers, and the model gives none; {_shown(outputs)}")
+
+
 def answers_of(output: AnswerOutput, values: Array) -> Array:
     """What the model answers, [n]: class numbers, or numbers."""
     match output.reading:
@@ -60,6 +71,8 @@ def answers_of(output: AnswerOutput, values: Array) -> Array:
             return (values.reshape(-1) > 0.5).astype(np.int64)
         case "number":
             return values.reshape(-1).astype(np.float64)
+        case "text":
+            return values.reshape(-1).astype(np.str_)
 
 
 def check_truth(output: AnswerOutput, values: Array, truth: Array) -> None:
@@ -79,7 +92,7 @@ def check_truth(output: AnswerOutput, values: Array, truth: Array) -> None:
             )
     elif not np.isin(truth, answers_of(output, values)).any():
         raise InvalidInputError(
-            "validation", "no true answer is ever among the model's answers; number the classes as in training"
+            "validation", "no true answer is ever among the model's answers; name the classes as in training"
         )
 
 

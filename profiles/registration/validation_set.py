@@ -6,7 +6,7 @@ files; or, for a model of one input, a folder for each class, named by its numbe
 
 Rules. Nothing is unpickled. Declared sizes are added up before anything is read. Links that leave the folder are not
 followed. Numbers are finite, are converted only where no value changes its meaning, and there are enough of them to say
-anything. What is wrong is one InvalidInputError.
+anything. Texts, and labels that are texts, are arrays of NumPy's strings. What is wrong is one InvalidInputError.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sluicegate.domain.errors import InvalidInputError
-from sluicegate.domain.models.tensor import DATATYPE_BYTES
+from sluicegate.domain.models.tensor import BYTES, DATATYPE_BYTES
 from sluicegate.profiles.registration.batch_axis import Port
 
 Array = npt.NDArray[Any]
@@ -35,14 +35,14 @@ _MAX_FILES = 200_000
 _NUMPY = {
     "BOOL": np.bool_, "UINT8": np.uint8, "INT8": np.int8, "UINT16": np.uint16, "INT16": np.int16, "FP16": np.float16,
     "UINT32": np.uint32, "INT32": np.int32, "FP32": np.float32, "UINT64": np.uint64, "INT64": np.int64,
-    "FP64": np.float64,
+    "FP64": np.float64, BYTES: np.str_,
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ValidationSet:
     """Labelled rows to validate models on. ``inputs`` by name, each [n, *row shape] in its model's datatype; ``labels``
-    [n], integers or floats."""
+    [n], integers, floats or texts."""
 
     inputs: Mapping[str, Array]
     labels: Array
@@ -62,7 +62,8 @@ class ValidationSet:
         found = hashlib.sha256()
         for name, array in [*sorted(self.inputs.items()), ("", self.labels)]:
             found.update(f"{name}:{array.dtype.str}:{array.shape};".encode())
-            found.update(np.ascontiguousarray(array).data)
+            whole = np.ascontiguousarray(array)
+            found.update(whole.tobytes() if whole.dtype.kind == "U" else whole.data)
         return found.hexdigest()
 
 
@@ -154,8 +155,10 @@ def _labels(values: Array, name: str) -> Array:
         values = values[:, 0]
     if values.ndim != 1:
         raise _wrong(f"{name} has shape {list(values.shape)}; give one true answer a row")
+    if values.dtype.kind in "US":
+        return _texts(values, name)
     if values.dtype.kind not in "biuf":
-        raise _wrong(f"{name} holds {values.dtype}; give class numbers (or target values)")
+        raise _wrong(f"{name} holds {values.dtype}; give class numbers or names (or target values)")
     if values.dtype.kind == "f":
         if not np.isfinite(values).all():
             raise _wrong(f"{name} holds NaN or infinity; take these rows out")
@@ -169,7 +172,9 @@ def _labels(values: Array, name: str) -> Array:
 
 def _input(values: Array, port: Port) -> Array:
     name = port.name[:80]
-    if values.dtype.kind not in "biuf":
+    if port.datatype == BYTES:
+        values = _texts(values, repr(name))
+    elif values.dtype.kind not in "biuf":
         raise _wrong(f"{name!r} holds {values.dtype}; give numbers")
     shape = values.shape[1:]
     if values.ndim == 0 or len(shape) != len(port.row_shape):
@@ -185,7 +190,18 @@ def _input(values: Array, port: Port) -> Array:
     return _converted(values, port)
 
 
+def _texts(values: Array, name: str) -> Array:
+    if values.dtype.kind not in "US":
+        raise _wrong(f"{name} holds {values.dtype}; give texts, an array of NumPy's strings")
+    try:
+        return values if values.dtype.kind == "U" else np.char.decode(values, "utf-8")
+    except UnicodeDecodeError as error:
+        raise _wrong(f"{name} holds texts that are no UTF-8 ({error.reason}); write them again") from error
+
+
 def _converted(values: Array, port: Port) -> Array:
+    if port.datatype == BYTES:
+        return np.ascontiguousarray(values)
     wanted = np.dtype(_NUMPY[port.datatype])
     if values.dtype == wanted:
         return np.ascontiguousarray(values)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sluicegate.domain.clock import Clock
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.models.app import App
-from sluicegate.domain.models.tensor import Tensor, TensorSpec
+from sluicegate.domain.models.tensor import BYTES, Tensor, TensorSpec, joined
 from sluicegate.simulator.arrivals.sampling import ArrivalSource
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.streams.ports import Producer
@@ -55,6 +55,9 @@ def samples_of(
 
 
 def _random(spec: TensorSpec, rows: int, rng: np.random.Generator) -> Tensor:
+    if spec.datatype == BYTES:
+        words = joined(f"word {number}".encode() for number in rng.integers(0, 1000, rows * spec.row_elements))
+        return Tensor(spec.name, BYTES, (rows, *spec.row_shape), words)
     top = 1.0 if spec.datatype.startswith("FP") else 2.0 if spec.datatype == "BOOL" else 100.0
     values = (rng.random(rows * spec.row_elements) * top).astype(DTYPES[spec.datatype])
     return Tensor(spec.name, spec.datatype, (rows, *spec.row_shape), values.tobytes())

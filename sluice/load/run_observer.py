@@ -114,7 +114,7 @@ class Observer:
         if self.labels_of is None:
             return
         truth = self.labels_of(outcome.app, outcome.query_id)
-        label = next((t for t in message.outputs() if t.name == "label"), None)
+        label = next((t for t in message.outputs() if t.name == "label" and t.datatype == "INT64"), None)
         if truth is None or label is None:
             return
         checked = self.checked.setdefault(f"{outcome.app}/{outcome.variant}", Checked())

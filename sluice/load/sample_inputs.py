@@ -7,6 +7,7 @@ import numpy as np
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.models.app import App
 from sluicegate.domain.models.tensor import Tensor, cut
+from sluicegate.executors.dtypes import data_of
 from sluicegate.executors.evaluation import true_lengths
 from sluicegate.profiles.catalogue.registered_apps import Registered
 from sluicegate.profiles.demo.build_models import FAMILIES, samples
@@ -33,7 +34,7 @@ def app_samples(app: App, home: Path, *, rows: int = 1, seed: int = 0) -> Sample
     queries = len(truth) // rows
     tensors = [
         tuple(
-            Tensor(s.name, s.datatype, (rows, *s.row_shape), a[i * rows : (i + 1) * rows].tobytes())
+            Tensor(s.name, s.datatype, (rows, *s.row_shape), data_of(a[i * rows : (i + 1) * rows]))
             for s, a in zip(app.inputs, inputs, strict=True)
         )
         for i in range(queries)

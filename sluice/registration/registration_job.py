@@ -15,7 +15,7 @@ import orjson
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.domain.models.app import NO_PROMISE, App, Promise
-from sluicegate.domain.models.tensor import TensorSpec
+from sluicegate.domain.models.tensor import BYTES, TensorSpec
 from sluicegate.domain.models.variant import Variant
 from sluicegate.executors.demo_catalogue import machine
 from sluicegate.executors.evaluation import Evaluation, check_batches, check_lengths, evaluate, query_of, specs_of
@@ -107,6 +107,8 @@ class Job:
         shapes = {name: array.shape[1:] for name, array in rows.inputs.items()}
         if row_bytes(interface.inputs, shapes) > MAX_ROW_BYTES:
             raise InvalidInputError("validation", f"a row has over {MAX_ROW_BYTES} bytes; that cannot be sent")
+        if request.make_family and any(p.datatype == BYTES for p in interface.inputs):
+            raise InvalidInputError("make_family", "smaller models are made of numbers, and this one takes texts")
         for one in given:
             with one.blamed():
                 check_varying(request.varying, one.interface.inputs)
@@ -211,7 +213,7 @@ class Job:
         found = await self._run_or_blame_the_batch(given, variant)
         if not found.finite:
             raise InvalidInputError("model", "answers NaN or infinity on the validation set; it cannot be served")
-        output = answer_output(found.outputs, self._request.metric)
+        output = answer_output(found.outputs, self._request.metric, texts=self._rows.labels.dtype.kind == "U")
         check_truth(output, found.outputs[output.name], self._rows.labels)
         await check_batches(self._evaluator, variant, self._inputs, self._rows, found)
         if self._request.varying:

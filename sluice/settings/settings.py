@@ -77,6 +77,7 @@ class AdmissionSettings(Section):
     ``shares``: clients of an app (``ce_source``) share what plans host for it, by ``weights`` (1 where none is given):
     who asks for more gets what the others leave. Not of apps with a promise, and never where one asks alone.
     ``hop_ms``: how long a query with a promise is on its way to its device at most; a tenth of its SLO where left out.
+    ``max_body_bytes``: of a query; ``max_element_bytes``: of one text (element of a BYTES input) in it.
     """
 
     policy: Literal["deadline", "sustainable"] = "deadline"
@@ -85,6 +86,7 @@ class AdmissionSettings(Section):
     shares: bool = True
     weights: dict[str, Seconds] = Field(default_factory=dict, max_length=1000)
     max_body_bytes: int = Field(default=1_000_000, gt=0)
+    max_element_bytes: int = Field(default=1_000_000, gt=0)
     max_skew_s: Seconds = 5.0
     max_latency_s: Seconds = 600.0
     dedupe_window_s: Seconds = 600.0

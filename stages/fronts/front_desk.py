@@ -17,7 +17,7 @@ from typing import Any
 
 from sluicegate.domain.errors import SluiceError
 from sluicegate.domain.models.app import App
-from sluicegate.domain.models.tensor import TensorSpec
+from sluicegate.domain.models.tensor import BYTES, TensorSpec
 from sluicegate.domain.outcome import OutcomeKind, Reason
 from sluicegate.domain.query import QueryKey
 from sluicegate.policies.admission.transport_delay import TransportDelay
@@ -147,8 +147,8 @@ class FrontDesk:
             "platform": "sluicegate",
             "backend": "sluicegate",
             "max_batch_size": app.max_rows,
-            "input": [{"name": s.name, "data_type": f"TYPE_{s.datatype}", "dims": _dims(s)} for s in app.inputs],
-            "output": [{"name": s.name, "data_type": f"TYPE_{s.datatype}", "dims": _dims(s)} for s in app.outputs],
+            "input": [_configured(s) for s in app.inputs],
+            "output": [_configured(s) for s in app.outputs],
         }
 
     async def app_of(self, name: str, version: str | None) -> App:
@@ -279,6 +279,11 @@ def _answered(message: codec.OutcomeMessage) -> bytes:
 
 def _spec(spec: TensorSpec) -> dict[str, Any]:
     return {"name": spec.name, "datatype": spec.datatype, "shape": [-1, *_dims(spec)]}
+
+
+def _configured(spec: TensorSpec) -> dict[str, Any]:
+    kind = "STRING" if spec.datatype == BYTES else spec.datatype  # as Triton's configurations call it
+    return {"name": spec.name, "data_type": f"TYPE_{kind}", "dims": _dims(spec)}
 
 
 def _dims(spec: TensorSpec) -> list[int]:

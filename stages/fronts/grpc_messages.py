@@ -108,6 +108,7 @@ _MESSAGES: Mapping[str, Mapping[str, tuple[int, str]]] = {
 
 DATA_TYPES = (
     "INVALID", "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64",
+    "STRING",
 )  # fmt: skip
 """Triton's enumeration of datatypes, in its order."""
 

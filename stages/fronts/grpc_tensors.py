@@ -1,6 +1,7 @@
 """Requests of gRPC as bodies of the protocol's JSON, and results as responses of gRPC. Pure.
 
-Rules. Tensors come raw (``raw_input_contents``, one for each input) or typed (``contents``); they always go back raw.
+Rules. Tensors come raw (``raw_input_contents``, one for each input) or typed (``contents``; BYTES are made raw, for
+JSON has no bytes); they always go back raw.
 Only the outputs that a request lists come back, all where it lists none. A parameter that is empty is left out.
 """
 
@@ -11,6 +12,7 @@ import orjson
 
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.models.app import App
+from sluicegate.domain.models.tensor import BYTES, DATATYPE_BYTES, joined
 from sluicegate.stages.fronts.grpc_messages import MESSAGES
 from sluicegate.stages.fronts.oip_responses import plain_parameters
 from sluicegate.streams.records import oip
@@ -31,22 +33,25 @@ def body_of(request: Any) -> tuple[bytes, str]:
 
     Raises InvalidInputError for tensors that are neither raw nor typed.
     """
-    raw: Sequence[bytes] = request.raw_input_contents
-    if raw and len(raw) != len(request.inputs):
+    given: Sequence[bytes] = request.raw_input_contents
+    if given and len(given) != len(request.inputs):
         raise InvalidInputError(
-            "raw_input_contents", f"has {len(raw)} tensors for {len(request.inputs)} inputs; give one for each"
+            "raw_input_contents", f"has {len(given)} tensors for {len(request.inputs)} inputs; give one for each"
         )
+    raw: list[bytes] = []
     inputs = []
     for index, tensor in enumerate(request.inputs):
         told: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
-        if raw:
-            told["parameters"] = {"binary_data_size": len(raw[index])}
+        if given or tensor.datatype == BYTES:
+            raw.append(given[index] if given else joined(tensor.contents.bytes_contents))
+            told["parameters"] = {"binary_data_size": len(raw[-1])}
         else:
             contents = _CONTENTS.get(tensor.datatype)
             if contents is None:
+                known = ", ".join(DATATYPE_BYTES)
                 raise InvalidInputError(
                     f"inputs[{index}].datatype",
-                    f"{tensor.datatype!r:.40} has no typed contents; send it raw, as one of {', '.join(oip.DTYPES)}",
+                    f"{tensor.datatype!r:.40} has no typed contents; send it raw, as one of {known}",
                 )
             told["data"] = list(getattr(tensor.contents, contents))
         inputs.append(told)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from sluicegate.domain.models.app import App
-from sluicegate.domain.models.tensor import TensorSpec
+from sluicegate.domain.models.tensor import BYTES, TensorSpec
 from sluicegate.streams.records.queries import PASSED_OVER
 from sluicegate.streams.topics import Topics
 
@@ -164,8 +164,14 @@ def _tensor(spec: TensorSpec, max_rows: int) -> dict[str, Any]:
             "name": {"const": spec.name},
             "datatype": {"const": spec.datatype},
             "shape": {"type": "array", "prefixItems": axes, "minItems": len(axes), "maxItems": len(axes)},
-            "data": {"type": "array"},
-            "parameters": {"type": "object", "properties": {"binary_data_size": {"type": "integer", "minimum": 0}}},
+            "data": {"type": "array", **({"items": {"type": "string"}} if spec.datatype == BYTES else {})},
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "binary_data_size": {"type": "integer", "minimum": 0},
+                    **({"content_type": {"enum": ["base64"]}} if spec.datatype == BYTES else {}),
+                },
+            },
         },
     }
 

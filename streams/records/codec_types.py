@@ -15,10 +15,12 @@ from sluicegate.streams.ports import Headers
 class Limits:
     """What a query may ask. Sizes in bytes, times in seconds.
 
+    ``max_element_bytes``: of one element of a BYTES input.
     ``max_skew_s``: how far a producer's clock may be off before its timestamp is corrected to that bound.
     """
 
     max_body_bytes: int = 1_000_000
+    max_element_bytes: int = 1_000_000
     max_skew_s: float = 5.0
     max_latency_s: float = 600.0
 

@@ -2,10 +2,11 @@
 
 A hop record has the tensors' raw bytes as its value, one after the other, and one header, ``sluice``: a JSON array of
 [1, id, app, arrival, deadline, rows, class, stream, sequence, priority, goal, tensors, epoch, slice, turn], with goal
-null or [accuracy, cost, model], tensors [[name, datatype, shape], …], epoch null or [term, number], turn only where
-the router counts turns, [rows, length] in the place of rows where the app's inputs vary in length, and [id, source] in
-the place of id where it is told who asks. CloudEvents attributes come before it for those who look from outside, and
-behind it what the asker wants back with the outcome. A query with one tensor passes its value on without a copy.
+null or [accuracy, cost, model], tensors [[name, datatype, shape], …] (of BYTES with a fourth entry, the bytes that it
+has), epoch null or [term, number], turn only where the router counts turns, [rows, length] in the place of rows where
+the app's inputs vary in length, and [id, source] in the place of id where it is told who asks. CloudEvents attributes
+come before it for those who look from outside, and behind it what the asker wants back with the outcome. A query with
+one tensor passes its value on without a copy.
 """
 
 from functools import lru_cache
@@ -16,7 +17,7 @@ import orjson
 
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.models.app import QueryClass
-from sluicegate.domain.models.tensor import DATATYPE_BYTES, Tensor
+from sluicegate.domain.models.tensor import BYTES, DATATYPE_BYTES, Tensor, element_ends
 from sluicegate.domain.plan import NO_EPOCH, Epoch
 from sluicegate.domain.query import Goal, Query
 from sluicegate.streams.ports import Headers, Record
@@ -81,7 +82,7 @@ def _headers(
             (query.rows, query.length) if query.length else query.rows, query.query_class.value,
             query.stream, query.sequence, query.priority,
             None if goal is None else (goal.accuracy, goal.cost, goal.model),
-            [(t.name, t.datatype, t.shape) for t in tensors],
+            [(t.name, t.datatype, t.shape, *((len(t.data),) if t.datatype == BYTES else ())) for t in tensors],
             None if epoch is None else tuple(epoch), part, *(() if turn < 0 else (turn,)),
         )
     )  # fmt: skip
@@ -154,12 +155,15 @@ def _tensors(listed: object, value: bytes) -> tuple[Tensor, ...]:
     tensors = []
     at = 0
     whole: bytes | memoryview = value if len(listed) == 1 else memoryview(value)
-    for name, datatype, extents in listed:
+    for name, datatype, extents, *told in listed:
         shape = tuple(_count(extent) for extent in extents)
-        size = prod(shape) * DATATYPE_BYTES[datatype]
+        size = _count(*told) if datatype == BYTES else prod(shape) * DATATYPE_BYTES[datatype]
         if not shape or at + size > len(value):
             raise ValueError("tensors longer than the value")
-        tensors.append(Tensor(_text(name), datatype, shape, whole if size == len(value) else whole[at : at + size]))
+        data = whole if size == len(value) else whole[at : at + size]
+        if datatype == BYTES:
+            element_ends(data, prod(shape))
+        tensors.append(Tensor(_text(name), datatype, shape, data))
         at += size
     if at != len(value):
         raise ValueError("tensors shorter than the value")

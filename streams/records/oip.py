@@ -1,8 +1,8 @@
 """Open Inference Protocol v2 bodies: JSON tensors, and JSON followed by raw tensors (binary tensor data extension).
 
 Rules. Tensors become little-endian row-major bytes. JSON data may be nested or flat. Numbers must be of the datatype's
-kind and range; floats must be finite, also after conversion. Axis 0 is the batch. What is wrong is an InvalidInputError
-that names the field by its path in the body.
+kind and range; floats must be finite, also after conversion. BYTES are ``bytes_tensors``'. Axis 0 is the batch. What is
+wrong is an InvalidInputError that names the field by its path in the body.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,8 +13,9 @@ import numpy as np
 import orjson
 
 from sluicegate.domain.errors import InvalidInputError
-from sluicegate.domain.models.tensor import DATATYPE_BYTES, Tensor, TensorSpec
-from sluicegate.streams.records.codec_types import TooLargeError
+from sluicegate.domain.models.tensor import BYTES, DATATYPE_BYTES, Tensor, TensorSpec
+from sluicegate.streams.records import bytes_tensors
+from sluicegate.streams.records.codec_types import DEFAULT_LIMITS, TooLargeError
 
 DTYPES: Mapping[str, np.dtype[Any]] = {
     "BOOL": np.dtype("?"), "UINT8": np.dtype("u1"), "INT8": np.dtype("i1"), "UINT16": np.dtype("<u2"),
@@ -58,7 +59,11 @@ def _object(text: bytes | memoryview) -> dict[str, Any]:
 
 
 def decode_inputs(
-    body: Mapping[str, Any], raw: memoryview | None, specs: Sequence[TensorSpec], max_rows: int
+    body: Mapping[str, Any],
+    raw: memoryview | None,
+    specs: Sequence[TensorSpec],
+    max_rows: int,
+    max_element_bytes: int = DEFAULT_LIMITS.max_element_bytes,
 ) -> tuple[tuple[Tensor, ...], int]:
     """Input tensors in the order of ``specs`` (as they came where there are none), and their rows."""
     listed = body.get("inputs")
@@ -79,7 +84,11 @@ def decode_inputs(
         ordered = _match(tensors, specs)
     else:
         ordered = tuple(tensors.values())
-    return ordered, _rows(ordered, max_rows)
+    rows = _rows(ordered, max_rows)
+    for tensor in ordered:
+        if tensor.datatype == BYTES:
+            bytes_tensors.check_elements(f"inputs.{tensor.name}", tensor, max_element_bytes)
+    return ordered, rows
 
 
 def decode_tensors(body: Mapping[str, Any], field: str) -> tuple[Tensor, ...]:
@@ -92,6 +101,8 @@ def decode_tensors(body: Mapping[str, Any], field: str) -> tuple[Tensor, ...]:
 
 def json_tensor(tensor: Tensor) -> dict[str, Any]:
     """A tensor as it stands in a JSON body: its data flat, an array that orjson writes (NaN becomes null)."""
+    if tensor.datatype == BYTES:
+        return bytes_tensors.json_tensor(tensor)
     return {
         "name": tensor.name,
         "datatype": tensor.datatype,
@@ -133,6 +144,9 @@ def _decode_tensor(
     shape = _shape(field, entry.get("shape"))
     parameters = entry.get("parameters")
     size = parameters.get("binary_data_size") if isinstance(parameters, dict) else None
+    if size is None and datatype == BYTES:
+        content_type = parameters.get(bytes_tensors.CONTENT_TYPE) if isinstance(parameters, dict) else None
+        return Tensor(name, BYTES, shape, bytes_tensors.from_json(field, shape, entry.get("data"), content_type)), at
     if size is None:
         data = _from_json(field, datatype, shape, entry.get("data"), nulls=nulls)
         return Tensor(name, datatype, shape, data), at
@@ -141,14 +155,18 @@ def _decode_tensor(
             f"{field}.parameters.binary_data_size", "but the header inference-header-content-length is missing; send it"
         )
     expected = prod(shape) * DATATYPE_BYTES[datatype]
-    if type(size) is not int or size != expected:
+    if type(size) is not int or size < expected or (size > expected and datatype != BYTES):
+        least = "at least " if datatype == BYTES else ""
         raise InvalidInputError(
-            f"{field}.parameters.binary_data_size", f"is {_shown(size)}; shape and datatype make {expected} bytes"
+            f"{field}.parameters.binary_data_size",
+            f"is {_shown(size)}; shape and datatype make {least}{expected} bytes",
         )
     if at + size > len(raw):
         raise InvalidInputError(f"{field}.data", f"ends after {len(raw) - at} of {size} bytes; send all of them")
     data_view = raw[at : at + size]
     check_finite(field, datatype, data_view)
+    if datatype == BYTES:
+        bytes_tensors.check_raw(field, shape, data_view)
     if datatype == "BOOL" and size and np.frombuffer(data_view, np.uint8).max() > 1:
         raise InvalidInputError(f"{field}.data", "holds bytes other than 0 and 1; a BOOL is one of these")
     return Tensor(name, datatype, shape, data_view), at + size

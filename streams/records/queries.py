@@ -204,7 +204,7 @@ def _decode(
         raise InvalidInputError("parameters", f"is {parameters!r:.60}; give an object")
     elif not _KNOWN.issuperset(parameters):
         _refuse_unknown(parameters)
-    tensors, rows = oip.decode_inputs(body, raw, app.inputs, app.max_rows)
+    tensors, rows = oip.decode_inputs(body, raw, app.inputs, app.max_rows, limits.max_element_bytes)
     latency = _latency(parameters, limits)
     expiry = headers.get("ce_expirytime")
     if expiry is not None:

@@ -101,11 +101,20 @@ async def affine_fronts(folder: Path, *names: str, **settings_given: Any) -> Asy
     catalogue = Catalogue.of([APP], variants, profiles)
     models = {digest_of(affine(factor)): affine(factor) for factor in (2.0, 3.0)}
     save_catalogue(folder / "catalogue", catalogue, models)
+    async with fronts_of(folder, catalogue, *names, **settings_given) as addresses:
+        yield addresses
+
+
+@asynccontextmanager
+async def fronts_of(
+    folder: Path, catalogue: Catalogue, *names: str, **settings_given: Any
+) -> AsyncIterator[dict[str, str]]:
+    """Addresses of fronts, of these names, that serve what lies in ``folder``'s folder ``catalogue``."""
     settings = settings_for(
         "memory://",
         folder,
         worker={"executor": "onnx"},
-        slo_s={"affine": 5.0},
+        slo_s=dict.fromkeys(catalogue.apps, 5.0),
         **{"http": {"port": 0}, **settings_given},
     )
     async with running(

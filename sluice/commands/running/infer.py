@@ -1,6 +1,7 @@
 """``sluice infer``: ask one query and see its answer."""
 
 import asyncio
+from base64 import b64encode
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -55,7 +56,7 @@ def infer(
         asked, label = _inputs(chosen, app, inputs, sample, served)
         answer = asyncio.run(_ask(url, chosen, app, asked, given))
         outcome = codec.decode_outcome(Record("", 0, 0, None, answer.body, (), 0.0)).outcome
-    outputs = {name: array.tolist() for name, array in answer.outputs.items()}
+    outputs = {name: _texts(array.tolist()) for name, array in answer.outputs.items()}
     if as_json:
         print_json({"outcome": outcome, "outputs": outputs, "label": label})
     else:
@@ -82,8 +83,23 @@ def _inputs(
     return tensors, None if samples.labels is None else int(samples.labels[index][0])
 
 
+def _texts(values: Any) -> Any:
+    """As a console or JSON can show it: bytes as text, base64 where they are none."""
+    if isinstance(values, list):
+        return [_texts(value) for value in values]
+    if not isinstance(values, bytes):
+        return values
+    try:
+        return values.decode()
+    except UnicodeDecodeError:
+        return b64encode(values).decode()
+
+
 def read_arrays(file: Path) -> dict[str, Any]:
-    """Arrays by name from .npz (no pickle) or JSON. Raises ConfigurationError or InvalidInputError in one line."""
+    """Arrays of numbers or texts by name from .npz (no pickle) or JSON.
+
+    Raises ConfigurationError or InvalidInputError in one line.
+    """
     try:
         if file.stat().st_size > _MAX_FILE:
             raise InvalidInputError("--input", f"{file} has over {_MAX_FILE >> 20} MiB")
@@ -98,9 +114,10 @@ def read_arrays(file: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise InvalidInputError("--input", f"{file}: give a JSON object of arrays by input name")
     try:
-        return {name: np.asarray(value, dtype=np.float32) for name, value in values.items()}
-    except ValueError as error:
-        raise InvalidInputError("--input", f"{file}: arrays must be numbers of one shape ({error})") from error
+        arrays = {name: np.asarray(value) for name, value in values.items()}
+        return {name: array if array.dtype.kind == "U" else array.astype(np.float32) for name, array in arrays.items()}
+    except (ValueError, TypeError) as error:
+        raise InvalidInputError("--input", f"{file}: arrays are numbers, or texts, of one shape ({error})") from error
 
 
 def _url(settings: Settings, broker: str | None) -> str:

@@ -28,6 +28,7 @@ def admission_stage(system: System, apps: "Sequence[str]") -> AdmissionStage:
         door=Door(
             limits=codec.Limits(
                 max_body_bytes=limits.max_body_bytes,
+                max_element_bytes=limits.max_element_bytes,
                 max_skew_s=limits.max_skew_s,
                 max_latency_s=limits.max_latency_s,
             ),

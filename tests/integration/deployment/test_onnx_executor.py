@@ -16,12 +16,14 @@ import pytest
 
 from sluicegate.domain.errors import ConfigurationError, ExecutionError, LoadError
 from sluicegate.domain.models.app import App
-from sluicegate.domain.models.tensor import Tensor, TensorSpec
+from sluicegate.domain.models.tensor import BYTES, Tensor, TensorSpec, elements, joined, split_rows
 from sluicegate.executors.onnx.onnx_executor import OnnxExecutor
 from sluicegate.executors.onnx.runtime_options import Runtime
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from tests.harness import PATIENCE_S
 from tests.models.executor_models import numbers, query, write_catalogue
+from tests.models.text_models import APP as TEXTS
+from tests.models.text_models import KINDS, write_words
 
 Started = Callable[..., AbstractAsyncContextManager[OnnxExecutor]]
 
@@ -408,3 +410,40 @@ async def copy_of(pid: int) -> int:
 
 def children(pid: int) -> list[int]:
     return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def texts(pair: tuple[str, str], note: bytes, weight: float = 1.0) -> tuple[Tensor, ...]:
+    """A query of one row to the model that looks words up."""
+    held = joined(one.encode() for one in pair), np.float32(weight).tobytes(), joined([note])
+    return tuple(
+        Tensor(s.name, s.datatype, (1, *s.row_shape), data) for s, data in zip(TEXTS.inputs, held, strict=True)
+    )
+
+
+async def test_texts_of_unequal_length_are_answered_each_with_its_own(tmp_path: Path) -> None:
+    catalogue = write_words(tmp_path)
+    executor = OnnxExecutor(tmp_path, catalogue.apps)
+    await executor.start()
+    try:
+        await executor.load(catalogue.variants["lookup"], max_batch=4)
+        queries = [
+            texts(("cat", "nothing"), b"short"),
+            texts(("a very long name of a dog", "Öl"), "länger, and with a \0 within".encode()),
+            texts(("", "cat"), b""),
+        ]
+        ran = await executor.run("lookup", queries, 3)
+        parts = [{t.name: t for t in part} for part in split_rows(ran.outputs, [1, 1, 1])]
+        assert [elements(part["said"].data, 1) for part in parts] == [elements(q[2].data, 1) for q in queries]
+        kinds = [[one.decode() for one in elements(part["kind"].data, 2)] for part in parts]
+        assert kinds == [[KINDS[1], KINDS[0]], [KINDS[1], KINDS[2]], [KINDS[2], KINDS[1]]]
+        assert np.frombuffer(parts[1]["number"].data, np.int64).tolist() == [1, 2]
+        lying = (queries[0][0], queries[0][1], Tensor("note", BYTES, (1,), b"\xff\0\0\0ab"))
+        with pytest.raises(ExecutionError, match="note"):
+            await executor.run("lookup", [queries[1], lying], 2)
+        with pytest.raises(ExecutionError, match="note is no text") as refused:
+            await executor.run("lookup", [texts(("cat", "cat"), b"\xff\xfe")], 1)
+        assert not refused.value.fatal
+        again = await executor.run("lookup", queries[:1], 1, apart=True)
+        assert [bytes(t.data) for t in again.outputs] == [bytes(parts[0][t.name].data) for t in again.outputs]
+    finally:
+        await executor.close()

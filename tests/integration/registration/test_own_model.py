@@ -131,6 +131,7 @@ def test_variants_lists_what_is_served_and_what_is_not_with_the_reason(place: tu
     [
         pytest.param("images_model.py", "rows", (), marks=pytest.mark.thorough),
         ("text_model.py", "rows.npz", ("line",)),
+        ("strings_model.py", "rows.npz", ()),
     ],
 )
 def test_the_other_examples_are_taken_as_well(script: str, rows: str, varying: tuple[str, ...], tmp_path: Path) -> None:

@@ -17,8 +17,12 @@ import orjson
 from bench.records.mutations import APP, others, queries
 from sluicegate.domain.errors import SluiceError
 from sluicegate.domain.fleet.instance import Instance
+from sluicegate.domain.models.app import App
+from sluicegate.domain.models.tensor import BYTES, Tensor, TensorSpec, joined
+from sluicegate.domain.outcome import Outcome, OutcomeKind
+from sluicegate.domain.plan import Epoch
 from sluicegate.domain.table import SelectionTable
-from sluicegate.executors.onnx.framing import FrameError, lengths, pack, parse_header, unpack_tensors
+from sluicegate.executors.onnx.framing import FrameError, describe, lengths, pack, parse_header, unpack_tensors
 from sluicegate.planner.mdp.mdp_model import Candidate, SelectionModel
 from sluicegate.planner.policy_tables import table_codec
 from sluicegate.planner.policy_tables.keys import Shelf, decode_name, encode_name
@@ -50,6 +54,7 @@ REFUSALS = (SluiceError, FrameError)
 NOW = 1.75e9
 PARTS = b"\xff\x00\xff"
 """Between the value of a record, its key, and name and value of each header."""
+TEXTS = App(name="words", slo=1.0, inputs=(TensorSpec("pair", BYTES, (2,)), TensorSpec("note", BYTES, ())))
 _SMALL = ModelLimits(total_bytes=1 << 24)
 _ROOT = Path(__file__).resolve().parents[3]
 _FOLDER = tempfile.TemporaryDirectory(prefix="fuzz")
@@ -109,6 +114,27 @@ def _frame(data: bytes) -> None:
     head, body = lengths(data[:16].ljust(16, b"\0"))
     rest = memoryview(data)[16:]
     unpack_tensors(parse_header(rest[:head]).get("tensors"), rest[head : head + body])
+
+
+def _texts() -> Mapping[str, Decoder]:
+    """BYTES, raw and in JSON, in hops and in frames to an executor."""
+    data = joined([b"cat", b"", "Öl".encode(), b"dog"])
+    tensors = (Tensor("pair", BYTES, (2, 2), data), Tensor("note", BYTES, (2,), joined([b"x", b"longer"])))
+    said = [codec.encode_query("1", tensors, app=TEXTS.name, now=NOW, binary=binary) for binary in (True, False)]
+    asked = [Record("t", 0, 0, m.key, m.value, m.headers, NOW) for m in said]
+    message = codec.decode_query(asked[0], TEXTS, codec.DEFAULT_LIMITS, NOW)
+    work = codec.encode_work(message, epoch=Epoch(1, 2), slice="s")
+    outcome = codec.encode_outcome(Outcome.of(message.query, OutcomeKind.ANSWERED, NOW + 0.1), tensors)
+    frame = b"".join(pack({"tensors": [describe(tensor) for tensor in tensors]}, [t.data for t in tensors]))
+    return {
+        "texts": _of_record(lambda r: codec.decode_query(r, TEXTS, codec.DEFAULT_LIMITS, NOW), *asked),
+        "work of texts": _of_record(codec.decode_work, Record("w", 0, 0, work.key, work.value, work.headers, NOW)),
+        "result of texts": _of_record(
+            lambda r: codec.decode_outcome(r).outputs(),
+            Record("r", 0, 0, outcome.key, outcome.value, outcome.headers, NOW),
+        ),
+        "frame of texts": Decoder(_frame, [frame]),
+    }
 
 
 def _signed(record: Record) -> str:
@@ -228,4 +254,4 @@ def _binary(data: bytes) -> object:
     return with_model(data[2:], str(int.from_bytes(data[:2], "big")), "m")
 
 
-DECODERS: Mapping[str, Decoder] = {**_topics(), **_fronts(), **_files()}
+DECODERS: Mapping[str, Decoder] = {**_topics(), **_texts(), **_fronts(), **_files()}
