@@ -28,6 +28,7 @@ COMMANDS = {
     "results": "reading.results",
     "audit": "reading.audit",
     "explain": "reading.explain",
+    "dead-letters": "reading.dead_letters",
     "register": "models.register",
     "demo-apps": "models.demo_apps",
     "variants": "models.variants",

@@ -190,14 +190,15 @@ async def read_topics(broker: Broker, topics: Topics, *, timed: bool = False) ->
     """Read every query, result and dead-letter topic of the prefix from its beginning to its present end."""
     audit = Audit(topics, timed=timed)
     names = await broker.admin().topics()
-    await _read_all(broker, {n for n in names if topics.is_queries(n)}, audit.add_query)
-    await _read_all(broker, {n for n in names if topics.is_results(n)}, audit.add_result)
-    await _read_all(broker, {n for n in names if n == topics.dead_letters}, audit.add_dead_letter)
-    await _read_all(broker, {n for n in names if n == topics.status}, audit.add_status)
+    await read_whole(broker, {n for n in names if topics.is_queries(n)}, audit.add_query)
+    await read_whole(broker, {n for n in names if topics.is_results(n)}, audit.add_result)
+    await read_whole(broker, {n for n in names if n == topics.dead_letters}, audit.add_dead_letter)
+    await read_whole(broker, {n for n in names if n == topics.status}, audit.add_status)
     return audit
 
 
-async def _read_all(broker: Broker, names: set[str], take: Callable[[Record], None]) -> None:
+async def read_whole(broker: Broker, names: set[str], take: Callable[[Record], None]) -> None:
+    """Hand over all records of these topics, from their beginning to their present end."""
     counts = await broker.admin().partitions(sorted(names))
     partitions = [TopicPartition(topic, i) for topic, count in sorted(counts.items()) for i in range(count)]
     if not partitions:

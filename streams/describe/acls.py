@@ -4,8 +4,8 @@ Rules.
 - One principal a role (``User:<user>-<role>``); applications and auditors have roles of their own.
 - Everybody may describe the topics, to see that they are there. Only planner and operator may create them: start
   the planner first, or run ``sluice topics --create`` as the operator.
-- Nobody but applications and the HTTP front writes queries; nobody but stages writes results; nobody but the planner
-  writes plans.
+- Nobody but applications, the HTTP front and the operator (who replays dead letters) writes queries; nobody but stages
+  writes results; nobody but the planner writes plans.
 - Every process has a producer, idempotent as all are, for dead letters at least: who reads may find what it cannot.
 """
 
@@ -18,7 +18,8 @@ ROLES = (
     *("admission", "router", "worker", "planner", "scaler", "procurement", "sink", "http", "web", "demand"),
     *("client", "operator", "audit"),
 )
-"""``client``: applications that ask; ``operator``: registers apps, creates topics; ``audit``: reads everything."""
+"""``client``: applications that ask; ``operator``: registers apps, creates topics, replays dead
+letters; ``audit``: reads everything."""
 
 _READERS = ("scaler", "procurement", "sink", "http", "web", "demand")
 """Roles that write dead letters only of what cannot be read at all."""
@@ -78,7 +79,8 @@ def rules(topics: Topics, apps: Sequence[str]) -> tuple[Rule, ...]:
         *_on("client", "Read", [*results, topics.status, topics.registry]),
         *_on("client", "Write", queries),
         *_on("operator", "Read", [topics.registry, topics.plan, topics.acks]),
-        *_on("operator", "Write", [topics.registry]),
+        *_on("operator", "Read", [topics.dead_letters, *queries, *results]),
+        *_on("operator", "Write", [topics.registry, *queries]),
         Rule("operator", "topic", f"{prefix}.", ("Create", "AlterConfigs", "Delete"), prefixed=True),
         *(Rule(role, "cluster", "kafka-cluster", ("DescribeConfigs",)) for role in ("planner", "operator")),
         Rule("audit", "topic", f"{prefix}.", ("Read",), prefixed=True),
@@ -120,9 +122,9 @@ def as_markdown(rules: Iterable[Rule]) -> str:
         "keeps page and rules the same, another runs all stages under these rules, a user each, on a broker with",
         "TLS and SCRAM. `sluice describe acls --app NAME --shell` prints commands of `kafka-acls.sh` for your apps.",
         "",
-        "One user a role, `<user>-<role>`. Roles `client` (applications), `operator` (registers apps) and `audit`",
-        "(readers) are no stages. A `*` at the end means all names that begin so. The planner creates topics, so",
-        "start it first, or run `sluice topics --create` as the operator.",
+        "One user a role, `<user>-<role>`. Roles `client` (applications), `operator` (registers apps, replays dead",
+        "letters) and `audit` (readers) are no stages. A `*` at the end means all names that begin so. The planner",
+        "creates topics, so start it first, or run `sluice topics --create` as the operator.",
         "",
         "| role | may | on | name |",
         "|---|---|---|---|",

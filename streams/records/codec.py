@@ -28,10 +28,12 @@ from sluicegate.streams.records.codec_types import (
 )
 from sluicegate.streams.records.dead_letters import (
     DUPLICATE_ID,
+    UNREADABLE,
     dead_letter,
     dead_letter_origin,
     dead_letter_reason,
     letter_reason,
+    with_replay,
 )
 from sluicegate.streams.records.hop_records import (
     carried_of_hop,
@@ -61,6 +63,7 @@ __all__ = [
     "DUPLICATE_ID",
     "JSON_LENGTH_HEADER",
     "MAX_CARRIED",
+    "UNREADABLE",
     "Limits",
     "Message",
     "OutcomeMessage",
@@ -94,5 +97,6 @@ __all__ = [
     "readable_traceparent",
     "source_of_query",
     "traceparent_in",
+    "with_replay",
     "with_traceparent",
 ]

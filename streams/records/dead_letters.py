@@ -1,7 +1,11 @@
 """Dead letters: records that could not be understood, as they came, with ``__dlq.errors.*`` headers that say why.
 
-What is kept is bounded: of a value the first MiB, of headers those that fit into 64 KiB; both cuts are marked.
+What is kept is bounded: of a value the first MiB, of headers those that fit into 64 KiB; both cuts are marked. A record
+that is written again because of its dead letter says how often that was done (``sluice-replays``) and of which record
+(``sluice-replay-of``).
 """
+
+from dataclasses import dataclass
 
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.streams.ports import Headers, Record, Unreadable
@@ -11,7 +15,11 @@ from sluicegate.streams.records.queries import query_id_of
 DUPLICATE_ID = "duplicate_id"
 UNREADABLE = "unreadable"
 PREFIX = "__dlq.errors."
+REPLAYS = "sluice-replays"
+REPLAY_OF = "sluice-replay-of"
 _MAX_VALUE = 1 << 20
+_DIGITS = 20
+_LATEST = 1e12
 _MAX_HEADERS = 64 << 10
 _MAX_KEY = 1 << 10
 
@@ -79,6 +87,72 @@ def dead_letter_origin(record: Record) -> tuple[str, int, int] | None:
 def dead_letter_reason(record: Record) -> str:
     """``duplicate_id``, ``unreadable``, ``invalid`` or another reason; empty where it does not say."""
     return dict(record.headers).get(PREFIX + "reason", b"").decode(errors="replace")
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A dead letter as it was read. ``origin``: topic, partition and offset of its record; ``kept``: that record, as
+    far as it was kept; ``cut``: not all of it was. ``at``: when it was found, seconds since the epoch.
+    """
+
+    origin: tuple[str, int, int]
+    reason: str
+    field: str
+    message: str
+    stage: str
+    at: float
+    query_id: str | None
+    kept: Record
+    cut: bool
+
+
+def read_dead_letter(record: Record) -> DeadLetter | None:
+    """None for what does not say what it is about."""
+    origin = dead_letter_origin(record)
+    if origin is None:
+        return None
+    told = {name.removeprefix(PREFIX): held.decode(errors="replace") for name, held in record.headers}
+    kept = Record(*origin, record.key, record.value, _bounded(record.headers)[0], _seconds(told, "record-timestamp"))
+    cut = "headers-dropped" in told or "value-bytes" in told
+    return DeadLetter(
+        origin,
+        told.get("reason", ""),
+        told.get("field", ""),
+        told.get("message", ""),
+        told.get("stage", ""),
+        _seconds(told, "timestamp") or record.timestamp,
+        None if "value-bytes" in told else query_id_of(kept),
+        kept,
+        cut,
+    )
+
+
+def _seconds(told: dict[str, str], name: str) -> float:
+    try:
+        found = float(told.get(name, ""))
+    except ValueError:
+        return 0.0
+    return found if 0.0 <= found < _LATEST else 0.0
+
+
+def with_replay(headers: Headers, origin: tuple[str, int, int], count: int) -> Headers:
+    """``headers`` of a record that is written again, the ``count``-th time, in the place of the one at ``origin``."""
+    rest = tuple(header for header in headers if header[0] not in {REPLAYS, REPLAY_OF})
+    return (*rest, (REPLAYS, b"%d" % count), (REPLAY_OF, "/".join(map(str, origin)).encode()))
+
+
+def replays_of(headers: Headers) -> int | None:
+    """How often a record was written again before; None where it says so and cannot be understood."""
+    held = dict(headers).get(REPLAYS, b"0")
+    return int(held) if held.isdigit() and len(held) < _DIGITS else None
+
+
+def replay_origin(record: Record) -> tuple[str, int, int] | None:
+    """Which record this one stands for, None where it is none that was written again."""
+    told = dict(record.headers).get(REPLAY_OF, b"").decode(errors="replace").rsplit("/", 2)
+    if len(told) != len(("topic", "partition", "offset")) or not all(part.isdecimal() for part in told[1:]):
+        return None
+    return (told[0], int(told[1]), int(told[2])) if max(map(len, told[1:])) < _DIGITS else None
 
 
 def _bounded(headers: Headers) -> tuple[Headers, int]:

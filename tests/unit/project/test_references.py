@@ -68,14 +68,14 @@ def test_rules_are_printed_for_the_brokers_own_tool() -> None:
     assert not any("control.plan" in line for line in lines)
 
 
-def test_only_the_planner_writes_plans_and_only_applications_write_queries() -> None:
+def test_only_the_planner_writes_plans_and_only_applications_and_who_replays_write_queries() -> None:
     found = json.loads(said("acls", "--app", "mine", "--json"))["rules"]
     writers: dict[str, set[str]] = {}
     for rule in found:
         if "Write" in rule["operations"]:
             writers.setdefault(rule["name"], set()).add(rule["role"])
     assert writers["sluice.control.plan"] == {"planner"}
-    assert writers["sluice.app.mine.queries"] == {"client", "http"}
+    assert writers["sluice.app.mine.queries"] == {"client", "http", "operator"}
     assert writers["sluice.app.mine.results"] == {"admission", "router", "worker", "planner"}
 
 
