@@ -152,12 +152,13 @@ def refusal(status: int, why: str, headers: dict[str, str] | None = None) -> web
 
 async def bind(runner: web.AppRunner, access: Access, section: str, doors: Doors) -> str:
     """Listen; the address. Raises ConfigurationError where the port is taken."""
+    site = Site(runner, doors, access.host, access.port)
     try:
-        await Site(runner, doors, access.host, access.port).start()
+        await site.start()
     except OSError as error:
         place = f"{access.host}:{access.port}"
         raise ConfigurationError(
             f"{section} {place}: {error.strerror}; set SLUICE_{section.upper()}__PORT (0: any)"
         ) from error
-    host, port = runner.addresses[0][:2]
+    host, port = site.address
     return f"http://{host}:{port}"

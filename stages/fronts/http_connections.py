@@ -1,10 +1,11 @@
 """Connections to an HTTP endpoint: how many there may be, how long each may take, what is logged of bad ones.
 
 Rules.
-- At most ``connections`` are open, and never more than an eighth of the descriptors that this process may have; half as
-  many are taken at once, or linger to read why they were refused. The rest is the broker's and the executors'. Where
-  there are as many, the one that has been without a request for longest makes room, if that is over ``_SETTLES``
-  seconds; else the new one gets 503.
+- At most ``connections`` are open, and never more than an eighth of the descriptors that this process may have; a
+  quarter as many are taken at once, or linger to read why they were refused. The rest is the broker's and the
+  executors'. Where there are as many, the one that has been without a request for longest makes room, if that is over
+  ``_SETTLES`` seconds; else the new one gets 503. So does one that takes of the last eighth (``_KEPT``): whatever else
+  holds descriptors here, the broker is reached again, and executors are started again, by what is left.
 - A request's head must be there ``idle_s`` seconds after the connection was made or the last request ended; who does
   not take an answer for as long loses the connection. Bodies have limits of their own
   (``sluicegate.streams.http_bodies``).
@@ -13,17 +14,18 @@ Rules.
 
 import asyncio
 import logging
-import os
 import resource
-import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestPayloadError
 from typing_extensions import override
+
+from sluicegate.stages.fronts.http_listening import Listener, listen
 
 log = logging.getLogger(__name__)
 
@@ -33,9 +35,10 @@ _LINGERS = 1.0
 """Seconds that the rest of a refused body is read for, so that its sender reads the refusal."""
 _LINGERING = 64
 """Refused connections that are waited for at a time, so that they read why, at most."""
+_KEPT = 256
+_KEPT_LEAST = 8
+"""Descriptors that no connection takes, at most and at least: an executor needs eight to start."""
 _SHUTDOWN = 2.0
-_BACKLOG = 1024
-"""Connections that wait to be taken."""
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 48\r\nRetry-After: 1\r\n"
     b'Connection: close\r\n\r\n{"error": "too many connections; again later."}\n'
@@ -47,7 +50,8 @@ class Doors:
 
     def __init__(self, connections: int, patience: float, refused: Callable[[], None] = lambda: None) -> None:
         self._most = most_connections(connections)
-        self.at_once = min(_LINGERING, max(1, self._most // 2))
+        self.at_once = min(_LINGERING, max(1, self._most // 4))
+        self._last = last_descriptor()
         self._patience = patience
         self._refused = refused
         self._open: dict[asyncio.BaseTransport, _Door] = {}
@@ -73,7 +77,7 @@ class Doors:
     def opened(self, door: "_Door", transport: asyncio.Transport) -> bool:
         """Whether there is room for it."""
         now = time.monotonic()
-        if len(self._open) >= self._most:
+        if len(self._open) >= self._most or self.short(transport):
             longest = next(iter(self._idle), None)
             if longest is None or now - self._idle[longest] < _SETTLES:
                 self._refused()
@@ -82,6 +86,11 @@ class Doors:
         self._open[transport] = door
         self._idle[door] = now
         return True
+
+    def short(self, transport: asyncio.Transport) -> bool:
+        """Whether it holds one of the last descriptors: a new one is the lowest that is free."""
+        sock = transport.get_extra_info("socket")
+        return sock is not None and sock.fileno() > self._last
 
     def left(self, door: "_Door", transport: asyncio.BaseTransport | None) -> None:
         """It counts no more."""
@@ -112,7 +121,7 @@ class _Door(asyncio.Protocol):
             self._inner.connection_made(transport)
         else:
             transport.write(_FULL)
-            if self._doors.lingering >= self._doors.at_once:
+            if self._doors.lingering >= self._doors.at_once or self._doors.short(transport):
                 transport.close()
                 return
             # Closed with a request unread, it would be reset, and the refusal lost with it.
@@ -170,6 +179,7 @@ class Site(web.BaseSite):
     def __init__(self, runner: web.AppRunner, doors: Doors, host: str, port: int) -> None:
         super().__init__(runner)
         self._doors, self._host, self._port = doors, host, port
+        self._listener: Listener | None = None
 
     @property
     @override
@@ -183,12 +193,21 @@ class Site(web.BaseSite):
         await super().start()
         server = self._runner.server
         assert server is not None
-        make = self._doors.of(server)
-        loop = asyncio.get_running_loop()
-        listening = self._server = await loop.create_server(make, self._host, self._port, backlog=self._doors.at_once)
-        for one in listening.sockets:  # asyncio takes as many at once as may wait; more may wait
-            with socket.socket(fileno=os.dup(one.fileno())) as same:
-                same.listen(_BACKLOG)
+        self._listener = await listen(self._host, self._port, self._doors.of(server), self._doors.at_once)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        assert self._listener is not None
+        host, port, *_ = self._listener.sockets[0].getsockname()
+        return host, port
+
+    @override
+    async def stop(self) -> None:
+        """Listen no more."""
+        await super().stop()
+        if self._listener is not None:
+            self._listener.close()
 
 
 def runner_of(application: web.Application, idle_s: float) -> web.AppRunner:
@@ -202,6 +221,13 @@ def runner_of(application: web.Application, idle_s: float) -> web.AppRunner:
         shutdown_timeout=_SHUTDOWN,
         logger=_server_log,
     )
+
+
+def last_descriptor() -> float:
+    """The highest that a connection may have."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    kept = min(_KEPT, max(_KEPT_LEAST, soft // 8))
+    return inf if soft == resource.RLIM_INFINITY else soft - kept - 1
 
 
 def most_connections(asked: int) -> int:
