@@ -32,6 +32,10 @@ from sluicegate.streams.signing import unsigned
 log = logging.getLogger(__name__)
 
 _DESCRIPTORS = 16384
+_OWN = 22
+"""Files that every process needs, eight of them for an executor that is started again and for clients."""
+_READERS = {"admission": 4, "router": 6, "worker": 4, "planner": 7, "web": 6}
+"""Connections to Kafka that a stage needs; 2 where nothing else is said."""
 _PARTING = 2.0
 """Seconds that a broker has to take its leave of us."""
 _FIRST_PAUSE = 0.5
@@ -168,6 +172,18 @@ def use_descriptors() -> None:
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def check_descriptors(stages: Sequence[Stage], *, kafka: bool) -> None:
+    """Raise ConfigurationError where ``stages`` have too few to begin with, instead of standing still by and by."""
+    kinds = [stage.name.partition(" ")[0] for stage in stages]
+    needed = _OWN + 2 * kinds.count("worker") + (sum(_READERS.get(kind, 2) for kind in kinds) if kafka else 0)
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        raise ConfigurationError(
+            f"this process may open {soft} files and needs {needed} for {len(stages)} stages; "
+            "raise `ulimit -n`, or run stages in processes of their own"
+        )
 
 
 async def _within(seconds: float, parting: Coroutine[Any, Any, None]) -> None:

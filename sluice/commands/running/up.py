@@ -19,7 +19,7 @@ from sluicegate.sluice.registration.registry_topic import check_served
 from sluicegate.sluice.settings.settings import Settings, load
 from sluicegate.sluice.system.forced_exit import Ending, bounded_end
 from sluicegate.sluice.system.logs import show_logs
-from sluicegate.sluice.system.process import serve, system, use_descriptors
+from sluicegate.sluice.system.process import check_descriptors, serve, system, use_descriptors
 from sluicegate.sluice.system.process_stages import ROLES, stages_of
 from sluicegate.sluice.system.system import System
 from sluicegate.stages.runtime.background_tasks import beside
@@ -96,6 +96,7 @@ async def _up(
             settings, catalogue, models, folder, traced=_tracing(settings, roles), connect=False
         ) as built:
             stages = stages_of(built, roles, apps=apps, devices=devices)
+            check_descriptors(stages, kafka=settings.broker.startswith("kafka:"))
             started = asyncio.Event()
             telling = [_tell(built, stages, roles, started), _tell_strangers(built, roles, apps, started)]
             async with beside(telling):

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from tests.harness import PATIENCE_S
 from tests.outside.fronts import INFER, Front, all_closed, front, received
+from tests.outside.processes import processes, settings_file
 
 MIB = 1 << 20
 
@@ -191,3 +193,10 @@ def test_with_64_descriptors_a_thousand_connections_do_not_stop_the_system(broke
         assert len(server.said()) < 100_000, server.said()[-2000:]
         assert "Too many open files" not in server.said()
     assert server.process.process.returncode is not None
+
+
+def test_a_process_that_has_too_few_descriptors_says_so_and_does_not_start(tmp_path: Path) -> None:
+    with processes(tmp_path) as start:
+        process = start("", *settings_file("memory://", tmp_path, devices=16), DESCRIPTORS="48")
+        assert process.process.wait(PATIENCE_S) == 2
+        assert "may open 48 files and needs 54 for 22 stages" in " ".join(process.log.split())
