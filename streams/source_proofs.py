@@ -25,7 +25,7 @@ _LENGTHS = struct.Struct(">iiii")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceKeys:
-    """``keys``: source -> its key. ``skew``: seconds."""
+    """The keys of sources. ``keys``: source -> its key. ``skew``: seconds."""
 
     keys: Mapping[str, bytes] = field(repr=False)
     required: bool = False
