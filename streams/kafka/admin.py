@@ -1,14 +1,13 @@
 """Topics of an Apache Kafka: made, looked at, configured, deleted; and what groups have committed."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import (
     GroupCoordinatorNotAvailableError,
-    GroupLoadInProgressError,
     KafkaConnectionError,
     KafkaError,
     TopicAlreadyExistsError,
@@ -18,6 +17,7 @@ from aiokafka.errors import (
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.kafka.connection import connection, unreachable
+from sluicegate.streams.kafka.failover import Answer, answered, controller_answers
 from sluicegate.streams.kafka.topic_configs import TopicState, configs
 from sluicegate.streams.kafka.topic_limits import Limits, default_replication, read_configs, read_limits
 from sluicegate.streams.ports import BrokerError, TopicPartition, TopicSpec
@@ -44,10 +44,12 @@ class KafkaAdmin:
         inner = await self._client()
         replication = self._settings.replication or await default_replication(inner)
         missing = [self._new_topic(spec, replication) for spec in specs]
-        try:
-            response = await inner.create_topics(missing)
-        except KafkaError as cause:
-            raise BrokerError(f"{self._servers}: topics cannot be created ({cause})") from cause
+
+        async def create() -> Any:
+            await controller_answers(inner)
+            return await inner.create_topics(missing)
+
+        response = await self._ask("topics cannot be created", create)
         for name, code, *rest in response.topic_errors:
             error = for_code(code)
             if code and error is not TopicAlreadyExistsError:
@@ -73,16 +75,14 @@ class KafkaAdmin:
     async def committed(self, group: str, partition: TopicPartition) -> int | None:
         """Committed offset of any group."""
         inner = await self._client()
-        until = asyncio.get_running_loop().time() + self._settings.request_timeout
-        while True:
-            try:
-                offsets = await inner.list_consumer_group_offsets(group, partitions=[partition])
-                break
-            except (GroupCoordinatorNotAvailableError, GroupLoadInProgressError) as error:
-                # The topic of offsets is made when it is first asked for.
-                if asyncio.get_running_loop().time() > until:
-                    raise BrokerError(f"group {group}: {error}") from error
-                await asyncio.sleep(0.1)
+
+        async def ask() -> Mapping[Any, Any]:
+            offsets: Mapping[Any, Any] = await inner.list_consumer_group_offsets(group, partitions=[partition])
+            if not offsets:  # a partition without an offset is told as such: the client drops what went wrong
+                raise GroupCoordinatorNotAvailableError("no offsets in the answer")
+            return offsets
+
+        offsets = await self._ask(f"what group {group} has committed cannot be read", ask)
         found = next((held.offset for held in offsets.values()), -1)
         return None if found < 0 else int(found)
 
@@ -107,10 +107,7 @@ class KafkaAdmin:
         inner = await self._client()
         own = await read_configs(inner, [topic], own=True)
         resource = ConfigResource(ConfigResourceType.TOPIC, topic, {**own.get(topic, {}), **values})
-        try:
-            answers = await inner.alter_configs([resource])
-        except KafkaError as error:
-            raise BrokerError(f"{self._servers}: {topic} cannot be configured ({error})") from error
+        answers = await self._ask(f"{topic} cannot be configured", lambda: inner.alter_configs([resource]))
         for code, detail, *_ in (held for answer in answers for held in answer.resources):
             if code:
                 raise _refused(f"topic {topic!r} cannot be configured", code, detail)
@@ -118,10 +115,13 @@ class KafkaAdmin:
     async def delete(self, topics: Iterable[str]) -> None:
         """Delete these, with all that they hold. Raises BrokerError or ConfigurationError."""
         inner = await self._client()
-        try:
-            answer = await inner.delete_topics(sorted(topics))
-        except KafkaError as error:
-            raise BrokerError(f"{self._servers}: topics cannot be deleted ({error})") from error
+        names = sorted(topics)
+
+        async def delete() -> Any:
+            await controller_answers(inner)
+            return await inner.delete_topics(names)
+
+        answer = await self._ask("topics cannot be deleted", delete)
         for name, code in answer.topic_error_codes:
             if code:
                 raise _refused(f"topic {name!r} cannot be deleted", code, None)
@@ -147,11 +147,16 @@ class KafkaAdmin:
 
     async def _described(self) -> list[dict[str, Any]]:
         inner = await self._client()
-        try:
-            described: list[dict[str, Any]] = await inner.describe_topics()
-        except KafkaError as error:
-            raise BrokerError(f"{self._servers}: topics cannot be listed ({error})") from error
+        described: list[dict[str, Any]] = await self._ask("topics cannot be listed", inner.describe_topics)
         return [t for t in described if not t["error_code"]]
+
+    async def _ask(self, failure: str, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+        """What a broker answers that lives. Raises BrokerError, which says ``failure``."""
+        inner = await self._client()
+        try:
+            return await answered(inner, ask, within=self._settings.request_timeout)
+        except KafkaError as error:
+            raise BrokerError(f"{self._servers}: {failure} ({error})") from error
 
     async def _client(self) -> Any:
         async with self._connecting:

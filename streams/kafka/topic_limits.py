@@ -9,6 +9,7 @@ from aiokafka.errors import KafkaError, for_code
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from sluicegate.streams.broker_settings import KafkaSettings
+from sluicegate.streams.kafka.failover import answered
 from sluicegate.streams.kafka.fetched_batches import MAX_UNPACKED
 from sluicegate.streams.ports import Headers
 
@@ -23,6 +24,8 @@ _OF_THE_TOPIC = 1
 """Where a setting comes from, as the protocol numbers it."""
 _BATCH_HEAD = 61
 _HEADERS = 64 << 10
+_PATIENCE = 10.0
+"""Seconds for which a question is asked again where a broker is gone."""
 
 
 class Limits:
@@ -82,7 +85,7 @@ async def read_configs(
     if not wanted:
         return {}
     try:
-        answers = await admin.describe_configs(wanted)
+        answers = await answered(admin, lambda: admin.describe_configs(wanted), within=_PATIENCE)
     except KafkaError as error:
         log.warning("the topics' %s cannot be read (%s)", only or "settings", error)
         return {}
@@ -106,9 +109,13 @@ async def read_configs(
 
 async def default_replication(admin: Any) -> int:
     """Copies of topics for which nobody says how many; 1 where that may not be asked."""
-    broker = next(iter(admin._client.cluster.brokers())).nodeId
+
+    def ask() -> Any:
+        broker = admin._client.get_random_node()
+        return admin.describe_configs([ConfigResource(ConfigResourceType.BROKER, broker, {_COPIES: None})])
+
     try:
-        answers = await admin.describe_configs([ConfigResource(ConfigResourceType.BROKER, broker, {_COPIES: None})])
+        answers = await answered(admin, ask, within=_PATIENCE)
     except KafkaError as error:
         log.warning("the broker's %s cannot be read (%s): topics are created with one copy", _COPIES, error)
         return 1

@@ -1,19 +1,17 @@
-"""One Apache Kafka on this machine, broker and controller in one process, on loopback only.
+"""An Apache Kafka on this machine, of one node or of several that copy from each other, on loopback only.
 
-A folder holds all of it: ``data`` (the log), ``server.properties``, ``server.log`` and ``broker.json`` (ports and
-process id). Starting a folder again goes on with its data. Nothing listens beyond 127.0.0.1. After a crash the
-controller lets the broker in once the session of the one before has run out, so that session is short: no other broker
-takes over here.
+A folder holds all of it: that of one node (``sluicegate.streams.local_kafka.node``), or ``node-1`` and so on with
+``cluster.json``. Starting a folder again goes on with its data, and a broker keeps the number of nodes it began with.
+Nothing listens beyond 127.0.0.1. After a crash the controller lets a node in once the session of the one before has run
+out, so that session is short.
 """
 
 import json
-import os
-import signal
+import random
 import socket
-import subprocess
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,53 +19,34 @@ from uuid import uuid4
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.streams.local_kafka.jars import KAFKA_VERSION, ensure_jars, find_java
+from sluicegate.streams.local_kafka.node import LocalNode
 from sluicegate.streams.local_kafka.security import LocalSecurity
+from sluicegate.streams.local_kafka.server_properties import HOST, NodePorts, server_properties
 
 Progress = Callable[[str], None]
 
-_HOST = "127.0.0.1"
-_STARTED = "Kafka Server started"
-_POLL = 0.1
-_FORMAT_TIMEOUT = 120.0
+HEAP_MB = 512
+HEAP_OF_SEVERAL_MB = 256
+SIZES = (1, 3, 5)
+_FIRST_PORT, _PORTS_END = 12_000, 32_000
+"""Below those that connections get at their own end: a client that dials a dead node there may meet itself, which then
+holds the node's port."""
 
-_PROPERTIES = """\
-process.roles=broker,controller
-node.id=1
-listeners={listener}://{host}:{port},CONTROLLER://{host}:{controller_port}
-advertised.listeners={listener}://{host}:{port}
-controller.listener.names=CONTROLLER
-controller.quorum.bootstrap.servers={host}:{controller_port}
-log.dirs={data}
-auto.create.topics.enable=false
-offsets.topic.replication.factor=1
-offsets.topic.num.partitions=4
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-transaction.state.log.num.partitions=4
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
-group.initial.rebalance.delay.ms=0
-broker.heartbeat.interval.ms=500
-broker.session.timeout.ms=3000
-group.min.session.timeout.ms=1000
-log.cleaner.dedupe.buffer.size=16777216
-log.index.size.max.bytes=2097152
-"""
 
-_LOGGING = """\
-status=error
-appender.console.type=Console
-appender.console.name=console
-appender.console.layout.type=PatternLayout
-appender.console.layout.pattern=[%d] %p %m (%c)%n
-rootLogger.level=info
-rootLogger.appenderRef.console.ref=console
-"""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatus:
+    """One node of several."""
+
+    node: int
+    running: bool
+    port: int | None
+    pid: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalBrokerStatus:
-    """What there is. ``url`` is for ``streams.connect``; ``pid`` None where it does not run."""
+    """What there is. ``running``: all of it. ``url`` is for ``streams.connect``, None where nothing runs; ``port`` and
+    ``pid``: of the first node. ``nodes``: each of them."""
 
     running: bool
     folder: str
@@ -75,222 +54,199 @@ class LocalBrokerStatus:
     port: int | None = None
     pid: int | None = None
     version: str = KAFKA_VERSION
+    nodes: tuple[NodeStatus, ...] = ()
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Nodes that do not run."""
+        return tuple(status.node for status in self.nodes if not status.running)
 
 
 class LocalBroker:
     """The broker of one folder. ``home``: where jars are kept. All calls block, within the bounds they name.
 
-    ``users``: names; with any, it speaks TLS and SCRAM alone and obeys access rules
-    (``sluicegate.streams.local_kafka.security``). They are those of the folder's first start.
+    ``heap_mb``: of each node; None: 512 alone, 256 each of several. ``users``: names; with any, it speaks TLS and SCRAM
+    alone and obeys access rules (``sluicegate.streams.local_kafka.security``); they are those of the folder's first
+    start. ``nodes``: 1, 3 or 5; None: as many as the folder has, else 1. ``told``: of a port, the one that is told to
+    others in its place, by somebody who forwards.
     """
 
-    def __init__(self, folder: Path, *, home: Path, heap_mb: int = 512, users: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        home: Path,
+        heap_mb: int | None = None,
+        users: Sequence[str] = (),
+        nodes: int | None = None,
+        told: Callable[[int], int] = lambda port: port,
+    ) -> None:
         self._folder = folder.absolute()
         self._home = home
-        self._heap_mb = heap_mb
+        count = self._size(nodes)
+        self._heap_mb = heap_mb or (HEAP_MB if count == 1 else HEAP_OF_SEVERAL_MB)
+        self._told = told
         self.security = LocalSecurity(self._folder, users) if users else None
-
-    @property
-    def log_file(self) -> Path:
-        """What the server says."""
-        return self._folder / "server.log"
+        self.nodes: Mapping[int, LocalNode] = (
+            {1: LocalNode(1, self._folder, "Kafka")}
+            if count == 1
+            else {n: LocalNode(n, self._folder / f"node-{n}", f"node {n}") for n in range(1, count + 1)}
+        )
 
     def status(self) -> LocalBrokerStatus:
         """Whether it runs, and where."""
-        state = self._state()
-        pid = state.get("pid")
-        if not self._is_ours(pid):
-            return LocalBrokerStatus(running=False, folder=str(self._folder), port=state.get("port"))
-        port = state["port"]
+        each = tuple(_status(node) for node in self.nodes.values())
+        ports = [status.port for status in each if status.port is not None]
+        known = any(status.running for status in each)
         return LocalBrokerStatus(
-            running=True, folder=str(self._folder), url=f"kafka://{_HOST}:{port}", port=port, pid=pid
+            running=all(status.running for status in each),
+            folder=str(self._folder),
+            url="kafka://" + ",".join(f"{HOST}:{port}" for port in ports) if known else None,
+            port=each[0].port,
+            pid=each[0].pid,
+            nodes=each,
         )
 
     def start(self, *, port: int = 0, within: float = 60.0, progress: Progress = lambda _: None) -> LocalBrokerStatus:
-        """Start and wait until it serves. ``port`` 0: the folder's last one, else a free one. Running: as it is.
+        """Start what does not run, and wait until all serve. ``port``: of the first node, the others have those behind
+        it; 0: the folder's last ones, else free ones. Running: as it is.
 
         Raises ConfigurationError in one line: java, mvn or jars missing, port taken, folder unwritable, no start.
         """
-        running = self.status()
-        if running.running:
-            return running
-        java = find_java()
-        jars = ensure_jars(self._home, progress)
-        self._prepare_folder()
-        if self.security is not None:
-            self.security.prepare()
-        state = self._state()
-        ports = self._choose_ports(port, state)
-        self._configure(*ports)
-        if not (self._folder / "data" / "meta.properties").exists():
-            progress("formatting its storage")
-            self._format(java, jars)
-        progress("starting")
-        pid = self._launch(java, jars)
-        self._write_state({"port": ports[0], "controller_port": ports[1], "pid": pid})
-        try:
-            self._wait_until_started(pid, within)
-        except BaseException:
-            self._end(pid, within=5.0)
-            self._write_state({"port": ports[0], "controller_port": ports[1]})
-            raise
+        missing = [node for node in self.nodes.values() if node.pid is None]
+        if missing:
+            self._start(missing, port, within, progress)
         return self.status()
 
+    def start_node(self, number: int, *, within: float = 60.0) -> None:
+        """Start this node again, the others being up, and wait until it serves."""
+        if self.nodes[number].pid is None:
+            self._start([self.nodes[number]], 0, within, lambda _: None)
+
     def stop(self, *, within: float = 20.0) -> bool:
-        """Ask it to stop, end it after ``within`` seconds; whether it ran."""
-        state = self._state()
-        pid = state.pop("pid", None)
-        ran = self._is_ours(pid)
-        if ran:
-            self._end(pid, within=within)
-            self._write_state(state)
-        return ran
-
-    def _launch(self, java: str, jars: Path) -> int:
-        command = [
-            java, f"-Xmx{self._heap_mb}m", f"-Xms{min(128, self._heap_mb)}m", "-XX:+UseSerialGC",
-            f"-Dlog4j2.configurationFile={self._folder / 'log4j2.properties'}",
-            "-cp", f"{jars}/*", "kafka.Kafka", str(self._folder / "server.properties"),
-        ]  # fmt: skip
-        # Spawned, not a Popen: it outlives whoever starts it, which a Popen object would complain of.
-        written = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        actions = [
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(self.log_file), written, 0o644),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
-        ]
-        return os.posix_spawn(java, command, os.environ, file_actions=actions, setsid=True)
-
-    def _wait_until_started(self, pid: int, within: float) -> None:
+        """Ask all to stop, end them after ``within`` seconds; whether any ran."""
         until = time.monotonic() + within
-        while time.monotonic() < until:
-            if self.log_file.exists() and _STARTED.encode() in self.log_file.read_bytes():
-                return
-            if _has_ended(pid):
-                raise ConfigurationError(f"Kafka ended at once: {self._last_error()} (see {self.log_file})")
-            time.sleep(_POLL)
-        raise ConfigurationError(f"Kafka did not start within {within:.0f} s: {self._last_error()}")
+        ran = [node.ask_to_stop() for node in self.nodes.values()]
+        for node in self.nodes.values():
+            node.end(within=max(0.0, until - time.monotonic()))
+        return any(ran)
 
-    def _last_error(self) -> str:
-        lines = self.log_file.read_text(errors="replace").splitlines()
-        wrong = [line for line in lines if " ERROR " in line or " FATAL " in line or "Exception" in line]
-        return (wrong or lines or ["it said nothing"])[0][:300]
-
-    def _end(self, pid: int, *, within: float) -> None:
-        for kind, patience in ((signal.SIGTERM, within), (signal.SIGKILL, 5.0)):
-            try:
-                os.kill(pid, kind)
-            except ProcessLookupError:
-                return
-            until = time.monotonic() + patience
-            while time.monotonic() < until:
-                if not self._is_ours(pid):
-                    return
-                time.sleep(_POLL / 2)
-
-    def _is_ours(self, pid: Any) -> bool:
-        """Whether ``pid`` is the server of this folder: a process id alone may be another's by now."""
-        if not isinstance(pid, int) or pid <= 1:
-            return False
-        if _has_ended(pid):
-            return False
-        told = Path(f"/proc/{pid}/cmdline")
+    def _start(self, missing: Sequence[LocalNode], port: int, within: float, progress: Progress) -> None:
+        java = find_java()
+        jars = ensure_jars(self._home, progress)
+        cluster = self._prepare_folder()
+        if self.security is not None:
+            self.security.prepare()
+        ports = self._choose_ports(missing, port)
+        self._configure(missing, ports)
+        for node in missing:
+            if not node.formatted:
+                progress("formatting its storage" if len(self.nodes) == 1 else f"formatting storage {node.number}")
+                node.format(java, jars, self._format_arguments(cluster))
+        progress("starting")
         try:
-            return str(self._folder / "server.properties").encode() in told.read_bytes()
-        except OSError:
-            return False
+            until = time.monotonic() + within
+            for node in missing:
+                node.launch(java, jars, self._heap_mb)
+            for node in missing:
+                node.wait_until_started(until)
+        except BaseException:
+            for node in missing:
+                node.end(within=5.0)
+            raise
 
-    def _prepare_folder(self) -> None:
+    def _size(self, asked: int | None) -> int:
+        has = self._cluster().get("nodes")
+        known = has if isinstance(has, int) else 1 if (self._folder / "data").exists() else None
+        if asked is not None and asked not in SIZES:
+            raise ConfigurationError(f"nodes: {asked}, but a quorum is odd and small; give 1, 3 or 5")
+        if known is not None and asked is not None and known != asked:
+            raise ConfigurationError(
+                f"{self._folder} holds a broker of {known} node{'s' * (known > 1)}, not of {asked}; "
+                "choose another folder, or leave the number out"
+            )
+        return known or asked or 1
+
+    def _prepare_folder(self) -> str:
+        """Make the folder, and the cluster's id where there is none yet."""
         try:
-            (self._folder / "data").mkdir(parents=True, exist_ok=True)
-            (self._folder / "log4j2.properties").write_text(_LOGGING)
+            self._folder.mkdir(parents=True, exist_ok=True)
+            cluster = self._cluster().get("id") or urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")
+            if len(self.nodes) > 1:
+                self._cluster_file.write_text(json.dumps({"nodes": len(self.nodes), "id": cluster}))
         except OSError as error:
             raise ConfigurationError(f"{self._folder}: {error.strerror}; choose a writable folder") from error
+        return str(cluster)
 
-    def _choose_ports(self, port: int, state: dict[str, Any]) -> tuple[int, int]:
-        known = state.get("port", 0)
-        if not port and known and _is_free(known):
-            port = known
-        elif port and not _is_free(port):
-            raise ConfigurationError(f"port {port} is taken; stop what listens there or choose another")
-        # The controller's address is written into the data: it stays that of the first start.
-        controller = state.get("controller_port", 0)
-        if controller and not _is_free(controller):
-            raise ConfigurationError(
-                f"port {controller}, this folder's controller's, is taken; stop what listens there"
+    def _choose_ports(self, missing: Sequence[LocalNode], port: int) -> dict[int, NodePorts]:
+        """Ports of all nodes: those that run keep theirs, and so do then the others."""
+        chosen: dict[int, NodePorts] = {}
+        port = port if len(missing) == len(self.nodes) else 0
+        free = _free_ports(2 * len(self.nodes))
+        for place, (number, node) in enumerate(self.nodes.items()):
+            known = node.ports
+            if node not in missing and known is not None:
+                chosen[number] = known
+                continue
+            asked = port + place if port else 0
+            clients = known.clients if known is not None else 0
+            if asked and not _is_free(asked):
+                raise ConfigurationError(f"port {asked} is taken; stop what listens there or choose another")
+            if not asked:
+                asked = clients if clients and _is_free(clients) else free.pop()
+            # The controller's address may be written into the data: it stays that of the first start.
+            if known is not None and not _is_free(known.controllers):
+                raise ConfigurationError(
+                    f"port {known.controllers}, this folder's controller's, is taken; stop what listens there"
+                )
+            chosen[number] = NodePorts(
+                clients=asked, controllers=known.controllers if known is not None else free.pop()
             )
-        free = _free_ports(2)
-        return port or free[0], controller or free[1]
+        return chosen
 
-    def _configure(self, port: int, controller_port: int) -> None:
-        text = _PROPERTIES.format(
-            host=_HOST,
-            port=port,
-            controller_port=controller_port,
-            data=_escaped(str(self._folder / "data")),
-            listener="PLAINTEXT" if self.security is None else "SASL_SSL",
-        )
-        properties = self._folder / "server.properties"
-        properties.touch(mode=0o600)
-        properties.chmod(0o600)
-        properties.write_text(text + (self.security.properties() if self.security is not None else ""))
+    def _configure(self, missing: Sequence[LocalNode], ports: Mapping[int, NodePorts]) -> None:
+        told = {
+            number: NodePorts(clients=self._told(own.clients), controllers=self._told(own.controllers))
+            for number, own in ports.items()
+        }
+        listener = "PLAINTEXT" if self.security is None else "SASL_SSL"
+        for node in missing:
+            text = server_properties(node.number, ports, told, data=node.data, listener=listener)
+            secured = "" if self.security is None else self.security.properties()
+            node.prepare(text + secured, ports[node.number])
 
-    def _format(self, java: str, jars: Path) -> None:
-        cluster = urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")
-        logging = f"-Dlog4j2.configurationFile={self._folder / 'log4j2.properties'}"
-        tool = [java, "-Xmx128m", "-XX:TieredStopAtLevel=1", logging, "-cp", f"{jars}/*", "kafka.tools.StorageTool"]
-        properties = str(self._folder / "server.properties")
-        command = [*tool, "format", "--standalone", f"--cluster-id={cluster}", "-c", properties]
-        if self.security is not None:
-            command += self.security.format_arguments()
-        ran = _run(command, _FORMAT_TIMEOUT)
-        if ran.returncode:
-            said = (ran.stderr or ran.stdout).strip().splitlines() or ["it said nothing"]
-            raise ConfigurationError(f"Kafka's storage in {self._folder} cannot be formatted: {said[-1][:300]}")
+    def _format_arguments(self, cluster: str) -> list[str]:
+        alone = ["--standalone"] if len(self.nodes) == 1 else []
+        users = [] if self.security is None else self.security.format_arguments()
+        return [*alone, f"--cluster-id={cluster}", *users]
 
-    def _state(self) -> dict[str, Any]:
+    @property
+    def _cluster_file(self) -> Path:
+        return self._folder / "cluster.json"
+
+    def _cluster(self) -> dict[str, Any]:
         try:
-            state = json.loads((self._folder / "broker.json").read_text())
+            held = json.loads(self._cluster_file.read_text())
         except (OSError, ValueError):
             return {}
-        return state if isinstance(state, dict) else {}
-
-    def _write_state(self, state: dict[str, Any]) -> None:
-        (self._folder / "broker.json").write_text(json.dumps(state))
+        return held if isinstance(held, dict) else {}
 
 
-def _run(command: Sequence[str], timeout: float) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
-
-
-def _has_ended(pid: int) -> bool:
-    """Whether our child ``pid`` has ended, which lets it go. Of others' children nothing is known: False."""
-    try:
-        return os.waitpid(pid, os.WNOHANG)[0] == pid
-    except ChildProcessError:
-        return False
-
-
-def _escaped(path: str) -> str:
-    return path.replace("\\", "\\\\")
+def _status(node: LocalNode) -> NodeStatus:
+    pid, ports = node.pid, node.ports
+    return NodeStatus(node=node.number, running=pid is not None, port=None if ports is None else ports.clients, pid=pid)
 
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((_HOST, port))
+            probe.bind((HOST, port))
         except (OSError, OverflowError):
             return False
     return True
 
 
 def _free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind((_HOST, 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
+    ports = random.SystemRandom().sample(range(_FIRST_PORT, _PORTS_END), 10 * count)
+    return [port for port in ports if _is_free(port)][:count]

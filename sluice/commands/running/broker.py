@@ -31,10 +31,24 @@ def register(app: typer.Typer) -> None:
 @broker.command()
 def start(
     folder: DirOption = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            help="1, 3 or 5; with more than one, topics have three copies. Default: what the folder has, else 1."
+        ),
+    ] = None,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 takes the folder's last one or a free one.")
+        int,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Port on 127.0.0.1, further nodes behind it; 0 takes the folder's last ones or free ones.",
+        ),
     ] = 9092,
-    heap_mb: Annotated[int, typer.Option(min=256, max=65536, help="Memory for Java, MiB.")] = 512,
+    heap_mb: Annotated[
+        int | None,
+        typer.Option(min=256, max=65536, help="Memory for Java, MiB. Default: 512 for one node, 256 for each of more."),
+    ] = None,
     wait: Annotated[float, typer.Option(min=1, max=600, help="Seconds to wait for it.")] = 60.0,
     user: Annotated[
         list[str] | None,
@@ -46,7 +60,7 @@ def start(
 ) -> None:
     """Start it, fetching Apache Kafka's jars the first time, and wait until it serves."""
     with one_line_errors(), _spinner(quiet=as_json) as progress:
-        local = _of(folder, heap_mb=heap_mb, users=user or ())
+        local = _of(folder, heap_mb=heap_mb, users=user or (), nodes=nodes)
         status = local.start(port=port, within=wait, progress=progress)
     _show(status, as_json=as_json)
     if local.security is not None and not as_json:
@@ -65,7 +79,7 @@ def stop(
     wait: Annotated[float, typer.Option(min=0, max=600, help="Seconds before it is ended by force.")] = 20.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Stop it. Its data stays."""
+    """Stop it, all of its nodes. Its data stays."""
     with one_line_errors():
         local = _of(folder)
         stopped = local.stop(within=wait)
@@ -77,7 +91,7 @@ def stop(
 
 @broker.command()
 def status(folder: DirOption = None, as_json: JsonOption = False) -> None:
-    """Say whether it runs, and where. Exit code 1 where it does not."""
+    """Say whether it runs, and where. Exit code 1 where it, or a node of it, does not."""
     with one_line_errors():
         found = _of(folder).status()
     _show(found, as_json=as_json)
@@ -85,18 +99,27 @@ def status(folder: DirOption = None, as_json: JsonOption = False) -> None:
         raise typer.Exit(EXIT_FAILED)
 
 
-def _of(folder: Path | None, *, heap_mb: int = 512, users: Sequence[str] = ()) -> LocalBroker:
+def _of(
+    folder: Path | None, *, heap_mb: int | None = None, users: Sequence[str] = (), nodes: int | None = None
+) -> LocalBroker:
     home = load().home
-    return LocalBroker(folder or home / "broker", home=home, heap_mb=heap_mb, users=users)
+    return LocalBroker(folder or home / "broker", home=home, heap_mb=heap_mb, users=users, nodes=nodes)
 
 
 def _show(found: LocalBrokerStatus, *, as_json: bool) -> None:
     if as_json:
         print_json(asdict(found))
-    elif found.running:
-        out.print(f"Kafka {found.version} serves {found.url} (process {found.pid}, {found.folder})", highlight=False)
-    else:
+        return
+    running = [node for node in found.nodes if node.running]
+    if not running:
         out.print(f"it does not run ({found.folder})", highlight=False)
+        return
+    processes = ", ".join(str(node.pid) for node in running)
+    named = f"process{'es' * (len(running) > 1)} {processes}"
+    out.print(f"Kafka {found.version} serves {found.url} ({named}, {found.folder})", highlight=False, soft_wrap=True)
+    if found.missing:
+        lacks = ", ".join(f"node {node}" for node in found.missing)
+        out.print(f"{lacks} of {len(found.nodes)} is down: `sluice broker start` starts it again", highlight=False)
 
 
 @contextmanager

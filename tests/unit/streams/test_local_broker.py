@@ -117,6 +117,134 @@ def test_a_process_id_that_is_anothers_by_now_is_not_taken_for_the_server(tmp_pa
     assert not LocalBroker(tmp_path, home=tmp_path).status().running
 
 
+SERVER = """\
+#!/bin/sh
+case "$*" in
+  *-version*) echo 'openjdk version "17.0.1" 2025-01-01' >&2 ;;
+  *StorageTool*) for each; do case "$last" in -c) folder="${each%/*}" ;; esac; last="$each"; done
+    echo "$*" > "$folder/formatted"; touch "$folder/data/meta.properties" ;;
+  *) echo "[now] INFO Kafka Server started"; while :; do sleep 0.05; done ;;
+esac
+"""
+
+
+@pytest.fixture
+def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Java plays a server that starts at once and ends when it is asked to. Gives the folder of a broker."""
+    java = fake_java(tmp_path / "java", "17.0.1")
+    java.write_text(SERVER)
+    monkeypatch.setenv("JAVA_HOME", str(java.parent.parent))
+    monkeypatch.setattr("sluicegate.streams.local_kafka.broker.ensure_jars", lambda _home, _progress: tmp_path)
+    return tmp_path / "broker"
+
+
+def properties(broker: LocalBroker, node: int) -> dict[str, str]:
+    """What a node was started with."""
+    lines = (broker.nodes[node].folder / "server.properties").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines)
+
+
+def test_three_nodes_vote_together_and_keep_copies_of_each_others_records(servers: Path, tmp_path: Path) -> None:
+    broker = LocalBroker(servers, home=tmp_path, nodes=3)
+    try:
+        status = broker.start(within=20.0)
+        assert status.running and [node.node for node in status.nodes] == [1, 2, 3] and status.missing == ()
+        ports = [node.port for node in status.nodes]
+        assert status.url == "kafka://" + ",".join(f"127.0.0.1:{port}" for port in ports) and len(set(ports)) == 3
+        told = [properties(broker, node) for node in (1, 2, 3)]
+        assert [each["node.id"] for each in told] == ["1", "2", "3"]
+        voters = {each["controller.quorum.voters"] for each in told}
+        controllers = [each["listeners"].rpartition(":")[2] for each in told]
+        assert voters == {",".join(f"{n}@127.0.0.1:{port}" for n, port in enumerate(controllers, 1))}
+        for each in told:
+            assert each["default.replication.factor"] == each["transaction.state.log.replication.factor"] == "3"
+            assert each["min.insync.replicas"] == each["transaction.state.log.min.isr"] == "2"
+            assert each["offsets.topic.replication.factor"] == "3"
+        formatted = [(broker.nodes[node].folder / "formatted").read_text() for node in (1, 2, 3)]
+        assert len({word for line in formatted for word in line.split() if word.startswith("--cluster-id=")}) == 1
+        assert not any("--standalone" in line for line in formatted)
+    finally:
+        assert broker.stop()
+    assert LocalBroker(servers, home=tmp_path).status().missing == (1, 2, 3)
+
+
+def test_one_node_copies_nothing_and_is_its_own_quorum(servers: Path, tmp_path: Path) -> None:
+    broker = LocalBroker(servers, home=tmp_path)
+    try:
+        broker.start(within=20.0)
+        told = properties(broker, 1)
+        assert told["default.replication.factor"] == told["min.insync.replicas"] == "1"
+        assert "controller.quorum.voters" not in told
+        assert "--standalone" in (servers / "formatted").read_text()
+    finally:
+        broker.stop()
+
+
+def test_a_node_that_died_is_told_of_and_started_again_where_it_was(servers: Path, tmp_path: Path) -> None:
+    broker = LocalBroker(servers, home=tmp_path, nodes=3)
+    try:
+        before = broker.start(within=20.0)
+        broker.nodes[2].end(within=5.0)
+        code, out, _ = invoke("status", "--dir", str(servers), "--json")
+        told = json.loads(out)
+        assert code == 1 and not told["running"] and [node["running"] for node in told["nodes"]] == [True, False, True]
+        assert told["url"] == before.url  # clients find the others on it
+        _, out, _ = invoke("status", "--dir", str(servers))
+        assert "node 2 of 3 is down" in out
+        after = LocalBroker(servers, home=tmp_path).start(port=4242, within=20.0)
+        assert after.running and after.url == before.url
+        assert after.nodes[0] == before.nodes[0] and after.nodes[2] == before.nodes[2]
+        assert after.nodes[1].pid != before.nodes[1].pid
+        code, out, _ = invoke("stop", "--dir", str(servers), "--json")
+        stopped = json.loads(out)
+        assert code == 0 and stopped["stopped"] and not any(node["running"] for node in stopped["nodes"])
+        assert broker.status().url is None
+    finally:
+        broker.stop()
+
+
+def test_others_are_told_the_ports_of_who_forwards(servers: Path, tmp_path: Path) -> None:
+    broker = LocalBroker(servers, home=tmp_path, nodes=3, told=lambda port: port + 20_000)
+    try:
+        broker.start(within=20.0)
+        for number, node in broker.nodes.items():
+            ports = node.ports
+            assert ports is not None
+            told = properties(broker, number)
+            assert told["advertised.listeners"].endswith(f":{ports.clients + 20_000}")
+            assert f"{number}@127.0.0.1:{ports.controllers + 20_000}" in told["controller.quorum.voters"]
+            assert told["listeners"].endswith(f":{ports.controllers}")
+    finally:
+        broker.stop()
+
+
+def test_a_broker_keeps_the_number_of_nodes_that_it_began_with(servers: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="give 1, 3 or 5"):
+        LocalBroker(servers, home=tmp_path, nodes=2)
+    broker = LocalBroker(servers, home=tmp_path, nodes=3)
+    broker.start(within=20.0)
+    broker.stop()
+    code, _, err = invoke("start", "--dir", str(servers), "--nodes", "1", "--port", "0")
+    assert code == 2 and "holds a broker of 3 nodes, not of 1" in err and err.count("\n") == 1
+    assert len(LocalBroker(servers, home=tmp_path).nodes) == 3
+    alone = LocalBroker(tmp_path / "alone", home=tmp_path)
+    alone.start(within=20.0)
+    alone.stop()
+    with pytest.raises(ConfigurationError, match="holds a broker of 1 node, not of 3"):
+        LocalBroker(tmp_path / "alone", home=tmp_path, nodes=3)
+
+
+def test_a_node_whose_port_is_taken_is_named_and_none_is_started(servers: Path, tmp_path: Path) -> None:
+    broker = LocalBroker(servers, home=tmp_path, nodes=3)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigurationError, match=f"port {port} is taken"):
+            broker.start(port=port - 1)
+    assert broker.status().missing == (1, 2, 3)
+
+
 @pytest.mark.kafka
 def test_it_listens_on_loopback_only_and_keeps_its_data(kafka_url: str, tmp_path: Path, sluice_home: Path) -> None:
     del kafka_url  # where the session's cannot be had, this is skipped as well
