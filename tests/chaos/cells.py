@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.chaos import cluster_faults
 from tests.chaos.stack import DEVICES, Stack
 
 Inject = Callable[[Stack, random.Random], Awaitable[str]]
@@ -19,7 +20,9 @@ Inject = Callable[[Stack, random.Random], Awaitable[str]]
 class Cell:
     """One kind of fault. ``point``: where workers (or the planner) break. ``routers``: processes of each app's router.
 
-    ``resumes``: "device", "group", "broker" (once that serves again), or "" where service is not expected to stop.
+    ``resumes``: whose time limit service waits for, as ``run.RESUMES`` has them, or "" where that is not judged.
+    ``steps``: the fault goes on for a while, and service may be away again and again: each time counts by itself.
+    ``nodes``: of the broker; ``linked``: what its nodes say to each other can be held back.
     ``window``: seconds a seed takes. ``load``: share of the run's rate, so that every cell sees a hundred thousand
     queries in its windows, and the machine no more than it must. ``copies``: whether this fault may leave a query with
     two answers where delivery is at least once; only then is there anything to prove of exactly-once delivery.
@@ -35,6 +38,9 @@ class Cell:
     load: float = 1.0
     record: bool = False
     copies: bool = True
+    steps: bool = False
+    nodes: int = 1
+    linked: bool = False
 
 
 async def _armed_kill(stack: Stack, name: str) -> None:
@@ -232,5 +238,13 @@ CELLS = {
         Cell("clock-skew", armed_for_a_while, "clock-skew", window=7.0, load=0.93, copies=False),
         Cell("full-disk", armed_for_a_while, "full-disk", window=7.0, load=0.93, record=True, copies=False),
         Cell("slow-consumer", armed_for_a_while, "slow-consumer", window=7.0, load=0.93, copies=False),
+        Cell(
+            "cluster-rolling-restart", cluster_faults.roll, resumes="roll", window=30.0, load=0.3, nodes=3, steps=True
+        ),
+        Cell("cluster-leader-kill", cluster_faults.kill_leader, resumes="node", window=18.0, load=0.4, nodes=3),
+        Cell("cluster-controller-kill", cluster_faults.kill_controller, resumes="lead", window=18.0, load=0.4, nodes=3),
+        Cell("cluster-min-isr", cluster_faults.shrink_to_minimum, window=18.0, load=0.4, nodes=3),
+        Cell("cluster-partition", cluster_faults.part, window=18.0, load=0.4, nodes=3, linked=True),
+        Cell("cluster-disk-full", cluster_faults.fill_disk, resumes="node", window=18.0, load=0.4, nodes=3),
     )
 }

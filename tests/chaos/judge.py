@@ -4,11 +4,12 @@ Rules. Only what the topics hold counts (``sluicegate.sluice.audit.topic_audit``
 broker acknowledged here. Service is back after a fault once queries are answered as before it: in half-second bins of
 arrival time, the first one from which on nine in ten are answered on time for two bins. A bin without queries is not
 served: load never ceases. Service may be away more than once (a process that comes back moves partitions and plans):
-the first time counts from the fault, however late it is felt, any later time from its own beginning, and the longest is
-told. What was asked within an SLO of the next fault is not counted: it suffers from that one. While the broker itself
-is away nothing is due. How long service was away is always told, and judged where ``JUDGED`` seeds were played on a
-machine that answered on time while nothing was broken: else it says as much of the machine. Copies, where any are
-allowed, are counted on such a machine alone: on another, processes stand still that nobody stopped.
+the first time counts from the fault, however late it is felt (unless the fault comes in steps), any later time from its
+own beginning, and the longest is told. What was asked within an SLO of the next fault is not counted: it suffers from
+that one. While the broker itself is away nothing is due. How long service was away is always told, and judged where
+``JUDGED`` seeds were played on a machine that answered on time while nothing was broken: else it says as much of the
+machine. Copies, where any are allowed, are counted on such a machine alone: on another, processes stand still that
+nobody stopped.
 """
 
 from collections import defaultdict
@@ -109,10 +110,11 @@ class Verdict:
         return cls(**{**plain, "hits": tuple(held["hits"]), "windows": windows})
 
 
-def resumed_after(outcomes: Iterable[Outcome], due: float, until: float) -> float:
+def resumed_after(outcomes: Iterable[Outcome], due: float, until: float, *, steps: bool = False) -> float:
     """Seconds from ``due`` until queries that arrive are answered on time again, judged up to ``until``.
 
-    Where they cease to be once more: the seconds that that took, if those are more.
+    Where they cease to be once more: the seconds that that took, if those are more. ``steps``: the first time, too,
+    counts from its own beginning.
     """
     asked: defaultdict[int, int] = defaultdict(int)
     served: defaultdict[int, int] = defaultdict(int)
@@ -128,7 +130,7 @@ def resumed_after(outcomes: Iterable[Outcome], due: float, until: float) -> floa
         if good[place]:
             place += 1
             continue
-        away = place * _BIN if longest else 0.0
+        away = place * _BIN if longest or steps else 0.0
         steady = (first for first in range(place, bins - _STEADY + 1) if all(good[first : first + _STEADY]))
         end = next(steady, bins)
         longest = max(longest, end * _BIN - away)
@@ -149,9 +151,10 @@ def judge(
     acknowledged: int,
     copies_allowed: int,
     resume_s_allowed: float | None,
+    steps: bool,
 ) -> Verdict:
-    """``calm``: from when to when load ran with nothing broken."""
-    resumed = [resumed_after(_within(outcomes, f.due, f.until), f.due, f.until - slo) for f in faults]
+    """``calm``: from when to when load ran with nothing broken. ``steps``: a fault is one thing after another."""
+    resumed = [resumed_after(_within(outcomes, f.due, f.until), f.due, f.until - slo, steps=steps) for f in faults]
     outages = [resume + f.due - f.began if resume else 0.0 for resume, f in zip(resumed, faults, strict=True)]
     before = [o for o in _within(outcomes, *calm) if o.kind is not OutcomeKind.REJECTED]
     during = [o for f in faults for o in _within(outcomes, f.began, f.until) if o.kind is not OutcomeKind.REJECTED]

@@ -24,6 +24,7 @@ from sluicegate.domain.outcome import Outcome
 from sluicegate.sluice.audit.fault_windows import FaultWindow
 from sluicegate.sluice.audit.result_log import read_results, result_topics
 from sluicegate.sluice.audit.topic_audit import AuditReport, read_topics
+from sluicegate.streams.local_kafka.server_properties import SESSION_S
 from sluicegate.streams.ports import TopicPartition
 from sluicegate.streams.records import codec, control
 from tests.chaos.cells import CELLS, Cell
@@ -33,7 +34,16 @@ from tests.chaos.stack import DEVICES, SESSION_TIMEOUT, SLO, Delivery, Stack, st
 
 IN_FLIGHT = 500
 DEVICE_TIMEOUT = 2.0
-RESUMES = {"device": DEVICE_TIMEOUT + 2.0, "group": SESSION_TIMEOUT + 2.0, "broker": SESSION_TIMEOUT + 2.0}
+_ELECTION = 3.0
+"""Seconds until the other controllers miss the one in charge, and have another."""
+RESUMES = {
+    "device": DEVICE_TIMEOUT + 2.0,
+    "group": SESSION_TIMEOUT + 2.0,
+    "broker": SESSION_TIMEOUT + 2.0,
+    "node": SESSION_S + 2.0,
+    "lead": _ELECTION + SESSION_S + 2.0,
+    "roll": 1.0,
+}
 _WARM = 8.0
 _WARM_MOST = 60.0
 """Seconds that a start may take: until queries are answered in time, or as they will be on this machine."""
@@ -60,7 +70,9 @@ async def run_cell(
 ) -> Verdict:
     """Start a stack, break it once a seed under load, mend it, let it end in order, and read its topics."""
     task = said.add_task(f"{cell.name} {delivery.replace('_', ' ')}", total=seeds) if said is not None else None
-    async with stack(folder, home, record=cell.record, delivery=delivery) as running:
+    async with stack(
+        folder, home, record=cell.record, delivery=delivery, nodes=cell.nodes, linked=cell.linked
+    ) as running:
         await _start(running, cell, first_seed)
         stop = asyncio.Event()
         loads = [
@@ -91,6 +103,7 @@ async def run_cell(
         acknowledged=sum(running.sent.values()),
         copies_allowed=running.kills * IN_FLIGHT if delivery == "at_least_once" else 0,
         resume_s_allowed=RESUMES.get(cell.resumes),
+        steps=cell.steps,
     )
 
 

@@ -28,6 +28,7 @@ from sluicegate.streams.local_kafka.broker import LocalBroker
 from sluicegate.streams.ports import Broker, Producer, Written
 from sluicegate.streams.records import codec
 from sluicegate.streams.topics import Topics
+from tests.chaos.links import Links
 
 _ROOT = Path(__file__).resolve().parents[2]
 PIXELS = 4
@@ -80,7 +81,7 @@ class Child:
 @dataclass
 class Stack:
     """Everything of one cell. ``sent``: query records acknowledged, by app. ``mended``: wall clock at which what was
-    broken served again, where that takes its time; 0 for none."""
+    broken served again, where that takes its time; 0 for none. ``links``: between the broker's nodes."""
 
     folder: Path
     settings: Settings
@@ -90,6 +91,7 @@ class Stack:
     sent: dict[str, int] = field(default_factory=dict)
     kills: int = 0
     mended: float = 0.0
+    links: Links | None = None
     _numbers: int = 0
 
     @property
@@ -119,11 +121,13 @@ class Stack:
         log.close()
 
     def joined(self, routers: int) -> bool:
-        """Whether the routers' groups are stable with so many members, as the broker's log tells last."""
-        told = (self.folder / "kafka" / "server.log").read_text(errors="replace").splitlines()
+        """Whether the routers' groups are stable with so many members, as the broker's logs tell last."""
+        logs = [node.log_file.read_text(errors="replace") for node in self.local.nodes.values()]
+        # Each line of them begins with its time. Whoever has a group tells of it, one node after the other.
+        told = sorted(line for log in logs for line in log.splitlines() if _MOVES.search(line))
         for app in ("toy", "vow"):
             group = f" group {self.topics.router_group(app)} "
-            last = next((line for line in reversed(told) if group in line and _MOVES.search(line)), "")
+            last = next((line for line in reversed(told) if group in line), "")
             if f"with {routers} members" not in last:
                 return False
         return True
@@ -170,10 +174,21 @@ class Stack:
 
 @asynccontextmanager
 async def stack(
-    folder: Path, home: Path, *, record: bool = False, delivery: Delivery = "at_least_once"
+    folder: Path,
+    home: Path,
+    *,
+    record: bool = False,
+    delivery: Delivery = "at_least_once",
+    nodes: int = 1,
+    linked: bool = False,
 ) -> AsyncIterator[Stack]:
-    """A broker and settings in ``folder``; stages are started by the caller and ended here."""
-    local = LocalBroker(folder / "kafka", home=home)
+    """A broker and settings in ``folder``; stages are started by the caller and ended here.
+
+    ``nodes``: of the broker; ``linked``: what is said to them goes through ``Stack.links``.
+    """
+    links = Links(lambda: _pids(local), lambda port: _owner(local, port)) if linked else None
+    told = links.told if links is not None else int
+    local = LocalBroker(folder / "kafka", home=home, nodes=nodes, told=told)
     url = (await asyncio.to_thread(local.start, within=300.0)).url
     assert url is not None
     save_catalogue(folder / "catalogue", catalogue(), {})
@@ -191,7 +206,7 @@ async def stack(
         kafka=KafkaSection(session_timeout_s=SESSION_TIMEOUT),
     )
     (folder / "settings.yaml").write_text(json.dumps(settings.model_dump(mode="json", exclude={"http"})))
-    running = Stack(folder, settings, local, connect(url))
+    running = Stack(folder, settings, local, connect(url), links=links)
     try:
         yield running
     finally:
@@ -204,6 +219,21 @@ async def stack(
                 await running.ended(name)
         await running.broker.close()
         await asyncio.to_thread(local.stop, within=1.0)
+        if links is not None:
+            links.close()
+
+
+def _pids(local: LocalBroker) -> dict[int, int]:
+    return {number: node.pid for number, node in local.nodes.items() if node.pid is not None}
+
+
+def _owner(local: LocalBroker, port: int) -> int:
+    """Whose port it is."""
+    for number, node in local.nodes.items():
+        ports = node.ports
+        if ports is not None and port in (ports.clients, ports.controllers):
+            return number
+    return 0
 
 
 __all__ = ["DEVICES", "PROMISED", "SESSION_TIMEOUT", "SLO", "Child", "Delivery", "Stack", "catalogue", "stack"]

@@ -71,6 +71,7 @@ NOT_RUN = {
     ("slices.md", "SLUICE_METRICS__PORT=9464 sluice up"): "test_fake_gpus.py runs it",
     ("selection.md", "sluice policy generate"): "CATALOGUE is the reader's: test_policy_command.py runs it with one",
     ("kafka.md", "sluice broker start --dir secured"): "test_secured_kafka.py runs it",
+    ("kafka.md", "sluice broker start --nodes 3"): "test_cluster.py starts such a one",
     ("kafka.md", "sluice topics --check"): "test_topics_command.py runs it on a broker",
 }
 """(page, beginning of the block): why it is not run here."""

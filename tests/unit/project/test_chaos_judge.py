@@ -44,6 +44,12 @@ def test_service_is_back_once_it_is_steady(away: tuple[tuple[float, float], ...]
     assert resumed_after(outcomes(*away), 0.0, 12.0) == resumed
 
 
+def test_a_fault_in_steps_is_not_reckoned_from_its_first() -> None:
+    away = outcomes((4.0, 5.0), (8.0, 10.0))
+    assert resumed_after(away, 0.0, 12.0) == 5.0
+    assert resumed_after(away, 0.0, 12.0, steps=True) == 2.0
+
+
 def test_without_queries_there_is_no_service() -> None:
     assert resumed_after([], 0.0, 5.0) == 5.0
 
