@@ -30,6 +30,7 @@ from sluicegate.domain.errors import ConfigurationError
 from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.kafka.fetched_batches import UnreadableRecord, read_past_faults
 from sluicegate.streams.kafka.membership import Listener, StickyAssignor, cut_off
+from sluicegate.streams.kafka.stale_leaders import doubt_stale_leaders
 from sluicegate.streams.ports import (
     BrokerError,
     LostPartitionError,
@@ -113,6 +114,7 @@ class KafkaConsumer:
         try:
             await inner.start()
             read_past_faults(inner)
+            doubt_stale_leaders(inner)
             if shared:
                 async with asyncio.timeout(settings.request_timeout):
                     await self._settled.wait()
