@@ -8,13 +8,16 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySettings:
-    """Settings of the embedded broker. ``max_bytes``: cap on all that is kept; above it the largest partition loses its
-    oldest eighth.
+    """Settings of the embedded broker. ``read_bytes``: above it what all groups have read goes, and where no group
+    reads what is older than ``unread_s``. ``max_bytes``: cap on all that is kept; above it the largest partition loses
+    its oldest eighth, read or not.
 
     ``max_message_bytes``: limit of topics that set none. ``max_partition_bytes``: cap a partition, None for none.
     ``session_timeout``: seconds that the partitions of a static member wait for its return.
     """
 
+    read_bytes: int = 2048 * MIB
+    unread_s: float = 60.0
     max_bytes: int = 2048 * MIB
     max_message_bytes: int = MIB
     max_partition_bytes: int | None = None

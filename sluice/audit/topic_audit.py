@@ -5,11 +5,15 @@ source and id; a record of one that was seen before has a dead letter, not a sec
 do not tell the source: each is of the query of its app and id that has no other. Promises are recounted
 (sluicegate.sluice.audit.promise_audit). Nothing here trusts a counter of the system. Where windows are asked for, what
 went wrong is told of each of them (sluicegate.sluice.audit.fault_windows).
+
+Topics do not keep records for ever. Where a partition has let go of its oldest ones, a query that may have had its
+outcome among them is not lost, and an outcome whose query may have been among them is not unknown: both are *gone by*.
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.fold import OutcomeFold, Summary
@@ -22,13 +26,16 @@ from sluicegate.streams.records import codec, control
 from sluicegate.streams.topics import Topics
 
 _EXAMPLES = 5
+_UNORDERED_S = 5.0
+"""By so much a record may have been written before one of an earlier time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
     """What was found. ``balanced``: nothing lost, duplicated, unknown or marked wrongly. ``cost``: money by kind.
 
-    ``unreadable``: records on result topics that are no outcome, which a stranger may write.
+    ``unreadable``: records on result topics that are no outcome, which a stranger may write. ``gone_by``: queries and
+    outcomes that are not judged, as the topics may have let go of the other.
     """
 
     queries: int
@@ -41,6 +48,7 @@ class AuditReport:
     unknown: int
     late_unmarked: int
     unreadable: int = 0
+    gone_by: int = 0
     kinds: Mapping[str, int]
     examples: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     summary: Summary | None = None
@@ -75,6 +83,8 @@ class Audit:
         self._when: dict[QueryKey, float] | None = {} if timed else None
         self._newest = 0.0
         self._missed = DevicesMissed()
+        self._since: dict[str, float] = {}  # by topic that let go of records: what was written later is there
+        self._arrived: dict[QueryKey, float] = {}  # of those whose query may be gone by
         self._asked: dict[tuple[str, int, int], QueryKey] = {}
         self._dead: dict[tuple[str, int, int], str] = {}
         self._outcomes: Counter[QueryKey] = Counter()
@@ -84,6 +94,10 @@ class Audit:
         self._late_unmarked: list[QueryKey] = []
         self._cost: Mapping[str, float] = {}
         self._promises = PromiseAudit()
+
+    def let_go(self, topic: str, until: float) -> None:
+        """A partition of ``topic`` does not hold any more what was written before ``until``. Queries come first."""
+        self._since[topic] = max(until, self._since.get(topic, until))
 
     def add_query(self, record: Record) -> None:
         """A record of a query topic."""
@@ -113,6 +127,8 @@ class Audit:
         if outcome.kind is OutcomeKind.ANSWERED and outcome.late != decoded.marked_late:
             self._late_unmarked.append(outcome.key)
         if self._outcomes[outcome.key] == 1:
+            if self._topics.queries(outcome.app) in self._since:
+                self._arrived[outcome.key] = outcome.arrival
             self._fold.add(outcome)
             self._promises.add_outcome(outcome, outcome.sequence, record.timestamp)
 
@@ -143,9 +159,11 @@ class Audit:
         # A copy is answered by what became of the first of its kind: where nothing did, the query is lost all the same.
         excused = {place for place, reason in self._dead.items() if reason != codec.DUPLICATE_ID}
         expected = {key for place, key in self._asked.items() if place not in excused}
-        lost = sorted(expected - outcomes.keys())
+        unanswered = sorted(expected - outcomes.keys())
+        lost = [key for key in unanswered if not self._may_have_ended(key)]
         copies = {key: n for key, n in outcomes.items() if n > 1}
-        unknown = sorted(outcomes.keys() - asked)
+        unasked = sorted(outcomes.keys() - asked)
+        unknown = [key for key in unasked if not self._may_have_been_asked(key)]
         unmarked = [key if key in asked else whose.get(key, key) for key in self._late_unmarked]
         dead = {place: reason for place, reason in self._dead.items() if place in self._asked}
         promises = self._promises.report()
@@ -159,6 +177,7 @@ class Audit:
             max_copies=max(outcomes.values(), default=0),
             unknown=len(unknown),
             unreadable=self._unreadable,
+            gone_by=len(unanswered) - len(lost) + len(unasked) - len(unknown),
             late_unmarked=len(unmarked),
             kinds={kind.value: self._kinds[kind.value] for kind in OutcomeKind},
             examples={
@@ -181,6 +200,16 @@ class Audit:
             ),
         )
 
+    def _may_have_ended(self, key: QueryKey) -> bool:
+        """Whether topics that let go of records may have held its end."""
+        ends = (self._topics.results(key.app), self._topics.dead_letters)
+        since = max((self._since[topic] for topic in ends if topic in self._since), default=None)
+        return since is not None and (self._when is None or self._when[key] <= since + _UNORDERED_S)
+
+    def _may_have_been_asked(self, key: QueryKey) -> bool:
+        since = self._since.get(self._topics.queries(key.app))
+        return since is not None and self._arrived.get(key, inf) <= since + _UNORDERED_S
+
 
 def _ids(keys: Sequence[QueryKey]) -> tuple[str, ...]:
     return tuple(key.id for key in keys[:_EXAMPLES])
@@ -188,30 +217,64 @@ def _ids(keys: Sequence[QueryKey]) -> tuple[str, ...]:
 
 async def read_topics(broker: Broker, topics: Topics, *, timed: bool = False) -> Audit:
     """Read every query, result and dead-letter topic of the prefix from its beginning to its present end."""
-    audit = Audit(topics, timed=timed)
     names = await broker.admin().topics()
-    await read_whole(broker, {n for n in names if topics.is_queries(n)}, audit.add_query)
-    await read_whole(broker, {n for n in names if topics.is_results(n)}, audit.add_result)
-    await read_whole(broker, {n for n in names if n == topics.dead_letters}, audit.add_dead_letter)
+    ends = {n for n in names if topics.is_results(n) or n == topics.dead_letters}
+    audit = Audit(topics, timed=timed or await _let_go(broker, ends))
+    await read_whole(broker, {n for n in names if topics.is_queries(n)}, audit.add_query, audit.let_go)
+    await read_whole(broker, {n for n in names if topics.is_results(n)}, audit.add_result, audit.let_go)
+    await read_whole(broker, {n for n in names if n == topics.dead_letters}, audit.add_dead_letter, audit.let_go)
     await read_whole(broker, {n for n in names if n == topics.status}, audit.add_status)
     return audit
 
 
-async def read_whole(broker: Broker, names: set[str], take: Callable[[Record], None]) -> None:
-    """Hand over all records of these topics, from their beginning to their present end."""
+async def _let_go(broker: Broker, names: set[str]) -> bool:
+    """Whether some of ``names`` does not hold its oldest records any more."""
+    partitions = await _partitions(broker, names)
+    if not partitions:
+        return False
+    consumer = broker.consumer(partitions=partitions, start_at="end")
+    await consumer.start()
+    try:
+        return any((await consumer.beginning_offsets(partitions)).values())
+    finally:
+        await consumer.stop()
+
+
+async def _partitions(broker: Broker, names: set[str]) -> list[TopicPartition]:
     counts = await broker.admin().partitions(sorted(names))
-    partitions = [TopicPartition(topic, i) for topic, count in sorted(counts.items()) for i in range(count)]
+    return [TopicPartition(topic, i) for topic, count in sorted(counts.items()) for i in range(count)]
+
+
+async def read_whole(
+    broker: Broker,
+    names: set[str],
+    take: Callable[[Record], None],
+    let_go: Callable[[str, float], None] | None = None,
+) -> None:
+    """Hand over all records of these topics, from their beginning to their present end.
+
+    ``let_go`` is told of each topic with a partition that has lost its oldest records, and since when it holds all.
+    """
+    partitions = await _partitions(broker, names)
     if not partitions:
         return
     consumer = broker.consumer(partitions=partitions, start_at="beginning")
     await consumer.start()
     try:
         ends = await consumer.end_offsets(partitions)
+        shortened = {p for p, begin in (await consumer.beginning_offsets(partitions)).items() if begin > 0}
         unread = {p for p in partitions if await consumer.position(p) < ends[p]}
         while unread:
             for record in await consumer.get_many(wait=0.5, max_records=2000):
-                if record.offset < ends[TopicPartition(record.topic, record.partition)]:
+                place = TopicPartition(record.topic, record.partition)
+                if let_go is not None and place in shortened:
+                    shortened.remove(place)
+                    let_go(record.topic, record.timestamp)
+                if record.offset < ends[place]:
                     take(record)
             unread = {p for p in unread if await consumer.position(p) < ends[p]}
+        if let_go is not None:
+            for place in shortened:
+                let_go(place.topic, inf)
     finally:
         await consumer.stop()

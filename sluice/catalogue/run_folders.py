@@ -12,7 +12,7 @@ from sluicegate.domain.errors import ConfigurationError
 from sluicegate.sluice.catalogue.broker_log import BrokerLog
 from sluicegate.sluice.settings.settings import Settings
 from sluicegate.streams import connect
-from sluicegate.streams.broker_settings import RemoteSettings
+from sluicegate.streams.broker_settings import MemorySettings, RemoteSettings
 from sluicegate.streams.memory.archive import MANIFEST
 from sluicegate.streams.ports import Broker
 from sluicegate.streams.signing import SignedBroker
@@ -55,7 +55,7 @@ def connected(settings: Settings, url: str | None = None) -> Broker:
     elif where.startswith("memory+http://"):
         made = connect(where, remote=RemoteSettings(token=settings.http.secret("http")))
     else:
-        made = connect(where)
+        made = connect(where, memory=MemorySettings(read_bytes=settings.embedded_log_mb << 20))
     shared = not where.startswith(("memory://", "file://"))
     signing = settings.signing.signing(settings.prefix, shared=shared)
     return made if signing is None else SignedBroker(made, signing)

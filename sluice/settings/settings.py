@@ -189,7 +189,7 @@ class Settings(BaseSettings):
     transactions (kafka:// only), at some tens of milliseconds a hop. All processes of a system must agree. ``member``:
     a name that no other process of the same stages has; started again under it within the session timeout, a process
     reads on at once what it read before (static membership), also after a kill. ``disk_floor_bytes``: where less is
-    free for ``runs``, nothing starts.
+    free for ``runs``, nothing starts. ``embedded_log_mb``: above it the embedded broker lets go of what was read.
     """
 
     model_config = SettingsConfigDict(env_prefix="SLUICE_", env_nested_delimiter="__", extra="forbid", frozen=True)
@@ -229,6 +229,7 @@ class Settings(BaseSettings):
     log: LogSettings = LogSettings()
     runs: Path | None = None
     disk_floor_bytes: int = Field(default=64 << 20, ge=0)
+    embedded_log_mb: int = Field(default=256, ge=16, le=65_536)
     record: bool = False
 
     @field_validator("broker")

@@ -45,6 +45,7 @@ class MemoryStore:
         self._topics: dict[str, _Topic] = {}
         self._groups: dict[str, Group] = {}
         self._bytes = 0
+        self._room = min(settings.read_bytes, settings.max_bytes)
 
     def create(self, spec: TopicSpec) -> None:
         """Create the topic unless it exists."""
@@ -129,7 +130,7 @@ class MemoryStore:
         at = now if timestamp is None or topic.spec.broker_time else round(timestamp * 1e3) / 1e3
         offset = log.append(key, value, headers, at, now)
         self._bytes += log.bytes - before
-        if self._bytes > self.settings.max_bytes:
+        if self._bytes > self._room:
             self._make_room()
         if log.watchers:
             for wake in log.watchers:
@@ -157,10 +158,27 @@ class MemoryStore:
     def _make_room(self) -> None:
         # Compacted logs hold state, not history: they give way only when nothing else is left.
         everything = [t for t in self._topics.values() if not t.spec.compacted] or list(self._topics.values())
-        largest = max((log for topic in everything for log in topic.logs), key=lambda log: log.bytes)
-        before = largest.bytes
-        largest.drop_oldest(max(1, len(largest) // 8))
-        self._bytes += largest.bytes - before
+        logs = sorted((log for topic in everything for log in topic.logs), key=lambda log: log.bytes, reverse=True)
+        read: dict[TopicPartition, int] = {}
+        for (_, place), offset in self.offsets.items():
+            read[place] = min(offset, read.get(place, offset))
+        old = self.clock() - self.settings.unread_s
+        for log in logs:
+            known = read.get(log.place)
+            count = min(len(log) // 8, log.older(old) if known is None else log.before(known))
+            if count:
+                self._drop(log, count)
+                break
+        if self._bytes > self.settings.max_bytes:
+            self._drop(logs[0], max(1, len(logs[0]) // 8))
+        # Where nobody reads, this is not looked at again for every record.
+        least = min(self.settings.read_bytes, self.settings.max_bytes)
+        self._room = min(self.settings.max_bytes, max(least, self._bytes + least // 64))
+
+    def _drop(self, log: PartitionLog, count: int) -> None:
+        before = log.bytes
+        log.drop_oldest(count)
+        self._bytes += log.bytes - before
 
 
 class MemoryProducer:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 
 from sluicegate.domain.errors import InvalidInputError
-from sluicegate.streams.ports import Headers, Record
+from sluicegate.streams.ports import Headers, Record, TopicPartition
 
 _RECORD_OVERHEAD = 180
 _HEADER_OVERHEAD = 110
@@ -80,8 +80,24 @@ class PartitionLog:
         """Offset that the next record gets."""
         return self._next
 
+    @property
+    def place(self) -> TopicPartition:
+        """Whose records these are."""
+        return TopicPartition(self._topic, self._partition)
+
     def __len__(self) -> int:
         return len(self._records)
+
+    def before(self, offset: int) -> int:
+        """Records that are kept of those below ``offset``."""
+        return min(self._index(offset), len(self._records)) if self._records else 0
+
+    def older(self, timestamp: float) -> int:
+        """Of the oldest eighth those records that all were written before ``timestamp``."""
+        count = 0
+        while count < len(self._records) // 8 and self._records[count][4] < timestamp:
+            count += 1
+        return count
 
     def append(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp: float, now: float) -> int:
         """Add a record, return its offset. A compacted partition refuses records without a key."""

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from math import inf
 from random import Random
 
 import pytest
@@ -329,3 +330,47 @@ def test_devices_that_were_missed_have_windows_of_their_own_with_a_margin() -> N
         FaultWindow(name="d1 missed", began=T0 + 10.0 - MARGIN, ended=T0 + 30.0 + MARGIN),
         FaultWindow(name="d2 missed", began=T0 + 20.0 - MARGIN, ended=T0 + 50.0 + MARGIN),
     )
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([None, *OutcomeKind]), st.floats(0.1, 40.0)), min_size=1, max_size=12),
+    st.floats(-10.0, 150.0),
+    st.floats(-10.0, 150.0),
+)
+def test_what_topics_let_go_of_is_neither_lost_nor_unknown_and_all_else_is(
+    ends: list[tuple[OutcomeKind | None, float]], queries_until: float, results_until: float
+) -> None:
+    """One query in 10 s, each ended after a while, or never."""
+    asked, said = TOPICS.queries("cats"), TOPICS.results("cats")
+    audit = Audit(TOPICS, timed=True)
+    kept: list[int] = []
+    ended: list[int] = []
+    for number in range(len(ends)):
+        at, key = T0 + 10.0 * number, QueryKey("cats", "/a", str(number))
+        if at >= T0 + queries_until:
+            if not kept and queries_until > 0.0:
+                audit.let_go(asked, at)
+            kept.append(number)
+            message = codec.encode_query(key.id, (), app="cats", now=at, source="a")
+            audit.add_query(Record(asked, 0, number, message.key, message.value, message.headers, at))
+    if not kept:
+        audit.let_go(asked, inf)
+    results = sorted((10.0 * n + after, n, kind) for n, (kind, after) in enumerate(ends) if kind is not None)
+    held = [one for one in results if one[0] >= results_until]
+    if len(held) < len(results):
+        audit.let_go(said, T0 + held[0][0] if held else inf)
+    for after, number, kind in held:
+        ended.append(number)
+        told = replace(outcome(QueryKey("cats", "/a", str(number)), kind, False), arrival=T0 + 10.0 * number)
+        message = codec.encode_outcome(replace(told, at=T0 + after, deadline=T0 + after + 1.0), ())
+        audit.add_result(Record(said, 0, number, message.key, message.value, message.headers, T0 + after))
+    report = audit.report()
+    never = {n for n, (kind, _) in enumerate(ends) if kind is None}
+    assert report.unknown == 0
+    assert set(report.examples["lost"]) <= {str(n) for n in never}
+    if len(held) == len(results):
+        assert report.lost == len(never & set(kept))
+    since = held[0][0] if held else inf
+    surely = {n for n in never & set(kept) if 10.0 * n > since + 5.0 or len(held) == len(results)}
+    assert report.lost >= len(surely)
+    assert report.gone_by == len(set(kept) - set(ended)) - report.lost + len(set(ended) - set(kept))

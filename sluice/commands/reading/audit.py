@@ -92,6 +92,7 @@ def table(report: AuditReport) -> Table:
         "unknown": report.unknown,
         "late, not marked": report.late_unmarked,
         **({"no outcome, on result topics": report.unreadable} if report.unreadable else {}),
+        **({"not judged: gone by retention": report.gone_by} if report.gone_by else {}),
     }
     for name, count in rows.items():
         bad = name in {"lost", "duplicates", "unknown", "late, not marked", *promised}

@@ -171,3 +171,32 @@ def test_a_folder_without_a_log_says_so(tmp_path: Path) -> None:
 def test_other_urls_are_refused_with_what_would_be_right(url: str) -> None:
     with pytest.raises(ConfigurationError, match="give memory://"):
         connect(url)
+
+
+async def test_what_was_read_goes_first_and_what_a_group_has_not_read_stays() -> None:
+    now = [1.7e9]
+    broker = MemoryBroker(MemorySettings(read_bytes=40_000, max_bytes=4_000_000), clock=lambda: now[0])
+    await broker.admin().create_topics([TopicSpec(name=name) for name in ("read", "half", "nobody", "old")])
+    places = {name: TopicPartition(name, 0) for name in ("read", "half", "nobody", "old")}
+    producer = broker.producer()
+    await producer.start()
+    for _ in range(100):
+        await producer.send("old", b"x" * 100)
+        now[0] += 0.1
+    now[0] += 60.0
+    readers = {name: broker.consumer(partitions=[places[name]], group=f"of {name}") for name in ("read", "half")}
+    for name, reader in readers.items():
+        await reader.start()
+        await reader.commit({places[name]: 0})
+    for number in range(1000):
+        for name in ("read", "half", "nobody"):
+            await producer.send(name, b"x" * 100)
+        now[0] += 0.01
+        await readers["read"].commit({places["read"]: number})
+        await readers["half"].commit({places["half"]: number // 2})
+    begins = await readers["read"].beginning_offsets(places.values())
+    assert 500 < begins[places["read"]] < 1000
+    assert 100 < begins[places["half"]] <= 500
+    assert begins[places["nobody"]] == 0  # nobody reads it by a group, and none of it is a minute old
+    assert begins[places["old"]] > 50
+    await broker.close()
