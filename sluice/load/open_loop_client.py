@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 _RANDOM_SAMPLES = 64
 _PATIENCE = 30.0
 """Seconds past the last arrival that the broker has to acknowledge what was sent."""
+_MOST_UNACKNOWLEDGED = 256 << 20
+"""Bytes. Behind a broker that takes less than is asked a replay falls behind, and says so, before memory runs out."""
 _SLICE = 0.002
 """Seconds that arrivals are gathered for before they are sent together."""
 
@@ -99,6 +101,7 @@ class Sender:
         self._parameters = {"latency_ms": latency_ms} if latency_ms is not None else None
         self._on_sent = on_sent
         self._numbers = dict.fromkeys(self._samples, 0)
+        self._largest = 0
         self.sent = Sent()
 
     def labels_of(self, app: str, query_id: str) -> NDArray[np.int64] | None:
@@ -116,7 +119,7 @@ class Sender:
         start = self._clock.monotonic()
         try:
             for until, batch in _batches(arrivals):
-                if stop is not None and stop.is_set():
+                if not await self._room() or (stop is not None and stop.is_set()):
                     break
                 wait = until - (self._clock.monotonic() - start)
                 if wait > 0:
@@ -132,6 +135,18 @@ class Sender:
             await self._outbox.stop(within=_PATIENCE)
         return self.sent
 
+    async def _room(self) -> bool:
+        """Wait while too much is not acknowledged; False where nothing of it is for too long."""
+        progress, since = self.sent.acknowledged, self._clock.monotonic()
+        while self._outbox.unacknowledged * self._largest > _MOST_UNACKNOWLEDGED:
+            await asyncio.sleep(_SLICE)
+            if self.sent.acknowledged != progress:
+                progress, since = self.sent.acknowledged, self._clock.monotonic()
+            elif self._clock.monotonic() - since > _PATIENCE:
+                log.error("the broker has acknowledged nothing for %.0f s: the rest is not sent", _PATIENCE)
+                return False
+        return True
+
     def _send(self, app: str) -> None:
         samples = self._samples[app]
         number = self._numbers[app]
@@ -146,6 +161,7 @@ class Sender:
             source="replay",
             parameters=self._parameters,
         )
+        self._largest = max(self._largest, len(message.value or b""))
         self._outbox.post(
             self._topics.queries(app),
             message.value,

@@ -103,3 +103,33 @@ def test_queries_that_the_broker_refuses_are_lost_too(replayed: Callable[[Fate],
     code, counted, told = replayed(lambda number, sent: acknowledge(sent) if number % 4 else refuse(sent))
     assert code == 1 and counted["lost"] == counted["queries"] // 4 > 1
     assert f"lost {counted['lost']} of {counted['queries']} queries" in told
+
+
+def test_behind_a_slow_broker_it_waits_and_all_is_sent(
+    replayed: Callable[[Fate], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_loop_client, "_MOST_UNACKNOWLEDGED", 1_500)
+    under_way: list[int] = []
+    acknowledged = 0
+
+    def slowly(number: int, sent: "asyncio.Future[Written]") -> None:
+        def now() -> None:
+            nonlocal acknowledged
+            acknowledged += 1
+            acknowledge(sent)
+
+        under_way.append(number - acknowledged)
+        asyncio.get_running_loop().call_later(0.05, now)
+
+    code, counted, _ = replayed(slowly)
+    assert code == 0 and counted["queries"] == counted["acknowledged"] > 30
+    assert 1 < max(under_way) < 20
+
+
+def test_behind_a_broker_that_never_answers_it_ends_before_memory_does(
+    replayed: Callable[[Fate], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_loop_client, "_MOST_UNACKNOWLEDGED", 1_500)
+    code, counted, told = replayed(lambda _, sent: None)
+    assert code == 1 and 1 < counted["queries"] == counted["lost"] < 20
+    assert "the rest is not sent" in told or "did not acknowledge" in told
