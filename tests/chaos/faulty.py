@@ -58,10 +58,10 @@ def kill_mid_batch() -> None:
     """The executor is at work."""
     plain = EmulatedExecutor.run
 
-    async def broken(self: EmulatedExecutor, *args: Any) -> Any:
+    async def broken(self: EmulatedExecutor, *args: Any, **options: Any) -> Any:
         if armed:
             asyncio.get_running_loop().call_later(0.002, die)
-        return await plain(self, *args)
+        return await plain(self, *args, **options)
 
     EmulatedExecutor.run = broken  # type: ignore[assignment, method-assign]
 
@@ -84,10 +84,10 @@ def load_failure() -> None:
     """No variant can be loaded."""
     plain = EmulatedExecutor.load
 
-    async def broken(self: EmulatedExecutor, variant: Any, *, max_batch: int) -> Any:
+    async def broken(self: EmulatedExecutor, variant: Any, **options: Any) -> Any:
         if armed:
             raise LoadError(f"{variant.name}: the model is gone")
-        return await plain(self, variant, max_batch=max_batch)
+        return await plain(self, variant, **options)
 
     EmulatedExecutor.load = broken  # type: ignore[method-assign]
 
