@@ -69,13 +69,14 @@ class TooLarge:
 class Arrived:
     """A query came to the queue (or to the router). ``turn``: the router's count of turns then, -1 where not told.
 
-    ``content``: digest of its tensors, told only where it is asked for. Treat as frozen: it is not declared so because
-    creation is on the hot path.
+    ``content``: digest of its tensors, told only where it is asked for. ``flaw``: why it cannot be run, where whoever
+    read it knows. Treat as frozen: it is not declared so because creation is on the hot path.
     """
 
     query: Query
     turn: int = -1
     content: str = field(default="", kw_only=True)
+    flaw: str = field(default="", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ class Reason(StrEnum):
     INFEASIBLE = "infeasible"  # no variant meets its goals
     TOO_LARGE = "too_large"
     RESULT_TOO_LARGE = "result_too_large"  # answered, but its topic does not take an answer of that size
+    OBJECT_UNREADABLE = "object_unreadable"  # what it refers to cannot be had, or is not what it says
     MODEL_ERROR = "model_error"
     EXECUTOR_KILLED = "executor_killed"  # run alone, it ended the process that runs models, or outlasted its time
     DEVICE_LOST = "device_lost"

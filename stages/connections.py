@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from sluicegate.domain.clock import Clock
 from sluicegate.stages.telemetry.telemetry import Telemetry
+from sluicegate.streams.objects.store import ObjectStore
 from sluicegate.streams.ports import Broker, Producer
 from sluicegate.streams.topics import Topics
 
@@ -17,3 +18,4 @@ class Connections:
     topics: Topics
     clock: Clock
     telemetry: Telemetry = field(default_factory=Telemetry)
+    objects: ObjectStore | None = None

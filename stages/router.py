@@ -137,7 +137,7 @@ class RouterStage:
                 self._intake.answer(record, self._outbox, dead)
                 continue
             self._letters[message.query] = (message, record)
-            content = codec.content_of(record) if self.core.refuses else ""
+            content = codec.content_of(record, message.claims) if self.core.refuses else ""
             self._tell(Arrived(message.query, content=content))
 
     def _on_plan(self, record: Record) -> None:

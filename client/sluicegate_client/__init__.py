@@ -4,7 +4,7 @@ from sluicegate_client.answers import Answer, Outcome, Status
 from sluicegate_client.client import Client
 from sluicegate_client.errors import ClientError, InvalidQueryError, NoOutcomeError, RefusedError
 from sluicegate_client.over_kafka import Security
-from sluicegate_client.tensors import Tensor
+from sluicegate_client.tensors import Reference, Tensor
 
 __all__ = [
     "Answer",
@@ -13,6 +13,7 @@ __all__ = [
     "InvalidQueryError",
     "NoOutcomeError",
     "Outcome",
+    "Reference",
     "RefusedError",
     "Security",
     "Status",

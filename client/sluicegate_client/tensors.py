@@ -9,6 +9,7 @@ import struct
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import chain
 from math import prod
 from types import ModuleType
@@ -66,6 +67,14 @@ class Tensor:
         except (struct.error, OverflowError) as error:
             raise InvalidQueryError("values", f"do not fit {datatype} ({error})") from error
 
+    @staticmethod
+    def to(value: Any) -> "Tensor":
+        """Of an array or nested lists. Raises InvalidQueryError for what the protocol has no datatype for."""
+        found = tensor_of("value", value)
+        if isinstance(found, Reference):
+            raise InvalidQueryError("value", f"lies at {found.ref:.80}; give an array, nested lists or a Tensor")
+        return found
+
     def tolist(self) -> Any:
         """Nested lists of numbers, or of bytes."""
         flat: list[Any]
@@ -78,9 +87,35 @@ class Tensor:
         return flat
 
 
-def tensor_of(name: str, value: Any) -> Tensor:
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A tensor whose data lies in an object store, as a Tensor's ``data`` is. ``ref``: its address; ``sha256`` (hex)
+    and ``bytes``: of its content."""
+
+    datatype: str
+    shape: tuple[int, ...]
+    ref: str
+    sha256: str
+    bytes: int
+
+    @staticmethod
+    def to(ref: str, tensor: "Tensor | Any") -> "Reference":
+        """To ``tensor`` (or an array), whose data whoever asks puts to ``ref``: see ``Tensor.to``."""
+        whole = Tensor.to(tensor)
+        return Reference(whole.datatype, whole.shape, ref, sha256(whole.data).hexdigest(), len(whole.data))
+
+    def document(self) -> dict[str, Any]:
+        """As it stands in a body."""
+        return {"ref": self.ref, "sha256": self.sha256, "bytes": self.bytes}
+
+    def tolist(self) -> dict[str, Any]:
+        """What there is to show of it."""
+        return self.document()
+
+
+def tensor_of(name: str, value: Any) -> Tensor | Reference:
     """An input. Raises InvalidQueryError for what the protocol has no datatype for."""
-    if isinstance(value, Tensor):
+    if isinstance(value, Tensor | Reference):
         return value
     if _np is not None and isinstance(value, _np.ndarray | _np.generic):
         if value.dtype.kind in "OSUT":
@@ -106,6 +141,9 @@ def outputs_of(body: Mapping[str, Any], raw: bytes = b"") -> dict[str, Any]:
     at = 0
     for entry in body.get("outputs", ()):
         datatype, shape = entry["datatype"], tuple(entry["shape"])
+        if isinstance(entry.get("data"), dict):
+            found[entry["name"]] = Reference(datatype, shape, **entry["data"])
+            continue
         size = entry.get("parameters", {}).get("binary_data_size")
         if size is None and datatype == _BYTES:
             coded = entry.get("parameters", {}).get("content_type") == "base64"
@@ -148,7 +186,9 @@ def _joined(field: str, values: Sequence[Any]) -> bytes:
 
 
 def rows_of(value: Any, start: int, end: int) -> Any:
-    """Rows ``start`` to ``end`` of an input."""
+    """Rows ``start`` to ``end`` of an input. Raises InvalidQueryError where it lies elsewhere."""
+    if isinstance(value, Reference):
+        raise InvalidQueryError("inputs", f"{value.ref:.80} cannot be cut into rows; ask with infer")
     if not isinstance(value, Tensor):
         return value[start:end]
     if value.datatype == _BYTES:
@@ -160,7 +200,7 @@ def rows_of(value: Any, start: int, end: int) -> Any:
 
 def count_of(value: Any) -> int:
     """Rows of an input."""
-    return value.shape[0] if isinstance(value, Tensor) else len(value)
+    return value.shape[0] if isinstance(value, Tensor | Reference) else len(value)
 
 
 def _flattened(value: Any, field: str) -> tuple[tuple[int, ...], list[Any]]:

@@ -160,8 +160,8 @@ class SliceCore:
         """A query is put on this slice."""
         if self._promises and (resumed := self.book.arrived(event.query)) is not None:
             self._tell(resumed, now, actions)
-        if self.executor.poison.refuses(event.query, now):
-            self._refuse(event.query, now, actions)
+        if event.flaw or self.executor.poison.refuses(event.query, now):
+            self._refuse(event.query, now, actions, event.flaw)
             return
         decided = self.station.handle(event, now)
         if decided:
@@ -179,10 +179,10 @@ class SliceCore:
                 else:
                     self._tell(Arrived(query, self._held[query]), now, actions)
 
-    def _refuse(self, query: Query, now: float, actions: list[DeviceAction]) -> None:
+    def _refuse(self, query: Query, now: float, actions: list[DeviceAction], flaw: str = "") -> None:
         self._leave(query)
-        kept = self._kept(query, True)
-        actions.append(End(self.name, query, OutcomeKind.FAILED, now, Reason.EXECUTOR_KILLED, REFUSED, kept))
+        reason, kept = Reason.OBJECT_UNREADABLE if flaw else Reason.EXECUTOR_KILLED, self._kept(query, True)
+        actions.append(End(self.name, query, OutcomeKind.FAILED, now, reason, flaw or REFUSED, kept))
 
     def woke(self, now: float, actions: list[DeviceAction]) -> None:
         """The station asked for it."""

@@ -130,7 +130,7 @@ class DeviceSlices:
         served = part is not None and (part.staging.wants(app) or query.deadline <= now)
         if part is None or not served or (self._impatient and app not in self._rules.bound):
             actions.append(SendBack(query))
-        elif self._shared is not None and self._shared.takes(query):
+        elif self._shared is not None and not event.flaw and self._shared.takes(query):
             self.held[query] = event.turn
             self._shared.came(query, now, actions)
         else:

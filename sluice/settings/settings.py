@@ -36,6 +36,7 @@ from sluicegate.sluice.settings.endpoint_settings import (
 )
 from sluicegate.sluice.settings.gpu_settings import CudaSettings, SliceSettings, readable_fake
 from sluicegate.sluice.settings.kafka_section import KafkaSection
+from sluicegate.sluice.settings.object_settings import ObjectSettings
 from sluicegate.sluice.settings.topic_settings import TopicsSection
 from sluicegate.sluice.settings.unknown_names import unknown_field, unknown_variables
 from sluicegate.streams.topics import NAME, PREFIX
@@ -224,6 +225,7 @@ class Settings(BaseSettings):
     metrics: MetricsSettings = MetricsSettings()
     kafka: KafkaSection = KafkaSection()
     topics: TopicsSection = TopicsSection()
+    objects: ObjectSettings = ObjectSettings()
     signing: SigningSettings = SigningSettings()
     tracing: TracingSettings = TracingSettings()
     log: LogSettings = LogSettings()

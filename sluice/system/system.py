@@ -95,6 +95,7 @@ class System:
         if self.promised:
             self.check_keeps(self.promised)
         self.known = KnownCatalogue(self.catalogue)
+        self.objects = said.objects.store(said.admission.max_element_bytes)
         self.registry: RegistryStage | None = None
         self.exactly_once: Callable[[str], ExactlyOnce] | None = None
         if self.settings.delivery == "exactly_once":
@@ -114,7 +115,12 @@ class System:
     def connections(self) -> Connections:
         """What its stages are handed."""
         return Connections(
-            broker=self.broker, producer=self.producer, topics=self.topics, clock=self.clock, telemetry=self.telemetry
+            broker=self.broker,
+            producer=self.producer,
+            topics=self.topics,
+            clock=self.clock,
+            telemetry=self.telemetry,
+            objects=self.objects,
         )
 
     async def create_topics(self, apps: Mapping[str, App] | None = None) -> None:

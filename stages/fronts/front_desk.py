@@ -3,7 +3,8 @@
 A request becomes a query record; its outcome, when it comes by the result topic, the answer. The desk decides nothing
 and holds nothing but the requests that wait. A model is an app; its versions are its variants. Status, as HTTP's: 200
 answered (also late, marked), 400 rejected, 404 unknown app or version, 413 too large, 429 over its client's share, 500
-failed, 503 dropped, not routed, too many waiting or a host that does not keep up, 504 expired.
+failed, 502 answered and not to be had (it lies in an object store that does not give it), 503 dropped, not routed, too
+many waiting or a host that does not keep up, 504 expired.
 """
 
 import asyncio
@@ -12,12 +13,13 @@ import os
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from hashlib import blake2s
 from typing import Any
 
-from sluicegate.domain.errors import SluiceError
+from sluicegate.domain.errors import InvalidInputError, SluiceError
 from sluicegate.domain.models.app import App
-from sluicegate.domain.models.tensor import BYTES, TensorSpec
+from sluicegate.domain.models.tensor import BYTES, Tensor, TensorSpec
 from sluicegate.domain.outcome import OutcomeKind, Reason
 from sluicegate.domain.query import QueryKey
 from sluicegate.policies.admission.transport_delay import TransportDelay
@@ -25,6 +27,7 @@ from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.connections import Connections
 from sluicegate.stages.following.results_reader import ResultsReader
 from sluicegate.stages.runtime.outbox import Outbox
+from sluicegate.streams.objects.store import ObjectError
 from sluicegate.streams.ports import Headers, Record
 from sluicegate.streams.records import codec
 
@@ -84,6 +87,7 @@ class FrontDesk:
         self._clock = connections.clock
         self._results = ResultsReader(connections.broker, connections.topics, self._on_result)
         self._outbox = Outbox(connections.producer)
+        self._objects = connections.objects
         self._waiting: dict[QueryKey, asyncio.Future[codec.OutcomeMessage]] = {}
         self._asking: Counter[str] = Counter()
         self._salt = os.urandom(16)
@@ -226,7 +230,23 @@ class FrontDesk:
             if not self._asking[client]:
                 del self._asking[client]
             transport.ended(query_id, self._clock.wall())
-        return _answered(message)
+        return await self._whole(_answered(message), message)
+
+    async def _whole(self, body: bytes, message: codec.OutcomeMessage) -> bytes:
+        """The result with what lies in the object store, where it can be read here. Raises FrontError."""
+        store = self._objects
+        if store is None or store.results is None:
+            return body
+        tensors: list[Tensor] = []
+        try:
+            for tensor, claim in message.claims():
+                tensors.append(replace(tensor, data=await store.read(claim, within=_GRACE)))
+            return codec.with_outputs(body, tensors) if tensors else body
+        except (ObjectError, InvalidInputError, ValueError) as error:
+            raise FrontError(502, f"query {message.outcome.query_id} was answered, but {error}") from error
+        finally:
+            for tensor in tensors:
+                store.release(len(tensor.data))
 
     def _transport_of(self, app: App) -> TransportDelay:
         found = self._transport.get(app.name)

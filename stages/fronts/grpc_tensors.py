@@ -87,6 +87,8 @@ def response_of(result: bytes, request_id: str, wanted: frozenset[str] | None) -
     for name, value in plain_parameters(body.get("parameters", {})).items():
         _set(response.parameters[name], value)
     tensors = oip.decode_tensors(body, "outputs") if "outputs" in body else ()
+    if len(tensors) < len(body.get("outputs", ())):
+        raise InvalidInputError("outputs", "lie in an object store that this front does not read; see objects.results")
     for tensor in tensors:
         if wanted is None or tensor.name in wanted:
             response.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)

@@ -8,7 +8,7 @@ Rules.
   holds descriptors here, the broker is reached again, and executors are started again, by what is left.
 - A request's head must be there ``idle_s`` seconds after the connection was made or the last request ended; who does
   not take an answer for as long loses the connection. Bodies have limits of their own
-  (``sluicegate.streams.http_bodies``).
+  (``sluicegate.streams.remote.http_bodies``).
 - Requests that are no HTTP are logged as single lines, one in ``_LINES`` seconds and how many there were besides.
 """
 

@@ -28,8 +28,8 @@ from sluicegate.stages.fronts.oip_responses import (
     with_model,
 )
 from sluicegate.stages.runtime.background_tasks import beside
-from sluicegate.streams.http_bodies import BodyError, read_body
 from sluicegate.streams.records import codec
+from sluicegate.streams.remote.http_bodies import BodyError, read_body
 
 _TYPES = ("application/json", "application/octet-stream")
 """What bodies may be: web pages send neither to another place unasked."""

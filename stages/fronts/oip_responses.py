@@ -83,7 +83,8 @@ def respond(result: bytes, asked: Asked) -> tuple[bytes, int | None]:
     outputs = body.get("outputs", [])
     if asked.outputs is not None:
         outputs = [o for o in outputs if o["name"] in asked.outputs]
-    raw = [o["name"] for o in outputs if (asked.outputs or {}).get(o["name"], asked.binary)]
+    here = [o["name"] for o in outputs if not isinstance(o["data"], dict)]
+    raw = [name for name in here if (asked.outputs or {}).get(name, asked.binary)]
     body["outputs"] = outputs
     if not raw:
         return orjson.dumps(body), None

@@ -157,7 +157,9 @@ class Reclaimer:
             case Readmit():
                 assert isinstance(message, codec.WorkMessage)
                 query = message.query
-                back = codec.encode_admitted(codec.QueryMessage(query, message.tensors, message.carried))
+                back = codec.encode_admitted(
+                    codec.QueryMessage(query, message.tensors, message.carried, message.claims)
+                )
                 return Letter(self._topics.admitted(query.app), back.value, back.key, back.headers)
             case End(outcome):
                 assert isinstance(message, codec.WorkMessage)

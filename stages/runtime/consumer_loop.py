@@ -20,7 +20,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from sluicegate.domain.errors import SluiceError
+from sluicegate.domain.errors import InvalidInputError, SluiceError
 from sluicegate.stages.runtime.exactly_once import ExactlyOnce, Instead
 from sluicegate.stages.runtime.offset_tracker import CommitTracker
 from sluicegate.stages.runtime.outbox import Outbox
@@ -103,7 +103,8 @@ class Intake:
             self._room.set()
 
     def answer(self, record: Record, outbox: Outbox, letter: Letter, instead: Instead | None = None) -> None:
-        """``letter`` is all that ``record`` led to; ``instead`` makes another where that is too large for its topic."""
+        """``letter`` is all that ``record`` led to; ``instead`` makes another where that is too large for its topic, or
+        none, where ``answer`` is called again."""
         if self._exactly_once is not None:
             self._exactly_once.answer(record, letter, instead)
             return
@@ -114,7 +115,12 @@ class Intake:
         if instead is None:
             outbox.put(letter, done=done)
         else:
-            outbox.put(letter, done=done, refused=lambda error: outbox.put(instead(error), done=done))
+
+            def refused(error: InvalidInputError) -> None:
+                if (other := instead(error)) is not None:
+                    outbox.put(other, done=done)
+
+            outbox.put(letter, done=done, refused=refused)
 
     async def run(
         self,

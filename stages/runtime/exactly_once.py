@@ -1,6 +1,7 @@
 """Exactly-once delivery: what a partition's records led to is written together with their offsets, in transactions.
 
-Rules. Each record leads to one letter, or to the one that is to be said instead where that is too large for its topic.
+Rules. Each record leads to one letter, or to the one that is to be said instead where that is too large for its topic,
+at once or later; those behind it wait.
 Letters of the contiguous prefix of answered records are written every ``interval`` seconds with the offset behind them;
 then their records are done. A partition begins with its transactions' id, which fences whoever had it before, and only
 then with the committed offset; where the broker is not ready for that, it is tried again for ``patience`` seconds. Once
@@ -43,8 +44,8 @@ def transactional_id(group: str, partition: TopicPartition) -> str:
     return f"{group}/{partition.topic}/{partition.partition}"
 
 
-Instead = Callable[[InvalidInputError], Letter]
-"""What to write in the place of a letter that is too large; it is told why."""
+Instead = Callable[[InvalidInputError], Letter | None]
+"""What to write in the place of a letter that is too large; it is told why. None: its record is answered later."""
 
 
 @dataclass(slots=True)
@@ -87,8 +88,12 @@ class _Lane:
         answer = answers[0]
         if answer.letter is not None and answer.instead is None:
             log.error("what %s led to can never be written: %s", answer.record.place, error)
-        answer.letter = answer.instead(InvalidInputError("record", str(error))) if answer.instead is not None else None
-        answer.instead = None
+        instead, answer.letter = answer.instead, None
+        if instead is not None:
+            answer.letter = instead(InvalidInputError("record", str(error)))
+            answer.instead = None
+            if answer.letter is None:
+                del self.answers[answer.record.offset]
 
     def written(self, count: int) -> None:
         """The first ``count`` are."""

@@ -86,7 +86,8 @@ CATALOGUE: tuple[Metric, ...] = (
         "dropped/hopeless: overload. rejected/over_share: a client floods. "
         "failed/model_error: a broken model. failed/executor_killed: "
         "a query that ends executors, by its id in the outcome. rejected/invalid: a producer's mistake. "
-        "failed/result_too_large: raise max.message.bytes of the results topic, or answer with less.",
+        "failed/result_too_large: raise max.message.bytes of the results topic, answer with less, or set "
+        "objects.results. failed/object_unreadable: what a query refers to cannot be had, its detail says why.",
     ),
     _counter(
         "sluice_answers", "queries", ("app", "device", "variant"), "worker",

@@ -3,6 +3,7 @@
 What a record leads to is one letter: a result, a dead letter, or the query itself on its way back to the routers.
 """
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,9 @@ from sluicegate.stages.runtime.consumer_loop import Intake
 from sluicegate.stages.runtime.exactly_once import Instead
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.stages.telemetry.telemetry import Telemetry
+from sluicegate.stages.worker.objects import WorkerObjects
 from sluicegate.stages.worker.slice_runner import Outputs
+from sluicegate.streams.objects.store import ObjectError
 from sluicegate.streams.ports import Headers, Letter, Record
 from sluicegate.streams.records import codec
 from sluicegate.streams.topics import Topics
@@ -28,12 +31,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Came:
-    """A query that was read, ``since`` when, and what its batch has put out."""
+    """A query that was read, ``since`` when, and what its batch has put out; ``fetched``: its tensors, where some lie
+    elsewhere."""
 
     record: Record
     message: codec.WorkMessage
     since: float
     outputs: Outputs = ()
+    fetched: tuple[Tensor, ...] | None = None
 
 
 class Answers:
@@ -48,6 +53,7 @@ class Answers:
         outbox: Outbox,
         topics: Topics,
         telemetry: Telemetry,
+        objects: WorkerObjects,
     ) -> None:
         self.intake: Intake | None = None
         self._device = device
@@ -59,6 +65,8 @@ class Answers:
         self._topics = topics
         self._meters, self._tracing = telemetry.meters, telemetry.tracing
         self._came: dict[Query, _Came] = {}
+        self._objects = objects
+        self._keeping: dict[asyncio.Task[None], None] = {}
 
     def registered(self, served: Catalogue) -> None:
         """Other apps or variants are served from now on; the catalogue handed at the start knows them already."""
@@ -82,11 +90,28 @@ class Answers:
     def inputs(self, query: Query) -> Sequence[Tensor] | None:
         """A query's tensors; None for one that was abandoned meanwhile."""
         came = self._came.get(query)
-        return None if came is None else came.message.tensors
+        if came is None:
+            return None
+        return came.message.tensors if came.fetched is None else came.fetched
+
+    async def fetch(self, query: Query, now: float) -> str | None:
+        """Read what a query refers to; why that cannot be had, "" where it is here, None where it was abandoned."""
+        came, flaw = self._came[query], ""
+        try:
+            fetched = await self._objects.fetched(came.message, query.deadline - now)
+        except ObjectError as error:
+            fetched, flaw = None, str(error)[:500]
+        if self._came.get(query) is came:
+            came.fetched = fetched
+            return flaw
+        if fetched is not None:
+            self._objects.release(came.message)
+        return None
 
     def contents(self) -> tuple[tuple[QueryKey, str], ...]:
         """Digests of what all queries hold that are here."""
-        return tuple((query.key, codec.content_of(came.record)) for query, came in self._came.items())
+        held = self._came.items()
+        return tuple((query.key, codec.content_of(came.record, came.message.claims)) for query, came in held)
 
     def ran(self, query: Query, outputs: Outputs) -> None:
         """What its batch has put out for a query."""
@@ -96,18 +121,29 @@ class Answers:
 
     def abandon(self) -> None:
         """Others answer all that was read."""
-        self._came.clear()
+        for query in tuple(self._came):
+            self._pop(query)
+        self._stop_keeping()
         if self._tracing is not None:
             self._tracing.abandon()
         if self.intake is not None:
             self.intake.abandon()
+
+    async def close(self) -> None:
+        """Nothing more is kept in the object store."""
+        await asyncio.gather(*self._stop_keeping(), return_exceptions=True)
+
+    def _stop_keeping(self) -> "tuple[asyncio.Task[None], ...]":
+        for task in self._keeping:
+            task.cancel()
+        return tuple(self._keeping)
 
     def answered(self, answer: Answer) -> None:
         """Queries of a batch were answered."""
         run, started = answer.run, answer.started
         accuracy = self._catalogue.variants[run.variant].accuracy
         for number, query in enumerate(answer.queries):
-            came = self._came.pop(query)
+            came = self._pop(query)
             outcome = Outcome.of(
                 query,
                 OutcomeKind.ANSWERED,
@@ -124,7 +160,7 @@ class Answers:
 
     def ended(self, end: End) -> None:
         """A query has ended otherwise."""
-        came = self._came.pop(end.query)
+        came = self._pop(end.query)
         run, started = end.run, end.started
         outcome = Outcome.of(
             end.query,
@@ -142,12 +178,12 @@ class Answers:
 
     def sent_back(self, query: Query) -> None:
         """A query is for another device."""
-        came = self._came.pop(query)
+        came = self._pop(query)
         message = came.message
         self._meters.add("sluice_queries_sent_back", self._device)
         if self._tracing is not None:
             self._tracing.forget(query.key)
-        back = codec.encode_admitted(codec.QueryMessage(query, message.tensors, message.carried))
+        back = codec.encode_admitted(codec.QueryMessage(query, message.tensors, message.carried, message.claims))
 
         def instead(error: InvalidInputError) -> Letter:
             waited = max(0.0, came.since - query.arrival)
@@ -155,6 +191,12 @@ class Answers:
             return self._failed(outcome, Reason.TOO_LARGE, error, message.carried)
 
         self._send(came.record, self._topics.admitted(query.app), back, instead)
+
+    def _pop(self, query: Query) -> _Came:
+        came = self._came.pop(query)
+        if came.fetched is not None:
+            self._objects.release(came.message)
+        return came
 
     def _where(self, came: _Came, part: str, promise: PromiseState | None) -> dict[str, object]:
         epoch = came.message.epoch
@@ -177,8 +219,30 @@ class Answers:
             carried = codec.with_traceparent(carried, self._tracing.served(outcome))
         message = codec.encode_outcome(outcome, came.outputs, carried=carried)
 
-        def instead(error: InvalidInputError) -> Letter:
+        def instead(error: InvalidInputError) -> Letter | None:
+            if self._objects.keeps_results and came.outputs:
+                keeping = asyncio.create_task(self._keep(came, outcome, carried, error))
+                self._keeping[keeping] = None
+                keeping.add_done_callback(lambda task: self._keeping.pop(task, None))
+                return None
             return self._failed(outcome, Reason.RESULT_TOO_LARGE, error, carried)
+
+        self._send(came.record, self._topics.results(outcome.app), message, instead)
+
+    async def _keep(self, came: _Came, outcome: Outcome, carried: Headers, error: InvalidInputError) -> None:
+        """A result that its topic does not take goes to the object store, and its outcome says where; or it fails."""
+        try:
+            claims = await self._objects.kept(outcome.app, came.outputs)
+        except ObjectError as unkept:
+            told = InvalidInputError(error.field, f"{error.problem}; and {unkept}")
+            if self.intake is not None:
+                failed = self._failed(outcome, Reason.RESULT_TOO_LARGE, told, carried)
+                self.intake.answer(came.record, self._outbox, failed)
+            return
+        message = codec.encode_outcome(outcome, came.outputs, carried=carried, claims=claims)
+
+        def instead(still: InvalidInputError) -> Letter:
+            return self._failed(outcome, Reason.RESULT_TOO_LARGE, still, carried)
 
         self._send(came.record, self._topics.results(outcome.app), message, instead)
 

@@ -7,6 +7,7 @@ from sluicegate.domain.clock import Clock
 from sluicegate.domain.models.app import App
 from sluicegate.stages.runtime.exactly_once import ExactlyOnce
 from sluicegate.stages.telemetry.telemetry import Telemetry
+from sluicegate.streams.objects.store import ObjectStore
 from sluicegate.streams.ports import Broker, Producer
 from sluicegate.streams.topics import Topics
 
@@ -40,3 +41,4 @@ class WorkerPorts:
     new_incarnation: Callable[[], str]
     exactly_once: Callable[[str], ExactlyOnce] | None = None
     telemetry: Telemetry = field(default_factory=Telemetry)
+    objects: ObjectStore | None = None

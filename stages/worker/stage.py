@@ -67,6 +67,7 @@ from sluicegate.stages.runtime.timers import Wakes
 from sluicegate.stages.worker.answers import Answers
 from sluicegate.stages.worker.device_runtime import Holding
 from sluicegate.stages.worker.instance_records import instances_of
+from sluicegate.stages.worker.objects import WorkerObjects
 from sluicegate.stages.worker.options import WorkerOptions, WorkerPorts
 from sluicegate.stages.worker.promise_recovery import recall
 from sluicegate.stages.worker.slice_runner import Outputs, SliceRunner
@@ -127,6 +128,7 @@ class WorkerStage:
             outbox=self._outbox,
             topics=self._topics,
             telemetry=ports.telemetry,
+            objects=WorkerObjects(ports.objects),
         )
         self._wakes = Wakes(self._clock)
         self._plans = Follower(self._broker, self._topics.plan, self._on_plan)
@@ -173,6 +175,7 @@ class WorkerStage:
             self._wakes.cancel()
             if self._cutting is not None:
                 await asyncio.wait([self._cutting], timeout=_ENDING)
+            await self._answers.close()
             await self._outbox.stop()
             tasks = (waiter, *self._tasks)
             for task in tasks:
@@ -356,9 +359,23 @@ class WorkerStage:
     def _take_one(self, record: Record) -> None:
         now = self._clock.wall()
         message = self._answers.read(record, now)
-        if message is not None:
-            content = codec.content_of(record) if self.core.watches else ""
-            self.tell(QueryCame(message.query, message.turn, message.slice, record.offset, content=content))
+        if message is None:
+            return
+        if message.claims:
+            self._spawn(self._fetch(message, record))
+        else:
+            self._came(message, record)
+
+    async def _fetch(self, message: codec.WorkMessage, record: Record) -> None:
+        """A query comes once what it refers to is here, or cannot be had."""
+        flaw = await self._answers.fetch(message.query, self._clock.wall())
+        if flaw is not None:
+            self._came(message, record, flaw)
+
+    def _came(self, message: codec.WorkMessage, record: Record, flaw: str = "") -> None:
+        content = codec.content_of(record, message.claims) if self.core.watches else ""
+        came = QueryCame(message.query, message.turn, message.slice, record.offset, content=content, flaw=flaw)
+        self.tell(came)
 
     def _on_plan(self, record: Record) -> None:
         if record.value is not None:

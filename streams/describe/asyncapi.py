@@ -164,7 +164,12 @@ def _tensor(spec: TensorSpec, max_rows: int) -> dict[str, Any]:
             "name": {"const": spec.name},
             "datatype": {"const": spec.datatype},
             "shape": {"type": "array", "prefixItems": axes, "minItems": len(axes), "maxItems": len(axes)},
-            "data": {"type": "array", **({"items": {"type": "string"}} if spec.datatype == BYTES else {})},
+            "data": {
+                "oneOf": [
+                    _REFERENCE,
+                    {"type": "array", **({"items": {"type": "string"}} if spec.datatype == BYTES else {})},
+                ]
+            },
             "parameters": {
                 "type": "object",
                 "properties": {
@@ -175,6 +180,18 @@ def _tensor(spec: TensorSpec, max_rows: int) -> dict[str, Any]:
         },
     }
 
+
+_REFERENCE = {
+    "type": "object",
+    "description": "where the data lies in an object store, below what the deployment allows",
+    "required": ["ref", "sha256", "bytes"],
+    "properties": {
+        "ref": {"type": "string"},
+        "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
+        "bytes": {"type": "integer", "minimum": 1},
+    },
+    "additionalProperties": False,
+}
 
 _PARAMETERS = {
     "type": "object",

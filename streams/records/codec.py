@@ -43,12 +43,14 @@ from sluicegate.streams.records.hop_records import (
     encode_admitted,
     encode_work,
 )
+from sluicegate.streams.records.oip import check_data
 from sluicegate.streams.records.outcomes import (
     OutcomeMessage,
     decode_outcome,
     encode_outcome,
     outcome_device,
     outcome_json,
+    with_outputs,
 )
 from sluicegate.streams.records.queries import (
     carried_if_it_can_be,
@@ -76,6 +78,7 @@ __all__ = [
     "carried",
     "carried_if_it_can_be",
     "carried_of_hop",
+    "check_data",
     "content_of",
     "dead_letter",
     "dead_letter_origin",
@@ -97,6 +100,7 @@ __all__ = [
     "readable_traceparent",
     "source_of_query",
     "traceparent_in",
+    "with_outputs",
     "with_replay",
     "with_traceparent",
 ]

@@ -8,6 +8,7 @@ from sluicegate.domain.models.tensor import Tensor
 from sluicegate.domain.outcome import Reason
 from sluicegate.domain.plan import NO_EPOCH, Epoch
 from sluicegate.domain.query import Query
+from sluicegate.streams.objects.claims import NO_OBJECTS, Claim, ObjectRules
 from sluicegate.streams.ports import Headers
 
 
@@ -15,7 +16,7 @@ from sluicegate.streams.ports import Headers
 class Limits:
     """What a query may ask. Sizes in bytes, times in seconds.
 
-    ``max_element_bytes``: of one element of a BYTES input.
+    ``max_element_bytes``: of one element of a BYTES input. ``objects``: what a query may refer to.
     ``max_skew_s``: how far a producer's clock may be off before its timestamp is corrected to that bound.
     """
 
@@ -23,6 +24,7 @@ class Limits:
     max_element_bytes: int = 1_000_000
     max_skew_s: float = 5.0
     max_latency_s: float = 600.0
+    objects: ObjectRules = NO_OBJECTS
 
 
 DEFAULT_LIMITS = Limits()
@@ -37,6 +39,10 @@ class Message:
     headers: Headers = ()
 
 
+Claims = tuple[tuple[int, Claim], ...]
+"""Of the tensors that lie in an object store, by their place among a message's: their data is empty there."""
+
+
 @dataclass(slots=True)
 class QueryMessage:
     """A query and its tensors; ``carried``: headers that come back with its outcome. Treat as frozen."""
@@ -44,6 +50,7 @@ class QueryMessage:
     query: Query
     tensors: tuple[Tensor, ...]
     carried: Headers = ()
+    claims: Claims = ()
 
 
 @dataclass(slots=True)
@@ -59,6 +66,7 @@ class WorkMessage:
     slice: str = ""
     carried: Headers = ()
     turn: int = -1
+    claims: Claims = ()
 
 
 class UnattributableError(InvalidInputError):

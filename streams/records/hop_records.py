@@ -3,10 +3,11 @@
 A hop record has the tensors' raw bytes as its value, one after the other, and one header, ``sluice``: a JSON array of
 [1, id, app, arrival, deadline, rows, class, stream, sequence, priority, goal, tensors, epoch, slice, turn], with goal
 null or [accuracy, cost, model], tensors [[name, datatype, shape], …] (of BYTES with a fourth entry, the bytes that it
-has), epoch null or [term, number], turn only where the router counts turns, [rows, length] in the place of rows where
-the app's inputs vary in length, and [id, source] in the place of id where it is told who asks. CloudEvents attributes
-come before it for those who look from outside, and behind it what the asker wants back with the outcome. A query with
-one tensor passes its value on without a copy.
+has; of what lies in an object store [address, digest, bytes], nothing of which is in the value), epoch null or [term,
+number], turn only where the router counts turns, [rows, length] in the place of rows where the app's inputs vary in
+length, and [id, source] in the place of id where it is told who asks. CloudEvents attributes come before it for those
+who look from outside, and behind it what the asker wants back with the outcome. A query with one tensor passes its
+value on without a copy.
 """
 
 from functools import lru_cache
@@ -20,10 +21,11 @@ from sluicegate.domain.models.app import QueryClass
 from sluicegate.domain.models.tensor import BYTES, DATATYPE_BYTES, Tensor, element_ends
 from sluicegate.domain.plan import NO_EPOCH, Epoch
 from sluicegate.domain.query import Goal, Query
+from sluicegate.streams.objects.claims import Claim, claim_of
 from sluicegate.streams.ports import Headers, Record
 from sluicegate.streams.records.bounds import INT64
 from sluicegate.streams.records.cloudevents import BINARY_TYPE, SPEC_VERSION
-from sluicegate.streams.records.codec_types import Message, QueryMessage, WorkMessage
+from sluicegate.streams.records.codec_types import Claims, Message, QueryMessage, WorkMessage
 
 _VERSION = 1
 _NAME = "sluice"
@@ -38,27 +40,27 @@ _CLASSES = {c.value: c for c in QueryClass}
 def encode_admitted(message: QueryMessage) -> Message:
     """A record for the admitted topic, keyed by its stream, by the query's id where that is the app's own."""
     query = message.query
-    headers = _headers(message.query, message.tensors, _ADMITTED, None, None, message.carried)
+    headers = _headers(message, _ADMITTED, None, None)
     key = query.id if query.stream in {"", query.app} else query.stream
     return Message(_value(message.tensors), key.encode(), headers)
 
 
 def decode_admitted(record: Record) -> QueryMessage:
     """Raises InvalidInputError for what admission did not write."""
-    query, tensors, _, _, _ = _decode(record)
-    return QueryMessage(query, tensors, carried_of_hop(record))
+    query, tensors, claims, _, _, _ = _decode(record)
+    return QueryMessage(query, tensors, carried_of_hop(record), claims)
 
 
 def encode_work(message: QueryMessage, *, epoch: Epoch, slice: str, turn: int = -1) -> Message:  # noqa: A002
     """A record for a work topic, keyed by app: routed by ``epoch`` to ``slice``, as number ``turn`` where counted."""
-    headers = _headers(message.query, message.tensors, _WORK, epoch, slice, message.carried, turn)
+    headers = _headers(message, _WORK, epoch, slice, turn)
     return Message(_value(message.tensors), message.query.app.encode(), headers)
 
 
 def decode_work(record: Record) -> WorkMessage:
     """Raises InvalidInputError for what a router did not write."""
-    query, tensors, epoch, part, turn = _decode(record)
-    return WorkMessage(query, tensors, epoch, part, carried_of_hop(record), turn)
+    query, tensors, claims, epoch, part, turn = _decode(record)
+    return WorkMessage(query, tensors, epoch, part, carried_of_hop(record), turn, claims)
 
 
 @lru_cache(maxsize=1024)
@@ -66,15 +68,9 @@ def _source(app: str) -> bytes:
     return f"/app/{app}".encode()
 
 
-def _headers(
-    query: Query,
-    tensors: tuple[Tensor, ...],
-    kind: bytes,
-    epoch: Epoch | None,
-    part: str | None,
-    carried: Headers,
-    turn: int = -1,
-) -> Headers:
+def _headers(message: QueryMessage, kind: bytes, epoch: Epoch | None, part: str | None, turn: int = -1) -> Headers:
+    query, carried = message.query, message.carried
+    claims = dict(message.claims)
     goal = query.goal
     packed = orjson.dumps(
         (
@@ -82,7 +78,7 @@ def _headers(
             (query.rows, query.length) if query.length else query.rows, query.query_class.value,
             query.stream, query.sequence, query.priority,
             None if goal is None else (goal.accuracy, goal.cost, goal.model),
-            [(t.name, t.datatype, t.shape, *((len(t.data),) if t.datatype == BYTES else ())) for t in tensors],
+            [_described(tensor, claims.get(place)) for place, tensor in enumerate(message.tensors)],
             None if epoch is None else tuple(epoch), part, *(() if turn < 0 else (turn,)),
         )
     )  # fmt: skip
@@ -97,6 +93,13 @@ def _headers(
     return (*headers, *carried) if carried else headers
 
 
+def _described(tensor: Tensor, claim: Claim | None) -> tuple[object, ...]:
+    told = (tensor.name, tensor.datatype, tensor.shape)
+    if claim is not None:
+        return (*told, (claim.ref, claim.sha256, claim.bytes))
+    return (*told, len(tensor.data)) if tensor.datatype == BYTES else told
+
+
 def _value(tensors: tuple[Tensor, ...]) -> bytes:
     if len(tensors) == 1:
         data = tensors[0].data
@@ -109,12 +112,15 @@ def carried_of_hop(record: Record) -> Headers:
     return record.headers[_OURS:]
 
 
-def content_of(record: Record) -> str:
-    """A digest of the tensors of an admitted or work record."""
-    return blake2b(record.value or b"", digest_size=12).hexdigest()
+def content_of(record: Record, claims: Claims = ()) -> str:
+    """A digest of the tensors of an admitted or work record, and of what they refer to."""
+    held = blake2b(record.value or b"", digest_size=12)
+    for _, claim in claims:
+        held.update(claim.sha256.encode())
+    return held.hexdigest()
 
 
-def _decode(record: Record) -> tuple[Query, tuple[Tensor, ...], Epoch, str, int]:
+def _decode(record: Record) -> tuple[Query, tuple[Tensor, ...], Claims, Epoch, str, int]:
     packed = next((held for name, held in record.headers if name == _NAME), None)
     if packed is None:
         raise InvalidInputError(_NAME, "this header is missing; only stages write here, producers write query topics")
@@ -138,9 +144,11 @@ def _decode(record: Record) -> tuple[Query, tuple[Tensor, ...], Epoch, str, int]
             _text(stream), _integer(sequence), _integer(priority), None if goal is None else _goal(*goal),
             length, source,
         )  # fmt: skip
+        found, claims = _tensors(tensors, record.value or b"")
         return (
             query,
-            _tensors(tensors, record.value or b""),
+            found,
+            claims,
             NO_EPOCH if epoch is None else Epoch(_integer(epoch[0]), _integer(epoch[1])),
             "" if part is None else _text(part),
             _count(*counted) if counted else -1,
@@ -149,14 +157,19 @@ def _decode(record: Record) -> tuple[Query, tuple[Tensor, ...], Epoch, str, int]
         raise InvalidInputError(_NAME, f"{packed[:80]!r} is no header of ours ({error!s:.80})") from error
 
 
-def _tensors(listed: object, value: bytes) -> tuple[Tensor, ...]:
+def _tensors(listed: object, value: bytes) -> tuple[tuple[Tensor, ...], Claims]:
     if type(listed) is not list or not listed:
         raise ValueError("no tensors")
-    tensors = []
+    tensors: list[Tensor] = []
+    claims = []
     at = 0
     whole: bytes | memoryview = value if len(listed) == 1 else memoryview(value)
     for name, datatype, extents, *told in listed:
         shape = tuple(_count(extent) for extent in extents)
+        if told and type(told[0]) is list:
+            claims.append((len(tensors), _claim(datatype, shape, *told[0])))
+            tensors.append(Tensor(_text(name), datatype, shape, b""))
+            continue
         size = _count(*told) if datatype == BYTES else prod(shape) * DATATYPE_BYTES[datatype]
         if not shape or at + size > len(value):
             raise ValueError("tensors longer than the value")
@@ -167,7 +180,15 @@ def _tensors(listed: object, value: bytes) -> tuple[Tensor, ...]:
         at += size
     if at != len(value):
         raise ValueError("tensors shorter than the value")
-    return tuple(tensors)
+    return tuple(tensors), tuple(claims)
+
+
+def _claim(datatype: str, shape: tuple[int, ...], ref: object, digest: object, size: object) -> Claim:
+    claim = claim_of("tensor", {"ref": ref, "sha256": digest, "bytes": size})
+    least = prod(shape) * DATATYPE_BYTES[datatype]
+    if claim.bytes < least or (claim.bytes > least and datatype != BYTES):
+        raise ValueError("an object of another size than its tensor")
+    return claim
 
 
 def _goal(accuracy: object, cost: object, model: object) -> Goal:

@@ -14,8 +14,9 @@ import orjson
 
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.models.tensor import BYTES, DATATYPE_BYTES, Tensor, TensorSpec
+from sluicegate.streams.objects.claims import Claim, claim_of
 from sluicegate.streams.records import bytes_tensors
-from sluicegate.streams.records.codec_types import DEFAULT_LIMITS, TooLargeError
+from sluicegate.streams.records.codec_types import Claims, Limits, TooLargeError
 
 DTYPES: Mapping[str, np.dtype[Any]] = {
     "BOOL": np.dtype("?"), "UINT8": np.dtype("u1"), "INT8": np.dtype("i1"), "UINT16": np.dtype("<u2"),
@@ -63,20 +64,28 @@ def decode_inputs(
     raw: memoryview | None,
     specs: Sequence[TensorSpec],
     max_rows: int,
-    max_element_bytes: int = DEFAULT_LIMITS.max_element_bytes,
-) -> tuple[tuple[Tensor, ...], int]:
-    """Input tensors in the order of ``specs`` (as they came where there are none), and their rows."""
+    limits: Limits,
+) -> tuple[tuple[Tensor, ...], int, Claims]:
+    """Input tensors in the order of ``specs`` (as they came where there are none), their rows, and those of them that
+    lie elsewhere."""
     listed = body.get("inputs")
     if not isinstance(listed, list) or not listed:
         raise InvalidInputError("inputs", f"is {_shown(listed)}; give a list of tensors")
     if len(listed) > _MAX_TENSORS:
         raise InvalidInputError("inputs", f"lists {len(listed)} tensors; at most {_MAX_TENSORS} are taken")
     tensors: dict[str, Tensor] = {}
+    claimed: dict[str, Claim] = {}
     at = 0
     for index, entry in enumerate(listed):
-        tensor, at = _decode_tensor(f"inputs[{index}]", entry, raw, at)
+        field = f"inputs[{index}]"
+        if isinstance(entry, dict) and isinstance(entry.get("data"), dict):
+            tensor, claim = decode_claim(field, entry)
+            limits.objects.check(f"{field}.data", claim)
+            claimed[tensor.name] = claim
+        else:
+            tensor, at = _decode_tensor(field, entry, raw, at)
         if tensor.name in tensors:
-            raise InvalidInputError(f"inputs[{index}].name", f"{_shown(tensor.name)} comes twice; name each input once")
+            raise InvalidInputError(f"{field}.name", f"{_shown(tensor.name)} comes twice; name each input once")
         tensors[tensor.name] = tensor
     if raw is not None and at != len(raw):
         raise InvalidInputError("body", f"has {len(raw) - at} bytes after its last tensor; send what is declared")
@@ -86,17 +95,59 @@ def decode_inputs(
         ordered = tuple(tensors.values())
     rows = _rows(ordered, max_rows)
     for tensor in ordered:
-        if tensor.datatype == BYTES:
-            bytes_tensors.check_elements(f"inputs.{tensor.name}", tensor, max_element_bytes)
-    return ordered, rows
+        if tensor.datatype == BYTES and tensor.name not in claimed:
+            bytes_tensors.check_elements(f"inputs.{tensor.name}", tensor, limits.max_element_bytes)
+    claims = tuple((i, claimed[t.name]) for i, t in enumerate(ordered) if t.name in claimed) if claimed else ()
+    return ordered, rows, claims
 
 
 def decode_tensors(body: Mapping[str, Any], field: str) -> tuple[Tensor, ...]:
-    """Tensors of a list in a body of our own making (``outputs``); null among floats is NaN."""
+    """Tensors of a list in a body of our own making (``outputs``), but for those that lie elsewhere; null among floats
+    is NaN."""
+    return tuple(
+        _decode_tensor(f"{field}[{i}]", entry, None, 0, nulls=True)[0]
+        for i, entry in enumerate(_listed(body, field))
+        if not isinstance(entry, dict) or not isinstance(entry.get("data"), dict)
+    )
+
+
+def decode_claims(body: Mapping[str, Any], field: str) -> tuple[tuple[Tensor, Claim], ...]:
+    """Those of them that lie elsewhere, without their data."""
+    return tuple(
+        decode_claim(f"{field}[{i}]", entry)
+        for i, entry in enumerate(_listed(body, field))
+        if isinstance(entry, dict) and isinstance(entry.get("data"), dict)
+    )
+
+
+def _listed(body: Mapping[str, Any], field: str) -> list[Any]:
     listed = body.get(field)
     if not isinstance(listed, list):
         raise InvalidInputError(field, f"is {_shown(listed)}; give a list of tensors")
-    return tuple(_decode_tensor(f"{field}[{i}]", entry, None, 0, nulls=True)[0] for i, entry in enumerate(listed))
+    return listed
+
+
+def decode_claim(field: str, entry: Mapping[str, Any]) -> tuple[Tensor, Claim]:
+    """A tensor whose data lies elsewhere, raw: without data, and where that is. Raises InvalidInputError."""
+    name, datatype, shape = _head(field, entry)
+    claim = claim_of(f"{field}.data", entry["data"])
+    expected = prod(shape) * DATATYPE_BYTES[datatype]
+    if claim.bytes < expected or (claim.bytes > expected and datatype != BYTES):
+        least = "at least " if datatype == BYTES else ""
+        raise InvalidInputError(
+            f"{field}.data.bytes", f"is {claim.bytes}; shape and datatype make {least}{expected} bytes"
+        )
+    return Tensor(name, datatype, shape, b""), claim
+
+
+def check_data(field: str, tensor: Tensor, max_element_bytes: int) -> None:
+    """Refuse raw data that is not what its tensor says. Raises InvalidInputError."""
+    view = memoryview(tensor.data)
+    if tensor.datatype == BYTES:
+        bytes_tensors.check_raw(field, tensor.shape, view)
+        bytes_tensors.check_elements(field, tensor, max_element_bytes)
+    check_finite(field, tensor.datatype, view)
+    _check_booleans(field, tensor.datatype, view)
 
 
 def json_tensor(tensor: Tensor) -> dict[str, Any]:
@@ -109,6 +160,11 @@ def json_tensor(tensor: Tensor) -> dict[str, Any]:
         "shape": tensor.shape,
         "data": np.frombuffer(tensor.data, DTYPES[tensor.datatype]),
     }
+
+
+def claimed_tensor(tensor: Tensor, claim: Claim) -> dict[str, Any]:
+    """A tensor as it stands in a body where its data lies elsewhere."""
+    return {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape, "data": claim.document()}
 
 
 def binary_tensor(tensor: Tensor) -> dict[str, Any]:
@@ -135,13 +191,7 @@ def _decode_tensor(
 ) -> tuple[Tensor, int]:
     if not isinstance(entry, dict):
         raise InvalidInputError(field, f"is {_shown(entry)}; give an object with name, datatype, shape and data")
-    name = entry.get("name")
-    if not isinstance(name, str) or not name:
-        raise InvalidInputError(f"{field}.name", f"is {_shown(name)}; give the input's name")
-    datatype = entry.get("datatype")
-    if not isinstance(datatype, str) or datatype not in DATATYPE_BYTES:
-        raise InvalidInputError(f"{field}.datatype", f"is {_shown(datatype)}; use one of {', '.join(DATATYPE_BYTES)}")
-    shape = _shape(field, entry.get("shape"))
+    name, datatype, shape = _head(field, entry)
     parameters = entry.get("parameters")
     size = parameters.get("binary_data_size") if isinstance(parameters, dict) else None
     if size is None and datatype == BYTES:
@@ -167,9 +217,24 @@ def _decode_tensor(
     check_finite(field, datatype, data_view)
     if datatype == BYTES:
         bytes_tensors.check_raw(field, shape, data_view)
-    if datatype == "BOOL" and size and np.frombuffer(data_view, np.uint8).max() > 1:
-        raise InvalidInputError(f"{field}.data", "holds bytes other than 0 and 1; a BOOL is one of these")
+    _check_booleans(field, datatype, data_view)
     return Tensor(name, datatype, shape, data_view), at + size
+
+
+def _check_booleans(field: str, datatype: str, data: memoryview) -> None:
+    if datatype == "BOOL" and len(data) and np.frombuffer(data, np.uint8).max() > 1:
+        raise InvalidInputError(f"{field}.data", "holds bytes other than 0 and 1; a BOOL is one of these")
+
+
+def _head(field: str, entry: Mapping[str, Any]) -> tuple[str, str, tuple[int, ...]]:
+    """Name, datatype and shape."""
+    name = entry.get("name")
+    if not isinstance(name, str) or not name:
+        raise InvalidInputError(f"{field}.name", f"is {_shown(name)}; give the input's name")
+    datatype = entry.get("datatype")
+    if not isinstance(datatype, str) or datatype not in DATATYPE_BYTES:
+        raise InvalidInputError(f"{field}.datatype", f"is {_shown(datatype)}; use one of {', '.join(DATATYPE_BYTES)}")
+    return name, datatype, _shape(field, entry.get("shape"))
 
 
 def _shape(field: str, shape: object) -> tuple[int, ...]:

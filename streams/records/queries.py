@@ -204,7 +204,7 @@ def _decode(
         raise InvalidInputError("parameters", f"is {parameters!r:.60}; give an object")
     elif not _KNOWN.issuperset(parameters):
         _refuse_unknown(parameters)
-    tensors, rows = oip.decode_inputs(body, raw, app.inputs, app.max_rows, limits.max_element_bytes)
+    tensors, rows, claims = oip.decode_inputs(body, raw, app.inputs, app.max_rows, limits)
     latency = _latency(parameters, limits)
     expiry = headers.get("ce_expirytime")
     if expiry is not None:
@@ -228,7 +228,7 @@ def _decode(
         length_of(app.inputs, tensors) if app.inputs else 0,
         source,
     )
-    return QueryMessage(query, tensors, carried(record.headers))
+    return QueryMessage(query, tensors, carried(record.headers), claims)
 
 
 def _delivery(told: bytes, app: App, within: float) -> float:

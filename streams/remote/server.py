@@ -15,7 +15,6 @@ import orjson
 from aiohttp import web
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError, SluiceError
-from sluicegate.streams.http_bodies import BodyError, read_body
 from sluicegate.streams.ports import Broker, Consumer, Producer, Record, TopicPartition, TopicSpec, Written
 from sluicegate.streams.remote.frames import (
     CALL_HEADER,
@@ -28,6 +27,7 @@ from sluicegate.streams.remote.frames import (
     decode_partitions,
     encode_frame,
 )
+from sluicegate.streams.remote.http_bodies import BodyError, read_body
 
 Handler = Callable[[web.Request], Awaitable[web.Response]]
 _MAX_SECONDS = 10.0

@@ -208,7 +208,14 @@ class World:
         return self.tell(PlanPublished(plan))
 
     def query(
-        self, app: str, part: str = BIG.name, *, late: bool = False, goal: bool = False, content: str = ""
+        self,
+        app: str,
+        part: str = BIG.name,
+        *,
+        late: bool = False,
+        goal: bool = False,
+        content: str = "",
+        flaw: str = "",
     ) -> Query | None:
         """A query is read, if anything is. ``content``: what it holds, "" for what no other does."""
         if not self.reads:
@@ -226,7 +233,8 @@ class World:
         )
         self.read.append(made)
         holds = self.contents[made.key] = content or made.id
-        self.tell(QueryCame(made, -1, part, self.offset, content=holds if self.core.watches else ""))
+        watched = holds if self.core.watches else ""
+        self.tell(QueryCame(made, -1, part, self.offset, content=watched, flaw=flaw))
         return made
 
     def end(self, part: str, seconds: float = 0.05, *, fails: bool = False) -> list[DeviceAction]:

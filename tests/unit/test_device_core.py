@@ -91,6 +91,24 @@ def test_a_query_goes_to_the_slice_named_or_one_that_serves_it_or_back() -> None
     assert elsewhere in world.runs[BIG.name].run.queries
 
 
+def test_a_query_whose_input_cannot_be_had_fails_alone_and_is_a_miss() -> None:
+    world = serving()
+    running = world.query("a")
+    flawed = world.query("a", flaw="s3://b/x is not there")
+    waiting = world.query("a")
+    assert running and flawed and waiting
+    (end,) = [end for end in of(End, world.said) if isinstance(end, End) and end.query == flawed]
+    assert (end.kind, end.reason, end.detail) == (
+        OutcomeKind.FAILED, Reason.OBJECT_UNREADABLE, "s3://b/x is not there"
+    )  # fmt: skip
+    assert world.runs[BIG.name].run.queries == (running,)
+    world.end(BIG.name)
+    assert world.runs[BIG.name].run.queries == (waiting,)
+    elsewhere = world.query("b", "7g.0", flaw="x")
+    (other,) = [end for end in of(End, world.said) if isinstance(end, End) and end.query == elsewhere]
+    assert (other.part, other.reason) == (SMALL.name, Reason.OBJECT_UNREADABLE)
+
+
 def test_a_batch_that_fails_is_run_again_query_by_query_and_ends_as_one() -> None:
     world = serving()
     first = world.query("a")

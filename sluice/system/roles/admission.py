@@ -31,6 +31,7 @@ def admission_stage(system: System, apps: "Sequence[str]") -> AdmissionStage:
                 max_element_bytes=limits.max_element_bytes,
                 max_skew_s=limits.max_skew_s,
                 max_latency_s=limits.max_latency_s,
+                objects=system.settings.objects.rules(limits.max_element_bytes),
             ),
             reading=Reading(member=system.settings.member, exactly_once=system.exactly_once),
             source=f"admission-{uuid.uuid4().hex[:12]}",

@@ -51,6 +51,7 @@ def worker_stage(system: System, device: Device) -> WorkerStage:
             new_incarnation=lambda: uuid.uuid4().hex[:12],
             exactly_once=system.exactly_once,
             telemetry=system.telemetry,
+            objects=system.objects,
         ),
         options=WorkerOptions(
             policy=worker.batching,

@@ -94,6 +94,7 @@ LIVE = (
     ("first-run.md", "sluice infer --app digits --accuracy"),
     ("first-run.md", "curl"),
     ("reports.md", "sluice audit"),
+    ("kafka.md", "sluice dead-letters list"),
 )
 """Asked of one running system."""
 SYSTEMS = (

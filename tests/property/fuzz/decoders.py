@@ -7,7 +7,7 @@ written again, that must read as the same.
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -41,8 +41,9 @@ from sluicegate.sluice.offline.problem_file import read_question
 from sluicegate.sluice.settings.settings import load
 from sluicegate.stages.following.registry_follower import part_of
 from sluicegate.stages.fronts.oip_responses import read_request, with_model
+from sluicegate.streams.objects.claims import Claim, ObjectRules
 from sluicegate.streams.ports import Record
-from sluicegate.streams.records import codec, control
+from sluicegate.streams.records import codec, control, oip
 from sluicegate.streams.records.demand_windows import decode_windows
 from sluicegate.streams.records.instances import decode_instance
 from sluicegate.streams.remote.frames import decode_frame, encode_frame
@@ -55,6 +56,7 @@ NOW = 1.75e9
 PARTS = b"\xff\x00\xff"
 """Between the value of a record, its key, and name and value of each header."""
 TEXTS = App(name="words", slo=1.0, inputs=(TensorSpec("pair", BYTES, (2,)), TensorSpec("note", BYTES, ())))
+_REFERRING = codec.Limits(objects=ObjectRules(prefixes=("s3://bucket/in/",)))
 _SMALL = ModelLimits(total_bytes=1 << 24)
 _ROOT = Path(__file__).resolve().parents[3]
 _FOLDER = tempfile.TemporaryDirectory(prefix="fuzz")
@@ -116,6 +118,11 @@ def _frame(data: bytes) -> None:
     unpack_tensors(parse_header(rest[:head]).get("tensors"), rest[head : head + body])
 
 
+def _outputs(record: Record) -> object:
+    found = codec.decode_outcome(record)
+    return found.outputs(), found.claims()
+
+
 def _texts() -> Mapping[str, Decoder]:
     """BYTES, raw and in JSON, in hops and in frames to an executor."""
     data = joined([b"cat", b"", "Öl".encode(), b"dog"])
@@ -123,16 +130,24 @@ def _texts() -> Mapping[str, Decoder]:
     said = [codec.encode_query("1", tensors, app=TEXTS.name, now=NOW, binary=binary) for binary in (True, False)]
     asked = [Record("t", 0, 0, m.key, m.value, m.headers, NOW) for m in said]
     message = codec.decode_query(asked[0], TEXTS, codec.DEFAULT_LIMITS, NOW)
+    claim = Claim("s3://bucket/in/1", "ab" * 32, 40)
+    refers = orjson.loads(asked[1].value or b"{}")
+    refers["inputs"][1] = oip.claimed_tensor(tensors[1], claim)
+    asked.append(asked[1]._replace(value=orjson.dumps(refers)))
     work = codec.encode_work(message, epoch=Epoch(1, 2), slice="s")
+    referring = codec.encode_work(replace(message, claims=((1, claim),)), epoch=Epoch(1, 2), slice="s")
+    referring.value = bytes(tensors[0].data)
     outcome = codec.encode_outcome(Outcome.of(message.query, OutcomeKind.ANSWERED, NOW + 0.1), tensors)
+    kept = codec.encode_outcome(
+        Outcome.of(message.query, OutcomeKind.ANSWERED, NOW + 0.1), tensors, claims={"note": claim}
+    )
+    works = [Record("w", 0, 0, one.key, one.value, one.headers, NOW) for one in (work, referring)]
+    results = [Record("r", 0, 0, one.key, one.value, one.headers, NOW) for one in (outcome, kept)]
     frame = b"".join(pack({"tensors": [describe(tensor) for tensor in tensors]}, [t.data for t in tensors]))
     return {
-        "texts": _of_record(lambda r: codec.decode_query(r, TEXTS, codec.DEFAULT_LIMITS, NOW), *asked),
-        "work of texts": _of_record(codec.decode_work, Record("w", 0, 0, work.key, work.value, work.headers, NOW)),
-        "result of texts": _of_record(
-            lambda r: codec.decode_outcome(r).outputs(),
-            Record("r", 0, 0, outcome.key, outcome.value, outcome.headers, NOW),
-        ),
+        "texts": _of_record(lambda r: codec.decode_query(r, TEXTS, _REFERRING, NOW), *asked),
+        "work of texts": _of_record(codec.decode_work, *works),
+        "result of texts": _of_record(_outputs, *results),
         "frame of texts": Decoder(_frame, [frame]),
     }
 

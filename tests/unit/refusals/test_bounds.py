@@ -47,6 +47,11 @@ JUDGED = {
         ["https://id.example/t", "http://127.0.0.1:8/t", "http://[::1]/t", "http://localhost/t"],
         ["http://id.example/t", "https://", "id.example", "ftp://localhost/"],
     ),
+    "ObjectSettings.prefixes": (
+        [["s3://b/in/"], []],
+        [["a"], ["http://h/in/"], ["s3://b"], ["s3://b/"] * 2, ["s3://b/"] * 65],
+    ),
+    "ObjectSettings.results": (["file:///srv/out/", "gs://b/"], ["a", "", "https://h/out/", "file:///"]),
     "Settings.broker": (["memory://", "kafka://h:1", "memory+http://h:1", "file:///f"], ["ftp://h", "memory:/"]),
     "Settings.fake_gpu": (["a100", "h100x2"], ["a100x0", "v8", "a100x1025"]),
     "SliceSettings.geometry": (["4g+3g", "1gx7"], ["+", "1gx0", "1gx17", "1gxx"]),

@@ -88,6 +88,7 @@ class Reading:
         self.broker = broker
         self.log = log
         self.stop = asyncio.Event()
+        self.records: list[Record] = []
         once = ExactlyOnce(log.transactions, "group", retry=0.01, patience=0.5)
         self.intake = Intake(self._consumer, exactly_once=once, rest=0.05, drain_s=0.2)
         self.task = asyncio.create_task(self.intake.run(self._handle, self.stop))
@@ -105,6 +106,7 @@ class Reading:
         return consumer
 
     async def _handle(self, records: Sequence[Record]) -> None:
+        self.records += records
         for record in records:
             outbox = Outbox(self.broker.producer())
             self.intake.answer(record, outbox, Letter("out", record.value), self.instead)
@@ -155,6 +157,29 @@ async def test_what_was_written_and_not_answered_is_not_written_again(broker: Me
     await ask(broker, [b"3"])
     await until(lambda: log.committed == 4)
     assert log.letters == [b"0", b"1", b"2", b"3"]
+    reading.stop.set()
+    await reading.task
+
+
+async def test_what_is_said_instead_may_come_later_and_those_behind_it_wait(broker: MemoryBroker) -> None:
+    log = Log()
+    log.limit = 4
+    reading = Reading(broker, log)
+    later: list[InvalidInputError] = []
+
+    def instead(error: InvalidInputError) -> Letter | None:
+        later.append(error)
+        return None
+
+    reading.instead = instead  # type: ignore[method-assign, assignment]
+    await ask(broker, [b"0", b"too large", b"2"])
+    await until(lambda: len(later) == 1)
+    await asyncio.sleep(0.1)
+    assert log.letters == [b"0"] and log.committed == 1
+    (record,) = [record for record in reading.records if record.value == b"too large"]
+    reading.intake.answer(record, Outbox(broker.producer()), Letter("out", b"kept"))
+    await until(lambda: log.committed == 3)
+    assert log.letters == [b"0", b"kept", b"2"] and len(later) == 1
     reading.stop.set()
     await reading.task
 

@@ -159,4 +159,4 @@ def test_a_query_that_is_written_is_read_again_in_both_forms() -> None:
 def test_a_body_of_many_empty_texts_is_bounded_by_its_own_size() -> None:
     body = {"inputs": [{**PAIR, "shape": [200, 2], "data": [""] * 400}, WEIGHT, NOTE]}
     with pytest.raises(InvalidInputError, match="rows"):
-        oip.decode_inputs(body, None, APP.inputs, APP.max_rows)
+        oip.decode_inputs(body, None, APP.inputs, APP.max_rows, LIMITS)

@@ -1,0 +1,155 @@
+"""The object store: what is read is what was said, within its time and size; files stay within their folder."""
+
+import asyncio
+import os
+import threading
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from sluicegate.streams.objects import store as module
+from sluicegate.streams.objects.claims import Claim, ObjectRules
+from sluicegate.streams.objects.store import ObjectError, ObjectStore
+
+DATA = bytes(range(256)) * 20
+
+
+def claim_to(ref: str, data: bytes = DATA) -> Claim:
+    """A reference to ``data``."""
+    return Claim(ref, sha256(data).hexdigest(), len(data))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder that may be read, with an object in it; a secret beside it."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "one").write_bytes(DATA)
+    (tmp_path / "secret").write_bytes(DATA)
+    return tmp_path
+
+
+def of(folder: Path, **options: object) -> ObjectStore:
+    """A store of that folder, results beside it."""
+    rules = ObjectRules(prefixes=(f"file://{folder}/in/", "memory://held/"), max_bytes=100_000)
+    return ObjectStore(rules, results=f"file://{folder}/out/", **options)  # type: ignore[arg-type]
+
+
+async def test_an_object_is_read_whole_and_results_are_written_by_their_content(folder: Path) -> None:
+    store = of(folder)
+    assert await store.read(claim_to(f"file://{folder}/in/one"), within=1.0) == DATA
+    first, again, other = [await store.write("toy", data) for data in (DATA, DATA, memoryview(DATA[1:]))]
+    assert first == again == claim_to(f"file://{folder}/out/toy/{sha256(DATA).hexdigest()}") and other.ref != first.ref
+    assert await store.read(first, within=1.0) == DATA
+    assert {path.name for path in (folder / "out" / "toy").iterdir()} == {first.sha256, other.sha256}
+    with pytest.raises(ObjectError, match="max_bytes"):
+        await store.write("toy", bytes(100_001))
+
+
+async def test_memory_and_other_file_systems_are_read_through_fsspec(folder: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    with fsspec.open("memory://held/a", "wb") as into:
+        into.write(DATA)
+    store = ObjectStore(ObjectRules(prefixes=("memory://held/",)), results="memory://kept/", timeout=20.0)
+    assert await store.read(claim_to("memory://held/a"), within=1.0) == DATA
+    written = await store.write("toy", DATA)
+    assert await store.read(written, within=1.0) == DATA
+    with pytest.raises(ObjectError, match="is not there"):
+        await store.read(claim_to("memory://held/b"), within=1.0)
+    with pytest.raises(ObjectError, match="not below"):
+        await store.read(claim_to(f"file://{folder}/in/one"), within=1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "told", "problem"),
+    [
+        ("none", DATA, "is not there"),
+        ("one", DATA[:-1], "more than 5119 bytes"),
+        ("one", DATA + b"x", "fewer than 5121 bytes"),
+        ("one", DATA[::-1], "has SHA-256"),
+        ("folder", DATA, "no plain file|IsADirectory"),
+        ("pipe", DATA, "no plain file"),
+        ("link", DATA, "leads out"),
+        ("linked-folder/secret", DATA, "leads out"),
+        ("device", DATA, "no plain file"),
+    ],
+)
+async def test_what_is_not_what_was_said_is_refused_by_its_address(
+    folder: Path, name: str, told: bytes, problem: str
+) -> None:
+    (folder / "in" / "folder").mkdir()
+    os.mkfifo(folder / "in" / "pipe")
+    (folder / "in" / "link").symlink_to(folder / "secret")
+    (folder / "in" / "linked-folder").symlink_to(folder)
+    (folder / "in" / "device").symlink_to("/dev/zero")
+    store = of(folder)
+    with pytest.raises(ObjectError, match=problem) as refused:
+        await store.read(claim_to(f"file://{folder}/in/{name}", told), within=1.0)
+    assert f"/in/{name}" in str(refused.value)
+    assert await store.read(claim_to(f"file://{folder}/in/one"), within=1.0) == DATA
+
+
+async def test_a_link_that_stays_within_is_followed(folder: Path) -> None:
+    (folder / "in" / "link").symlink_to(folder / "in" / "one")
+    assert await of(folder).read(claim_to(f"file://{folder}/in/link"), within=1.0) == DATA
+
+
+async def test_a_store_that_hangs_is_given_up_and_what_it_said_of_itself_is_not_repeated(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = threading.Event()
+
+    def hang(claim: Claim, prefix: str) -> bytes:
+        if claim.ref.endswith("/hangs"):
+            released.wait()
+        if claim.ref.endswith("/fails"):
+            raise PermissionError("key AKIASECRET is not allowed")
+        return DATA
+
+    monkeypatch.setattr(module, "_read", hang)
+    store = of(folder, timeout=0.2, threads=2)
+    try:
+        with pytest.raises(ObjectError, match=r"hangs cannot be had within 0\.2 s"):
+            await store.read(claim_to(f"file://{folder}/in/hangs"), within=1.0)
+        assert await store.read(claim_to(f"file://{folder}/in/one"), within=1.0) == DATA
+        with pytest.raises(ObjectError, match="PermissionError") as refused:
+            await store.read(claim_to(f"file://{folder}/in/fails"), within=1.0)
+        assert "SECRET" not in str(refused.value)
+    finally:
+        released.set()
+
+
+async def test_what_is_held_is_bounded_and_waiters_go_on_in_their_order(folder: Path) -> None:
+    store = of(folder, held_bytes=2 * len(DATA))
+    one = claim_to(f"file://{folder}/in/one")
+    for _ in range(2):
+        await store.read(one, within=1.0)
+    with pytest.raises(ObjectError, match="held_bytes"):
+        await store.read(one, within=0.05)
+    order: list[int] = []
+
+    async def read(number: int) -> None:
+        await store.read(one, within=20.0)
+        order.append(number)
+
+    waiting = [asyncio.create_task(read(number)) for number in range(3)]
+    await asyncio.sleep(0)
+    waiting[1].cancel()
+    for _ in range(2):
+        store.release(one.bytes)
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert order == [0, 2]
+    with pytest.raises(ObjectError):
+        await store.read(one, within=0.0)
+    for _ in range(2):
+        store.release(one.bytes)
+    for _ in range(2):
+        await store.read(one, within=0.0)
+
+
+async def test_what_fails_is_not_held(folder: Path) -> None:
+    store = of(folder, held_bytes=len(DATA))
+    for _ in range(3):
+        with pytest.raises(ObjectError, match="is not there"):
+            await store.read(claim_to(f"file://{folder}/in/none"), within=0.0)
+    assert await store.read(claim_to(f"file://{folder}/in/one"), within=0.0) == DATA
