@@ -8,11 +8,18 @@ Rules.
 - A front tells its clients apart behind its own name: ``/http/4f21…`` weighs what ``/http`` does.
 - All of it counts in rows against what the plan serves in the window, less a part that keeps queues short (``FILL``).
   Without a plan, or one that serves nothing of the app, nobody is limited.
-- At most ``_CLIENTS`` are told apart, further ones are one client: names from outside cost no memory.
+- Priorities order what one client asks, and nothing between clients: where it asks with several, what is let in of a
+  lower one leaves room in its share for what it has asked of late with higher ones. So it is with one that asks alone
+  while the plan cannot serve the app in full.
+- What was refused is demand all the same, but of a client that asks for more than all others together: plans would
+  give the flood what belongs to other apps.
+- At most ``_CLIENTS`` are told apart, further ones are one client, and ``_LEVELS`` priorities of each: what comes from
+  outside costs no memory.
 """
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from math import inf
 
 from sluicegate.domain.events import HostedOn
@@ -21,6 +28,11 @@ from sluicegate.domain.plan import Plan
 WINDOW_S = 1.0
 FILL = 0.85
 _CLIENTS = 256
+_BRIDGED_S = 0.3
+"""Seconds of what a plan serves that may come at once: queues bridge them."""
+_AHEAD_S = 0.1
+"""Seconds of what higher priorities ask for that lower ones leave."""
+_LEVELS = 16
 _LITTLE = 1.5
 """Times what a client has asked for in a window that is kept for it, and one query more."""
 _AGAIN_S = 0.02
@@ -40,51 +52,94 @@ def rows_served(parts: Sequence[HostedOn], plan: Plan) -> float:
     return sum(rate / len(apps[place]) for place, rate in rates.items())
 
 
-class _Client:
-    """What one client asked for. ``asked``, ``used``: rows in the window; ``stamps``: (time, rows, rows let in)."""
+class Verdict(Enum):
+    """Of a query: let in; refused, and to be counted as demand; refused as part of a flood."""
 
-    __slots__ = ("asked", "stamps", "used", "weight")
+    LET_IN = "let in"
+    REFUSED = "refused"
+    FLOOD = "flood"
+
+
+class _Client:
+    """What one client asked for. ``asked``, ``used``: rows in the window, the second of those let in.
+
+    ``levels``: the same by priority. ``stamps``: (time, priority, rows, rows let in).
+    """
+
+    __slots__ = ("asked", "levels", "stamps", "used", "weight")
 
     def __init__(self, weight: float) -> None:
         self.weight = weight
         self.asked = 0
         self.used = 0
-        self.stamps: deque[tuple[float, int, int]] = deque()
+        self.levels: dict[int, list[int]] = {}
+        self.stamps: deque[tuple[float, int, int, int]] = deque()
 
     def forget(self, since: float) -> None:
         stamps = self.stamps
         while stamps and stamps[0][0] <= since:
-            _, asked, used = stamps.popleft()
+            _, priority, asked, used = stamps.popleft()
             self.asked -= asked
             self.used -= used
+            level = self.levels[priority]
+            level[0] -= asked
+            level[1] -= used
+            if not level[0]:
+                del self.levels[priority]
 
-    def note(self, now: float, rows: int, *, let_in: bool) -> bool:
+    def level(self, priority: int) -> int:
+        """As what ``priority`` counts: itself, or the nearest below where too many are known."""
+        levels = self.levels
+        if priority in levels:
+            return priority
+        if len(levels) >= _LEVELS:
+            return max((known for known in levels if known < priority), default=min(levels))
+        levels[priority] = [0, 0]
+        return priority
+
+    def kept_above(self, priority: int, share: float) -> float:
+        """Rows that are kept for what this client asks with higher priorities."""
+        return sum(
+            max(0.0, min(share, _LITTLE * asked + 1.0) - used)
+            for known, (asked, used) in self.levels.items()
+            if known > priority
+        )
+
+    def note(self, now: float, priority: int, rows: int, *, let_in: bool) -> None:
         used = rows if let_in else 0
-        self.stamps.append((now, rows, used))
+        self.stamps.append((now, priority, rows, used))
         self.asked += rows
         self.used += used
-        return let_in
+        level = self.levels[priority]
+        level[0] += rows
+        level[1] += used
 
 
 class FairShares:
     """Of one app. ``weights``: of clients that have other than 1. Times are seconds that do not go back."""
 
-    __slots__ = ("_clients", "_looked", "_room", "_rows", "_weights")
+    __slots__ = ("_asked", "_clients", "_looked", "_refilled", "_room", "_rows", "_short", "_spare", "_weights")
 
     def __init__(self, weights: Mapping[str, float] | None = None) -> None:
         self._weights = weights or {}
         self._clients: dict[str, _Client] = {}
         self._rows = inf  # a window
+        self._short = inf  # rows a second
+        self._spare = 0.0  # of these, by when it was refilled
+        self._refilled = 0.0
         self._looked = -inf
+        self._asked = 0  # by all, when that was looked at
         self._room = 0.0  # above shares, until it is reckoned again
 
-    def plan(self, qps: float) -> None:
-        """The plan in force serves so many rows a second; 0: it says nothing of the app."""
+    def plan(self, qps: float, *, short: bool = False) -> None:
+        """The plan in force hosts so many rows a second; 0: it says nothing of the app. ``short``: fewer than are
+        asked for."""
         self._rows = FILL * WINDOW_S * qps if qps > 0.0 else inf
+        self._short = qps if short and qps > 0.0 else inf
         self._looked = -inf
 
-    def admit(self, client: str, rows: int, now: float) -> bool:
-        """Whether a query of ``client`` is let in; it counts as asked either way."""
+    def admit(self, client: str, rows: int, now: float, priority: int = 0) -> Verdict:
+        """Whether a query of ``client`` is let in; it counts as asked either way. A higher ``priority`` goes first."""
         if now - self._looked >= _AGAIN_S:
             self._look(now)
         mine = self._clients.get(client)
@@ -94,16 +149,43 @@ class FairShares:
             mine = self._clients.setdefault(client, _Client(self._weight(client)))
             self._looked = -inf
         mine.forget(now - WINDOW_S)
-        if len(self._clients) == 1 or self._rows == inf:
-            return mine.note(now, rows, let_in=True)
-        if mine.used + rows <= self._share(mine):
-            return mine.note(now, rows, let_in=True)
+        level = mine.level(priority)
+        let_in = self._has_room(mine, level, rows, now)
+        mine.note(now, level, rows, let_in=let_in)
+        if let_in:
+            return Verdict.LET_IN
+        floods = len(self._clients) > 1 and mine.asked > max(1, self._asked - mine.asked)
+        return Verdict.FLOOD if floods else Verdict.REFUSED
+
+    def _has_room(self, mine: _Client, level: int, rows: int, now: float) -> bool:
+        several = len(mine.levels) > 1
+        if len(self._clients) == 1:
+            return not several or self._goes_first(mine, level, rows, now)
+        if self._rows == inf:
+            return True
+        share = self._share(mine)
+        kept = mine.kept_above(level, share) if several else 0.0
+        if mine.used + rows + kept <= share:
+            return True
         # What it has below its share is its own, what is above comes out of what the others leave.
-        beyond = mine.used + rows - max(float(mine.used), self._share(mine))
-        if beyond > self._room:
-            return mine.note(now, rows, let_in=False)
-        self._room -= beyond
-        return mine.note(now, rows, let_in=True)
+        beyond = mine.used + rows - max(float(mine.used), share)
+        if beyond + kept > self._room:
+            return False
+        self._room -= max(0.0, beyond)
+        return True
+
+    def _goes_first(self, mine: _Client, level: int, rows: int, now: float) -> bool:
+        """Of one client's priorities, at the rate that the plan serves: the highest always does."""
+        if self._short == inf:
+            return True
+        most = _BRIDGED_S * self._short
+        self._spare = min(most, self._spare + (now - self._refilled) * self._short)
+        self._refilled = now
+        higher = sum(asked for known, (asked, _) in mine.levels.items() if known > level)
+        if higher and self._spare < rows + _AHEAD_S * higher / WINDOW_S:
+            return False
+        self._spare = max(-most, self._spare - rows)
+        return True
 
     def _weight(self, client: str) -> float:
         """Its own, or that of the front through which it asks."""
@@ -121,6 +203,7 @@ class FairShares:
             one.forget(since)
             if not one.stamps:
                 del self._clients[name]
+        self._asked = sum(one.asked for one in self._clients.values())
         total = sum(one.weight for one in self._clients.values())
         taken = 0.0
         for one in self._clients.values():

@@ -43,7 +43,7 @@ from sluicegate.domain.outcome import OutcomeKind, Reason
 from sluicegate.domain.plan import NO_EPOCH, Plan, follows
 from sluicegate.domain.query import Query
 from sluicegate.policies.admission.dedupe import DedupeWindow
-from sluicegate.policies.admission.fair_shares import FairShares, rows_served
+from sluicegate.policies.admission.fair_shares import FairShares, Verdict, rows_served
 from sluicegate.policies.admission.known_goals import GoalAdmission
 from sluicegate.policies.admission.sustainable import SustainableAdmission
 from sluicegate.policies.admission.sustained_rates import limits, sustained
@@ -57,6 +57,8 @@ from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 SETTLED = 3.0
 """Seconds; devices serve what a plan takes from them for a little less."""
+_SERVED = 0.999
+"""Of an app's demand, below which a plan is short of it."""
 _SOON = 0.001
 """Seconds that are at least waited for: two clocks are not precise enough to be asked again and again."""
 _NOTHING = Catalogue({}, {}, {})
@@ -171,7 +173,7 @@ class AdmissionRules:
 class _Known:
     """An app that was registered. ``app``: None where it is served no more; ``rows`` and ``classes``: not told yet.
 
-    ``refused``: rows of those that were over their client's share; ``shares``: of its clients.
+    ``refused``: rows of floods; ``shares``: of its clients.
     """
 
     __slots__ = ("app", "classes", "refused", "rows", "shares")
@@ -256,10 +258,13 @@ class AdmissionCore:
         known.rows += query.rows
         if app.slo_classes:
             known.classes[slo_class(app.slo_classes, query.deadline - query.arrival)] += query.rows
-        if not self._has_share(known, app, query, event.steady):
-            known.rows -= query.rows
-            known.refused += query.rows
-            told = f"{query.source or 'who gives no source'} asks for more than its share while others ask, too"
+        verdict = self._share_of(known, app, query, event.steady)
+        if verdict is not Verdict.LET_IN:
+            if verdict is Verdict.FLOOD:
+                known.rows -= query.rows
+                known.refused += query.rows
+            who = query.source or "who gives no source"
+            told = f"{who} asks for more than its share: others, or higher priorities, ask too"
             return (End(query, OutcomeKind.REJECTED, Reason.OVER_SHARE, told),)
         if self._door is not None:
             return self._judged(app, event, self._door, now)
@@ -267,9 +272,11 @@ class AdmissionCore:
             return (Accept(query),)
         return self._let_in(query, event.steady, now)
 
-    def _has_share(self, known: _Known, app: App, query: Query, steady: float) -> bool:
+    def _share_of(self, known: _Known, app: App, query: Query, steady: float) -> Verdict:
         shares = known.shares
-        return shares is None or app.promise.active or shares.admit(query.source, query.rows, steady)
+        if shares is None or app.promise.active:
+            return Verdict.LET_IN
+        return shares.admit(query.source, query.rows, steady, query.priority)
 
     def _heard(self, event: _News, now: float) -> Sequence[AdmissionCoreAction]:
         self._story.append(f"{now:.6f} {type(event).__name__}")
@@ -336,7 +343,7 @@ class AdmissionCore:
     def _counted(self, window: float) -> list[AdmissionCoreAction]:
         told: list[AdmissionCoreAction] = []
         for app, known in self._known.items():
-            # Of what is over shares as much counts as is let in: plans grow with it, and with no flood at once.
+            # Of a flood as much counts as is let in: plans grow with it, but not to all of it at once.
             rows = known.rows + min(known.refused, known.rows)
             told.append(DemandCounted(app, rows, window, tuple(sorted(known.classes.items()))))
             known.rows = known.refused = 0
@@ -408,7 +415,8 @@ class AdmissionCore:
         self._newest = plan.epoch
         for name, known in self._known.items():
             if known.shares is not None:
-                known.shares.plan(rows_served(self._hosting.of(name, plan), plan))
+                short = plan.served.get(name, 1.0) < _SERVED
+                known.shares.plan(rows_served(self._hosting.of(name, plan), plan), short=short)
 
     def _bound(self, app: str, plan: Plan, *, both: bool) -> None:
         """Keep to what ``plan`` sustains of ``app`` from now on; ``both``: and to what it was kept to until now."""

@@ -348,7 +348,7 @@ class Engine:
         self._hosting = {(p.device, p.slice): () for p in plan.placements}
         for p in plan.placements:
             self._hosting[p.device, p.slice] += (p.app,)
-        if self._admission.follows_plans:
+        if self._admission.follows_plans or self._admission.shares_out:
             self._ask(PlanPublished(plan), now)
         for router in self._routers:
             self._tell(router, PlanPublished(plan), now)

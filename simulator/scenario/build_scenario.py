@@ -136,8 +136,11 @@ def _admission(scenario: Scenario) -> AdmissionRules:
     """Bounds that are not given follow the plans, as live."""
     policies, quantile = scenario.policies, scenario.planner.quantile
     spec = policies.admission
+    # All queries of an app are one client's here, whom shares do not limit while it asks with one priority.
+    ordered = any(wish.priority for app in (scenario.apps or {}).values() if app for wish in app.queries)
+    shares: Mapping[str, float] | None = {} if ordered else None
     if spec is None:
-        return AdmissionRules(quantile=quantile)
+        return AdmissionRules(quantile=quantile, shares=shares)
     by_plan = spec.name == SustainableAdmission.name and "bound" not in spec.options
     options = {"bound": None, **spec.options} if by_plan else spec.options
     return AdmissionRules(
@@ -145,6 +148,7 @@ def _admission(scenario: Scenario) -> AdmissionRules:
         by_plan=by_plan,
         hops=hops_of(scenario.simulation),
         quantile=quantile,
+        shares=shares,
     )
 
 

@@ -4,10 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.policies.admission.fair_shares import _CLIENTS, FILL, FairShares
+from sluicegate.policies.admission.fair_shares import _CLIENTS, _LEVELS, FILL, FairShares, Verdict
 
 SERVED = 100.0
 T = 5_000.0
+
+
+def let_in(shares: FairShares, client: str, rows: int, at: float, priority: int = 0) -> bool:
+    return shares.admit(client, rows, at, priority) is Verdict.LET_IN
 
 
 def run(shares: FairShares, seconds: float, **qps: float) -> dict[str, float]:
@@ -15,14 +19,13 @@ def run(shares: FairShares, seconds: float, **qps: float) -> dict[str, float]:
     events = sorted((T + k / rate, name) for name, rate in qps.items() for k in range(round(seconds * rate)))
     got = dict.fromkeys(qps, 0)
     for at, name in events:
-        let_in = shares.admit(name, 1, at)
-        got[name] += let_in and at >= T + seconds / 2
+        got[name] += let_in(shares, name, 1, at) and at >= T + seconds / 2
     return {name: count / (seconds / 2) for name, count in got.items()}
 
 
-def planned(weights: dict[str, float] | None = None) -> FairShares:
+def planned(weights: dict[str, float] | None = None, *, short: bool = False) -> FairShares:
     shares = FairShares(weights)
-    shares.plan(SERVED)
+    shares.plan(SERVED, short=short)
     return shares
 
 
@@ -70,8 +73,8 @@ def test_a_client_of_many_rows_is_counted_by_rows() -> None:
     got = {"wide": 0, "narrow": 0}
     for step in range(600):
         at = T + step / 100
-        got["wide"] += 16 * shares.admit("wide", 16, at)
-        got["narrow"] += step % 5 == 0 and shares.admit("narrow", 1, at)
+        got["wide"] += 16 * let_in(shares, "wide", 16, at)
+        got["narrow"] += step % 5 == 0 and let_in(shares, "narrow", 1, at)
     assert got["narrow"] == 120
     assert got["wide"] <= 1.05 * 6 * FILL * SERVED
 
@@ -100,6 +103,65 @@ def test_who_stays_within_an_equal_share_of_all_that_may_ask_is_let_in(
         now += wait
         used[client] += rows
         if used[client] <= FILL * served / 3:  # in all, so in any window
-            assert shares.admit(client, rows, now)
+            assert let_in(shares, client, rows, now)
         else:
             shares.admit(client, rows, now)
+
+
+def by_priority(shares: FairShares, seconds: float, **asked: dict[int, float]) -> dict[tuple[str, int], float]:
+    """Rows a second that each client got with each priority, in the last half of the time."""
+    rates = {(name, priority): qps for name, by in asked.items() for priority, qps in by.items()}
+    events = sorted((T + k / qps, one) for one, qps in rates.items() for k in range(round(seconds * qps)))
+    got = dict.fromkeys(rates, 0)
+    for at, (name, priority) in events:
+        got[name, priority] += let_in(shares, name, 1, at, priority) and at >= T + seconds / 2
+    return {one: count / (seconds / 2) for one, count in got.items()}
+
+
+def test_of_what_one_client_asks_the_higher_priority_goes_first() -> None:
+    got = by_priority(planned(short=True), 6.0, only={0: 5 * SERVED, 3: 0.4 * SERVED, 7: 0.2 * SERVED})
+    assert got["only", 7] == 0.2 * SERVED
+    assert got["only", 3] == 0.4 * SERVED
+    assert got["only", 0] == pytest.approx(0.4 * SERVED, rel=0.1)
+    got = by_priority(planned(short=True), 6.0, only={0: 5 * SERVED, 1: 0.9 * SERVED, 2: 0.5 * SERVED})
+    assert got["only", 2] == 0.5 * SERVED
+    assert got["only", 1] == pytest.approx(0.5 * SERVED, rel=0.1)
+    assert got["only", 0] <= 0.05 * SERVED
+
+
+def test_a_priority_costs_nothing_where_there_is_room_for_all() -> None:
+    for short, low in ((True, 0.3), (False, 20.0)):
+        got = by_priority(planned(short=short), 6.0, only={0: low * SERVED, 9: 0.2 * SERVED})
+        assert got == {("only", 0): low * SERVED, ("only", 9): 0.2 * SERVED}
+
+
+def test_what_is_refused_is_demand_but_of_a_flood() -> None:
+    def verdicts(**qps: float) -> dict[str, set[Verdict]]:
+        shares, found = planned(), {name: set[Verdict]() for name in qps}
+        for at, name in sorted((T + k / rate, name) for name, rate in qps.items() for k in range(round(4 * rate))):
+            found[name].add(shares.admit(name, 1, at)) if at > T + 2.0 else shares.admit(name, 1, at)
+        return found
+
+    alike = verdicts(one=3 * SERVED, other=3.1 * SERVED, third=3 * SERVED)
+    assert all(Verdict.FLOOD not in found and Verdict.REFUSED in found for found in alike.values())
+    flood = verdicts(greedy=20 * SERVED, nice=0.2 * SERVED)
+    assert flood["greedy"] == {Verdict.FLOOD, Verdict.LET_IN} and flood["nice"] == {Verdict.LET_IN}
+
+
+@pytest.mark.parametrize("priority", [0, 2**31 - 1])
+def test_a_priority_takes_nothing_from_another_client(priority: int) -> None:
+    got = by_priority(planned(), 6.0, greedy={priority: 10 * SERVED, 1: 10 * SERVED}, nice={0: 0.2 * SERVED})
+    assert got["nice", 0] == 0.2 * SERVED
+    flooded = by_priority(planned(), 6.0, greedy={priority: 10 * SERVED}, other={0: 10 * SERVED})
+    assert flooded["greedy", priority] == pytest.approx(flooded["other", 0], rel=0.1)
+
+
+def test_priorities_from_outside_cost_no_memory_and_are_forgotten() -> None:
+    shares = planned()
+    for number in range(1000):
+        shares.admit("one", 1, T + number / 1e4, number)
+    (client,) = shares._clients.values()
+    assert len(client.levels) == _LEVELS
+    shares.admit("one", 1, T + 0.95, 5)
+    shares.admit("one", 1, T + 1.5, 5)
+    assert {priority: asked for priority, (asked, _) in client.levels.items()} == {5: 2}
