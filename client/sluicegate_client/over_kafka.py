@@ -50,9 +50,11 @@ class Security:
             )
         if self.protocol.startswith("SASL"):
             options["sasl_mechanism"] = self.sasl_mechanism
-            options["sasl_plain_username"] = self.username
-            options["sasl_plain_password"] = self.password
-            options["sasl_oauth_token_provider"] = self.token_provider
+            if self.token_provider is not None:
+                options["sasl_oauth_token_provider"] = self.token_provider
+            else:
+                options["sasl_plain_username"] = self.username
+                options["sasl_plain_password"] = self.password
         return options
 
 

@@ -4,38 +4,34 @@ import logging
 import time
 from typing import Any
 
-from aiokafka.helpers import create_ssl_context
 from typing_extensions import override
 
 from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.kafka.oauth import token_provider
 from sluicegate.streams.ports import UnreachableError
+from sluicegate_client.over_kafka import Security
 
 
 def connection(servers: str, settings: KafkaSettings) -> dict[str, Any]:
     """Keyword arguments that every client takes."""
     security = settings.security
-    options: dict[str, Any] = {
+    said = Security(
+        protocol=security.protocol,
+        ca_file=security.ca_file,
+        cert_file=security.cert_file,
+        key_file=security.key_file,
+        key_password=security.key_password,
+        sasl_mechanism=security.sasl_mechanism,
+        username=security.username,
+        password=security.password,
+        token_provider=None if security.oauth is None else token_provider(security.oauth),
+    )
+    return {
         "bootstrap_servers": servers,
         "client_id": settings.client_id,
         "request_timeout_ms": int(1e3 * settings.request_timeout),
-        "security_protocol": security.protocol,
+        **said.options(),
     }
-    if security.protocol.endswith("SSL"):
-        options["ssl_context"] = create_ssl_context(
-            cafile=security.ca_file and str(security.ca_file),
-            certfile=security.cert_file and str(security.cert_file),
-            keyfile=security.key_file and str(security.key_file),
-            password=security.key_password,
-        )
-    if security.protocol.startswith("SASL"):
-        options["sasl_mechanism"] = security.sasl_mechanism
-        if security.oauth is not None:
-            options["sasl_oauth_token_provider"] = token_provider(security.oauth)
-        else:
-            options["sasl_plain_username"] = security.username
-            options["sasl_plain_password"] = security.password
-    return options
 
 
 class Seldom(logging.Filter):
