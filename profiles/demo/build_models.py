@@ -26,7 +26,7 @@ HEAVY: dict[str, synthetic_graphs.HeavyFamily] = {
     app.name: synthetic_graphs.HeavyFamily(app) for app in (synthetic_graphs.IMAGE, synthetic_graphs.TEXT)
 }
 """App -> models of realistic weight without data, hence without labels."""
-VERSION = "6"
+VERSION = "7"
 """Changes when what is built changes: catalogues of another version are built again."""
 
 
@@ -41,7 +41,7 @@ class BuiltModel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """Held-out rows to replay: ``inputs`` [n, *row shape] in the app's input datatype, ``labels`` [n]."""
+    """Rows to ask about: ``inputs`` [n, *row shape] in the app's input datatype, ``labels`` [n]."""
 
     inputs: Array
     labels: Array
@@ -64,11 +64,11 @@ def build(apps: Sequence[str] = DEFAULT) -> Iterator[BuiltModel]:
 
 
 def samples(app: str) -> Samples:
-    """Rows of ``app`` that no model was built from, and their labels."""
+    """Rows of ``app`` that no model was built from and none was measured on, and their labels."""
     if app not in FAMILIES:
         raise InvalidInputError("app", f"{app!r} has no labelled samples; {', '.join(FAMILIES)} have")
     dataset: Dataset = FAMILIES[app].dataset()
-    return Samples(dataset.held_out, dataset.held_out_labels)
+    return Samples(dataset.asked, dataset.asked_labels)
 
 
 def _build_one(family: ModuleType | synthetic_graphs.HeavyFamily, recipe: Any) -> BuiltModel:

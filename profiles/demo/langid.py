@@ -1,8 +1,8 @@
 """``langid``: which language a short text is in, from its first 64 bytes. An extra: it needs Django, for data alone.
 
 The texts are the messages that Django's interface is translated into; its code is not run. Rules. A message belongs to
-the rows for building or to those held out by a hash of its English original, so that no two translations of one
-message are on both sides, and a held-out text that was also seen in building is left out. The languages are the 63 with
+the rows for building, held out or to ask about by a hash of its English original, so that no two translations of one
+message are on two sides, and a text that was also seen on a side before is left out. The languages are the 63 with
 most messages, without regional forms of one that is there already. The model is multinomial naive Bayes on hashed
 byte n-grams: counting is all the training there is. The knobs are the n-grams' length and the number of buckets.
 """
@@ -41,6 +41,8 @@ APP = App(
     outputs=(TensorSpec("scores", "FP32", (CLASSES,)), TensorSpec("label", "INT64", ())),
 )
 _LEAST_BYTES = 8
+_SIDES = (1, 0, 0, 0, 0, 2, 0, 0, 0, 0, 1, 0, 0, 0, 0)
+"""Where a message belongs, by its hash."""
 _PLACEHOLDER = re.compile(r"%\(\w+\)[a-z]|%[a-z]|\{\w*\}|<[^>]*>|&\w+;|[\s\d]+")
 _MULTIPLIERS = (1_000_003, 10_007, 101)
 """Of the bytes of an n-gram, last one first."""
@@ -74,10 +76,12 @@ def fit(recipe: NGrams) -> Fitted:
 @lru_cache(maxsize=1)
 def dataset() -> Dataset:
     """Texts as bytes [n, 64], labels as in LANGUAGES. ConfigurationError without Django."""
-    build, held_out = _texts()
+    build, held_out, asked = _texts()
     seen = {text for text, _ in build}
     held_out = [(text, label) for text, label in held_out if text not in seen]
-    return Dataset(*_arrays(build), *_arrays(held_out), classes=CLASSES)
+    seen |= {text for text, _ in held_out}
+    asked = [(text, label) for text, label in asked if text not in seen]
+    return Dataset(*_arrays(build), *_arrays(held_out), *_arrays(asked), classes=CLASSES)
 
 
 def _arrays(rows: list[tuple[bytes, int]]) -> tuple[Array, Array]:
@@ -85,15 +89,15 @@ def _arrays(rows: list[tuple[bytes, int]]) -> tuple[Array, Array]:
     return texts, np.array([label for _, label in rows], np.int64)
 
 
-def _texts() -> tuple[list[tuple[bytes, int]], list[tuple[bytes, int]]]:
-    """(for building, held out), each text once a language and side, in a fixed order."""
-    sides: tuple[dict[tuple[bytes, int], None], dict[tuple[bytes, int], None]] = ({}, {})
+def _texts() -> list[list[tuple[bytes, int]]]:
+    """For building, held out, to ask about: each text once a language and side, in a fixed order."""
+    sides: tuple[dict[tuple[bytes, int], None], ...] = ({}, {}, {})
     for label, messages in enumerate(_messages()):
         for original, text in sorted(messages.items()):
             cleaned = _PLACEHOLDER.sub(" ", text).strip().lower().encode()[:LENGTH]
             if len(cleaned) >= _LEAST_BYTES:
-                sides[zlib.crc32(original.encode()) % 5 == 0][cleaned, label] = None
-    return list(sides[0]), list(sides[1])
+                sides[_SIDES[zlib.crc32(original.encode()) % len(_SIDES)]][cleaned, label] = None
+    return [list(side) for side in sides]
 
 
 @lru_cache(maxsize=1)

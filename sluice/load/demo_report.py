@@ -52,7 +52,8 @@ def _page(result: DemoResult, catalogue: Catalogue) -> str:
         tables=[_alternatives(summary), _checks(summary), _plans(result)],
         notes=[
             "Queries, lost and duplicates are counted by an independent reading of the topics.",
-            "Accuracy is checked by comparing the labels returned with the true ones, which no stage ever sees.",
+            "Accuracy is checked by comparing the labels returned with the true ones, which no stage ever sees, of "
+            "rows that no model was built from and no profile has seen.",
         ],
     )
 
@@ -78,13 +79,18 @@ def _checks(summary: dict[str, Any]) -> Table:
         (
             name,
             f"{check['answers']:,}",
+            f"{check['rows']:,}",
             f"{check['accuracy_observed']:.2%}",
             f"{check['accuracy_profiled']:.2%}",
             f"{check['standard_errors_apart']:.1f}",
         )
         for name, check in summary["accuracy_check"].items()
     ]
-    return Table("Are the answers right?", ("variant", "answers", "right", "profiled", "standard errors apart"), rows)
+    return Table(
+        "Are the answers right?",
+        ("variant", "answers", "unlike rows", "right", "profiled", "standard errors apart"),
+        rows,
+    )
 
 
 def _alternatives(summary: dict[str, Any]) -> Table:

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -159,20 +159,28 @@ async def run_demo(
             await asyncio.gather(watching, showing, return_exceptions=True)
         show(observer, clock.wall() - started)
         audit = (await read_topics(broker, topics)).report()
-    summary = summarise(observer, audit, catalogue, wall_s=time.monotonic() - began)
+    rows = {s.app: s.labels.size for s in samples if s.labels is not None}
+    summary = summarise(observer, audit, catalogue, rows, wall_s=time.monotonic() - began)
     return DemoResult(summary, observer, audit, started)
 
 
-def summarise(observer: Observer, audit: AuditReport, catalogue: Catalogue, *, wall_s: float) -> dict[str, Any]:
-    """The demo's summary.json: counts by the audit's reading of the topics, metrics by the fold over outcomes."""
+def summarise(
+    observer: Observer, audit: AuditReport, catalogue: Catalogue, rows: Mapping[str, int], *, wall_s: float
+) -> dict[str, Any]:
+    """The demo's summary.json: counts by the audit's reading of the topics, metrics by the fold over outcomes.
+
+    ``rows``: unlike ones that were asked about, by app; the same again says nothing new of a variant's accuracy.
+    """
     fold = observer.fold.summary()
     checks = {}
     for name, checked in sorted(observer.checked.items()):
         variant = catalogue.variants[name.partition("/")[2]]
         observed = checked.right / checked.answers
-        noise = np.sqrt(variant.accuracy_se**2 + variant.accuracy * (1 - variant.accuracy) / checked.answers)
+        unlike = min(checked.answers, rows[variant.app])
+        noise = np.sqrt(variant.accuracy_se**2 + variant.accuracy * (1 - variant.accuracy) / unlike)
         checks[name] = {
             "answers": checked.answers,
+            "rows": unlike,
             "accuracy_observed": observed,
             "accuracy_profiled": variant.accuracy,
             "standard_errors_apart": abs(observed - variant.accuracy) / noise if noise else 0.0,
