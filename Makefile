@@ -15,7 +15,7 @@ PYTEST = TESTS_SKIPPED=$(SKIPPED) $(BIN)/python -m pytest
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: dist site help demo secrets stack test test-all test-random check reproduce bench mutants mutants-sample lock chaos explore explore-teeth fuzz promises soak clean
+.PHONY: dist pythons release site help demo secrets stack test test-all test-random check reproduce bench mutants mutants-sample lock chaos explore explore-teeth fuzz promises soak clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 15
@@ -71,6 +71,14 @@ dist: $(VENV)/.dev ## the wheels of the server and of the client, into dist/
 	rm -rf dist
 	$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist . ./client
 	@ls dist
+
+pythons: dist ## the wheels under test on each supported Python that is found; a smoke, or TESTS=tests
+	TESTS="$(TESTS)" .ci/pythons
+
+release: check dist ## the whole suite on all supported Pythons, then the tag and its notes (CONTRIBUTING.md)
+	$(BIN)/python .ci/release.py
+	ALL=1 TESTS=tests .ci/pythons
+	$(BIN)/python .ci/release.py --tag
 
 site: $(VENV)/.dev ## the documents as a site, every link checked, into build/site/
 	$(PIP) install -c requirements.lock -e ./client -e '.[docs]'

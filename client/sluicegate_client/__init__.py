@@ -1,5 +1,7 @@
 """A client of Sluicegate, over Kafka topics or HTTP, that needs nothing of the server."""
 
+__version__ = "0.1.0"  # of client and server: the one place that says it
+
 from sluicegate_client.answers import Answer, Outcome, Status
 from sluicegate_client.client import Client
 from sluicegate_client.errors import ClientError, InvalidQueryError, NoOutcomeError, RefusedError

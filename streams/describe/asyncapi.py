@@ -16,8 +16,8 @@ def document(
     topics: Topics,
     apps: Iterable[App],
     *,
+    version: str,
     url: str = "127.0.0.1:9092",
-    version: str = "0.1.0",
     protocol: str = "PLAINTEXT",
     mechanism: str = "SCRAM-SHA-512",
 ) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from sluicegate.sluice.commands.doctor import SUPPORTED
+from sluicegate_client import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -84,15 +85,18 @@ def test_the_command_says_its_version() -> None:
     asked = subprocess.run(
         [sys.executable, "-m", "sluicegate.sluice.main", "--version"], capture_output=True, text=True, check=True
     )
-    assert asked.stdout == f"sluice {PROJECT['project']['version']}\n"
+    assert asked.stdout == f"sluice {__version__}\n"
 
 
 def test_the_client_needs_nothing_of_the_server_and_has_its_version() -> None:
-    own = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text())["project"]
-    assert own["version"] == PROJECT["project"]["version"]
+    document = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text())
+    own, where = document["project"], [d["tool"]["hatch"]["version"]["path"] for d in (document, PROJECT)]
+    assert own["dynamic"] == PROJECT["project"]["dynamic"] == ["version"]
+    (said,) = {(ROOT / "client" / where[0]).resolve(), (ROOT / where[1]).resolve()}
+    assert f'__version__ = "{__version__}"' in said.read_text()
     assert len(own["dependencies"]) <= 5
     (asked,) = (d for d in PROJECT["project"]["dependencies"] if d.startswith("sluicegate-client"))
-    assert Requirement(asked).specifier.contains(own["version"])
+    assert Requirement(asked).specifier.contains(__version__)
     for path in (ROOT / "client" / "sluicegate_client").glob("*.py"):
         assert not re.search(r"^\s*(from|import) sluicegate\b", path.read_text(), re.MULTILINE), path
 

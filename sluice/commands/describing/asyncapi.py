@@ -1,5 +1,6 @@
 """``sluice describe asyncapi``: the AsyncAPI 3 document of all topics, for code generators and people."""
 
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
@@ -26,7 +27,14 @@ def asyncapi(
         host = chosen.broker.removeprefix("kafka://") if chosen.broker.startswith("kafka://") else "127.0.0.1:9092"
         secured = chosen.kafka.protocol
         apps = published_apps(chosen, app or ())
-        told = document(Topics(chosen.prefix), apps, url=host, protocol=secured, mechanism=chosen.kafka.sasl_mechanism)
+        told = document(
+            Topics(chosen.prefix),
+            apps,
+            version=metadata.version("sluicegate"),
+            url=host,
+            protocol=secured,
+            mechanism=chosen.kafka.sasl_mechanism,
+        )
         text = yaml.safe_dump(told, sort_keys=False, width=120, allow_unicode=True)
         if output is not None:
             try:

@@ -8,13 +8,14 @@ import os
 import subprocess
 import sys
 import sysconfig
-import tomllib
 import zipfile
 from email.parser import HeaderParser
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+
+from sluicegate_client import __version__
 
 ROOT = Path(__file__).resolve().parents[3]
 OWN = ("domain", "streams", "planner", "stages", "client", "sluice")
@@ -89,8 +90,7 @@ def test_the_server_is_installed_beside_packages_of_these_names(wheels: dict[str
     folder, python = project(tmp_path, wheels["sluicegate"], wheels["sluicegate_client"])
     where = ran(python, MINE + "import sluicegate.sluice.main as ours; print(ours.__file__)", folder)
     assert where.startswith(str(tmp_path / "env"))
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     command = "import runpy, sys; sys.argv = ['', '--version']; runpy.run_module('sluicegate', run_name='__main__')"
-    assert ran(python, MINE + command, folder) == f"sluice {version}"
+    assert ran(python, MINE + command, folder) == f"sluice {__version__}"
     planned = "import sys; sys.argv = ['sluice', 'plan', '--help']\nfrom sluicegate.sluice.main import run\nrun()"
     assert "--problem" in ran(python, MINE + planned, folder)

@@ -69,11 +69,11 @@ def test_what_is_created_covers_every_name_and_fits_the_broker() -> None:
 
 def test_the_asyncapi_document_names_every_topic_and_its_references_resolve() -> None:
     topics = Topics("p")
-    told = orjson.loads(orjson.dumps(document(topics, [APP])))
+    told = orjson.loads(orjson.dumps(document(topics, [APP], version="1.2.3")))
     addresses = {channel["address"] for channel in told["channels"].values()}
     created = {spec.name for spec in topics.specs(["digits"])}
     assert created <= addresses and "p.device.{device}.work" in addresses
-    assert told["asyncapi"] == "3.0.0"
+    assert (told["asyncapi"], told["info"]["version"]) == ("3.0.0", "1.2.3")
     for operation in told["operations"].values():
         assert operation["channel"]["$ref"].removeprefix("#/channels/") in told["channels"]
     for channel in told["channels"].values():
@@ -82,7 +82,7 @@ def test_the_asyncapi_document_names_every_topic_and_its_references_resolve() ->
 
 
 def test_the_asyncapi_payload_schemas_take_what_the_codec_makes_and_refuse_what_it_refuses() -> None:
-    messages = document(Topics(), [APP])["components"]["messages"]
+    messages = document(Topics(), [APP], version="1.2.3")["components"]["messages"]
     schema = messages["digits.query"]["payload"]
     tensor = {"name": "image", "datatype": "FP32", "shape": [2, 784], "data": [0.0] * 1568}
     checker = jsonschema.Draft202012Validator(schema)
