@@ -5,6 +5,10 @@ Rules:
   and old reports fade.
 - A factor is believed after enough batches, and acted on when it is off by more than ``threshold`` and has moved by
   more than that since it was last acted on. Otherwise the profile stands: plans do not follow noise.
+- Where all variants that were timed on a device type take less than profiled, those that were never timed there count
+  with the largest of these factors, ``lent`` at the least: profiles that were taken on a busy machine are too slow for
+  all, and what only those who serve are corrected by would have plans pass over the rest. Never the other way: what is
+  thought slower than profiled would not be tried, and so never timed.
 """
 
 from collections.abc import Mapping
@@ -18,13 +22,14 @@ from sluicegate.profiles.catalogue.catalogue import Catalogue
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencySettings:
     """When a measured latency is believed. ``threshold``: relative deviation acted on. ``batches``: needed before any
-    belief. ``fade``: by batch."""
+    belief. ``fade``: by batch. ``lent``: least factor of variants that were never timed."""
 
     threshold: float = 0.2
     batches: float = 10.0
     fade: float = 0.98
     lowest: float = 0.2
     highest: float = 20.0
+    lent: float = 0.5
 
 
 @dataclass(slots=True)
@@ -86,5 +91,12 @@ class LatencyFactors:
 
     @property
     def factors(self) -> Mapping[tuple[str, str], float]:
-        """Factors acted on, other than 1."""
-        return {key: e.acted for key, e in sorted(self._evidence.items()) if e.acted != 1.0}
+        """Factors acted on, and those that are lent to variants that were never timed; other than 1."""
+        timed = {key: e.acted for key, e in self._evidence.items() if e.batches >= self._settings.batches}
+        found = {key: e.acted for key, e in self._evidence.items() if e.acted != 1.0}
+        for kind in {kind for _, kind in timed}:
+            largest = max(acted for (_, on), acted in timed.items() if on == kind)
+            if largest < 1.0:
+                lent = max(largest, self._settings.lent)
+                found |= {key: lent for key in self._catalogue.profiles if key[1] == kind and key not in timed}
+        return dict(sorted(found.items()))

@@ -1,4 +1,4 @@
-"""Devices half as slow again as their profiles say: measured latencies correct the plans."""
+"""Devices slower than their profiles say, or profiles taken on a busy machine: measured latencies correct the plans."""
 
 from collections import Counter
 from pathlib import Path
@@ -65,3 +65,30 @@ def test_without_measurements_the_wrong_profiles_would_cost_answers(
 
     monkeypatch.setattr(LatencyFactors, "handle", ignored)
     assert violations(tmp_path) > 0.03
+
+
+def test_a_variant_that_never_ran_is_not_passed_over_for_a_profile_taken_on_a_busy_machine(tmp_path: Path) -> None:
+    trace = tmp_path / "step.csv"
+    trace.write_text("20\n" * 10 + "80\n" * 10 + "300\n" * 20)
+    ladder = (("large", 0.9, 10.0), ("medium", 0.8, 1.4), ("small", 0.6, 0.3))
+    document = {
+        "name": "busy",
+        "duration_s": 40,
+        "apps": {"a": {"slo_ms": 100}},
+        "catalogue": {
+            "format": "inline",
+            "variants": [
+                # Of ten batches one took four times as long: nothing of that is left when they serve.
+                {"name": name, "app": "a", "accuracy": accuracy, "latency_ms": {"cpu": {1: [ms, 4.0 * ms]}}}
+                for name, accuracy, ms in ladder
+            ],
+        },
+        "devices": [{"type": "cpu"}],
+        "traces": {"format": "counts", "path": str(trace), "process": "uniform"},
+    }
+    scenario = scenario_of(document)
+    system = build(scenario, lambda: 0.0)
+    arrivals = source_of(scenario, system.catalogue, np.random.default_rng(1))
+    found = Engine(system, np.random.default_rng(1)).run(arrivals).summary
+    assert found.slo_attainment > 0.95
+    assert found.variants_used["a"]["medium"] > 0.8 * 300 * 20

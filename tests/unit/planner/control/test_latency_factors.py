@@ -1,5 +1,7 @@
 """Profiles that measurements contradict."""
 
+import pytest
+
 from sluicegate.domain.events import LatencyMeasured
 from sluicegate.domain.models.app import App
 from sluicegate.domain.models.profile import BatchLatency, Profile
@@ -56,3 +58,42 @@ def test_reports_of_what_is_not_in_the_catalogue_are_ignored() -> None:
     assert factors.handle(LatencyMeasured("other", "cpu", 1, 5.0, 100)) is None
     assert factors.handle(LatencyMeasured("v", "cpu", 0, 5.0, 100)) is None
     assert factors.factors == {}
+
+
+FAMILY = Catalogue.of(
+    [App(name="a", slo=0.3)],
+    [Variant(name=name, app="a", accuracy=accuracy) for name, accuracy in (("v", 0.9), ("w", 0.8), ("x", 0.7))],
+    [
+        Profile(variant=name, device_type=kind, points=(BatchLatency(4, seconds, 2 * seconds),), load=1.0)
+        for name, seconds in (("v", 0.04), ("w", 0.02), ("x", 0.01))
+        for kind in ("cpu", "gpu")
+    ],
+)
+
+
+def taking(name: str, ratio: float, batches: int = 20) -> LatencyMeasured:
+    return LatencyMeasured(name, "cpu", 4, ratio * {"v": 0.04, "w": 0.02, "x": 0.01}[name], batches)
+
+
+def test_variants_never_timed_are_taken_to_be_faster_than_profiled_as_all_that_were_timed_there_are() -> None:
+    factors = LatencyFactors(FAMILY, "median")
+    factors.handle(taking("v", 0.6))
+    assert factors.factors == {(name, "cpu"): pytest.approx(0.6) for name in "vwx"}
+    factors.handle(taking("w", 0.7))
+    assert factors.factors["x", "cpu"] == pytest.approx(0.7)
+    factors.handle(taking("w", 1.0, 200))
+    assert factors.factors == {("v", "cpu"): pytest.approx(0.6)}
+
+
+def test_what_is_lent_is_half_at_the_least_and_ends_where_a_variant_is_timed_itself() -> None:
+    factors = LatencyFactors(FAMILY, "median")
+    factors.handle(taking("v", 0.25))
+    assert factors.factors == {("v", "cpu"): pytest.approx(0.25), ("w", "cpu"): 0.5, ("x", "cpu"): 0.5}
+    factors.handle(taking("w", 1.0))
+    assert factors.factors == {("v", "cpu"): pytest.approx(0.25)}
+
+
+def test_variants_never_timed_are_not_taken_to_be_slower() -> None:
+    factors = LatencyFactors(FAMILY, "median")
+    factors.handle(taking("v", 3.0))
+    assert factors.factors == {("v", "cpu"): pytest.approx(3.0)}
