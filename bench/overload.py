@@ -10,7 +10,7 @@ executors are emulated and everything else is the real thing, in one process. Lo
   percentile of latency is at most 1.5 times (or 50 ms more than) what it was before; at most 2 s.
 
 `python bench/overload.py [--broker memory://] [--seconds 60]`; writes reports/bench/overload.json and overload.png.
-`--http`: as a client over HTTP sees it instead, with a real model (see ``bench/http_overload.py``).
+`--http`: as a client over HTTP sees it instead, with a real model (see ``bench/over_http/http_overload.py``).
 """
 
 import argparse
@@ -286,7 +286,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="with --http: one JSON object on standard output")
     given = parser.parse_args()
     if given.http:
-        from bench.http_overload import measure as measure_http
+        from bench.over_http.http_overload import measure as measure_http
 
         figures = asyncio.run(measure_http(10.0 if given.seconds is None else given.seconds))
         OUT.mkdir(parents=True, exist_ok=True)

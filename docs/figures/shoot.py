@@ -1,18 +1,22 @@
-"""Pictures of the live page for the guide: a system on emulated devices under a burst, photographed in Chromium.
+"""Pictures of the live page for the guide: a system on emulated devices under a wave, photographed in Chromium.
 
 Run from the root of a checkout with the development extras and Chromium: `python docs/figures/shoot.py [seconds]`.
 """
 
 import asyncio
+import math
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from playwright.async_api import async_playwright
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from sluicegate.domain.models.profile import BatchLatency
+from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.sluice.settings.endpoint_settings import WebSettings
 from sluicegate.sluice.settings.settings import DeviceSettings, PromiseSettings, Settings
 from sluicegate.sluice.system.process_stages import stages_of
@@ -27,9 +31,26 @@ HERE = Path(__file__).parent
 CARE = "care"
 
 
+SLOWER = 4.0
+"""Than the tests' variants: so many times fewer queries overload the best ones."""
+SLO = 0.6
+
+
 def qps(second: float, whole: float) -> float:
-    """Calm, a burst above what the best variants can do, calm again."""
-    return 1100.0 if 0.45 * whole < second < 0.8 * whole else 60.0
+    """Calm, a wave above what the best variants can do, calm again."""
+    return 40.0 + 380.0 * max(0.0, math.sin(math.pi * (second / whole - 0.2) / 0.6)) ** 2
+
+
+def slowed(catalogue: Catalogue) -> Catalogue:
+    """The same, each batch ``SLOWER`` times as long."""
+    profiles = (
+        replace(
+            profile,
+            points=tuple(BatchLatency(p.batch, SLOWER * p.median, SLOWER * p.p95) for p in profile.points),
+        )
+        for profile in catalogue.profiles.values()
+    )
+    return Catalogue.of(catalogue.apps.values(), catalogue.variants.values(), profiles)
 
 
 async def load(run: Running, seconds: float) -> None:
@@ -40,7 +61,7 @@ async def load(run: Running, seconds: float) -> None:
         sent += qps(at, seconds) * 0.02
         while sent >= 1.0:
             sent -= 1.0
-            await run.ask(app="vision" if run.sent % 3 else CARE, parameters={"latency_ms": 150})
+            await run.ask(app="vision" if run.sent % 3 else CARE, parameters={"latency_ms": 1e3 * SLO})
         await asyncio.sleep(0.02)
 
 
@@ -58,7 +79,7 @@ async def main(seconds: float) -> None:
         broker = connect("memory://")
         producer = broker.producer()
         await producer.start()
-        catalogue = toy_catalogue(apps=("vision", CARE), slo=0.15)
+        catalogue = slowed(toy_catalogue(apps=("vision", CARE), slo=SLO))
         system = System(settings, catalogue, Path(folder), broker, producer, Path(folder))
         await system.create_topics()
         stop = asyncio.Event()
@@ -68,7 +89,7 @@ async def main(seconds: float) -> None:
         page_stage = next(s for s in stages if isinstance(s, WebStage))
         await page_stage.bound.wait()
         loading = asyncio.create_task(load(run, seconds))
-        await asyncio.sleep(0.9 * seconds)
+        await asyncio.sleep(0.75 * seconds)
         await photograph(page_stage.address)
         await loading
         stop.set()

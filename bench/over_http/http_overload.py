@@ -21,7 +21,8 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from hashlib import sha256
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -54,21 +55,23 @@ WARM_UP = 3.0
 _TICK = 0.005
 
 
-def model_bytes(depth: int) -> bytes:
-    """Convolutions over 64 x 64 x 3, ``depth`` of them of full size."""
+def model_bytes(depth: int, width: float = 1.0) -> bytes:
+    """Convolutions over 64 x 64 x 3, ``depth`` of them of full size; ``width``: filters of each, of those it could
+    have."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
     rng = np.random.default_rng(1)
-    nodes, weights, last, width = [], [], "image", CHANNELS
-    for number, (filters, stride) in enumerate(((64, 2), *[(96, 1)] * depth, (96, 2), (128, 1), (128, 2))):
-        kernel = rng.normal(0, 0.1, (filters, width, 3, 3)).astype(np.float32)
+    nodes, weights, last, planes = [], [], "image", CHANNELS
+    for number, (most, stride) in enumerate(((64, 2), *[(96, 1)] * depth, (96, 2), (128, 1), (128, 2))):
+        filters = max(1, round(width * most))
+        kernel = rng.normal(0, 0.1, (filters, planes, 3, 3)).astype(np.float32)
         weights.append(numpy_helper.from_array(kernel, f"w{number}"))
         nodes.append(
             helper.make_node("Conv", [last, f"w{number}"], [f"c{number}"], strides=[stride, stride], pads=[1, 1, 1, 1])
         )
         nodes.append(helper.make_node("Relu", [f"c{number}"], [f"r{number}"]))
-        last, width = f"r{number}", filters
+        last, planes = f"r{number}", filters
     nodes += [
         helper.make_node("GlobalMaxPool", [last], ["pooled"]),
         helper.make_node("Flatten", ["pooled"], ["flat"]),
@@ -87,29 +90,34 @@ def model_bytes(depth: int) -> bytes:
     return held
 
 
-async def profiled(folder: Path) -> Catalogue:
-    """The model, as deep as makes a row take ``ROW_MS`` here, and measured in a child of its own."""
-    app = App(
-        name="bench",
-        slo=SLO,
-        inputs=(TensorSpec("image", "FP32", (CHANNELS, SIDE, SIDE)),),
-        outputs=(TensorSpec("label", "INT64", ()),),
-    )
-    shallow, deep = [1e3 / capacity((await _measured_at(folder, app, depth))[1]) for depth in (1, 5)]
+APP = App(
+    name="bench",
+    slo=SLO,
+    inputs=(TensorSpec("image", "FP32", (CHANNELS, SIDE, SIDE)),),
+    outputs=(TensorSpec("label", "INT64", ()),),
+)
+
+
+async def profiled(folder: Path) -> tuple[Catalogue, int]:
+    """The model, as deep as makes a row take ``ROW_MS`` here, and measured in a child of its own; and its depth."""
+    shallow, deep = [1e3 / capacity((await measured_at(folder, depth))[1]) for depth in (1, 5)]
     depth = max(1, round(1 + (ROW_MS - shallow) * 4 / (deep - shallow)))
-    variant, profile = await _measured_at(folder, app, depth)
-    return Catalogue.of([app], [variant], [profile])
+    variant, profile = await measured_at(folder, depth)
+    return Catalogue.of([APP], [variant], [profile]), depth
 
 
-async def _measured_at(folder: Path, app: App, depth: int) -> tuple[Variant, Profile]:
-    held = model_bytes(depth)
+async def measured_at(
+    folder: Path, depth: int, width: float = 1.0, *, name: str = "conv", accuracy: float = 0.9
+) -> tuple[Variant, Profile]:
+    """A variant of that size, and how long its batches take in a child of its own."""
+    held = model_bytes(depth, width)
     digest = sha256(held).hexdigest()
-    variant = Variant(name="conv", app="bench", accuracy=0.9, model=f"models/{digest}.onnx", digest=digest)
-    save_catalogue(folder, Catalogue.of([app], [variant], []), {digest: held})
-    executor = OnnxExecutor(folder, {"bench": app}, Runtime(threads=1))
+    variant = Variant(name=name, app=APP.name, accuracy=accuracy, model=f"models/{digest}.onnx", digest=digest)
+    save_catalogue(folder, Catalogue.of([APP], [variant], []), {digest: held})
+    executor = OnnxExecutor(folder, {APP.name: APP}, Runtime(threads=1))
     await executor.start()
     try:
-        (profile,) = await profile_variants(executor, {"bench": app}, [variant], ProfileOptions(device_type="cpu"))
+        (profile,) = await profile_variants(executor, {APP.name: APP}, [variant], ProfileOptions(device_type="cpu"))
     finally:
         await executor.close()
     return variant, profile
@@ -239,41 +247,48 @@ async def measure(seconds: float) -> dict[str, Any]:
     """Every figure that the module names."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        served = await profiled(folder)
-        full = capacity(served.profiles["conv", "cpu"])
-        chosen = Settings(
-            broker="memory://",
-            home=folder,
-            runs=folder / "runs",
-            devices=(DeviceSettings(name="d0"),),
-            http={"port": (port := _free_port())},
-        )
-        broker = connect("memory://")
-        producer = broker.producer()
-        await producer.start()
-        system = System(chosen, served, folder, broker, producer, folder)
-        await system.create_topics()
-        stop = asyncio.Event()
-        stages = stages_of(system, ROLES)
-        with frozen_heap():
-            running = asyncio.create_task(run_stages(stages, stop))
-            try:
-                figures = await _measured(f"http://127.0.0.1:{port}", full, seconds)
-            finally:
-                stop.set()
-                await running
-                await producer.stop()
-                await broker.close()
-    return figures
+        served, _ = await profiled(folder)
+        async with serving(served, folder) as (base, _):
+            return await _measured(base, capacity(served.profiles["conv", "cpu"]), seconds)
 
 
-def _free_port() -> int:
+@asynccontextmanager
+async def serving(served: Catalogue, folder: Path) -> AsyncIterator[tuple[str, System]]:
+    """The live system in this process: its front's address, and itself."""
+    chosen = Settings(
+        broker="memory://",
+        home=folder,
+        runs=folder / "runs",
+        devices=(DeviceSettings(name="d0"),),
+        http={"port": (port := free_port())},
+    )
+    broker = connect("memory://")
+    producer = broker.producer()
+    await producer.start()
+    system = System(chosen, served, folder, broker, producer, folder)
+    await system.create_topics()
+    stop = asyncio.Event()
+    stages = stages_of(system, ROLES)
+    with frozen_heap():
+        running = asyncio.create_task(run_stages(stages, stop))
+        try:
+            base = f"http://127.0.0.1:{port}"
+            await ready(base)
+            yield base, system
+        finally:
+            stop.set()
+            await running
+            await producer.stop()
+            await broker.close()
+
+
+def free_port() -> int:
     with socket.socket() as asked:
         asked.bind(("127.0.0.1", 0))
         return int(asked.getsockname()[1])
 
 
-async def _ready(base: str) -> None:
+async def ready(base: str) -> None:
     import aiohttp
 
     async with asyncio.timeout(60.0), aiohttp.ClientSession() as session:
@@ -289,7 +304,6 @@ async def _ready(base: str) -> None:
 
 async def _measured(base: str, full: float, seconds: float) -> dict[str, Any]:
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
-    await _ready(base)
     url = f"{base}/v2/models/bench/infer"
     asking = multiprocessing.get_context("spawn").Process(target=client, args=(theirs, url), daemon=True)
     asking.start()
@@ -302,7 +316,7 @@ async def _measured(base: str, full: float, seconds: float) -> dict[str, Any]:
     rng = np.random.default_rng(3)
     longest = [0.0]
     await asked(poisson(rng, [(0.3 * full, WARM_UP)]))
-    _apart(asking.pid)
+    apart(children(os.getpid()) - {asking.pid or 0}, {os.getpid(), asking.pid or 0})
     await asked(poisson(rng, [(0.5 * full, WARM_UP)]))
     watching = asyncio.create_task(_watch(longest))
     calm = poisson(rng, [(100.0, seconds)])
@@ -332,19 +346,21 @@ async def _measured(base: str, full: float, seconds: float) -> dict[str, Any]:
     }
 
 
-def _apart(client_pid: int | None) -> None:
-    """The executor's child has the last core, all else the others, where there are two."""
+def children(parent: int) -> set[int]:
+    """Processes that ``parent`` started."""
+    numbers = (int(process.name) for process in Path("/proc").iterdir() if process.name.isdigit())
+    return {number for number in numbers if _parent(Path("/proc") / str(number)) == parent}
+
+
+def apart(executors: Iterable[int], others: Iterable[int]) -> None:
+    """Processes that run the model have the last core, those that do not all others, where there are two."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         return
-    for process in Path("/proc").iterdir():
-        if not process.name.isdigit():
-            continue
-        number = int(process.name)
-        executor = _parent(process) == os.getpid() and number != client_pid
-        if executor or number in (os.getpid(), client_pid):
-            for thread in (process / "task").iterdir():
-                os.sched_setaffinity(int(thread.name), {cores[-1]} if executor else set(cores[:-1]))
+    for processes, mine in ((executors, {cores[-1]}), (others, set(cores[:-1]))):
+        for number in processes:
+            for thread in (Path("/proc") / str(number) / "task").iterdir():
+                os.sched_setaffinity(int(thread.name), mine)
 
 
 def _parent(process: Path) -> int:
