@@ -14,6 +14,7 @@ Rules:
 - A device that is not heard for ``window`` seconds counts no more.
 """
 
+import math
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -122,7 +123,7 @@ class HostStrain:
     def delay(self) -> float:
         """Seconds by which the worst of starved hosts is late, 0 where none is starved."""
         worst = max((self._mean(host) for host in self._hosts.values()), default=0.0) if self.starved else 0.0
-        return _TICK * -(-worst // _TICK)
+        return _TICK * math.ceil(worst / _TICK - 1e-6)  # a mean of equal delays is that delay, however it is summed
 
     @property
     def strains(self) -> dict[str, float]:
