@@ -231,6 +231,7 @@ def serving(place: tuple[Path, dict[str, str]]) -> Iterator[tuple[Path, dict[str
 @pytest.mark.thorough
 def test_what_is_asked_of_a_running_system_is_answered(serving: tuple[Path, dict[str, str]]) -> None:
     _, environment = serving
+    run("sluice infer --app digits", serving)  # whose id is asked for
     for page, start in LIVE:
         text = block(page, start).text.replace("127.0.0.1:8080", f"127.0.0.1:{environment['SLUICE_HTTP__PORT']}")
         known = run("sluice results --limit 1 --json | head -1", serving).stdout if "QUERY_ID" in text else ""
