@@ -39,6 +39,7 @@ from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.stages.runtime.timers import Wakes
 from sluicegate.streams.ports import Consumer, Headers, Letter, Record, TopicPartition
 from sluicegate.streams.records import codec, control
+from sluicegate.streams.source_proofs import SourceKeys
 
 log = logging.getLogger(__name__)
 
@@ -47,11 +48,15 @@ _TELL_EVERY = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
-    """What queries may be like (``limits``), how they are read, and who counts them (``source``)."""
+    """What queries may be like (``limits``), how they are read, and who counts them (``source``).
+
+    ``sources``: who must prove to be who he says; None: nobody.
+    """
 
     limits: codec.Limits
     reading: Reading
     source: str
+    sources: SourceKeys | None = None
 
 
 class AdmissionStage:
@@ -187,6 +192,8 @@ class AdmissionStage:
                 query.stream = f"{app.name}#{record.partition}"  # the order of several is nobody's
         except codec.RejectedQueryError as error:
             query, flaw = error.query, Flaw(error.reason, str(error)[:500])
+        if self._door.sources is not None and (why := self._door.sources.flaw(record, query.source, query.id)):
+            raise codec.UnattributableError("ce_source", f"{query.source!r:.80} {why}")
         place = hash((record.topic, record.partition, record.offset))
         self._letters[query] = (message, record)
         try:

@@ -16,6 +16,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sluicegate.policies.admission.fair_shares import told_of
 from sluicegate.streams.ports import Headers, Record
 
 PROOF = "sluice-source-proof"
@@ -52,9 +53,7 @@ class SourceKeys:
         return "" if abs(record.timestamp - at / 1e3) <= self.skew else "proves itself for another time"
 
     def _key(self, source: str) -> bytes | None:
-        found = self.keys.get(source)
-        parent = source.rpartition("/")[0]
-        return self.keys.get(parent) if found is None and parent else found
+        return told_of(source, self.keys, None)
 
 
 def _proof(key: bytes, topic: str, source: str, query_id: str, value: bytes, at: int) -> bytes:

@@ -31,8 +31,10 @@ class Client:
 
     ``at``: ``kafka://host:port[,host:port]``, ``http://host:port`` of a front, or a ``Log`` of one's own. ``prefix``:
     of the system's topics. ``timeout``: seconds that an outcome is waited for. ``source``: who asks over topics, its
-    ``ce_source`` is ``/<source>``: a query's id is its own among those of its source. ``security``: TLS and SASL of
-    Kafka; ``token``: of a front. Raises ClientError for an address of no known kind.
+    ``ce_source`` is ``/<source>``: a query's id is its own among those of its source; ``key``: by which it proves to be
+    that, where the system asks for it. ``security``: TLS and SASL of Kafka; ``token``: of a front.
+
+    Raises ClientError for an address of no known kind.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Client:
         prefix: str = "sluice",
         timeout: float = 60.0,
         source: str = "client",
+        key: str | None = None,
         security: Security | None = None,
         token: str | None = None,
     ) -> None:
@@ -55,7 +58,7 @@ class Client:
             if not at.startswith("kafka://") or not servers:
                 raise ClientError(f"{at!r:.100}: give kafka://host:port, or http://host:port of a front")
             at = KafkaLog(servers, security or Security())
-        self._way = OverTopics(at, prefix=prefix, source=source, timeout=timeout)
+        self._way = OverTopics(at, prefix=prefix, source=source, timeout=timeout, key=key)
 
     async def __aenter__(self) -> Self:
         """Connect. Raises ClientError where nothing answers."""

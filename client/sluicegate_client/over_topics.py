@@ -2,8 +2,10 @@
 and query id."""
 
 import asyncio
+import hmac
 import json
 import logging
+import struct
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -21,12 +23,13 @@ _LEASE = b"lease:planner"
 
 
 class OverTopics:
-    """Asks by query topics and hears by result topics. ``source``: ``ce_source`` is ``/<source>``."""
+    """Asks by query topics and hears by result topics. ``ce_source`` is ``/<source>``, proven by ``key``."""
 
-    def __init__(self, held: Log, *, prefix: str, source: str, timeout: float) -> None:
+    def __init__(self, held: Log, *, prefix: str, source: str, timeout: float, key: str | None = None) -> None:
         self._log = held
         self._prefix = prefix
         self._source = source
+        self._own = key.encode() if key is not None else None
         self._timeout = timeout
         self._apps: frozenset[str] = frozenset()
         self._waiting: dict[tuple[str, str], asyncio.Future[Answer]] = {}
@@ -66,11 +69,13 @@ class OverTopics:
         self._waiting[key] = waiting
         try:
             head, raw = query.body()
+            topic, value = f"{self._prefix}.app.{app}.queries", head + raw
+            proof = _proof(self._own, topic, f"/{self._source}", query.id, value) if self._own is not None else ()
             await self._log.send(
-                f"{self._prefix}.app.{app}.queries",
-                head + raw,
+                topic,
+                value,
                 key=(query.stream if query.stream is not None else query.id).encode(),
-                headers=self._headers(app, query.id, len(head)),
+                headers=self._headers(app, query.id, len(head)) + proof,
             )
             async with asyncio.timeout(self._timeout):
                 return await waiting
@@ -137,6 +142,14 @@ class OverTopics:
             waiting.set_result(answer_of(record.value or b""))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             waiting.set_exception(ClientError(f"outcome: {record.value!r:.80} is no outcome ({error!s:.80})"))
+
+
+def _proof(key: bytes, topic: str, source: str, query_id: str, value: bytes) -> Headers:
+    """That a query is of ``source``: the time in milliseconds, and a signature over it and the others by its key."""
+    told = struct.pack(">q", round(time.time() * 1e3))
+    parts = (topic.encode(), source.encode(), query_id.encode(), value)
+    sizes = struct.pack(">iiii", *map(len, parts))
+    return (("sluice-source-proof", told + hmac.digest(key, b"".join((told, sizes, *parts)), "sha256")),)
 
 
 def answer_of(value: bytes) -> Answer:

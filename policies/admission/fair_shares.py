@@ -21,9 +21,13 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from math import inf
+from typing import TypeVar
 
 from sluicegate.domain.events import HostedOn
 from sluicegate.domain.plan import Plan
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 WINDOW_S = 1.0
 FILL = 0.85
@@ -50,6 +54,12 @@ def rows_served(parts: Sequence[HostedOn], plan: Plan) -> float:
         if part.hosted
     }
     return sum(rate / len(apps[place]) for place, rate in rates.items())
+
+
+def told_of(client: str, told: Mapping[str, T], otherwise: U) -> T | U:
+    """What is told of ``client``, or of the front (or whatever its name begins with) through which it asks."""
+    front = client.rpartition("/")[0]
+    return told.get(client, told.get(front, otherwise) if front else otherwise)
 
 
 class Verdict(Enum):
@@ -146,7 +156,7 @@ class FairShares:
         if mine is None:
             if len(self._clients) >= _CLIENTS:
                 client = ""
-            mine = self._clients.setdefault(client, _Client(self._weight(client)))
+            mine = self._clients.setdefault(client, _Client(told_of(client, self._weights, 1.0)))
             self._looked = -inf
         mine.forget(now - WINDOW_S)
         level = mine.level(priority)
@@ -186,11 +196,6 @@ class FairShares:
             return False
         self._spare = max(-most, self._spare - rows)
         return True
-
-    def _weight(self, client: str) -> float:
-        """Its own, or that of the front through which it asks."""
-        front = client.rpartition("/")[0]
-        return self._weights.get(client, self._weights.get(front, 1.0) if front else 1.0)
 
     def _share(self, client: _Client) -> float:
         return self._rows * client.weight / sum(one.weight for one in self._clients.values())

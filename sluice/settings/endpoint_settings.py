@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import override
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.profiles.formats.field_types import Seconds, Share, Text
-from sluicegate.stages.fronts.http_auth import LOOPBACK, Access
+from sluicegate.sluice.settings.named_secrets import named_secrets
+from sluicegate.stages.fronts.http_auth import LOOPBACK, Access, Tokens
 from sluicegate.streams.signing import Signing
 
 Secret = Annotated[str | None, Field(repr=False, exclude=True)]
@@ -55,13 +57,17 @@ class EndpointSettings(Section):
         """The token, None where there is none. Raises ConfigurationError where its file cannot be read."""
         return secret_of(f"{section}.token", self.token, self.token_file)
 
+    def tokens(self, section: str) -> Tokens:
+        """Who may ask. Raises ConfigurationError where a file cannot be read."""
+        return Tokens(self.secret(section))
+
     def access(self, section: str) -> Access:
         """Raises ConfigurationError where it would be exposed without a token, or the token's file cannot be read."""
         exposed = self.host not in LOOPBACK
         return Access(
             host=self.host,
             port=self.port or 0,
-            token=self.secret(section),
+            tokens=self.tokens(section),
             rate=self.rate or (_EXPOSED_RATE if exposed else None),
             burst=self.burst,
             connections=self.connections,
@@ -70,14 +76,28 @@ class EndpointSettings(Section):
         ).checked(section)
 
 
-class HttpSettings(EndpointSettings):
+class FrontSettings(EndpointSettings):
+    """An inference front. ``clients_file``: lines of a client's name and its token, which opens ``/v2`` alone.
+
+    Who asks with one is the client ``/http/<name>`` (``/grpc/<name>``), with a share of its own, from any address.
+    """
+
+    clients_file: Path | None = None
+
+    @override
+    def tokens(self, section: str) -> Tokens:
+        """Who may ask."""
+        return Tokens(self.secret(section), named_secrets(f"{section}.clients_file", self.clients_file))
+
+
+class HttpSettings(FrontSettings):
     """The inference front."""
 
     port: int | None = Field(default=8080, ge=0, le=65535)
     connections: int = Field(default=1024, ge=1, le=65536)
 
 
-class GrpcSettings(EndpointSettings):
+class GrpcSettings(FrontSettings):
     """The inference front by gRPC. No ``port``: none runs unless it is asked for by name (0 then: any free one)."""
 
     connections: int = Field(default=1024, ge=1, le=65536)

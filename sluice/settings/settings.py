@@ -36,9 +36,11 @@ from sluicegate.sluice.settings.endpoint_settings import (
 )
 from sluicegate.sluice.settings.gpu_settings import CudaSettings, SliceSettings, readable_fake
 from sluicegate.sluice.settings.kafka_section import KafkaSection
+from sluicegate.sluice.settings.named_secrets import named_secrets
 from sluicegate.sluice.settings.object_settings import ObjectSettings
 from sluicegate.sluice.settings.topic_settings import TopicsSection
 from sluicegate.sluice.settings.unknown_names import unknown_field, unknown_variables
+from sluicegate.streams.source_proofs import SourceKeys
 from sluicegate.streams.topics import NAME, PREFIX
 
 if TYPE_CHECKING:
@@ -77,6 +79,9 @@ class AdmissionSettings(Section):
 
     ``shares``: clients of an app (``ce_source``) share what plans host for it, by ``weights`` (1 where none is given):
     who asks for more gets what the others leave. Not of apps with a promise, and never where one asks alone.
+    ``source_keys_file``: lines of a source and its key: queries of these sources must be signed with it, so that nobody
+    asks in another's name; ``proven``: those of all others get a dead letter. ``priorities``: the highest priority that
+    a client may ask for (0 where none is given), like ``weights``; None: any.
     ``hop_ms``: how long a query with a promise is on its way to its device at most; a tenth of its SLO where left out.
     ``max_body_bytes``: of a query; ``max_element_bytes``: of one text (element of a BYTES input) in it.
     """
@@ -86,12 +91,23 @@ class AdmissionSettings(Section):
     hop_ms: NotNegative | None = None
     shares: bool = True
     weights: dict[str, Seconds] = Field(default_factory=dict, max_length=1000)
+    priorities: dict[str, Annotated[int, Field(ge=0, lt=2**31)]] | None = Field(default=None, max_length=1000)
+    source_keys_file: Path | None = None
+    proven: bool = False
     max_body_bytes: int = Field(default=1_000_000, gt=0)
     max_element_bytes: int = Field(default=1_000_000, gt=0)
     max_skew_s: Seconds = 5.0
     max_latency_s: Seconds = 600.0
     dedupe_window_s: Seconds = 600.0
     dedupe_entries: int = Field(default=500_000, gt=0)
+
+    def source_keys(self) -> SourceKeys | None:
+        """Of sources that prove themselves; None where nobody needs to. Raises ConfigurationError."""
+        keys = named_secrets("admission.source_keys_file", self.source_keys_file)
+        if not keys and not self.proven:
+            return None
+        keyed = {source: key.encode() for source, key in keys.items()}
+        return SourceKeys(keys=keyed, required=self.proven, skew=self.max_skew_s)
 
     def hops(self) -> Hops:
         """The policies' noun."""

@@ -30,6 +30,7 @@ from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.streams.objects.store import ObjectError
 from sluicegate.streams.ports import Headers, Record
 from sluicegate.streams.records import codec
+from sluicegate.streams.source_proofs import SourceKeys
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class FrontDesk:
 
     ``versions``: app -> names of its variants. ``registry``: waits until everything that is registered by now is known
     here; asked before an app or version is said to be unknown, so that whoever registered it reads its own write.
-    ``max_body_bytes``: of a request.
+    ``max_body_bytes``: of a request. ``sources``: the keys by which its queries prove to be its own.
     """
 
     def __init__(
@@ -77,8 +78,10 @@ class FrontDesk:
         versions: Mapping[str, Sequence[str]] | None = None,
         registry: Callable[[], Awaitable[None]] | None = None,
         max_body_bytes: int = 1_000_000,
+        sources: SourceKeys | None = None,
     ) -> None:
         self.name = name
+        self._sources = sources
         self.max_body_bytes = max_body_bytes
         self._apps = dict(apps)
         self._versions = dict(versions or {})
@@ -168,8 +171,10 @@ class FrontDesk:
             raise FrontError(404, self._unknown(name, version))
         return found
 
-    def client_of(self, address: str | None) -> str:
-        """Who asks from there, as the source of its queries: told from others, and not told by address."""
+    def client_of(self, address: str | None, name: str = "") -> str:
+        """Who asks, as the source of its queries: by ``name``, or told from others by an address that is not told."""
+        if name:
+            return f"{self.name}/{name}"
         if not address:
             return self.name
         return f"{self.name}/{blake2s(address.encode(), key=self._salt, digest_size=4).hexdigest()}"
@@ -196,9 +201,11 @@ class FrontDesk:
         self._asking[client] += 1
         transport = self._transport_of(app)
         transport.sent(query_id, now)
+        topic = self._topics.queries(app.name)
+        proof = self._sources.proof(topic, f"/{client}", query_id, body, now) if self._sources is not None else ()
         try:
             self._outbox.post(
-                self._topics.queries(app.name),
+                topic,
                 body,
                 key=query_id.encode(),
                 headers=codec.query_headers(
@@ -209,7 +216,8 @@ class FrontDesk:
                     json_length=json_length,
                     carried=carried,
                     delivery_s=transport.way_back,
-                ),
+                )
+                + proof,
                 timestamp=now,
             )
             async with asyncio.timeout(_MAX_LATENCY + _GRACE):

@@ -10,7 +10,6 @@ Rules.
 """
 
 import asyncio
-import hmac
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -60,7 +59,6 @@ class GrpcStage:
         self._desk = desk
         self._access = access
         self._clock = connections.clock
-        self._expected = None if access.token is None else f"Bearer {access.token}".encode()
         self._limit = None if access.rate is None else RateLimit(access.rate, access.burst)
         self._requests = Requests(access)
         self._meters = connections.telemetry.meters
@@ -135,16 +133,17 @@ class GrpcStage:
 
         return guarded
 
-    def _check(self, context: Any, *, needs_token: bool = True) -> None:
-        """Raise FrontError where whoever calls may not."""
+    def _check(self, context: Any, *, needs_token: bool = True) -> str:
+        """Who calls, by name, "" where that is not told. Raises FrontError where whoever calls may not."""
         if self._limit is not None:
             wait = self._limit.wait_for(_address(context.peer()), self._clock.monotonic())
             if wait > 0.0:
                 raise FrontError(429, f"too many requests; try again in {wait:.2f} s")
-        if self._expected is not None and needs_token:
-            given = dict(context.invocation_metadata() or ()).get("authorization", "")
-            if not hmac.compare_digest(str(given).encode(), self._expected):
-                raise FrontError(401, "give the token of this server as metadata 'authorization: Bearer …'")
+        given = dict(context.invocation_metadata() or ()).get("authorization", "")
+        client = self._access.tokens.client_of(str(given).encode(), answers=True) if needs_token else ""
+        if client is None:
+            raise FrontError(401, "give the token of this server as metadata 'authorization: Bearer …'")
+        return client
 
     def _count(self, status: int) -> None:
         self._meters.add("sluice_http_requests", self.name, str(status))
@@ -185,7 +184,9 @@ class GrpcStage:
         return MESSAGES["RepositoryIndexResponse"](models=models)
 
     async def _infer(self, request: Any, context: Any) -> Any:
-        client = self._desk.client_of(_address(context.peer()))
+        given = dict(context.invocation_metadata() or ()).get("authorization", "")
+        name = self._access.tokens.client_of(str(given).encode(), answers=True) or ""
+        client = self._desk.client_of(_address(context.peer()), name)
         app = await self._desk.app_of(request.model_name, request.model_version or None)
         self._desk.check_room(app, client)
         try:

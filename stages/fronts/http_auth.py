@@ -2,7 +2,8 @@
 
 Rules.
 - With a token, each request must carry ``Authorization: Bearer <token>``, compared in constant time; paths that are
-  named open (a page without data) need none.
+  named open (a page without data) need none. A client may have a token of its own, which opens ``/v2`` alone and tells
+  who asks.
 - A page of another origin may ask nothing (``Origin``), and where no token is set nobody under a name that is not this
   machine's own (``Host``): a web page cannot reach what listens on loopback, through a name of its own either.
 - Each address has a bucket of ``burst`` requests that refills at ``rate`` a second; an empty one gets 429 and the
@@ -14,7 +15,7 @@ Rules.
 import hmac
 import ipaddress
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from math import ceil
 from urllib.parse import urlsplit
@@ -33,6 +34,29 @@ LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _ADDRESSES = 4096
 
 
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Who may ask an endpoint. ``own``: the token that opens everything, None: none does.
+
+    ``clients``: name -> token of those who may ask for answers, and for nothing else.
+    """
+
+    own: str | None = field(default=None, repr=False)
+    clients: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def client_of(self, authorization: bytes, *, answers: bool) -> str | None:
+        """The name of the client who gives this; "" where it is nobody's by name, None where it opens nothing here."""
+        if self.own is None and not (self.clients and answers):
+            return ""
+        if self.own is not None and hmac.compare_digest(authorization, f"Bearer {self.own}".encode()):
+            return ""
+        found = None
+        for name, token in self.clients.items() if answers else ():  # all of them, so that time tells nothing
+            if hmac.compare_digest(authorization, f"Bearer {token}".encode()):
+                found = name
+        return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
     """Where an endpoint listens, and for whom. ``rate``: requests a second of one address, None: unlimited.
@@ -42,7 +66,7 @@ class Access:
 
     host: str = "127.0.0.1"
     port: int = 0
-    token: str | None = field(default=None, repr=False)
+    tokens: Tokens = Tokens()
     rate: float | None = None
     burst: int = 100
     connections: int = 1024
@@ -51,7 +75,7 @@ class Access:
 
     def checked(self, section: str) -> "Access":
         """Itself; raises ConfigurationError where it would listen beyond loopback without a token."""
-        if self.host not in LOOPBACK and not self.token:
+        if self.host not in LOOPBACK and not self.tokens.own:
             raise ConfigurationError(
                 f"{section}.token: needed to listen on {self.host}; set SLUICE_{section.upper()}__TOKEN "
                 f"or {section}.token_file"
@@ -89,7 +113,7 @@ class Guard:
         open_paths: Collection[str] = (),
         counted: Callable[[int], None] = lambda _status: None,
     ) -> None:
-        self._expected = None if access.token is None else f"Bearer {access.token}".encode()
+        self._tokens = access.tokens
         self._limit = None if access.rate is None else RateLimit(access.rate, access.burst)
         self._clock = clock
         self._open = frozenset(open_paths)
@@ -122,16 +146,19 @@ class Guard:
             if wait > 0.0:
                 return refusal(429, f"too many requests; try again in {wait:.2f} s", {"Retry-After": str(ceil(wait))})
         host = request.headers.get("Host")
-        if self._expected is None and host is not None and not is_loopback(host):
+        if self._tokens.own is None and host is not None and not is_loopback(host):
             return refusal(403, f"host: {host!a:.80} is not this machine; ask for 127.0.0.1, or set a token")
         origin = request.headers.get("Origin")
         if origin is not None and urlsplit(origin).netloc != host:
             return refusal(403, f"origin: {origin!a:.80} is not this server; pages of other places may ask nothing")
-        if self._expected is not None and request.path not in self._open:
-            given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
-            if not hmac.compare_digest(given, self._expected):
-                return refusal(401, "give the token of this server as 'Authorization: Bearer …'")
+        if request.path not in self._open and self.client_of(request) is None:
+            return refusal(401, "give the token of this server as 'Authorization: Bearer …'")
         return None
+
+    def client_of(self, request: web.Request) -> str | None:
+        """Who asks by a token of his own, "" where nobody is told apart so; None: who may not."""
+        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+        return self._tokens.client_of(given, answers=request.path.startswith("/v2"))
 
 
 def is_loopback(host: str) -> bool:

@@ -172,7 +172,7 @@ class HttpStage:
         app = await self._app_of(request)
         if (kind := request.headers.get("Content-Type")) and request.content_type not in _TYPES:
             return _error(415, f"content-type: {kind!a:.80}; send {' or '.join(_TYPES)}")
-        client = self._desk.client_of(request.remote)
+        client = self._desk.client_of(request.remote, self._guard.client_of(request) or "")
         self._desk.check_room(app, client)
         body = await read_body(request, self._desk.max_body_bytes, self._access.body_s)
         json_length = request.headers.get(codec.JSON_LENGTH_HEADER)

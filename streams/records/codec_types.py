@@ -1,5 +1,6 @@
 """What the codec takes and gives: values, limits, and errors split by what can be said of the query."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sluicegate.domain.errors import InvalidInputError
@@ -18,6 +19,7 @@ class Limits:
 
     ``max_element_bytes``: of one element of a BYTES input. ``objects``: what a query may refer to.
     ``max_skew_s``: how far a producer's clock may be off before its timestamp is corrected to that bound.
+    ``priorities``: the highest priority of each source (or front), 0 of others; None: any may ask for any.
     """
 
     max_body_bytes: int = 1_000_000
@@ -25,6 +27,7 @@ class Limits:
     max_skew_s: float = 5.0
     max_latency_s: float = 600.0
     objects: ObjectRules = NO_OBJECTS
+    priorities: Mapping[str, int] | None = None
 
 
 DEFAULT_LIMITS = Limits()

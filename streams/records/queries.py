@@ -24,6 +24,7 @@ from sluicegate.domain.models.app import App, QueryClass
 from sluicegate.domain.models.tensor import Tensor, length_of
 from sluicegate.domain.outcome import Reason
 from sluicegate.domain.query import Goal, Query
+from sluicegate.policies.admission.fair_shares import told_of
 from sluicegate.streams.ports import Headers, Record
 from sluicegate.streams.records import oip
 from sluicegate.streams.records.cloudevents import (
@@ -223,7 +224,7 @@ def _decode(
         _query_class(parameters, app.query_class),
         app.name if not key or key == query_id.encode() else key.decode(errors="replace")[:256],
         record.offset,
-        _priority(parameters),
+        _priority(parameters, limits, source),
         _goal(parameters),
         length_of(app.inputs, tensors) if app.inputs else 0,
         source,
@@ -302,11 +303,11 @@ def _query_class(parameters: Mapping[str, Any], default: QueryClass) -> QueryCla
     return known
 
 
-def _priority(parameters: Mapping[str, Any]) -> int:
+def _priority(parameters: Mapping[str, Any], limits: Limits, source: str) -> int:
     priority = parameters.get("priority", 0)
     if type(priority) is not int or not 0 <= priority < _MAX_PRIORITY:
         raise InvalidInputError("parameters.priority", f"is {priority!r:.60}; give an integer from 0 on, 0 by default")
-    return priority
+    return priority if limits.priorities is None else min(priority, told_of(source, limits.priorities, 0))
 
 
 def _goal(parameters: Mapping[str, Any]) -> Goal | None:

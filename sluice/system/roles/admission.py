@@ -32,9 +32,11 @@ def admission_stage(system: System, apps: "Sequence[str]") -> AdmissionStage:
                 max_skew_s=limits.max_skew_s,
                 max_latency_s=limits.max_latency_s,
                 objects=system.settings.objects.rules(limits.max_element_bytes),
+                priorities=limits.priorities,
             ),
             reading=Reading(member=system.settings.member, exactly_once=system.exactly_once),
             source=f"admission-{uuid.uuid4().hex[:12]}",
+            sources=limits.source_keys(),
         ),
     )
 

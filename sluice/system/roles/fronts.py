@@ -62,6 +62,7 @@ def _desk(name: str, system: System, apps: "Sequence[str]") -> "FrontDesk":
         registry=system.registry.catch_up if system.registry is not None else None,
         versions={app: [v.name for v in system.catalogue.of_app(app)] for app in apps},
         max_body_bytes=system.settings.admission.max_body_bytes,
+        sources=system.settings.admission.source_keys(),
     )
 
 

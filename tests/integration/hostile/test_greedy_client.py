@@ -108,6 +108,49 @@ async def test_a_flood_through_a_front_costs_who_asks_there_from_elsewhere_littl
         await desk.close()
 
 
+async def test_who_asks_in_anothers_name_takes_nothing_of_its_share(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("/nice the-key-of-nice-alone\n/http the-key-of-fronts\n")
+    settings = settings_for(
+        "memory://",
+        tmp_path,
+        partitions=1,
+        admission={"source_keys_file": tmp_path / "keys", "priorities": {"/nice": 3}},
+    )
+    keys = settings.admission.source_keys()
+    assert keys is not None
+    async with running(settings, connect("memory://"), catalogue=slow_catalogue()) as run:
+        await run.planned()
+        desk = FrontDesk("http", run.system.connections, run.system.apps, sources=keys)
+        await desk.open()
+        await desk.listen()
+        topic, app = run.topics.queries("toy"), run.system.apps["toy"]
+        plain = codec.encode_query("any", (pixels(),), app="toy", now=0.0, parameters=ASKED, binary=False)
+
+        async def write(query_id: str, *, own: bool) -> None:
+            now = run.system.clock.wall()
+            made = codec.encode_query(query_id, (pixels(),), app="toy", now=now, source="nice", parameters=ASKED)
+            assert made.value is not None
+            proof = keys.proof(topic, "/nice", query_id, made.value, now) if own else ()
+            await run.send("toy", made.value, key=made.key, headers=made.headers + proof, timestamp=now)
+
+        for number in range(20):
+            await write(f"nice-{number}", own=False)  # who uses up its ids, and its share
+        for number in range(20):
+            await write(f"nice-{number}", own=True)
+            await asyncio.sleep(0.05)
+        assert plain.value is not None
+        assert b'"outputs"' in await desk.ask(app, plain.value, None, (), desk.client_of("10.0.0.1", "billing"))
+        run.sent += 1
+        report = await run.settled()
+        ends = await run.ends()
+        await desk.close()
+    assert (report.lost, report.duplicates, report.dead_letters) == (0, 0, 20)
+    assert {(key.source, end.kind) for key, end in ends.items()} == {
+        ("/nice", OutcomeKind.ANSWERED),
+        ("/http/billing", OutcomeKind.ANSWERED),
+    }
+
+
 def test_a_front_keeps_room_for_others_than_who_fills_it(tmp_path: Path) -> None:
     broker = connect("memory://")
     desk = FrontDesk(

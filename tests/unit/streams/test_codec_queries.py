@@ -384,3 +384,15 @@ def test_integers_beyond_63_bits_in_json_are_exact() -> None:
     body = {"inputs": [{"name": "x", "datatype": "UINT64", "shape": [3], "data": value}]}
     (tensor,) = oip.decode_tensors(body, "inputs")
     assert memoryview(tensor.data).cast("Q").tolist() == value
+
+
+@pytest.mark.parametrize(
+    ("source", "priority", "taken"),
+    [("/a", 7, 5), ("/a", 3, 3), ("/a/b", 7, 5), ("/c", 2**31 - 1, 0), ("/http/x", 9, 9), ("", 4, 0)],
+)
+def test_nobody_has_a_higher_priority_than_is_his(source: str, priority: int, taken: int) -> None:
+    headers = (("ce_id", b"q1"), *((("ce_source", source.encode()),) if source else ()))
+    given = record(asked(priority=priority), headers=headers)
+    capped = codec.Limits(priorities={"/a": 5, "/http": 10})
+    assert codec.decode_query(given, APP, capped, NOW).query.priority == taken
+    assert codec.decode_query(given, APP, codec.DEFAULT_LIMITS, NOW).query.priority == priority

@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ import pytest
 from aiohttp import web
 
 from sluicegate.domain.errors import ConfigurationError
-from sluicegate.sluice.settings.endpoint_settings import MetricsSettings, WebSettings
+from sluicegate.sluice.settings.endpoint_settings import HttpSettings, MetricsSettings, WebSettings
 from sluicegate.sluice.settings.kafka_section import KafkaSection
 from sluicegate.sluice.settings.settings import Settings, load
 from sluicegate.sluice.system.logs import Bounded, JsonFormatter
-from sluicegate.stages.fronts.http_auth import _ADDRESSES, Access, Guard, RateLimit, bind
+from sluicegate.stages.fronts.http_auth import _ADDRESSES, Access, Guard, RateLimit, Tokens, bind
 from sluicegate.stages.fronts.http_connections import Doors
 from tests.harness import settings_for
 
@@ -56,7 +57,7 @@ async def guarded(access: Access, **options: Any) -> AsyncIterator[tuple[aiohttp
 
 @pytest.mark.parametrize("given", [None, "", "Bearer", "Bearer wrong", "bearer right", "Basic right", "Bearer right "])
 async def test_without_the_right_token_nobody_gets_in(given: str | None) -> None:
-    async with guarded(Access(token="right"), open_paths={"/open"}) as (session, _, statuses):
+    async with guarded(Access(tokens=Tokens("right")), open_paths={"/open"}) as (session, _, statuses):
         headers = {} if given is None else {"Authorization": given}
         async with session.get("/", headers=headers) as answer:
             passed = given == "Bearer right "  # HTTP strips blanks around a value
@@ -85,14 +86,14 @@ async def test_without_the_right_token_nobody_gets_in(given: str | None) -> None
 async def test_without_a_token_only_this_machine_s_names_are_answered(host: str, passes: bool) -> None:
     async with guarded(Access()) as (session, _, _), session.get("/", headers={"Host": host}) as answer:
         assert answer.status == (200 if passes else 403)
-    async with guarded(Access(token="right")) as (session, _, _):
+    async with guarded(Access(tokens=Tokens("right"))) as (session, _, _):
         headers = {"Host": host, "Authorization": "Bearer right"}
         async with session.get("/", headers=headers) as answer:
             assert answer.status == 200  # behind a name of its own, who may ask is told by the token
 
 
 async def test_pages_of_other_origins_may_ask_nothing() -> None:
-    async with guarded(Access(token="right"), open_paths={"/open"}) as (session, _, _):
+    async with guarded(Access(tokens=Tokens("right")), open_paths={"/open"}) as (session, _, _):
         ours = str(session._base_url).rstrip("/")
         for origin, status in ((ours, 200), ("null", 403), ("https://example.org", 403), (ours + "0", 403)):
             async with session.get("/open", headers={"Origin": origin}) as answer:
@@ -152,7 +153,7 @@ async def test_a_port_that_is_taken_is_told_with_the_setting() -> None:
 
 def test_a_secret_comes_from_a_file_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "token").write_text("from a file\nsecond line\n")
-    assert MetricsSettings(token_file=tmp_path / "token").access("metrics").token == "from a file"
+    assert MetricsSettings(token_file=tmp_path / "token").access("metrics").tokens.own == "from a file"
     monkeypatch.setenv("SLUICE_KAFKA__PASSWORD", "from the environment")
     monkeypatch.setenv("SLUICE_KAFKA__USERNAME", "me")
     monkeypatch.setenv("SLUICE_KAFKA__PROTOCOL", "SASL_SSL")
@@ -259,3 +260,44 @@ def test_a_flood_of_one_line_is_told_in_few_and_hides_no_other() -> None:
     assert shown("query %d is wrong", 8) == "query 8 is wrong"
     assert sum(shown(f"made up {number}") is not None for number in range(3000)) == 3000
     assert len(bounded._kinds) <= 1000
+
+
+def test_a_clients_token_opens_answers_alone_and_tells_who_asks() -> None:
+    tokens = Tokens(own="of the operator", clients={"billing": "token of billing", "search": "token of search"})
+    told = {
+        path: [tokens.client_of(f"Bearer {given}".encode(), answers=path == "/v2") for given in GIVEN]
+        for path in ("/v2", "/log")
+    }
+    assert told == {"/v2": ["", "billing", "search", None, None], "/log": ["", None, None, None, None]}
+    open_otherwise = replace(tokens, own=None)
+    assert open_otherwise.client_of(b"", answers=True) is None
+    assert open_otherwise.client_of(b"", answers=False) == "", "loopback's"
+    assert "token" not in repr(tokens)
+
+
+GIVEN = ("of the operator", "token of billing", "token of search", "token of nobody", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a b c d e f g h i\n", "line 1 of"),
+        ("# names\n\na secret\n", "line 3 of .* has no secret of 16"),
+        ("a 0123456789abcdef\na 0123456789abcdeg\n", "line 2 of .* stands above"),
+        ("a 0123456789abcdef\nb 0123456789abcdef\n", "line 2 of .* stands above"),
+        ("ä 0123456789abcdef\n", "line 1 of .* begins with no name"),
+        (None, "cannot be read"),
+    ],
+)
+def test_files_of_names_and_secrets_are_told_by_line_and_show_nothing(
+    tmp_path: Path, text: str | None, told: str
+) -> None:
+    file = tmp_path / "clients"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(ConfigurationError, match=told) as error:
+        HttpSettings(clients_file=file).access("http")
+    assert "0123456789" not in str(error.value) and "\n" not in str(error.value)
+    file.write_text("# who may ask\nbilling 0123456789abcdef\n\nsearch  fedcba9876543210 \n")
+    tokens = HttpSettings(clients_file=file).access("http").tokens
+    assert tokens.clients == {"billing": "0123456789abcdef", "search": "fedcba9876543210"}
