@@ -6,7 +6,7 @@ so that two names never give one topic.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.streams.ports import TopicSpec
@@ -71,6 +71,7 @@ class TopicPolicy:
         )
 
 
+_YEAR_S = 31_536_000.0
 _DAY = TopicPolicy(retention_s=86_400.0, max_bytes=MAX_RECORD_BYTES)
 
 
@@ -85,6 +86,12 @@ class TopicPolicies:
     dead_letters: TopicPolicy = _DAY
     metrics: TopicPolicy = TopicPolicy(retention_s=3_600.0)
     control: TopicPolicy = TopicPolicy(max_bytes=MAX_RECORD_BYTES)
+
+    def status(self) -> TopicPolicy:
+        """Of the status topic, a control topic whose history is whole as long as results are: the audit of promises
+        reads there when safe mode was announced."""
+        kept = _YEAR_S if self.results.retention_s is None else min(_YEAR_S, self.results.retention_s)
+        return replace(self.control, compaction_lag_s=max(kept, self.control.compaction_lag_s or 0.0))
 
 
 DEFAULT_POLICIES = TopicPolicies()
@@ -256,6 +263,7 @@ class Topics:
         specs.append(policies.metrics.spec(self.demand, partitions=demand_partitions))
         specs += [policies.metrics.spec(name) for name in (self.devices_metrics, self.turns, self.routers)]
         specs.append(TopicPolicy().spec(self.demand_windows, compacted=True))
-        specs += [policies.control.spec(name, compacted=True, broker_time=name == self.status) for name in self.control]
+        specs += [policies.control.spec(name, compacted=True) for name in self.control if name != self.status]
+        specs.append(policies.status().spec(self.status, compacted=True, broker_time=True))
         specs.append(policies.dead_letters.spec(self.dead_letters))
         return tuple(specs)

@@ -33,7 +33,8 @@ _CARRIES = {
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """One topic. ``writers`` and ``readers`` are roles. ``retention_s``: None for ever, as what is compacted is."""
+    """One topic. ``writers`` and ``readers`` are roles. ``retention_s``: None for ever, as what is compacted is;
+    ``lag_s``: for which that is whole."""
 
     name: str
     key: str
@@ -41,6 +42,7 @@ class TopicInfo:
     partitions: int
     compacted: bool
     retention_s: float | None
+    lag_s: float | None
     writers: tuple[str, ...]
     readers: tuple[str, ...]
 
@@ -48,7 +50,7 @@ class TopicInfo:
     def kept(self) -> str:
         """How long, in words."""
         if self.compacted:
-            return "newest of each key"
+            return f"newest of each key, all of {self.lag_s / 3600:g} h" if self.lag_s else "newest of each key"
         return "for ever" if self.retention_s is None else f"{self.retention_s / 3600:g} h"
 
 
@@ -92,6 +94,7 @@ def _info(topics: Topics, spec: TopicSpec, allowed: Iterable[Rule]) -> TopicInfo
         spec.partitions,
         spec.compacted,
         spec.retention_s,
+        spec.compaction_lag_s,
         tuple(dict.fromkeys(rule.role for rule in may if "Write" in rule.operations)),
         tuple(dict.fromkeys(rule.role for rule in may if "Read" in rule.operations)),
     )

@@ -60,6 +60,7 @@ class MemoryStore:
                 p,
                 compacted=spec.compacted,
                 retention_s=spec.retention_s,
+                compaction_lag_s=spec.compaction_lag_s or 0.0,
                 max_bytes=self.settings.max_partition_bytes,
             )
             for p in range(spec.partitions)

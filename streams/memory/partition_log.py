@@ -7,6 +7,7 @@ offset holds. A tombstone (value None) outlives one compaction, so that readers 
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from math import inf
 from operator import itemgetter
 
 from sluicegate.domain.errors import InvalidInputError
@@ -38,12 +39,12 @@ def record_bytes(key: bytes | None, value: bytes | None, headers: Headers) -> in
 class PartitionLog:
     """Appended to and read by offset. ``watchers`` are called after each append, by the caller of ``append``'s owner.
 
-    ``retention_s``: seconds that a record is kept at least, None for ever. ``max_bytes``: cap on what is kept; above it
-    the oldest eighth goes.
+    ``retention_s``: seconds that a record is kept at least, None for ever; ``compaction_lag_s``: the same of one whose
+    key has a newer one. ``max_bytes``: cap on what is kept; above it the oldest eighth goes.
     """
 
     __slots__ = (
-        "_clean", "_cleaned_to", "_compacted", "_dense", "_max_bytes", "_next", "_partition", "_records",
+        "_clean", "_cleaned_to", "_compacted", "_dense", "_lag", "_max_bytes", "_next", "_partition", "_records",
         "_retention", "_start", "_topic", "bytes", "watchers",
     )  # fmt: skip
 
@@ -54,12 +55,14 @@ class PartitionLog:
         *,
         compacted: bool = False,
         retention_s: float | None = None,
+        compaction_lag_s: float = 0.0,
         max_bytes: int | None = None,
     ) -> None:
         self._topic = topic
         self._partition = partition
         self._compacted = compacted
         self._retention = retention_s
+        self._lag = compaction_lag_s
         self._max_bytes = max_bytes
         self._records: list[_Kept] = []
         self._start = 0
@@ -109,7 +112,7 @@ class PartitionLog:
         self.bytes += record_bytes(key, value, headers)
         if self._compacted:
             if len(self._records) - self._clean > max(_COMPACT_AFTER, self._clean):
-                self.compact()
+                self.compact(now)
         elif self._retention is not None or self._max_bytes is not None:
             self._retain(now)
         return offset
@@ -133,14 +136,17 @@ class PartitionLog:
         """First offset whose record's timestamp is at or after ``timestamp``; producers may give them unordered."""
         return next((kept[0] for kept in self._records if kept[4] >= timestamp), None)
 
-    def compact(self) -> None:
-        """Keep the newest record of each key. Tombstones that a compaction has seen before go."""
+    def compact(self, now: float) -> None:
+        """Keep the newest record of each key, and all of less than the lag before ``now``. Tombstones that a compaction
+        has seen before go."""
         newest = {key: offset for offset, key, _, _, _ in self._records}
         last = self._next - 1
+        whole_since = now - self._lag if self._lag else inf
         kept = [
             record
             for record in self._records
             if record[0] == last
+            or record[4] >= whole_since
             or (newest[record[1]] == record[0] and (record[2] is not None or record[0] >= self._cleaned_to))
         ]
         if len(kept) != len(self._records):

@@ -20,11 +20,13 @@ values = st.none() | st.binary(max_size=6)
 
 
 class LogMachine(RuleBasedStateMachine):
-    """A compacted log: the model is every record ever appended."""
+    """A compacted log: the model is every record ever appended. Compacted at time 9; ``lag``: what is whole then."""
+
+    lag = 0
 
     def __init__(self) -> None:
         super().__init__()
-        self.log = PartitionLog("t", 0, compacted=True)
+        self.log = PartitionLog("t", 0, compacted=True, compaction_lag_s=float(self.lag))
         self.appended: list[Record] = []
         self.compacted_to = 0
         self.compactions = 0
@@ -37,7 +39,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def compact(self) -> None:
-        self.log.compact()
+        self.log.compact(9.0)
         self.compacted_to = len(self.appended)
         self.compactions += 1
 
@@ -74,13 +76,23 @@ class LogMachine(RuleBasedStateMachine):
                 assert record.offset in offsets
         for record in self.appended[max(self.compacted_to, self.log.start) :]:
             assert record.offset in offsets  # what came after the last compaction is whole
+        for record in self.appended[self.log.start :] if self.lag else ():
+            assert record.timestamp < 9.0 - self.lag or record.offset in offsets
         below = [r for r in kept if r.offset < self.compacted_to - 1]
+        below = [r for r in below if not self.lag or r.timestamp < 9.0 - self.lag]
         if self.compactions:
             assert len({r.key for r in below}) == len(below)
 
 
+class LaggingLogMachine(LogMachine):
+    """Records of the last four seconds stay."""
+
+    lag = 4
+
+
 TestLog = LogMachine.TestCase
-TestLog.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestLaggingLog = LaggingLogMachine.TestCase
+TestLog.settings = TestLaggingLog.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,7 +1,7 @@
 """What the audit says where topics have let go of their oldest records."""
 
 from sluicegate.domain.outcome import Outcome, OutcomeKind
-from sluicegate.sluice.audit.topic_audit import Audit, AuditReport, read_topics
+from sluicegate.sluice.audit.topic_audit import Audit, AuditReport, read_topics, read_whole
 from sluicegate.sluice.commands.reading.audit import table
 from sluicegate.streams.broker_settings import MemorySettings
 from sluicegate.streams.memory.broker import MemoryBroker
@@ -65,3 +65,20 @@ async def test_a_log_that_let_go_of_its_oldest_records_is_balanced_as_far_as_it_
 async def test_what_is_lost_of_what_is_kept_is_seen() -> None:
     report = await audited(MemorySettings(read_bytes=60_000, unread_s=5.0), skipped=395)
     assert (report.lost, report.examples["lost"], report.unknown) == (1, ("395",), 0)
+
+
+async def test_when_safe_mode_was_announced_is_known_as_long_as_results_are() -> None:
+    now = [T0]
+    broker = MemoryBroker(clock=lambda: now[0])
+    await broker.admin().create_topics([spec for spec in TOPICS.specs(["cats"]) if spec.name == TOPICS.status])
+    producer = broker.producer()
+    await producer.start()
+    for number in range(2000):
+        now[0] += 1.0
+        await producer.send(TOPICS.status, b"%d" % number, key=b"lease")
+        if number in (100, 110, 1500):
+            await producer.send(TOPICS.status, b"%d" % number, key=b"app:cats@d0")
+    found: list[Record] = []
+    await read_whole(broker, {TOPICS.status}, found.append)
+    assert [record.value for record in found if record.key == b"app:cats@d0"] == [b"100", b"110", b"1500"]
+    await broker.close()
