@@ -21,7 +21,9 @@ class KafkaClientSection(Section):
 
     ``linger_ms``, ``batch_bytes``: how long and how large a batch gets. ``fetch_wait_ms``, ``fetch_bytes``: how long
     the broker holds a fetch open, and bytes of a partition at once. ``gather_ms``: least time between two reads that
-    find something. ``rack``: where this process runs; the nearest replica is read.
+    find something. ``answer_timeout_s``: after which a broker that does not answer is taken for hung;
+    ``metadata_age_s``: how old what is known of who leads what may get. ``rack``: where this process runs; the nearest
+    replica is read.
     """
 
     client_id: Text = _CLIENT.client_id
@@ -31,6 +33,8 @@ class KafkaClientSection(Section):
     fetch_bytes: int = Field(default=_CLIENT.fetch_bytes, ge=1024, le=1 << 30)
     gather_ms: Milliseconds = 1e3 * _CLIENT.gather
     request_timeout_s: Seconds = _CLIENT.request_timeout
+    answer_timeout_s: Seconds = _CLIENT.answer_timeout
+    metadata_age_s: Seconds = _CLIENT.metadata_age
     rebalance_timeout_s: Seconds = _CLIENT.rebalance_timeout
     heartbeat_interval_s: Seconds = _CLIENT.heartbeat_interval
     transaction_timeout_s: Seconds = _CLIENT.transaction_timeout
@@ -125,6 +129,8 @@ class KafkaSection(Section):
             fetch_bytes=client.fetch_bytes,
             gather=client.gather_ms / 1e3,
             request_timeout=client.request_timeout_s,
+            answer_timeout=client.answer_timeout_s,
+            metadata_age=client.metadata_age_s,
             rebalance_timeout=client.rebalance_timeout_s,
             heartbeat_interval=client.heartbeat_interval_s,
             transaction_timeout=client.transaction_timeout_s,

@@ -29,7 +29,8 @@ def connection(servers: str, settings: KafkaSettings) -> dict[str, Any]:
     return {
         "bootstrap_servers": servers,
         "client_id": settings.client_id,
-        "request_timeout_ms": int(1e3 * settings.request_timeout),
+        "request_timeout_ms": int(1e3 * min(settings.answer_timeout, settings.request_timeout)),
+        "metadata_max_age_ms": int(1e3 * settings.metadata_age),
         **said.options(),
     }
 

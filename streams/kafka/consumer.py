@@ -91,8 +91,11 @@ class KafkaConsumer:
         explicit = await self._check_exist()
         settings = self._settings
         shared = self._reads.shared
+        options = dict(self._options)
+        if shared:  # whoever joins is answered once all others have ended what they hold
+            options["request_timeout_ms"] += int(1e3 * settings.rebalance_timeout)
         inner = AIOKafkaConsumer(
-            **self._options,
+            **options,
             group_id=self._reads.group,
             group_instance_id=self._reads.member if shared else None,
             enable_auto_commit=False,

@@ -21,12 +21,14 @@ _HEAD = """\
 # Chaos
 
 `make chaos`, {where}, {minutes:.0f} minutes, {queries:,} queries. One fault a seed, on an Apache Kafka of its own for
-each row, a process a stage, four devices, under load. Counted from the topics by `sluice audit`.
+each row (of three nodes where its name says *cluster*), a process a stage, four devices, under load. Counted from the
+topics by `sluice audit`.
 
 - *duplicates*: outcomes beyond a query's first; allowed is what may have been in flight, for each process hit.
 - *resumed*: seconds until nine in ten queries were answered on time again, the longest of all seeds, from the fault
   (of the broker's own faults: from when it served again; *outage* is from the fault). Where service was away once more,
-  because what comes back moves partitions and plans: for how long. Judged where the bound is told.
+  because what comes back moves partitions and plans, or the fault comes in steps: for how long. Judged where the bound
+  is told.
 - *promises broken*: windows of K queries with more than m misses, without safe mode announced; *announced*: with it.
 - *added*: 99th percentile from arrival to outcome less execution, before anything was broken and in the windows.
 
