@@ -3,7 +3,7 @@
 Treat all as frozen. Those of each query or batch are not declared so: that makes them three times as dear to create.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sluicegate.domain.fleet.device import Slice
 from sluicegate.domain.fleet.instance import Instance
@@ -20,7 +20,7 @@ class Hosted:
     """A variant ready on a slice: its latency curve there (already limited to the largest batch allowed).
 
     ``sure``: seconds by rows that hardly any batch exceeds, what promises rest on; (): the curve's. ``least``: times
-    these, once its batches have shown that they take no longer.
+    these, once its batches have shown that they take no longer; ``pace``: times these, one after the other until then.
     """
 
     variant: str
@@ -28,6 +28,7 @@ class Hosted:
     curve: LatencyCurve
     sure: tuple[float, ...] = ()
     least: float = 1.0
+    pace: float = 1.0
 
     @property
     def longest(self) -> tuple[float, ...]:
@@ -38,14 +39,18 @@ class Hosted:
         """The same for batches of at most ``rows`` rows, at least 1."""
         if rows >= self.curve.max_batch:
             return self
-        return Hosted(self.variant, self.accuracy, self.curve.within(rows), self.sure[:rows], self.least)
+        return replace(self, curve=self.curve.within(rows), sure=self.sure[:rows])
 
     def times(self, margin: float) -> "Hosted":
         """The same where hardly any batch exceeds ``margin`` times as much."""
         if margin == 1.0:
             return self
         sure = tuple([margin * seconds for seconds in self.longest])
-        return Hosted(self.variant, self.accuracy, self.curve, sure, self.least)
+        return replace(self, sure=sure)
+
+    def shown(self, margin: float) -> "Hosted":
+        """The same where its batches have shown that hardly any exceeds ``margin`` times as much."""
+        return replace(self.times(margin), pace=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +124,8 @@ class HostingChanged:
 
     ``slo``: the app's, seconds. ``promise``: what each of its streams was promised. ``peers``: (device, slice) of all
     that serve the app by the same plan: its own stream (queries without a key) goes to them in turns, and this slice
-    keeps ``own`` of it. ``loose``: the app asks for best effort, and was promised nothing.
+    keeps ``own`` of it. ``loose``: the app asks for best effort, and was promised nothing. ``aside``: it gives way to
+    what was promised here, since it leaves, or comes while something does that was promised.
     """
 
     app: str
@@ -129,6 +135,7 @@ class HostingChanged:
     peers: tuple[tuple[str, str], ...] = ()
     part: Promise | None = None
     loose: bool = False
+    aside: bool = False
 
     @property
     def turns(self) -> int:

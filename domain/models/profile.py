@@ -12,9 +12,10 @@ from typing import Literal, assert_never
 from sluicegate.domain.errors import InvalidInputError
 
 Quantile = Literal["median", "p95"]
-AnyQuantile = Quantile | Literal["sure", "shown"]
+AnyQuantile = Quantile | Literal["sure", "shown", "paced"]
 """``sure``: hardly any batch takes longer, as far as the 95th percentile says; ``shown``: once many batches have shown
-that their latencies spread as these two quantiles say."""
+that their latencies spread as these two quantiles say; ``paced``: until then, of batches one after the other, where one
+in twenty may take as long as is sure."""
 
 Z95 = 1.6448536269514722
 """Standard normal: 95 % lie below."""
@@ -25,6 +26,9 @@ LEAST_GUARD = 1.05
 """Over the 95th percentile, where a profile says that batches hardly vary: timers and schedulers do."""
 FIRST_GUARD = 1.32
 """Over the 95th percentile until more is known: a p95 permits that one batch in twenty takes any time beyond it."""
+PACE_GUARD = 1.1
+"""Over the 95th percentile until more is known: what batches take that follow one another, those that took longer among
+them."""
 
 
 LENGTH_STEPS = 256
@@ -259,6 +263,8 @@ def _latency(point: BatchLatency, quantile: AnyQuantile) -> float:
             return max(_spread(point), FIRST_GUARD * point.p95)
         case "shown":
             return max(_spread(point), LEAST_GUARD * point.p95)
+        case "paced":
+            return max(_spread(point), PACE_GUARD * point.p95)
         case _:
             assert_never(quantile)
 

@@ -22,7 +22,7 @@ from sluicegate.domain.models.app import NO_PROMISE, Promise
 from sluicegate.domain.models.profile import LatencyCurve
 
 NEARLY = 0.93
-"""Of the best rate, for shorter turns."""
+"""Of the best rate, for shorter turns where best effort is beside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +88,9 @@ def max_rate(
 
 
 def nearly_best(
-    curve: LatencyCurve, promise: Promise, *, others_s: float = 0.0, batches: Sequence[int]
+    curve: LatencyCurve, promise: Promise, *, others_s: float = 0.0, batches: Sequence[int], nearly: float = NEARLY
 ) -> Sustainable | None:
-    """The smallest batch whose rate is ``NEARLY`` the highest of ``batches`` (ascending), whatever the SLO.
+    """The smallest batch whose rate is ``nearly`` the highest of ``batches`` (ascending), whatever the SLO.
 
     Shorter turns leave more to others, whose large batches are worth more than what is given up.
     """
@@ -100,6 +100,6 @@ def nearly_best(
     for batch in batches:
         spacing = processing_bound(curve, batch) + others_s
         bound = window_bound(batch, promise)
-        if bound >= NEARLY * best.rate * spacing:
+        if bound >= nearly * best.rate * spacing:
             return Sustainable(batch, spacing, bound)
     return best

@@ -132,8 +132,10 @@ class Limits:
         """What both sustain. Streams go where ``other`` has them."""
         window_s = max(self.window_s, other.window_s)
         degraded_s = max(self.degraded_s, other.degraded_s)
-        degraded = self.degraded + other.degraded
-        return Limits(self.places + other.places, window_s, degraded, degraded_s, other.place_of, other.slo)
+        places, degraded = (
+            tuple(dict.fromkeys(each)) for each in (self.places + other.places, self.degraded + other.degraded)
+        )
+        return Limits(places, window_s, degraded, degraded_s, other.place_of, other.slo)
 
 
 class _AppWindow:

@@ -39,19 +39,23 @@ class Sustained:
 def terms_by_place(hosting: Hosting, plan: Plan, hops: Hops, asked: str = "") -> dict[Place, Terms]:
     """The terms of every slice that ``plan`` gives something. ``asked`` misses nothing where nothing was promised."""
     parties: dict[Place, dict[str, Party]] = {}
+    loose: set[Place] = set()
     for app in sorted({p.app for p in plan.placements}):
         known = hosting.catalogue.apps.get(app)
-        if known is None or (known.query_class is QueryClass.BEST_EFFORT and not known.promise.active):
+        if known is None:
+            continue
+        if known.query_class is QueryClass.BEST_EFFORT and not known.promise.active:
+            loose.update((p.device, p.slice) for p in plan.of_app(app) if p.variants)
             continue  # its batches are kept short, and it takes no turns
         places = StreamPlaces.of(plan, app)
         for part in hosting.of(app, plan, burst=True):
             if part.hosted:
                 place = (part.device, part.slice)
-                seconds = tuple(hosting.longest(*place, h) for h in part.hosted)
+                shown = [hosting.as_shown(*place, h) for h in part.hosted]
                 slo = next((p.slo for p in plan.of_app(app) if (p.device, p.slice) == place and p.slo), known.slo)
                 promise = known.promise if known.promise.active or app != asked else _NO_MISSES
-                parties.setdefault(place, {})[app] = Party(seconds, slo, places.part(promise, place))
-    return {place: terms(there, hops) for place, there in parties.items()}
+                parties.setdefault(place, {})[app] = Party.of(shown, slo, places.part(promise, place))
+    return {place: terms(there, hops, loose=place in loose) for place, there in parties.items()}
 
 
 def sustained(app: App, hosting: Hosting, plan: Plan, hops: Hops) -> tuple[Sustained, ...]:
@@ -76,7 +80,7 @@ def limits(app: App, found: tuple[Sustained, ...], plan: Plan) -> Limits | None:
 
     return Limits(
         each(lambda share: share.batch),
-        max(one.share.spacing_s for one in found),
+        max(one.share.window_s for one in found),
         each(lambda share: share.degraded[0]),
         max(one.share.degraded[1] for one in found),
         places.of_stream,

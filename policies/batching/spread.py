@@ -13,6 +13,8 @@ Rules (spread-drop paper, section 4, with its errors mended; all inequalities ex
   selection rule where each query is one row, and no query that is kept misses.
 - Heads that a batch of B would make late (the executor was held up for longer than was reckoned with) are saved by a
   smaller batch where that costs nobody behind them, or where the promise does not bear their loss.
+- What would have to be missed against a promise waits for the next batch where that saves it if batches take no longer
+  than usual: one that overran let more queries come than a batch's candidates.
 - Before a query is missed against the promise of its stream, safe mode is announced.
 - The app's own stream (queries without a key) may be spread over several slices in strict turns: this slice keeps its
   part of the promise. Other streams are served by one slice at a time.
@@ -43,7 +45,7 @@ from sluicegate.domain.outcome import Reason
 from sluicegate.domain.query import Query
 from sluicegate.policies.batching.base import QueueingPolicy
 from sluicegate.policies.promises.batch_places import Places, places_of, shared_places, surely_fit
-from sluicegate.policies.promises.drop_choice import balanced, blockwise, greedy, grouped
+from sluicegate.policies.promises.drop_choice import balanced, blockwise, borne, greedy, greedy_rows, grouped
 from sluicegate.policies.promises.history import MissHistory, constraints_of
 from sluicegate.policies.promises.keeper import Share
 from sluicegate.policies.promises.safe_mode import SafeModeSwitch
@@ -102,9 +104,10 @@ class SpreadBatching(QueueingPolicy):
         """Keep ``places`` of ``candidates``, which are more."""
         raise NotImplementedError
 
-    def keep_rows(self, candidates: Sequence[Query], rows: int) -> list[bool]:
-        """Keep as many of ``candidates``, which have more rows, as fit into ``rows`` whichever they are."""
-        return self.select(candidates, surely_fit(candidates, rows))
+    def keep_rows(self, candidates: Sequence[Query], rows: int) -> tuple[list[bool], bool]:
+        """Keep as many of ``candidates``, which have more rows, as fit into ``rows`` whichever they are; whether it
+        is known that the promise bears it."""
+        return self.select(candidates, surely_fit(candidates, rows)), False
 
     def history(self, query: Query) -> MissHistory:
         """The history of the stream of ``query``."""
@@ -224,14 +227,30 @@ class SpreadBatching(QueueingPolicy):
             due = kept = queue.take(rows)
         else:
             due = tuple([items[i] for i in range(count)])
-            queue.take(due_rows)
-            able = [q for q in due if q.rows <= rows]
-            kept = tuple(able)
+            kept = able = tuple([q for q in due if q.rows <= rows])
             if sum([q.rows for q in able]) > rows:
-                kept = tuple(compress(able, self.keep_rows(able, rows)))
+                keep, is_borne = self.keep_rows(able, rows)
+                kept = tuple(compress(able, keep))
+                if not is_borne and (first := self._first_borne(due, places, rows, now)) is not None:
+                    due, kept = due[: len(first)], tuple(compress(due, first))
+            queue.take(sum([q.rows for q in due]))
         self._note(due, kept, actions)
         if kept:
             self.run_batch(kept, sum([q.rows for q in kept]), actions, places.hosted)
+
+    def _first_borne(self, due: Sequence[Query], places: Places, rows: int, now: float) -> list[bool] | None:
+        """Which of the first of ``due`` to keep, where missing so many of all of them breaks the promise and the rest
+        can wait: the next batch saves them if this one and itself take no longer than usual."""
+        if not self.promise.active or max([q.rows for q in due]) > rows:
+            return None
+        assert self._fastest is not None  # something is hosted, or nothing is decided
+        following = now + places.usual_s(rows) + self.others_s + self._fastest.usual_s(self._fastest.batch)
+        if due[-1].deadline < following:
+            return None
+        first = borne(due, rows, self.history)
+        if not first:
+            return None
+        return first if due[len(first)].deadline >= following else None
 
     def _bears(self, queries: Sequence[Query]) -> bool:
         """Whether all of ``queries`` may be missed."""
@@ -362,30 +381,11 @@ class GreedySpread(SpreadBatching):
         return balanced(len(candidates), max(1, places))
 
     @override
-    def keep_rows(self, candidates: Sequence[Query], rows: int) -> list[bool]:
+    def keep_rows(self, candidates: Sequence[Query], rows: int) -> tuple[list[bool], bool]:
         """As early as allowed, until the others fit; what was dropped in vain is kept after all."""
         one_by_one = len(candidates) == sum([q.rows for q in candidates])
         if one_by_one and all(q.stream == candidates[0].stream for q in candidates):
             keep = greedy(len(candidates), rows, self.history(candidates[0]))
         else:
-            keep = self._greedy(candidates, rows)
-        return super().keep_rows(candidates, rows) if keep is None else keep
-
-    def _greedy(self, candidates: Sequence[Query], rows: int) -> list[bool] | None:
-        owed = sum([q.rows for q in candidates]) - rows
-        trials: dict[str, MissHistory] = {}
-        keep = []
-        for query in candidates:
-            trial = trials.get(query.stream) or trials.setdefault(query.stream, self.history(query).fork())
-            drop = owed > 0 and trial.may_miss()
-            trial.record(drop)
-            if drop:
-                owed -= query.rows
-            keep.append(not drop)
-        if owed > 0:
-            return None
-        for i in reversed(range(len(keep))):
-            if not keep[i] and owed + candidates[i].rows <= 0:
-                keep[i] = True
-                owed += candidates[i].rows
-        return keep
+            keep = greedy_rows(candidates, rows, self.history)
+        return super().keep_rows(candidates, rows) if keep is None else (keep, True)

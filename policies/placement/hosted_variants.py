@@ -10,10 +10,12 @@ from dataclasses import replace
 
 from sluicegate.domain.events import Hosted, HostedOn, MarginsTold
 from sluicegate.domain.fleet.device import WHOLE, Device, Slice, profile_type
-from sluicegate.domain.models.profile import Profile, Quantile
+from sluicegate.domain.models.profile import AnyQuantile, Profile, Quantile
 from sluicegate.domain.plan import Placement, Plan
-from sluicegate.policies.promises.margins import MOST
+from sluicegate.policies.promises.margins import MOST, UNKNOWN
 from sluicegate.profiles.catalogue.catalogue import Catalogue, KnownCatalogue
+
+_EARNED: tuple[AnyQuantile, ...] = ("shown", "paced")
 
 
 def profile_on(catalogue: Catalogue, device: Device, part: str, variant: str) -> Profile:
@@ -42,9 +44,11 @@ def hosted_variant(
     limit = max(max_batch, largest_batch(catalogue, profile, quantile)) if burst else max_batch
     curve = profile.curve(quantile, limit=max(1, limit))
     sure = profile.curve("sure", limit=max(1, limit)).seconds
-    shown = profile.curve("shown", limit=max(1, limit)).seconds
-    least = max(a / b for a, b in zip(shown, sure, strict=True))
-    return Hosted(profile.variant, catalogue.variants[profile.variant].accuracy, curve, sure, least)
+    least, pace = (
+        max(a / b for a, b in zip(profile.curve(quantity, limit=max(1, limit)).seconds, sure, strict=True))
+        for quantity in _EARNED
+    )
+    return Hosted(profile.variant, catalogue.variants[profile.variant].accuracy, curve, sure, least, pace)
 
 
 def hosted_on(
@@ -92,12 +96,12 @@ class Hosting:
             return False
         known = self._margins.get((told.device, told.slice), {})
         self._margins[told.device, told.slice] = margins = dict(told.margins)
-        return any(margins.get(v, 1.0) != known.get(v, 1.0) for v in {*margins, *known})
+        return any(margins.get(v, UNKNOWN) != known.get(v, UNKNOWN) for v in {*margins, *known})
 
-    def longest(self, device: str, part: str, hosted: Hosted) -> tuple[float, ...]:
-        """Seconds by rows that hardly any batch of ``hosted`` exceeds there."""
-        margin = self._margins.get((device, part), {}).get(hosted.variant, 1.0)
-        return hosted.times(max(hosted.least, min(MOST, margin))).longest
+    def as_shown(self, device: str, part: str, hosted: Hosted) -> Hosted:
+        """``hosted`` as its batches have shown there that they take."""
+        margin = self._margins.get((device, part), {}).get(hosted.variant, UNKNOWN)
+        return hosted if margin == UNKNOWN else hosted.shown(max(hosted.least, min(MOST, margin)))
 
     def fit(self, held: Placement, coming: Sequence[Placement]) -> bool:
         """Whether its slice has memory for ``held`` and ``coming`` at once. Where that is not known it has not."""

@@ -13,6 +13,8 @@ Rules.
 6. An app with a promise is told its peers, the slices that its own stream goes to in turn, and its part of the
    promise: those of the newest plan. For ``grace`` seconds the peers of the plan before count too, each with an equal
    part, so that the promise holds while routers switch.
+7. What is let in of a promised app goes by one plan or another. So an app without a promise that leaves gives way to
+   the promised (``aside``), and so does one that comes while a promised one leaves.
 """
 
 from dataclasses import replace
@@ -52,6 +54,7 @@ class Staging:
         self._failed: set[str] = set()
         self._hosted: dict[str, HostingChanged] = {}
         self._leaving: dict[str, float] = {}  # app -> when it may be retired
+        self._beside: dict[str, frozenset[str]] = {}  # what was hosted when it began to leave
         self._acknowledged = True
         self._peers: dict[str, StreamPlaces] = {}
         self._former: dict[str, tuple[Peers, float]] = {}  # until when the peers of the plan before count
@@ -87,7 +90,7 @@ class Staging:
                 self._failed.clear()
                 self._acknowledged = False
                 self._mark_leaving()
-                return [*self._meet(plan, now), *self._advance(now)]
+                return [*self._meet(plan, now), *self._give_way(), *self._advance(now)]
             case LoadEnded(variant, ok):
                 if variant != self._loading:
                     raise IllegalEventError(f"{variant} ended loading; {self._loading} was being loaded")
@@ -109,7 +112,7 @@ class Staging:
                 if app not in self._leaving:
                     return []
                 del self._leaving[app]
-                return self._forget_app(app)
+                return [*self._forget_app(app), *self._give_way()]
             case _ as unreachable:
                 assert_never(unreachable)
 
@@ -153,8 +156,22 @@ class Staging:
         for app in self._target:
             self._leaving.pop(app, None)
         for app in self._hosted:
-            if app not in self._target:
-                self._leaving.setdefault(app, inf)
+            if app not in self._target and app not in self._leaving:
+                self._leaving[app] = inf
+                self._beside[app] = frozenset(self._hosted)
+
+    def _aside(self, app: str) -> bool:
+        apps = self._catalogue.apps
+        promised = [one for one in {*self._hosted, *self._target} if apps[one].promise.active]
+        if not promised or app in promised:
+            return False
+        return app in self._leaving or any(app not in self._beside[one] for one in promised if one in self._leaving)
+
+    def _give_way(self) -> list[StagingAction]:
+        """Say what gives way from now on, and what does no longer."""
+        changed = [replace(c, aside=not c.aside) for app, c in self._hosted.items() if c.aside is not self._aside(app)]
+        self._hosted |= {change.app: change for change in changed}
+        return [Host(change) for change in changed]
 
     def _part_from_leaving(self, now: float) -> list[StagingAction]:
         """Nothing is left to load: what leaves may go after a while."""
@@ -205,7 +222,8 @@ class Staging:
         )
         known = self._catalogue.apps[app]
         loose = known.query_class is QueryClass.BEST_EFFORT and not known.promise.active
-        change = HostingChanged(app, hosted, slo, known.promise, self._peers_of(app), self._part_of(app), loose)
+        part, aside = self._part_of(app), self._aside(app)
+        change = HostingChanged(app, hosted, slo, known.promise, self._peers_of(app), part, loose, aside)
         actions: list[StagingAction] = []
         if self._hosted.get(app) != change:
             self._hosted[app] = change

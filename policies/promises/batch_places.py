@@ -24,6 +24,10 @@ class Places:
         """Rows per second."""
         return self.batch / self.processing_s
 
+    def usual_s(self, rows: int) -> float:
+        """Seconds that batches of ``rows`` rows usually take at most."""
+        return max(self.hosted.curve.seconds[:rows])
+
     def in_time(self, head: Query, now: float) -> int:
         """Rows of the largest batch that saves ``head``; 0 where not even one of its own rows does."""
         if head.rows > self.batch:

@@ -11,6 +11,9 @@ their index errors mended: Algorithm 4's pattern was shifted by one, and outside
 - ``greedy``: drops as soon as every (m, K) allows it, which is optimal: where it cannot drop N - B, no rule can.
 """
 
+from collections.abc import Callable, Sequence
+
+from sluicegate.domain.query import Query
 from sluicegate.policies.promises.history import MissHistory
 
 
@@ -58,3 +61,45 @@ def greedy(n: int, b: int, history: MissHistory) -> list[bool] | None:
         owed -= drop
         keep.append(not drop)
     return None if owed else keep
+
+
+def greedy_rows(
+    candidates: Sequence[Query], rows: int, history_of: Callable[[Query], MissHistory]
+) -> list[bool] | None:
+    """The same for queries of several rows, and of several streams: keep as many as fit into ``rows``."""
+    owed = sum([q.rows for q in candidates]) - rows
+    keep, owed = _as_allowed(candidates, owed, sum([q.rows for q in candidates]), history_of)
+    if owed > 0:
+        return None
+    for i in reversed(range(len(keep))):
+        if not keep[i] and owed + candidates[i].rows <= 0:
+            keep[i] = True
+            owed += candidates[i].rows
+    return keep
+
+
+def borne(candidates: Sequence[Query], rows: int, history_of: Callable[[Query], MissHistory]) -> list[bool] | None:
+    """As many of the first candidates as are decided when ``rows`` are kept and every one is dropped that may be; None
+    where these are all of them."""
+    keep, _ = _as_allowed(candidates, sum([q.rows for q in candidates]) - rows, rows, history_of)
+    return keep if len(keep) < len(candidates) else None
+
+
+def _as_allowed(
+    candidates: Sequence[Query], owed: int, rows: int, history_of: Callable[[Query], MissHistory]
+) -> tuple[list[bool], int]:
+    """Drop until ``owed`` rows are gone or ``rows`` are kept; what is still owed."""
+    trials: dict[str, MissHistory] = {}
+    keep: list[bool] = []
+    for query in candidates:
+        trial = trials.get(query.stream) or trials.setdefault(query.stream, history_of(query).fork())
+        drop = owed > 0 and trial.may_miss()
+        if drop:
+            owed -= query.rows
+        elif query.rows > rows:
+            break
+        else:
+            rows -= query.rows
+        trial.record(drop)
+        keep.append(not drop)
+    return keep, owed

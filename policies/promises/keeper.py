@@ -16,18 +16,20 @@ queries reach the slice within H (the hop):
   so that Q may be P without lowering the bound.
 - What bounds follow from that is in ``sluicegate.domain.models.sustainable_rate``.
 - With n apps each batch takes (L - H) / (n + 1) at most, by the most urgent promise; where a single row of some app
-  takes longer, the others share what that leaves. Of the sizes within it a promised app takes the smallest whose rate
-  is nearly the best: what its turns leave is best effort's, whose large batches are worth more.
+  takes longer, the others share what that leaves. Of the sizes within it a promised app takes the one of the best rate,
+  or beside best effort the smallest whose rate is nearly the best: what its turns leave is for the others' batches,
+  which are worth more when they are large.
 - What does not fit is refused, with the reason.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from sluicegate.domain.events import Hosted
 from sluicegate.domain.models.app import HOP_PART, NO_PROMISE, Promise
 from sluicegate.domain.models.profile import LatencyCurve
-from sluicegate.domain.models.sustainable_rate import nearly_best, processing_bound, window_bound
+from sluicegate.domain.models.sustainable_rate import NEARLY, nearly_best, processing_bound, window_bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +50,18 @@ NO_HOPS = Hops(0.0)
 class Party:
     """An app with strict queries on a slice. ``seconds``: by rows, of each variant there, the most accurate first.
 
-    ``promise``: what this slice must keep of it.
+    ``promise``: what this slice must keep of it. ``paces``: of each variant, ``Hosted.pace``; (): 1.
     """
 
     seconds: tuple[tuple[float, ...], ...]
     slo: float
     promise: Promise = NO_PROMISE
+    paces: tuple[float, ...] = ()
+
+    @staticmethod
+    def of(hosted: Sequence[Hosted], slo: float, promise: Promise) -> "Party":
+        """With these variants."""
+        return Party(tuple([h.longest for h in hosted]), slo, promise, tuple([h.pace for h in hosted]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +70,7 @@ class Share:
 
     ``processing_s``: P, no batch of it takes longer. ``others_s``: seconds of each cycle that go to the other apps.
     ``hop_s``: H. ``refused``: why its promise cannot be kept; "" where it can. ``took``: by variant, seconds.
+    ``paced_s``: P of batches one after the other; ``window_s``: S, of the bound, with all apps at that pace.
     """
 
     batches: tuple[int, ...]
@@ -70,18 +79,15 @@ class Share:
     hop_s: float = 0.0
     refused: str = ""
     took: tuple[float, ...] = ()
+    paced_s: float = 0.0
+    window_s: float = 0.0
 
     @property
     def degraded(self) -> tuple[int, float]:
         """Rows of a batch on the variant that serves most, and seconds between two of those."""
         each = [(b, seconds) for b, seconds in zip(self.batches, self.took, strict=True) if b >= self.batch > 0]
         batch, seconds = max(each, key=lambda one: one[0] / one[1], default=(0, self.processing_s))
-        return batch, seconds + self.others_s
-
-    @property
-    def spacing_s(self) -> float:
-        """S: between two starts while queries of the app wait."""
-        return self.processing_s + self.others_s
+        return batch, (seconds + self.others_s) * self.window_s / (self.processing_s + self.others_s)
 
     @property
     def batch(self) -> int:
@@ -89,7 +95,7 @@ class Share:
         return next((b for b in self.batches if b), 0)
 
     def bound(self, promise: Promise, rows: int = 1, *, fastest: bool = False) -> int:
-        """Queries of ``rows`` rows in any window of ``spacing_s`` that are sustained; 0 where nothing is.
+        """Queries of ``rows`` rows in any window of ``window_s`` that are sustained; 0 where nothing is.
 
         ``fastest``: on whichever variant takes most.
         """
@@ -109,8 +115,9 @@ FREE = Terms({}, inf)
 """Nothing was promised there."""
 
 
-def terms(parties: Mapping[str, Party], hops: Hops) -> Terms:
-    """What the apps of a slice must keep to, so that what was promised is kept."""
+def terms(parties: Mapping[str, Party], hops: Hops, *, loose: bool = False) -> Terms:
+    """What the apps of a slice must keep to, so that what was promised is kept. ``loose``: an app whose class is best
+    effort is there too."""
     rooms = {name: one.slo - hops.of(one.slo) for name, one in parties.items() if one.promise.active}
     if not rooms:
         return FREE
@@ -119,10 +126,12 @@ def terms(parties: Mapping[str, Party], hops: Hops) -> Terms:
     found: dict[str, Share] = {}
     for name, one in parties.items():
         others_s = sum(seconds for other, seconds in longest.items() if other != name)
-        found[name] = _share(one, longest[name], others_s, hops.of(one.slo))
+        found[name] = _share(one, longest[name], others_s, hops.of(one.slo), NEARLY if loose else 1.0)
     cycle_s = sum(share.processing_s for share in found.values())
+    window_s = sum(share.paced_s for share in found.values())
     shares = {
-        name: _judged(share, cycle_s, parties[name].slo if name in rooms else None) for name, share in found.items()
+        name: replace(_judged(share, cycle_s, parties[name].slo if name in rooms else None), window_s=window_s)
+        for name, share in found.items()
     }
     kept = [rooms[name] - cycle_s for name in rooms if not shares[name].refused]
     return Terms(shares, min(kept, default=inf))
@@ -156,19 +165,20 @@ def within(seconds: tuple[float, ...], budget: float) -> int:
     return len(seconds)
 
 
-def _share(one: Party, longest: float, others_s: float, hop_s: float) -> Share:
+def _share(one: Party, longest: float, others_s: float, hop_s: float, nearly: float) -> Share:
     processing_s = longest
     if one.promise.active:
         for seconds in one.seconds:
             curve = LatencyCurve(seconds)
             sizes = range(1, within(seconds, longest) + 1)
-            best = nearly_best(curve, one.promise, others_s=others_s, batches=sizes) if sizes else None
+            best = nearly_best(curve, one.promise, others_s=others_s, batches=sizes, nearly=nearly) if sizes else None
             if best is not None:
                 processing_s = processing_bound(curve, best.batch)
                 break
     batches = tuple(within(seconds, processing_s) for seconds in one.seconds)
     took = tuple(max(seconds[:rows], default=0.0) for seconds, rows in zip(one.seconds, batches, strict=True))
-    return Share(batches, processing_s, others_s, hop_s, took=took)
+    paced = [s * pace for s, pace in zip(took, one.paces or (1.0,) * len(took), strict=True)]
+    return Share(batches, processing_s, others_s, hop_s, took=took, paced_s=max(paced))
 
 
 def _judged(share: Share, cycle_s: float, slo: float | None) -> Share:

@@ -40,7 +40,7 @@ from sluicegate.domain.query import Query
 from sluicegate.domain.table import TableObserved, TablesChanged
 from sluicegate.policies.batching.spread import SpreadBatching
 from sluicegate.policies.promises.keeper import FREE, NO_HOPS, Hops, Party, terms, within
-from sluicegate.policies.promises.margins import Margins
+from sluicegate.policies.promises.margins import UNKNOWN, Margins
 from sluicegate.policies.protocols import BatchingPolicy, FollowsTables
 
 _OFFERED = Offered()
@@ -72,12 +72,12 @@ class Lane:
         policy, asked = self.policy, self.asked
         own = policy.own if isinstance(policy, SpreadBatching) else NO_PROMISE
         promise = own.over(asked.turns) if own.active else asked.own
-        return Party(tuple(h.longest for h in _at(asked.hosted, margins)), asked.slo, promise)
+        return Party.of(_at(asked.hosted, margins), asked.slo, promise)
 
     @property
     def in_turn(self) -> bool:
         """Whether it takes turns where anything was promised: what asks for best effort as a rule does not."""
-        return self.strict and not self.asked.loose
+        return self.strict and not self.asked.loose and not self.asked.aside
 
     def urgency(self) -> tuple[bool, float, str]:
         """Least first."""
@@ -146,7 +146,7 @@ class Station:
             return ()
         told = self._margins.told
         return tuple(
-            [(h.variant, told.get(h.variant, 1.0)) for lane in self._lanes if lane.strict for h in lane.hosted]
+            [(h.variant, told.get(h.variant, UNKNOWN)) for lane in self._lanes if lane.strict for h in lane.hosted]
         )
 
     @property
@@ -237,7 +237,8 @@ class Station:
         """Allot turns, and tell what changed."""
         before, margins = self.terms, self._margins.in_force
         strict = [lane for lane in self._lanes if lane.in_turn and lane.hosted]
-        self.terms = terms({lane.app: lane.party(margins) for lane in strict}, self._hops)
+        loose = any(lane.asked.loose and lane.hosted and not lane.asked.aside for lane in self._lanes)
+        self.terms = terms({lane.app: lane.party(margins) for lane in strict}, self._hops, loose=loose)
         for lane in self._lanes:
             share = self.terms.shares.get(lane.app)
             if lane.strict and isinstance(lane.policy, SpreadBatching):
@@ -370,7 +371,9 @@ def _shorter(hosted: tuple[Hosted, ...], seconds: float) -> tuple[Hosted, ...]:
 
 def _at(hosted: tuple[Hosted, ...], margins: Mapping[str, float]) -> tuple[Hosted, ...]:
     """What hardly any batch exceeds, as far as others have shown."""
-    return tuple([one.times(margins.get(one.variant, 1.0)) for one in hosted]) if margins else hosted
+    if not margins:
+        return hosted
+    return tuple([one.shown(margins[one.variant]) if one.variant in margins else one for one in hosted])
 
 
 def _tell_tables(lane: Lane, event: TablesChanged) -> None:

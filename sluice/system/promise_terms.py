@@ -1,6 +1,6 @@
 """What each promise of a system comes to on its devices, term by term; what cannot be kept on any is refused."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sluicegate.domain.errors import ConfigurationError
@@ -9,7 +9,7 @@ from sluicegate.domain.models.app import App, Promise, QueryClass
 from sluicegate.domain.models.profile import LatencyCurve, Profile
 from sluicegate.domain.models.sustainable_rate import Sustainable, max_rate
 from sluicegate.policies.placement.hosted_variants import hosted_variant, profile_on
-from sluicegate.policies.promises.keeper import Hops, Party, Share, terms
+from sluicegate.policies.promises.keeper import Hops, Party, Share, Terms, terms
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 ROWS = (1, 2, 4, 8)
@@ -43,12 +43,12 @@ class Kept:
     @property
     def rate(self) -> float:
         """Queries of one row a second that are announced."""
-        return self.bound(1) / self.share.spacing_s
+        return self.bound(1) / self.share.window_s
 
     @property
     def first_rate(self) -> float:
         """The same until many batches have run."""
-        return self.first.bound(self.promise) / self.first.spacing_s
+        return self.first.bound(self.promise) / self.first.window_s
 
 
 def kept(catalogue: Catalogue, devices: Iterable[Device], hops: Hops, app: str) -> tuple[Kept, ...]:
@@ -60,11 +60,12 @@ def kept(catalogue: Catalogue, devices: Iterable[Device], hops: Hops, app: str) 
         first = {name: sure for name, (sure, _) in both.items()}
         if app not in parties:
             continue
+        loose = {n for n in catalogue.apps.keys() - parties.keys() if _fastest_first(catalogue, device, part, n)}
         groups: list[tuple[str, ...]] = [()]
-        if others := tuple(sorted(parties.keys() - {app})):
+        if others := tuple(sorted(parties.keys() - {app} | loose)):
             groups.append(others)
         for beside in groups:
-            share = terms({name: first[name] for name in (app, *beside)}, hops).shares[app]
+            share = _terms(first, (app, *beside), hops).shares[app]
             found.append(_kept(catalogue, parties, share, (device, part), kind, beside, hops, app))
     return tuple(found)
 
@@ -112,8 +113,15 @@ def _party(catalogue: Catalogue, device: Device, part: str, app: str) -> tuple[P
     hosted = [hosted_variant(catalogue, p, 1, "p95", burst=True) for p in by_accuracy]
     fitting = [one for one in hosted if 2.0 * one.longest[0] <= known.slo]
     one = fitting[0] if fitting else min(hosted, key=lambda one: one.longest)
-    first, shown = (Party((each.longest,), known.slo, known.promise) for each in (one, one.times(one.least)))
+    first = Party.of([one], known.slo, known.promise)
+    shown = Party.of([one.shown(one.least)], known.slo, known.promise)
     return first, shown
+
+
+def _terms(parties: Mapping[str, Party], names: Sequence[str], hops: Hops) -> Terms:
+    """Of a slice with the apps ``names``; those that are no parties ask for best effort."""
+    strict = {name: parties[name] for name in names if name in parties}
+    return terms(strict, hops, loose=len(strict) < len(names))
 
 
 def _kept(
@@ -126,7 +134,7 @@ def _kept(
     hops: Hops,
     app: str,
 ) -> Kept:
-    found = terms({name: parties[name] for name in (app, *beside)}, hops)
+    found = _terms(parties, (app, *beside), hops)
     share, own = found.shares[app], parties[app]
     by_variant = {p.variant: p for p in _fastest_first(catalogue, *place, app)}
     hosted = [hosted_variant(catalogue, p, 1, "p95", burst=True) for p in by_variant.values()]

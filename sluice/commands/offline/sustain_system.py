@@ -48,7 +48,7 @@ def document(one: Kept) -> dict[str, Any]:
         "others_ms": 1e3 * share.others_s,
         "hop_ms": 1e3 * share.hop_s,
         "blocking_ms": None if one.blocking_s == inf else 1e3 * one.blocking_s,
-        "window_ms": 1e3 * share.spacing_s,
+        "window_ms": 1e3 * share.window_s,
         "bound_by_rows": {str(rows): one.bound(rows) for rows in ROWS},
         "rate_qps": one.rate,
         "rate_at_first_qps": one.first_rate,

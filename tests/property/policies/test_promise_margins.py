@@ -66,7 +66,7 @@ def test_all_but_a_few_of_the_latest_batches_are_within_the_margin(factors: list
         margins.adopt(float(i) * 10.0 + ADOPTED)
     margin = margins.told.get("v", 1.0)
     assert SURE.least - 1e-9 <= margin <= MOST
-    if len(factors) < LATELY:
+    if len(factors) < LATELY and "v" in margins.told:
         assert margin >= 1.0
     beyond = [f for f in factors[-LATELY:] if min(f, MOST) > margin + 0.016]
     assert len(beyond) <= OUTLIERS
@@ -74,7 +74,7 @@ def test_all_but_a_few_of_the_latest_batches_are_within_the_margin(factors: list
 
 def test_a_slice_takes_larger_batches_once_it_has_shown_how_long_they_take() -> None:
     """8 + b ms, exactly: at first a p95 permits a third more."""
-    app = App(name="a", slo=0.2, promise=Promise(weakly_hard=(WeaklyHard(2, 10),)))
+    app = App(name="a", slo=0.1, promise=Promise(weakly_hard=(WeaklyHard(2, 10),)))
     points = tuple(BatchLatency(b, 0.008 + 0.001 * b, 0.008 + 0.001 * b) for b in (1, 64))
     profile = Profile(variant="v", device_type="cpu", points=points)
     hosted = hosted_variant(
@@ -97,5 +97,5 @@ def test_a_slice_takes_larger_batches_once_it_has_shown_how_long_they_take() -> 
             tell(Finished("a", "v", run.rows, 0.0))
         now += 0.05
     after = station.terms.shares["a"]
-    assert after.bound(app.promise) / after.spacing_s > 1.15 * before.bound(app.promise) / before.spacing_s
+    assert after.bound(app.promise) / after.window_s > 1.05 * before.bound(app.promise) / before.window_s
     assert dict(station.margins)["v"] < 0.9

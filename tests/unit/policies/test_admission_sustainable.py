@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from sluicegate.domain.actions import Accept, AdmissionAction, Announce, Expire, Reject
 from sluicegate.domain.errors import ConfigurationError
-from sluicegate.domain.events import Arrived
-from sluicegate.domain.fleet.device import Device
+from sluicegate.domain.events import Arrived, MarginsTold
+from sluicegate.domain.fleet.device import WHOLE, Device
 from sluicegate.domain.models.app import App, Promise, QueryClass, WeaklyHard
-from sluicegate.domain.models.profile import FIRST_GUARD, BatchLatency, Profile
+from sluicegate.domain.models.profile import FIRST_GUARD, PACE_GUARD, BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.outcome import Reason
 from sluicegate.domain.plan import Epoch, Placement, Plan
@@ -19,6 +19,7 @@ from sluicegate.policies.admission.sustainable import FairWindow, Limits, Sustai
 from sluicegate.policies.admission.sustained_rates import limits, sustained
 from sluicegate.policies.placement.hosted_variants import Hosting
 from sluicegate.policies.promises.keeper import NO_HOPS
+from sluicegate.policies.promises.margins import UNKNOWN
 from sluicegate.policies.promises.window_limiter import PlaceLimit, WindowLimiter
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
@@ -123,7 +124,7 @@ PROMISE = Promise(weakly_hard=(WeaklyHard(2, 6),))
 
 
 def hosting(slo: float, latencies: dict[str, tuple[float, ...]]) -> Hosting:
-    """Variants APP-NAME@TYPE with so many seconds by rows. Batches that last exactly so long have nothing to spare."""
+    """Variants APP-NAME@TYPE with so many seconds by rows. Batches have shown that they last so long at most."""
     profiles: list[Profile] = []
     variants: list[Variant] = []
     for key, seconds in latencies.items():
@@ -135,7 +136,10 @@ def hosting(slo: float, latencies: dict[str, tuple[float, ...]]) -> Hosting:
     apps = [App(name="a", slo=slo, promise=PROMISE), App(name="b", slo=2 * slo)]
     catalogue = Catalogue.of([a for a in apps if a.name in {v.app for v in variants}], variants, profiles)
     devices = [Device(name=f"{kind}{i}", type=kind) for kind in catalogue.device_types for i in range(2)]
-    return Hosting(catalogue, devices, "p95")
+    world = Hosting(catalogue, devices, "p95")
+    for device in devices:
+        world.margins(MarginsTold(device.name, device.slices[0].name, tuple((v.name, 1.0) for v in variants)))
+    return world
 
 
 def kept(world: Hosting, *placements: tuple[str, tuple[str, ...], float]) -> SustainableAdmission:
@@ -208,6 +212,17 @@ def test_a_faster_variant_lets_more_in_while_what_waits_may_still_run_on_the_bet
     assert found is not None
     assert policy.bound_of("a", 1) == (3, 1.0)
     assert ([limit.bound(1) for limit in found.degraded], found.degraded_s) == ([6], 0.5)
+
+
+def test_until_batches_were_seen_to_run_long_their_pace_is_what_hardly_any_exceeds_less_what_few_take() -> None:
+    world = hosting(2.0, {"a@cpu": (1.0,) * 4})
+    shown = kept(world, ("cpu0", ("a",), 1.0))
+    assert world.margins(MarginsTold("cpu0", WHOLE, (("a", UNKNOWN),)))
+    at_first = kept(world, ("cpu0", ("a",), 1.0))
+    assert shown.bound_of("a", 1) == (6, 1.0)
+    assert at_first.bound_of("a", 1) == (6, pytest.approx(PACE_GUARD / FIRST_GUARD))
+    assert world.margins(MarginsTold("cpu0", WHOLE, (("a", 1.0),)))
+    assert kept(world, ("cpu0", ("a",), 1.0)).bound_of("a", 1) == (6, 1.0)
 
 
 def test_what_cannot_be_kept_is_not_let_in() -> None:

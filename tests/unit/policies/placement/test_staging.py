@@ -8,7 +8,7 @@ from sluicegate.domain.actions import Acknowledge, Host, Load, Retire, StagingAc
 from sluicegate.domain.errors import IllegalEventError
 from sluicegate.domain.events import LoadEnded, PlanPublished, Retired, Woke
 from sluicegate.domain.fleet.device import Device, Slice
-from sluicegate.domain.models.app import App
+from sluicegate.domain.models.app import NO_PROMISE, App, Promise
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.plan import Epoch, Placement, Plan
@@ -18,11 +18,11 @@ from sluicegate.profiles.catalogue.catalogue import Catalogue
 DEVICE = Device(name="d0", type="cpu", memory_bytes=100)
 
 
-def catalogue() -> Catalogue:
+def catalogue(promise: Promise = NO_PROMISE) -> Catalogue:
     variants = [Variant(name=n, app=n[0], accuracy=a) for n, a in (("a1", 0.7), ("a2", 0.9), ("b1", 0.8), ("b2", 0.6))]
     points = (BatchLatency(1, 0.01, 0.02), BatchLatency(8, 0.05, 0.08))
     profiles = [Profile(variant=v.name, device_type="cpu", points=points, memory_bytes=60) for v in variants]
-    return Catalogue.of([App(name="a", slo=0.2), App(name="b", slo=0.3)], variants, profiles)
+    return Catalogue.of([App(name="a", slo=0.2, promise=promise), App(name="b", slo=0.3)], variants, profiles)
 
 
 def plan(number: int, *placements: tuple[str, tuple[str, ...]]) -> PlanPublished:
@@ -34,8 +34,8 @@ def plan_of(number: int, max_batch: int, *placements: tuple[str, tuple[str, ...]
     return PlanPublished(Plan(epoch=Epoch(1, number), created=0.0, placements=placed))
 
 
-def staging(memory: int = 1000) -> Staging:
-    return Staging(DEVICE, Slice(memory_bytes=memory), catalogue(), grace=2.0)
+def staging(memory: int = 1000, promise: Promise = NO_PROMISE) -> Staging:
+    return Staging(DEVICE, Slice(memory_bytes=memory), catalogue(promise), grace=2.0)
 
 
 def of(kind: type, actions: Sequence[StagingAction]) -> list[StagingAction]:
@@ -145,3 +145,20 @@ def test_a_plan_that_counts_on_larger_batches_changes_nothing() -> None:
     settle(machine, plan_of(1, 2, ("a", ("a1",))))
     actions = settle(machine, plan_of(2, 8, ("a", ("a1",))))
     assert of(Load, actions) == of(Host, actions) == []
+
+
+def aside(actions: Sequence[StagingAction]) -> dict[str, bool]:
+    """By app, whether it gives way from now on."""
+    return {a.change.app: a.change.aside for a in actions if isinstance(a, Host)}
+
+
+def test_an_app_without_a_promise_gives_way_where_it_leaves_and_where_it_comes_as_a_promised_one_leaves() -> None:
+    """Measured once: turns of an app that a plan had taken away broke the promise of the one that came."""
+    machine = staging(promise=Promise(max_consecutive=1))  # of "a"
+    assert aside(settle(machine, plan(1, ("b", ("b1",))))) == {"b": False}
+    assert aside(settle(machine, plan(2, ("a", ("a1",))), now=10.0)) == {"b": True, "a": False}
+    assert aside(settle(machine, plan(3, ("a", ("a1",)), ("b", ("b1",))), now=11.0)) == {"b": False}
+    machine.handle(plan(4, ("a", ("a1",))), 20.0)
+    machine.handle(Retired("b"), 30.0)
+    assert aside(settle(machine, plan(5, ("b", ("b1",))), now=40.0)) == {"b": True}
+    assert aside(machine.handle(Retired("a"), 50.0))["b"] is False

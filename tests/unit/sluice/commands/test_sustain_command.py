@@ -1,13 +1,22 @@
 """``sluice sustain``: the rate a promise sustains, from latencies given or profiled."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from sluicegate.domain.fleet.device import Device
+from sluicegate.domain.models.app import App, Promise, QueryClass, WeaklyHard
+from sluicegate.domain.models.profile import BatchLatency, Profile
+from sluicegate.domain.models.sustainable_rate import NEARLY
+from sluicegate.domain.models.variant import Variant
+from sluicegate.policies.promises.keeper import Hops
+from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.sluice.commands.offline import sustain
+from sluicegate.sluice.system.promise_terms import kept
 
 app = typer.Typer()
 sustain.register(app)
@@ -74,3 +83,23 @@ def test_bad_input_ends_with_one_line_and_code_2(arguments: tuple[str, ...], nam
     assert result.exit_code == 2
     assert named in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "promise",
+    [Promise(weakly_hard=(WeaklyHard(2, 10),)), Promise(weakly_hard=(WeaklyHard(4, 10),)), Promise(max_consecutive=2)],
+)
+def test_a_stream_alone_whose_batches_do_not_vary_is_announced_most_of_the_theorem_at_first(promise: Promise) -> None:
+    """8 + b ms, 100 ms: a p95 permits that one batch in twenty takes a third longer."""
+    points = tuple(BatchLatency(b, 0.008 + 0.001 * b, 0.008 + 0.001 * b) for b in (1, 64))
+    profile = Profile(variant="v", device_type="cpu", points=points)
+    known = Catalogue.of(
+        [App(name="a", slo=0.1, promise=promise), App(name="loose", slo=0.5, query_class=QueryClass.BEST_EFFORT)],
+        [Variant(name="v", app="a", accuracy=0.9), Variant(name="w", app="loose", accuracy=0.8)],
+        [profile, replace(profile, variant="w")],
+    )
+    alone, beside = kept(known, [Device(name="d", type="cpu")], Hops(), "a")
+    assert alone.theorem is not None and (alone.beside, beside.beside) == ((), ("loose",))
+    assert 0.8 < alone.first_rate / alone.theorem.rate < 0.9 < alone.rate / alone.theorem.rate < 1.0
+    assert NEARLY * alone.rate <= beside.rate < alone.rate  # shorter turns
+    assert beside.blocking_s > alone.share.processing_s
