@@ -194,6 +194,13 @@ def end_of(record: Record) -> End | None:
             detail=str(why.get("detail") or ""),
             source=str(why.get("source") or ""),
             story=why,
+            left=_left(why.get("promise")),
         )
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def _left(promise: object) -> int | None:
+    """Misses that a stream has left, as its outcome tells; None where that says nothing."""
+    left = promise.get("left") if isinstance(promise, dict) else None
+    return min((int(_number(misses)) for _, misses in left), default=None) if left else None

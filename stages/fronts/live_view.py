@@ -14,7 +14,7 @@ from typing import Any
 
 from sluicegate.domain.actions import Announce
 from sluicegate.domain.events import DemandCounted
-from sluicegate.domain.models.app import App
+from sluicegate.domain.models.app import App, Promise
 from sluicegate.domain.plan import NO_EPOCH, Plan, follows
 from sluicegate.stages.fronts.plan_capacity import Carries
 from sluicegate.streams.records.control import Heartbeat
@@ -48,6 +48,7 @@ class End:
     source: str = ""
     story: Mapping[str, Any] = field(default_factory=dict)
     """What the outcome says of itself, all of it."""
+    left: int | None = None  # misses that its stream still had, where it was promised something
 
 
 @dataclass(slots=True)
@@ -60,6 +61,7 @@ class _Second:
     mix: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     why: Counter[str] = field(default_factory=Counter)
     latencies: dict[str, list[float]] = field(default_factory=dict)
+    left: dict[str, int] = field(default_factory=dict)
 
 
 class LiveView:
@@ -98,6 +100,8 @@ class LiveView:
         second = self._second(end.at)
         on_time = end.kind == "answered" and not end.late
         self._totals["ended"] += 1
+        if end.left is not None:
+            second.left[end.app] = min(end.left, second.left.get(end.app, end.left))
         if end.kind == "answered" and len(latencies := second.latencies.setdefault(end.app, [])) < _LATENCIES:
             latencies.append(end.at - end.arrival)
         if not on_time:
@@ -222,7 +226,8 @@ class LiveView:
             "of_best": sum(s.of_best.get(name, 0.0) for s in recent) / good if good else None,
             "p50_ms": _quantile(latencies, 0.5),
             "p99_ms": _quantile(latencies, 0.99),
-            "promised": app.promise.active,
+            "promised": _promised(app.promise),
+            "misses_left": min((s.left[name] for s in recent if name in s.left), default=None),
             "state": self._states.get(f"app:{name}"),
             "routed": self._states.get(f"routing:{name}") != "nothing_routes",
         }
@@ -383,6 +388,12 @@ def _summed(counters: Iterable[Counter[Any]]) -> Counter[Any]:
 
 def _top(why: Counter[str]) -> list[dict[str, Any]]:
     return [{"why": name, "count": count} for name, count in why.most_common(8)]
+
+
+def _promised(promise: Promise) -> str:
+    row = promise.max_consecutive
+    pairs = [f"{w.m} of {w.k}" for w in promise.weakly_hard] + ([] if row is None else [f"{row} in a row"])
+    return f"at most {', '.join(pairs)}" if pairs else ""
 
 
 def _quantile(ordered: list[float], share: float) -> float | None:

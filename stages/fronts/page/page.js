@@ -134,6 +134,8 @@ function tiles(alive) {
     tile("Violations", percent(share), "%", share === null ? "no queries" : `${rate(missed)} a second missed`, share > 0.05 ? "bad" : share > 0.005 ? "warn" : ""),
     tile("Accuracy", percent(weigh("accuracy")), "%", good ? `${percent(weigh("of_best"))} % of the best` : "nothing answered"),
     tile("p99 latency", slowest ? number(slowest.p99_ms) : "–", "ms", slowest ? `${slowest.name}, SLO ${number(slowest.slo_ms)} ms` : "", slowest && slowest.p99_ms > slowest.slo_ms ? "bad" : ""),
+    ...apps.filter((app) => app.misses_left !== null).slice(0, 3).map((app) =>
+      tile("Misses left", `${app.misses_left}`, app.name, `${app.promised}; the least of 10 s`, app.state === "safe_mode" ? "bad" : app.misses_left ? "" : "warn")),
     tile("Devices", `${alive}`, `of ${shown.devices.length}`, `${queued} queued, loops ${number(shown.host.late_ms)} ms late`, alive < shown.devices.length || shown.host.late_ms > 50 ? "warn" : ""),
   );
 }

@@ -9,8 +9,10 @@ import pytest
 from sluicegate.domain.actions import Announce
 from sluicegate.domain.events import DemandCounted, DeviceSeen
 from sluicegate.domain.fleet.device import Device
-from sluicegate.domain.outcome import Outcome, OutcomeKind
+from sluicegate.domain.models.app import App, Promise, WeaklyHard
+from sluicegate.domain.outcome import Outcome, OutcomeKind, PromiseState
 from sluicegate.domain.plan import Epoch, Placement, Plan
+from sluicegate.domain.query import Query
 from sluicegate.stages.fronts.live_page import end_of
 from sluicegate.stages.fronts.live_view import SPAN, End, LiveView
 from sluicegate.stages.fronts.plan_capacity import PlanCapacity
@@ -43,6 +45,36 @@ def beat(device: str = "d0", at: float = NOW, **why: Any) -> Heartbeat:
 def plan(number: int, **why: Any) -> Plan:
     placed = (Placement("d0", "toy", ("toy-v1", "toy-v2"), 1.0, 8),)
     return Plan(epoch=Epoch(1, number), created=NOW, placements=placed, reason=f"reason {number}", **why)
+
+
+def test_the_misses_that_promised_streams_have_left_are_shown_the_least_of_the_last_ten_seconds() -> None:
+    promise = Promise(max_consecutive=3, weakly_hard=(WeaklyHard(2, 10),))
+    apps = {"toy": App(name="toy", slo=0.1, promise=promise), "plain": App(name="plain", slo=0.1)}
+    seen = LiveView(apps, {})
+    for at, left in ((NOW - 30, 0), (NOW - 5, 2), (NOW - 4, 1), (NOW - 3, None)):
+        seen.ended(end(at, left=left))
+    seen.ended(end(NOW - 3, "expired", app="plain"))
+    plain, toy = seen.snapshot(NOW)["apps"]
+    assert (toy["misses_left"], toy["promised"]) == (1, "at most 2 of 10, 3 in a row")
+    assert (plain["misses_left"], plain["promised"]) == (None, "")
+
+
+def test_what_a_stream_has_left_is_read_from_its_outcomes_and_nonsense_is_none() -> None:
+    state = PromiseState(weakly_hard=((2, 10),), queries=20, misses=3, left=((3, 2), (10, 1)))
+    query = Query("q", "toy", NOW, NOW + 1.0)
+
+    def read(promise: PromiseState | None) -> End | None:
+        outcome = Outcome.of(query, OutcomeKind.EXPIRED, NOW + 1.0, promise=promise)
+        return end_of(record(codec.encode_outcome(outcome, ()).value or b""))
+
+    told, untold = read(state), read(None)
+    assert told is not None and untold is not None
+    assert (told.left, untold.left) == (1, None)
+    assert told.story["promise"]["left"] == [[3, 2], [10, 1]]
+    for left in ([[3, float("nan")]], [[3]], "none", 7):
+        body = orjson.loads(codec.encode_outcome(Outcome.of(query, OutcomeKind.EXPIRED, NOW + 1.0), ()).value or b"")
+        body["parameters"]["promise"] = {"left": left}
+        assert end_of(record(orjson.dumps(body))) is None
 
 
 def test_goodput_violations_and_accuracy_are_those_of_the_last_ten_seconds() -> None:
