@@ -271,6 +271,11 @@ class SafeMode:
     on: bool
     detail: str
 
+    @property
+    def said(self) -> Announce:
+        """As it stands on the status topic."""
+        return Announce(f"app:{self.app}", "safe_mode" if self.on else "promise_kept", self.detail)
+
 
 PlannerAction = (
     Write

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from sluicegate.domain.actions import Announce
 from sluicegate.domain.events import DemandCounted, InstanceRead, PlanAcknowledged, Registered
 from sluicegate.domain.fleet.instance import Instance
 from sluicegate.domain.outcome import Outcome
@@ -44,6 +45,10 @@ class Plant(Protocol):
 
     def left(self, device: str) -> tuple[int, Sequence[Query]]:
         """Take what a dead device has left on its work topic; the offset of the first of it, too."""
+        ...
+
+    def announced(self, announcer: str, said: Announce, now: float) -> None:
+        """A word on the status topic."""
         ...
 
     def readmit(self, query: Query, now: float) -> None:

@@ -396,9 +396,9 @@ class Engine:
                 for app in apps:
                     self._tell(self._by_app[app], report, now)
 
-    def announced(self, device: str, said: Announce, now: float) -> None:
-        """A device's word on the status topic: the planners look for loads that no table covers."""
-        self._watch.said(device, said)
+    def announced(self, announcer: str, said: Announce, now: float) -> None:
+        """A word on the status topic: the planners look for loads that no table covers."""
+        self._watch.said(announcer, said)
         missing = missing_load(said)
         if missing is not None:
             self.timeline.at(now + self._timing.control, self._control.heard, missing)

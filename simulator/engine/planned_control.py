@@ -199,19 +199,18 @@ class Controlled:
                 devices = tuple(self._plant.work_topics)
                 read = PlansRead(term, devices=devices, committed=dict(self._swept))
                 at(now + hop, self._arrives, _ToOne(one, read))
-            case Solve():
+            case Solve() | StandIn():
                 self._solve(one, action, now)
-            case StandIn(problem, reason, number):
-                stand_in = answered(GreedyFill(), problem)
-                at(now, self._arrives, _ToOne(one, Solved(stand_in, reason, 0.0, number, provisional=True)))
             case Sweep(device):
                 self._sweep(one, device, now)
             case StepDown():
                 one.term += 1
-            case Lead() | Reclaim() | LetIn() | SafeMode() | Announce():
-                pass
+            case SafeMode(_, device):
+                self._plant.announced(f"planner-{device}", action.said, now)
             case Make() | PutTable() | WithdrawTable():
                 self._do_of_tables(one, action, now)
+            case Lead() | Reclaim() | LetIn() | Announce():
+                pass
             case Move() | End():
                 raise AssertionError("said of records alone")
             case _:
@@ -247,7 +246,13 @@ class Controlled:
         if said.term == said.to.term:
             self._tell(said.to, said.event, now)
 
-    def _solve(self, one: SimulatedPlanner, solve: Solve, now: float) -> None:
+    def _solve(self, one: SimulatedPlanner, solve: Solve | StandIn, now: float) -> None:
+        if isinstance(solve, StandIn):
+            provisional = Solved(
+                answered(GreedyFill(), solve.problem), solve.reason, 0.0, solve.number, provisional=True
+            )
+            self._plant.timeline.at(now, self._arrives, _ToOne(one, provisional))
+            return
         started = self._timer()
         allocation = answered(one.planner, solve.problem)
         took = self._timer() - started

@@ -296,8 +296,8 @@ class PlannerStage:
                     log.warning("%s: %s: %s", subject, _LOGGED[state], detail)
                 self._meters.add("sluice_announcements", self.name, state)
                 post(topics.status, control.encode_announce(action), key=subject.encode())
-            case SafeMode(app, device, on, detail):
-                said = Announce(f"app:{app}", "safe_mode" if on else "promise_kept", detail)
+            case SafeMode(_, device, on):
+                said = action.said
                 self._meters.add("sluice_announcements", self.name, said.state)
                 self._meters.set("sluice_safe_mode", float(on), said.subject, self.name)
                 key = f"{said.subject}@planner-{device}".encode()

@@ -48,5 +48,11 @@ def test_what_nothing_keeps_within_the_bound_breaks_and_is_counted() -> None:
     assert found.broken_windows > 50
 
 
+def test_what_breaks_as_a_device_is_lost_was_announced_before() -> None:
+    """Nothing was lost in this world once: its runs ended before the device did."""
+    found = promises_of(*WORLDS["lost"], "promise.mk=2,10", "simulation.failures=[{device: cpu1, at_s: 2, until_s: 5}]")
+    assert found.broken_windows == found.announced > 20
+
+
 def test_a_load_ends_with_the_scenario() -> None:
     assert 0 < promises_of("duration_s=1").queries < 1200
