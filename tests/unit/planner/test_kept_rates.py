@@ -44,13 +44,16 @@ def let_in(catalogue: Catalogue, placed: dict[str, int]) -> float:
 
 
 @pytest.mark.parametrize("pairs", [((0, 1),), ((2, 10),)])
-def test_a_promised_app_alone_is_counted_on_for_what_is_let_in(pairs: tuple[tuple[int, int], ...]) -> None:
+def test_a_promised_app_alone_is_counted_on_for_no_more_than_is_let_in_and_nearly_that(
+    pairs: tuple[tuple[int, int], ...],
+) -> None:
     catalogue = world(Promise(weakly_hard=tuple(WeaklyHard(m, k) for m, k in pairs)))
     app, known = catalogue.apps["a"], catalogue.profiles["a-v", "cpu"]
     free = throughput(known, SLO / 2, quantile="p95")
     counted = kept(free, known, app, SLO / 2)
     assert counted.qps < 0.9 * free.qps
-    assert let_in(catalogue, {"a": 16}) == pytest.approx(counted.qps, rel=0.05)
+    let = let_in(catalogue, {"a": 16})
+    assert 0.9 * let <= counted.qps <= let  # as if best effort were beside
     problem = Problem(
         demands=(AppDemand(app="a", qps=1.0, slo=SLO),),
         devices=(Device(name="d", type="cpu"),),
