@@ -120,4 +120,4 @@ lock: $(VENV)/.dev ## pin all dependencies again, one version of each for every 
 		--output-file requirements.lock pyproject.toml
 
 clean: ## remove what was made here
-	rm -rf $(VENV) dist reports runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist reports runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
