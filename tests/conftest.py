@@ -110,6 +110,21 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return ClockedLoop(zlib.crc32(item.nodeid.encode()))
 
 
+Measured = Callable[[str, str], None]
+
+
+@pytest.fixture
+def measured() -> Measured:
+    """Notes what was measured of something, as a line of the file that $MEASURED names, where it does."""
+
+    def note(of: str, told: str) -> None:
+        if file := os.environ.get("MEASURED"):
+            with Path(file).open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps([of, told]) + "\n")
+
+    return note
+
+
 @pytest.fixture(scope="session")
 def sluice_data() -> Path:
     """Folder of the papers' data, from $SLUICE_DATA or beside the checkout; skips where it is absent."""

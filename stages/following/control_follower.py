@@ -16,7 +16,7 @@ from sluicegate.streams.ports import Broker, BrokerError, Consumer, Record, Topi
 log = logging.getLogger(__name__)
 
 _RETRY = 0.5
-_ANSWERS = 1.0
+_ANSWERS = 0.45
 """Seconds, twice, that a client may take to say that nothing came, which takes it a fifth of one."""
 
 

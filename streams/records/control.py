@@ -196,7 +196,10 @@ def encode_announce(announce: Announce, at: float | None = None) -> bytes:
 
 def announced_at(value: bytes) -> float | None:
     """When an announcement says that it was decided; None where it does not say."""
-    said = orjson.loads(value)
+    try:
+        said = orjson.loads(value)
+    except orjson.JSONDecodeError:  # it says more than is read of it, and that is wrong
+        return None
     at = said.get("at") if isinstance(said, dict) else None
     return at if isinstance(at, float) else None
 

@@ -3,6 +3,8 @@
 import json
 import resource
 import socket
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.harness import PIXELS, free_port
-from tests.outside.processes import Process, processes, settings_file
+from tests.outside.processes import ROOT, Process, processes, settings_file
 
 BODY = json.dumps(
     {
@@ -30,6 +32,7 @@ class Front:
     process: Process
     http: int
     web: int
+    settings: list[str]
     grpc: int = 0
 
     def ask(self, timeout: float = 10.0) -> int:
@@ -53,7 +56,9 @@ class Front:
         return self.process.log[self._before :]
 
     def settled(self) -> None:
-        self._before = len(self.process.log)
+        self._before, self._ready = len(self.process.log), time.monotonic()
+        self._idle = self.resident()
+        Path(f"/proc/{self.process.process.pid}/clear_refs").write_text("5")  # its most is told anew
 
     def asked_until_served(self) -> list[int]:
         """What was told, until it was answered: 200 comes last. 0: the connection was cut off."""
@@ -70,8 +75,29 @@ class Front:
 
     def resident(self) -> int:
         """Bytes."""
+        return self._held("VmRSS")
+
+    def cost(self) -> str:
+        """What it took at most since it was ready, beside what it took then, and what it logged: within its bars."""
+        most, idle = self._held("VmHWM"), self._idle
+        logged = len(self.said()) / max(1.0, time.monotonic() - self._ready) * 60
+        assert most <= 2 * idle, (idle, most)
+        assert logged <= 1e6, self.said()[-2000:]
+        return f"memory {most / idle:.2f} times idle ({idle >> 20} to {most >> 20} MiB), log {logged / 1e3:.1f} kB/min"
+
+    def audited(self) -> str:
+        """What the audit says once it was told to end, and has: nothing is wrong."""
+        assert self.process.terminated(60.0) == 0, self.process.log
+        command = [sys.executable, "-m", "sluicegate.sluice.main", "audit", "--json", *self.settings]
+        told = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+        assert told.returncode == 0, told.stdout + told.stderr
+        report = json.loads(told.stdout)
+        assert report["balanced"] and report["queries"] > 0, report
+        return f"audit of {report['queries']} queries: lost {report['lost']}, duplicates {report['duplicates']}"
+
+    def _held(self, what: str) -> int:
         lines = Path(f"/proc/{self.process.process.pid}/status").read_text().splitlines()
-        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(what))
 
     def descriptors(self) -> int:
         return len(list(Path(f"/proc/{self.process.process.pid}/fd").iterdir()))
@@ -97,7 +123,7 @@ def front(
     environment = {"DESCRIPTORS": str(descriptors)} if descriptors else {}
     arguments = settings_file(url, folder, **{name: {"port": port, **limits} for name, port in ports.items()})
     with processes(folder) as start, _more_descriptors():
-        found = Front(start("", *arguments, **environment), **ports)
+        found = Front(start("", *arguments, **environment), settings=arguments, **ports)
         found.process.until(found.ready)
         found.settled()
         yield found

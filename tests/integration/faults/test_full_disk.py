@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import orjson
@@ -34,7 +34,7 @@ class Disk:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *, real: bool) -> None:
         self.folder = folder
-        self._real = real
+        self.real = real
         self._full = False
         if not real:
             plain = append_file.FileIO
@@ -49,7 +49,7 @@ class Disk:
 
     def fill(self) -> None:
         self._full = True
-        if self._real:
+        if self.real:
             with (self.folder / "filler").open("wb") as file:
                 free = os.statvfs(self.folder)
                 os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_bsize)
@@ -88,7 +88,9 @@ async def until_said(run: Running, subject: str, state: str) -> None:
             await asyncio.sleep(0.1)
 
 
-async def test_the_sink_waits_for_room_and_then_has_everything(disk: Disk, broker_url: str) -> None:
+async def test_the_sink_waits_for_room_and_then_has_everything(
+    disk: Disk, broker_url: str, measured: Callable[[str, str], None]
+) -> None:
     settings = settings_for(broker_url, disk.folder, partitions=1, devices=1, record=True)
     async with running(settings, connect(broker_url)) as run:
         await run.planned()
@@ -100,6 +102,10 @@ async def test_the_sink_waits_for_room_and_then_has_everything(disk: Disk, broke
         await until_said(run, "stage:sink", "paused")
         report = await run.settled()
         assert report.balanced and report.kinds["answered"] == 31
+        disk_is = "a tmpfs of 2 MiB, full" if disk.real else "writes fail with ENOSPC"
+        measured(
+            f"full disk, {broker_url.partition(':')[0]}: {disk_is}", "30 of 30 answered while it was; audit balanced"
+        )
         assert not run.task.done()
         results = TopicPartition(run.topics.results("toy"), 0)
         assert (await run.broker.admin().committed(run.topics.sink_group, results) or 0) < 31

@@ -3,8 +3,9 @@
 import asyncio
 import os
 import signal
+import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -92,9 +93,9 @@ async def ended(run: Running, query_id: str) -> Outcome:
 
 
 async def gone(executor: OnnxExecutor) -> None:
-    """It was noticed that the child has died."""
+    """It was noticed that the child is no more."""
     while executor.pid is not None:
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.001)
 
 
 async def another(executor: OnnxExecutor, pid: int) -> None:
@@ -155,15 +156,20 @@ async def test_innocents_of_a_batch_with_an_input_that_hangs_are_run_again_or_ex
 
 
 async def test_a_child_that_dies_idle_is_there_again_before_the_next_query(
-    broker_url: str, tmp_path: Path, home: Path
+    broker_url: str, tmp_path: Path, home: Path, measured: Callable[[str, str], None]
 ) -> None:
     async with serving(broker_url, tmp_path, home) as (run, (executor,)):
         await ended(run, await ask(run))
         pid = executor.pid
         assert pid is not None
+        began = time.monotonic()
         os.kill(pid, signal.SIGKILL)
+        await gone(executor)
+        noticed = time.monotonic() - began
         await another(executor, pid)  # nobody has asked anything
         outcome = await ended(run, await ask(run))
+        told = f"noticed after {noticed:.2f} s, the next query answered {time.monotonic() - began:.2f} s after it"
+        measured(f"an idle executor is killed, {broker_url.partition(':')[0]}", told)
         assert outcome.kind is OutcomeKind.ANSWERED, outcome.detail
         report = await run.settled()
         assert report.balanced
@@ -184,15 +190,20 @@ async def test_queries_that_come_while_a_dead_child_is_started_again_wait_for_it
 
 
 async def test_a_child_that_is_stopped_while_idle_is_replaced_before_anybody_asks(
-    broker_url: str, tmp_path: Path, home: Path
+    broker_url: str, tmp_path: Path, home: Path, measured: Callable[[str, str], None]
 ) -> None:
     async with serving(broker_url, tmp_path, home) as (run, (executor,)):
         await ended(run, await ask(run))
         pid = executor.pid
         assert pid is not None
+        began = time.monotonic()
         os.kill(pid, signal.SIGSTOP)
+        await gone(executor)
+        noticed = time.monotonic() - began
         await another(executor, pid)
         assert (await ended(run, await ask(run))).kind is OutcomeKind.ANSWERED
+        told = f"noticed after {noticed:.2f} s, the next query answered {time.monotonic() - began:.2f} s after it"
+        measured(f"an idle executor is stopped, {broker_url.partition(':')[0]}", told)
 
 
 async def test_a_child_that_stands_still_is_replaced_and_what_it_ran_is_run_again(

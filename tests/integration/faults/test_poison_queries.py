@@ -3,9 +3,12 @@
 import asyncio
 import struct
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 from typing_extensions import override
@@ -13,12 +16,14 @@ from typing_extensions import override
 from sluicegate.domain.errors import ExecutionError
 from sluicegate.domain.executor import Executed
 from sluicegate.domain.fleet.device import Device, Slice
+from sluicegate.domain.models.profile import BatchLatency
 from sluicegate.domain.models.tensor import Tensor
 from sluicegate.domain.outcome import Outcome, OutcomeKind, Reason
 from sluicegate.executors.emulated import EmulatedExecutor
+from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.sluice.system.system import System
 from sluicegate.streams import connect
-from tests.harness import PIXELS, Running, running, settings_for
+from tests.harness import PIXELS, Running, running, settings_for, toy_catalogue
 
 pytestmark = pytest.mark.virtual
 HANG, CRASH, MEMORY, STOP = 1e6, 2e6, 3e6, 4e6
@@ -58,7 +63,9 @@ class Poisoned(EmulatedExecutor):
 
 
 @asynccontextmanager
-async def serving(folder: Path) -> AsyncIterator[tuple[Running, Counter[float]]]:
+async def serving(
+    folder: Path, *, devices: int = 2, catalogue: Catalogue | None = None
+) -> AsyncIterator[tuple[Running, Counter[float]]]:
     kills: Counter[float] = Counter()
 
     def noted(system: System) -> None:
@@ -69,16 +76,19 @@ async def serving(folder: Path) -> AsyncIterator[tuple[Running, Counter[float]]]
 
         system.make_executor = made
 
-    async with running(settings_for("memory://", folder, partitions=1), connect("memory://"), change=noted) as run:
+    settings = settings_for("memory://", folder, partitions=1, devices=devices)
+    async with running(settings, connect("memory://"), catalogue=catalogue, change=noted) as run:
         await run.planned()
         yield run, kills
 
 
-async def ask_for(run: Running, seconds: float) -> list[str]:
+async def ask_for(
+    run: Running, seconds: float, *, qps: float = QPS, parameters: Mapping[str, Any] = MappingProxyType(SLO)
+) -> list[str]:
     asked = []
-    for _ in range(round(seconds * QPS)):
-        asked.append(await run.ask(parameters=SLO))
-        await asyncio.sleep(1 / QPS)
+    for _ in range(round(seconds * qps)):
+        asked.append(await run.ask(parameters=parameters))
+        await asyncio.sleep(1 / qps)
     return asked
 
 
@@ -87,6 +97,22 @@ def in_time(outcomes: Sequence[Outcome], since: float, until: float) -> float:
     asked = [o for o in outcomes if since <= o.arrival < until]
     assert len(asked) > 20
     return sum(o.kind is OutcomeKind.ANSWERED and not o.late for o in asked) / len(asked)
+
+
+def goodput(outcomes: Iterable[Outcome], since: float, until: float) -> float:
+    """Answered in time a second, of those that were asked between the two."""
+    good = (o.kind is OutcomeKind.ANSWERED and not o.late for o in outcomes if since <= o.arrival < until)
+    return sum(good) / (until - since)
+
+
+def slowed(times: float) -> Catalogue:
+    """As the harness' app, so many times slower: a device is full with so few queries."""
+    toys = toy_catalogue(slo=0.25 * times)
+    slow = [
+        replace(p, points=tuple(BatchLatency(at.batch, times * at.median, times * at.p95) for at in p.points))
+        for p in toys.profiles.values()
+    ]
+    return Catalogue.of(list(toys.apps.values()), list(toys.variants.values()), slow)
 
 
 async def send(run: Running, poison: float, number: int) -> str:
@@ -138,6 +164,53 @@ async def test_poison_costs_the_innocent_little_and_ends_by_its_own_name(
         assert in_time(innocent, began + back, began + back + 1.0) >= 0.9, (told, kills)
         rest = in_time(innocent, began + back, began + 7.5)
         assert rest >= (0.98 if count == 1 else 0.85), f"{told} {kills}"  # of several one may come again, elsewhere
+
+
+FULL = 200.0
+"""Queries a second: more than one device of the slowed app carries, and less than two."""
+
+
+_ALONE: list[float] = []
+
+
+async def carried_by_one(folder: Path) -> float:
+    """On-time answers a second of one device, asked for more; measured once."""
+    if not _ALONE:
+        async with serving(folder, devices=1, catalogue=slowed(10.0)) as (run, _):
+            await ask_for(run, 6.0, qps=FULL, parameters={})
+            began = run.system.clock.wall()
+            await ask_for(run, 6.0, qps=FULL, parameters={})
+            await run.settled()
+            _ALONE.append(goodput((await run.outcomes()).values(), began, began + 6.0))
+    return _ALONE[0]
+
+
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize(("poison", "kind"), [(HANG, "hang"), (CRASH, "crash"), (MEMORY, "memory"), (STOP, "stop")])
+async def test_poison_leaves_what_the_other_device_carries_and_on_both_they_are_soon_back(
+    tmp_path: Path, measured: Callable[[str, str], None], poison: float, kind: str, both: bool
+) -> None:
+    alone, count, back = await carried_by_one(tmp_path / "alone"), 4 if both else 1, 3.0 if both else 2.0
+    assert 0.6 * FULL < alone < 0.95 * FULL
+    async with serving(tmp_path, catalogue=slowed(10.0)) as (run, kills):
+        before = await ask_for(run, 5.0, qps=FULL, parameters={})
+        began = run.system.clock.wall()
+        guilty = [await send(run, poison, number) for number in range(count)]
+        innocent = [*before, *await ask_for(run, 8.0, qps=FULL, parameters={})]
+        report = await run.settled()
+        assert (report.lost, report.duplicates) == (0, 0)
+        ends = await run.outcomes()
+        innocents = [ends[one] for one in innocent]
+        assert all(ends[one].kind is OutcomeKind.FAILED for one in guilty)
+        assert not any(o.kind is OutcomeKind.FAILED for o in innocents)
+        after = goodput(innocents, began + back, began + back + 2.0) / alone
+        ended = sum(kills.values())
+        measured(
+            f"poison ({kind}) on {'both devices' if both else 'one of two'}",
+            f"{after:.0%} of what one carries {back:g} s later; {ended} executors ended by {count} inputs",
+        )
+        assert ended <= count
+        assert after >= 0.9
 
 
 @pytest.mark.parametrize("poison", [HANG, *(pytest.param(one, marks=pytest.mark.thorough) for one in (CRASH, STOP))])

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -99,7 +99,7 @@ async def test_a_planner_of_geometries_is_sent_too() -> None:
 @pytest.mark.timing
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV])
 async def test_an_idle_process_that_dies_is_noticed_within_a_second_and_there_within_three(
-    number: signal.Signals,
+    number: signal.Signals, measured: Callable[[str, str], None]
 ) -> None:
     loop = asyncio.get_running_loop()
     async with apart("allocation") as (solver, said):
@@ -112,6 +112,7 @@ async def test_an_idle_process_that_dies_is_noticed_within_a_second_and_there_wi
         noticed = loop.time() - began
         await there(solver, pid)
         repaired = loop.time() - began
+        measured(f"a solver gets {number.name}", f"noticed after {noticed:.2f} s, another there after {repaired:.2f} s")
         assert (noticed <= NOTICED, repaired <= REPAIRED) == (True, True), (noticed, repaired)
         (told,) = said
         assert told.startswith("solver_ended: ")

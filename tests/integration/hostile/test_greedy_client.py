@@ -2,6 +2,7 @@
 
 import asyncio
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,9 @@ def on_time(ends: dict[str, Outcome], asked: list[str]) -> float:
     return sum(ends[one].kind is OutcomeKind.ANSWERED and not ends[one].late for one in asked) / len(asked)
 
 
-async def test_a_flood_costs_another_client_little_and_another_app_less(tmp_path: Path) -> None:
+async def test_a_flood_costs_another_client_little_and_another_app_less(
+    tmp_path: Path, measured: Callable[[str, str], None]
+) -> None:
     settings = settings_for("memory://", tmp_path, partitions=1)
     async with running(settings, connect("memory://"), catalogue=slow_catalogue()) as run:
         await run.planned()
@@ -69,6 +72,11 @@ async def test_a_flood_costs_another_client_little_and_another_app_less(tmp_path
         quiet = [on_time(ends, asked) for asked in before]
         flooded = [on_time(ends, asked) for asked in (same, other)]
         told = (quiet, flooded, on_time(ends, greedy))
+        figures = "; ".join(
+            f"{of}: {100 * a:.0f} % before, {100 * b:.0f} % under it"
+            for of, a, b in zip(("another on its app", "on another app"), quiet, flooded, strict=True)
+        )
+        measured("a client at 20 times capacity", f"{figures} (on time)")
         assert flooded[0] >= quiet[0] - 0.10, told
         assert flooded[1] >= quiet[1] - 0.02, told
         assert sum(ends[one].reason == Reason.OVER_SHARE for one in greedy) > 0.5 * len(greedy), told

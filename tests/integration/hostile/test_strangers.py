@@ -7,7 +7,7 @@ around what is in force, records that were read and changed at random.
 import asyncio
 import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -136,7 +136,9 @@ async def longest_outage(run: Running, ids: list[str]) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("signed", [True, False])
-async def test_what_a_stranger_writes_ends_nobody(broker_url: str, tmp_path: Path, signed: bool) -> None:
+async def test_what_a_stranger_writes_ends_nobody(
+    broker_url: str, tmp_path: Path, signed: bool, measured: Callable[[str, str], None]
+) -> None:
     settings = settings_for(broker_url, tmp_path, partitions=1)
     inner = connect(broker_url)
     wall = SystemClock().wall
@@ -154,6 +156,7 @@ async def test_what_a_stranger_writes_ends_nobody(broker_url: str, tmp_path: Pat
         assert not signed or report.duplicates == 0  # a stranger's plan may have had a worker join again
         outage, good = await longest_outage(run, run.ids)
         assert outage <= OUTAGE, (outage, good)
+        before = outage
     async with running(settings, broker) as run:
         stop = asyncio.Event()
         asking = asyncio.create_task(ask_often(run, stop))
@@ -165,3 +168,5 @@ async def test_what_a_stranger_writes_ends_nobody(broker_url: str, tmp_path: Pat
                 await asyncio.sleep(0.5)
         outage, good = await longest_outage(run, run.ids)
         assert outage <= OUTAGE, (outage, good)
+    of = f"{RECORDS:,} records of a stranger, {'signed' if signed else 'unsigned'}, {broker_url.partition(':')[0]}"
+    measured(of, f"longest outage {before:.1f} s, {outage:.1f} s after a restart")

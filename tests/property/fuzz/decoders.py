@@ -123,6 +123,11 @@ def _outputs(record: Record) -> object:
     return found.outputs(), found.claims()
 
 
+def _announcement(data: bytes) -> object:
+    """As the audit reads it: what can be read, says when it was decided, or does not."""
+    return control.decode_announce(data), control.announced_at(data)
+
+
 def _texts() -> Mapping[str, Decoder]:
     """BYTES, raw and in JSON, in hops and in frames to an executor."""
     data = joined([b"cat", b"", "Öl".encode(), b"dog"])
@@ -202,7 +207,7 @@ def _topics() -> Mapping[str, Decoder]:
         "heartbeat": Decoder(control.decode_heartbeat, [beat], control.encode_heartbeat),
         "demand": Decoder(control.decode_demand, [demand]),
         "acknowledgement": Decoder(control.decode_acknowledged, [acknowledged], control.encode_acknowledged),
-        "announcement": Decoder(control.decode_announce, [announce]),
+        "announcement": Decoder(_announcement, [announce, announce[:-1] + b',"more":1e99}']),
         "lease": Decoder(control.decode_lease, [lease], control.encode_lease),
         "turns": Decoder(control.decode_turns, [turns], control.encode_turns),
         "router": Decoder(control.decode_router, [control.encode_router("toy")], control.encode_router),

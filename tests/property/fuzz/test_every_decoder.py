@@ -4,6 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sluicegate.streams.records import control
 from tests.models.registration_models import linear
 from tests.property.fuzz.decoders import DECODERS, PARTS
 
@@ -71,3 +72,10 @@ def test_whatever_comes_is_read_or_refused(name: str, data: st.DataObject) -> No
 )
 def test_what_was_once_found_is_refused(name: str, data: bytes) -> None:
     assert DECODERS[name](data) is False
+
+
+def test_what_an_announcement_says_besides_costs_its_reader_nothing() -> None:
+    said = b'{"subject":"app:toy","state":"safe_mode","detail":"","at":17.5,"more":{"x":%b}}'
+    assert control.announced_at(said % b"1") == 17.5
+    assert DECODERS["announcement"](said % b"1e999")
+    assert control.announced_at(said % b"1e999") is None
