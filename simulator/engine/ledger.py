@@ -92,7 +92,7 @@ class Ledger:
         outcome.at = now
         for query in queries:
             outcome.query_id = query.id
-            outcome.app = query.app
+            outcome.app, outcome.source = query.app, query.source
             outcome.arrival = query.arrival
             outcome.queue_s = waited_until - query.arrival
             outcome.deadline = query.deadline

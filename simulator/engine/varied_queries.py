@@ -14,12 +14,16 @@ _DRAWN = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnWish:
-    """A ``share`` (0..1) of an app's queries asks this. ``slo``: seconds. None: as the app. ``rows``: that it has."""
+    """A ``share`` (0..1) of an app's queries asks this. ``slo``: seconds. None: as the app. ``rows``: that it has.
+
+    ``client``: who asks.
+    """
 
     share: float
     slo: float | None = None
     query_class: QueryClass | None = None
     priority: int = 0
+    client: str = ""
     goal: Goal | None = None
     rows: int = 1
 
@@ -37,6 +41,7 @@ class Variety:
             query.length = next(self._lengths)
         if self._wishes is not None and (wish := next(self._wishes)) is not None:
             query.goal, query.priority, query.rows = wish.goal, wish.priority, wish.rows
+            query.source = wish.client
             if wish.slo is not None:
                 query.deadline = query.arrival + wish.slo
             if wish.query_class is not None:

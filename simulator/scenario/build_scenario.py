@@ -122,6 +122,7 @@ def _wish(spec: WishSpec) -> OwnWish:
         slo=None if spec.latency_ms is None else spec.latency_ms / 1e3,
         query_class=None if spec.query_class is None else QueryClass(spec.query_class),
         priority=spec.priority,
+        client=spec.client,
         goal=goal if goal != Goal() else None,
         rows=spec.rows,
     )
@@ -136,8 +137,8 @@ def _admission(scenario: Scenario) -> AdmissionRules:
     """Bounds that are not given follow the plans, as live."""
     policies, quantile = scenario.policies, scenario.planner.quantile
     spec = policies.admission
-    # All queries of an app are one client's here, whom shares do not limit while it asks with one priority.
-    ordered = any(wish.priority for app in (scenario.apps or {}).values() if app for wish in app.queries)
+    # Where all queries of an app are one client's, shares do not limit it while it asks with one priority.
+    ordered = any(wish.priority or wish.client for app in (scenario.apps or {}).values() if app for wish in app.queries)
     shares: Mapping[str, float] | None = {} if ordered else None
     if spec is None:
         return AdmissionRules(quantile=quantile, shares=shares)

@@ -55,7 +55,7 @@ class PromiseSpec(Section):
 
 
 class WishSpec(Section):
-    """What a ``share`` of an app's queries ask of their own, as parameters of a live query do."""
+    """What a ``share`` of an app's queries ask of their own, as a live query does. ``client``: who asks."""
 
     share: Share
     latency_ms: Positive | None = None
@@ -64,6 +64,7 @@ class WishSpec(Section):
     model: Name | None = None
     query_class: QueryClass | None = Field(default=None, alias="class")
     priority: int = 0
+    client: Annotated[str, Field(max_length=256)] = ""
     rows: int = Field(default=1, ge=1, le=4096)
 
 
