@@ -57,6 +57,9 @@ test-random: check ## three times what make test runs side by side, in random or
 		$(PYTEST) $(SIDE_BY_SIDE) -m "not timing and not thorough" --hypothesis-profile=anew \
 			--random-order-seed $$seed || exit 1; done
 
+test-kafka: $(VENV)/.dev ## what every broker must do, on another Apache Kafka: VERSION=4.4.0
+	TEST_KAFKA=$(or $(VERSION),4.4.0) SLUICE_REQUIRE_KAFKA=1 $(PYTEST) -m "kafka and not timing" tests/contract
+
 reproduce: $(VENV)/.dev ## figures of the papers again, FIGURE=proteus-4 (or a paper, or all), ARGS=--quick; into reports/reproduce/
 	$(BIN)/python -m reproduce $(or $(FIGURE),all) $(ARGS)
 

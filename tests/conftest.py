@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.streams.local_kafka.broker import LocalBroker
+from sluicegate.streams.local_kafka.jars import KAFKA_VERSION
 from tests.explore.loop import ClockedLoop
 from tests.harness import PATIENCE_S
 
@@ -148,8 +149,10 @@ def kafka_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def kafka_url(kafka_folder: Path, sluice_home: Path) -> Iterator[str]:
-    """An Apache Kafka of this test session. Skips where it cannot be had, unless $SLUICE_REQUIRE_KAFKA is set."""
-    broker = LocalBroker(kafka_folder, home=sluice_home, heap_mb=256)
+    """An Apache Kafka of this test session, of the version $TEST_KAFKA. Skips where it cannot be had, unless
+    $SLUICE_REQUIRE_KAFKA is set."""
+    version = os.environ.get("TEST_KAFKA", KAFKA_VERSION)
+    broker = LocalBroker(kafka_folder, home=sluice_home, heap_mb=256, version=version)
     try:
         status = broker.start(within=PATIENCE_S)
     except ConfigurationError as error:

@@ -68,7 +68,7 @@ class LocalBroker:
     ``heap_mb``: of each node; None: 512 alone, 256 each of several. ``users``: names; with any, it speaks TLS and SCRAM
     alone and obeys access rules (``sluicegate.streams.local_kafka.security``); they are those of the folder's first
     start. ``nodes``: 1, 3 or 5; None: as many as the folder has, else 1. ``told``: of a port, the one that is told to
-    others in its place, by somebody who forwards.
+    others in its place, by somebody who forwards. ``version``: of Apache Kafka.
     """
 
     def __init__(
@@ -80,12 +80,14 @@ class LocalBroker:
         users: Sequence[str] = (),
         nodes: int | None = None,
         told: Callable[[int], int] = lambda port: port,
+        version: str = KAFKA_VERSION,
     ) -> None:
         self._folder = folder.absolute()
         self._home = home
         count = self._size(nodes)
         self._heap_mb = heap_mb or (HEAP_MB if count == 1 else HEAP_OF_SEVERAL_MB)
         self._told = told
+        self._version = version
         self.security = LocalSecurity(self._folder, users) if users else None
         self.nodes: Mapping[int, LocalNode] = (
             {1: LocalNode(1, self._folder, "Kafka")}
@@ -104,6 +106,7 @@ class LocalBroker:
             url="kafka://" + ",".join(f"{HOST}:{port}" for port in ports) if known else None,
             port=each[0].port,
             pid=each[0].pid,
+            version=self._version,
             nodes=each,
         )
 
@@ -133,7 +136,7 @@ class LocalBroker:
 
     def _start(self, missing: Sequence[LocalNode], port: int, within: float, progress: Progress) -> None:
         java = find_java()
-        jars = ensure_jars(self._home, progress)
+        jars = ensure_jars(self._home, progress, self._version)
         cluster = self._prepare_folder()
         if self.security is not None:
             self.security.prepare()

@@ -14,7 +14,7 @@ LOG4J_VERSION = "2.24.3"
 _MIN_JAVA = 17
 _MAVEN_TIMEOUT = 900.0
 
-_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>sluicegate</groupId>
   <artifactId>local-broker</artifactId>
@@ -24,12 +24,12 @@ _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
     <dependency>
       <groupId>org.apache.kafka</groupId>
       <artifactId>kafka_2.13</artifactId>
-      <version>{KAFKA_VERSION}</version>
+      <version>{kafka}</version>
     </dependency>
     <dependency>
       <groupId>org.apache.logging.log4j</groupId>
       <artifactId>log4j-slf4j-impl</artifactId>
-      <version>{LOG4J_VERSION}</version>
+      <version>{log4j}</version>
     </dependency>
   </dependencies>
 </project>
@@ -50,21 +50,21 @@ def find_java() -> str:
     return java
 
 
-def ensure_jars(home: Path, progress: Callable[[str], None] = lambda _: None) -> Path:
+def ensure_jars(home: Path, progress: Callable[[str], None] = lambda _: None, version: str = KAFKA_VERSION) -> Path:
     """Folder with all jars, below ``home``; fetched where absent. Raises ConfigurationError where that fails."""
-    folder = home / "kafka" / f"{KAFKA_VERSION}-log4j-{LOG4J_VERSION}"
+    folder = home / "kafka" / f"{version}-log4j-{LOG4J_VERSION}"
     if folder.is_dir():
         return folder
     maven = shutil.which("mvn")
     if maven is None:
         raise ConfigurationError(
-            f"mvn is missing: install Maven 3.8 or later, or put the jars of kafka_2.13 {KAFKA_VERSION} into {folder}"
+            f"mvn is missing: install Maven 3.8 or later, or put the jars of kafka_2.13 {version} into {folder}"
         )
-    progress(f"fetching Apache Kafka {KAFKA_VERSION}")
+    progress(f"fetching Apache Kafka {version}")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix="fetch-") as work:
-            _copy(maven, Path(work))
+            _copy(maven, Path(work), version)
             fetched = Path(work) / "lib"
             if not folder.is_dir():  # another process may have been faster
                 fetched.replace(folder)
@@ -73,8 +73,8 @@ def ensure_jars(home: Path, progress: Callable[[str], None] = lambda _: None) ->
     return folder
 
 
-def _copy(maven: str, work: Path) -> None:
-    (work / "pom.xml").write_text(_POM)
+def _copy(maven: str, work: Path, version: str) -> None:
+    (work / "pom.xml").write_text(_POM.format(kafka=version, log4j=LOG4J_VERSION))
     command = [
         maven, "-q", "-B", "-f", str(work / "pom.xml"), "dependency:copy-dependencies",
         f"-DoutputDirectory={work / 'lib'}", "-DincludeScope=runtime",

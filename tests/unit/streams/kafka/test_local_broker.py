@@ -79,7 +79,7 @@ def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalBroker:
     """A broker with jars that are none, and a java that ends at once."""
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "java", "17.0.1").parent.parent))
     home = tmp_path / "home"
-    monkeypatch.setattr("sluicegate.streams.local_kafka.broker.ensure_jars", lambda _home, _progress: home)
+    monkeypatch.setattr("sluicegate.streams.local_kafka.broker.ensure_jars", lambda *_: home)
     return LocalBroker(tmp_path / "broker", home=home)
 
 
@@ -134,7 +134,7 @@ def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     java = fake_java(tmp_path / "java", "17.0.1")
     java.write_text(SERVER)
     monkeypatch.setenv("JAVA_HOME", str(java.parent.parent))
-    monkeypatch.setattr("sluicegate.streams.local_kafka.broker.ensure_jars", lambda _home, _progress: tmp_path)
+    monkeypatch.setattr("sluicegate.streams.local_kafka.broker.ensure_jars", lambda *_: tmp_path)
     return tmp_path / "broker"
 
 
