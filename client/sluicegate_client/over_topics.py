@@ -20,6 +20,7 @@ from sluicegate_client.tensors import outputs_of
 log = logging.getLogger(__name__)
 
 _LEASE = b"lease:planner"
+_JSON_LENGTH = "inference-header-content-length"
 
 
 class OverTopics:
@@ -127,7 +128,8 @@ class OverTopics:
             ("ce_subject", app.encode()),
             ("ce_time", datetime.fromtimestamp(time.time(), UTC).isoformat().encode()),
             ("content-type", b"application/octet-stream"),
-            ("inference-header-content-length", str(json_length).encode()),
+            (_JSON_LENGTH, str(json_length).encode()),
+            ("accept", b"application/octet-stream"),
         )
 
     def _heard(self, record: Received) -> None:
@@ -139,7 +141,7 @@ class OverTopics:
         if waiting is None or waiting.done():
             return
         try:
-            waiting.set_result(answer_of(record.value or b""))
+            waiting.set_result(answer_of(record.value or b"", headers.get(_JSON_LENGTH)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             waiting.set_exception(ClientError(f"outcome: {record.value!r:.80} is no outcome ({error!s:.80})"))
 
@@ -152,7 +154,10 @@ def _proof(key: bytes, topic: str, source: str, query_id: str, value: bytes) -> 
     return (("sluice-source-proof", told + hmac.digest(key, b"".join((told, sizes, *parts)), "sha256")),)
 
 
-def answer_of(value: bytes) -> Answer:
-    """Of a result record. Raises ValueError, KeyError or TypeError for what is none."""
-    body: Any = json.loads(value)
-    return Answer(outcome_of(body), outputs_of(body), value)
+def answer_of(value: bytes, json_length: bytes | None = None) -> Answer:
+    """Of a result record; ``json_length``: where raw tensors follow its JSON. Raises ValueError, KeyError or TypeError
+    for what is none."""
+    end = len(value) if json_length is None else int(json_length)
+    head = value[:end]
+    body: Any = json.loads(head)
+    return Answer(outcome_of(body), outputs_of(body, value[end:]), head)

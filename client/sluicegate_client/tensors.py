@@ -171,10 +171,13 @@ def _array(tensor: Tensor) -> Any:
 
 def _elements(data: bytes) -> list[bytes]:
     found, at = [], 0
-    while at < len(data):
-        end = at + _LENGTH.size + _LENGTH.unpack_from(data, at)[0]
-        found.append(data[at + _LENGTH.size : end])
-        at = end
+    try:
+        while at < len(data):
+            end = at + _LENGTH.size + _LENGTH.unpack_from(data, at)[0]
+            found.append(data[at + _LENGTH.size : end])
+            at = end
+    except struct.error as error:
+        raise ValueError(f"BYTES end within a length ({error})") from error
     return found
 
 

@@ -188,8 +188,10 @@ class FrontDesk:
         if not self._transport_of(app).comes(self._clock.wall()):
             raise FrontError(503, "this host does not keep up with what is asked; try again later, or elsewhere")
 
-    async def ask(self, app: App, body: bytes, json_length: str | None, carried: Headers, client: str) -> bytes:
-        """The result's body of a query of ``client`` that was answered. Raises FrontError where it was not.
+    async def ask(
+        self, app: App, body: bytes, json_length: str | None, carried: Headers, client: str
+    ) -> codec.OutcomeMessage:
+        """The result of a query of ``client`` that was answered. Raises FrontError where it was not.
 
         ``carried``: of the request's headers, what goes along and comes back with the outcome.
         """
@@ -238,18 +240,19 @@ class FrontDesk:
             if not self._asking[client]:
                 del self._asking[client]
             transport.ended(query_id, self._clock.wall())
-        return await self._whole(_answered(message), message)
+        check_answered(message)
+        return await self._whole(message)
 
-    async def _whole(self, body: bytes, message: codec.OutcomeMessage) -> bytes:
+    async def _whole(self, message: codec.OutcomeMessage) -> codec.OutcomeMessage:
         """The result with what lies in the object store, where it can be read here. Raises FrontError."""
         store = self._objects
         if store is None or store.results is None:
-            return body
+            return message
         tensors: list[Tensor] = []
         try:
             for tensor, claim in message.claims():
                 tensors.append(replace(tensor, data=await store.read(claim, within=_GRACE)))
-            return codec.with_outputs(body, tensors) if tensors else body
+            return codec.with_outputs(message, tensors) if tensors else message
         except (ObjectError, InvalidInputError, ValueError) as error:
             raise FrontError(502, f"query {message.outcome.query_id} was answered, but {error}") from error
         finally:
@@ -291,12 +294,13 @@ class FrontDesk:
             waiting.set_result(codec.decode_outcome(record))
 
 
-def _answered(message: codec.OutcomeMessage) -> bytes:
+def check_answered(message: codec.OutcomeMessage) -> None:
+    """Raise FrontError where it was not."""
     outcome = message.outcome
     told = {Reason.NOTHING_ROUTES: 503, Reason.OVER_SHARE: 429}
     status = next((code for reason, code in told.items() if outcome.reason == reason), _STATUS[outcome.kind])
     if status == 200:
-        return message.body
+        return
     why = f"query {outcome.query_id}: {outcome.kind.value}"
     if outcome.reason:
         why += f" ({outcome.reason})"

@@ -198,8 +198,11 @@ class GrpcStage:
             raise FrontError(400, str(error)) from error
         if len(body) > self._desk.max_body_bytes:
             raise FrontError(413, f"body: {len(body)} bytes; at most {self._desk.max_body_bytes} are taken")
-        result = await self._desk.ask(app, body, json_length, carried, client)
-        return response_of(result, request.id, wanted)
+        result = await self._desk.ask(app, body, json_length, (*carried, codec.TAKES_RAW), client)
+        try:
+            return response_of(result, request.id, wanted)
+        except InvalidInputError as error:
+            raise FrontError(502, f"query {result.outcome.query_id} was answered, but its {error}") from error
 
     async def _stream(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
         asked: deque[asyncio.Task[Any]] = deque()

@@ -15,7 +15,7 @@ from sluicegate.domain.models.app import App
 from sluicegate.domain.models.tensor import BYTES, DATATYPE_BYTES, joined
 from sluicegate.stages.fronts.grpc_messages import MESSAGES
 from sluicegate.stages.fronts.oip_responses import plain_parameters
-from sluicegate.streams.records import oip
+from sluicegate.streams.records import codec
 
 _CONTENTS: Mapping[str, str] = {
     "BOOL": "bool_contents",
@@ -78,15 +78,15 @@ def wanted_of(request: Any, app: App) -> frozenset[str] | None:
     return frozenset(asked.name for asked in request.outputs) or None
 
 
-def response_of(result: bytes, request_id: str, wanted: frozenset[str] | None) -> Any:
-    """The response for a result."""
-    body = orjson.loads(result)
+def response_of(result: codec.OutcomeMessage, request_id: str, wanted: frozenset[str] | None) -> Any:
+    """The response for a result. Raises InvalidInputError where some of it lies elsewhere."""
+    body = orjson.loads(result.body)
     response = MESSAGES["ModelInferResponse"](
         model_name=body["model_name"], model_version=body.get("model_version", ""), id=request_id or body["id"]
     )
     for name, value in plain_parameters(body.get("parameters", {})).items():
         _set(response.parameters[name], value)
-    tensors = oip.decode_tensors(body, "outputs") if "outputs" in body else ()
+    tensors = result.outputs()
     if len(tensors) < len(body.get("outputs", ())):
         raise InvalidInputError("outputs", "lie in an object store that this front does not read; see objects.results")
     for tensor in tensors:

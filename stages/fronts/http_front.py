@@ -181,6 +181,8 @@ class HttpStage:
         if version is not None:
             body, json_length = with_model(body, json_length, version)
         carried = codec.along(request.headers.items())
+        if asked.takes_raw:
+            carried = (*carried, codec.TAKES_RAW)
         result = await self._desk.ask(app, body, json_length, carried, client)
         made, length = respond(result, asked)
         if length is None:

@@ -17,7 +17,7 @@ import orjson
 
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.models.app import App
-from sluicegate.streams.records import oip
+from sluicegate.streams.records import codec, oip
 
 _MAX_ID = 1024
 _MAX_DETAIL = 1000
@@ -38,6 +38,11 @@ class Asked:
     id: str | None = None
     outputs: Mapping[str, bool] | None = None
     binary: bool = False
+
+    @property
+    def takes_raw(self) -> bool:
+        """Whether some of the answer is to be raw."""
+        return self.binary if self.outputs is None else any(self.outputs.values())
 
 
 def read_request(body: bytes, json_length: str | None, app: App) -> Asked:
@@ -75,22 +80,31 @@ def with_model(body: bytes, json_length: str | None, model: str) -> tuple[bytes,
     return head + bytes(raw), str(len(head))
 
 
-def respond(result: bytes, asked: Asked) -> tuple[bytes, int | None]:
+def respond(result: codec.OutcomeMessage, asked: Asked) -> tuple[bytes, int | None]:
     """The response's body for a result, and the length of its JSON where raw tensors follow."""
-    body = orjson.loads(result)
+    body = orjson.loads(result.body)
     body["id"] = asked.id if asked.id is not None else body["id"]
     body["parameters"] = plain_parameters(body.get("parameters", {}))
     outputs = body.get("outputs", [])
     if asked.outputs is not None:
         outputs = [o for o in outputs if o["name"] in asked.outputs]
-    here = [o["name"] for o in outputs if not isinstance(o["data"], dict)]
+    here = [o["name"] for o in outputs if not isinstance(o.get("data"), dict)]
     raw = [name for name in here if (asked.outputs or {}).get(name, asked.binary)]
     body["outputs"] = outputs
-    if not raw:
+    if not raw and result.raw is None:
         return orjson.dumps(body), None
-    tensors = {t.name: t for t in oip.decode_tensors(body, "outputs")}
-    body["outputs"] = [oip.binary_tensor(tensors[o["name"]]) if o["name"] in raw else o for o in outputs]
-    head = orjson.dumps(body)
+    tensors = {t.name: t for t in result.outputs()}
+    body["outputs"] = [
+        oip.binary_tensor(tensors[o["name"]])
+        if o["name"] in raw
+        else o
+        if "data" in o
+        else oip.json_tensor(tensors[o["name"]])
+        for o in outputs
+    ]
+    head = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+    if not raw:
+        return head, None
     return b"".join((head, *(bytes(tensors[name].data) for name in raw))), len(head)
 
 

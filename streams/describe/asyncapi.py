@@ -106,6 +106,7 @@ def _query(app: App) -> dict[str, Any]:
                 "ce_expirytime": {"type": "string", "format": "date-time", "description": "absolute deadline"},
                 "delivery-ms": {"type": "string", "description": "what the answer's way back takes, off the deadline"},
                 "content-type": {"type": "string"},
+                "accept": {"type": "string", "description": "application/octet-stream: the outcome's tensors are raw"},
                 "traceparent": {"type": "string"},
                 "tracestate": {
                     "type": "string",

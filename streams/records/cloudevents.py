@@ -4,7 +4,8 @@ What is read: ``ce_id`` and ``ce_source`` (up to 256 printable characters each; 
 ``ce_specversion`` (1.0 where present), ``ce_expirytime`` (RFC 3339 with an offset), ``content-type``. Where a header
 comes twice the last one counts. What our own records tell of a query names its source in ``ce_querysource``, for their
 ``ce_source`` is the app. What goes along and comes back with the outcome, untouched: ``traceparent`` (dropped where
-malformed), ``tracestate``, ``baggage``, extensions of CloudEvents, and who correlates what with what.
+malformed), ``tracestate``, ``baggage``, extensions of CloudEvents, who correlates what with what, and ``accept``: who
+says ``application/octet-stream`` there takes raw tensors.
 """
 
 import re
@@ -29,6 +30,9 @@ DELIVERY = "delivery-ms"
 """Milliseconds from a device to whoever asks: the answer must leave that much before its deadline."""
 SPEC_VERSION = ("ce_specversion", b"1.0")
 TRACEPARENT = "traceparent"
+ACCEPT = "accept"
+TAKES_RAW = (ACCEPT, BINARY_TYPE)
+"""Of a query whose outcome is to have its tensors raw."""
 MAX_CARRIED = 16_384
 """Bytes of names and values that go along with a query."""
 _ATTRIBUTES = frozenset(
@@ -40,7 +44,7 @@ _ATTRIBUTES = frozenset(
 _CARRIED = frozenset(
     (
         *("tracestate", "baggage", "correlation-id", "correlationid", "x-request-id", "reply-to", "reply-topic"),
-        *("kafka_correlationid", "kafka_replytopic", "kafka_replypartition"),
+        *("kafka_correlationid", "kafka_replytopic", "kafka_replypartition", ACCEPT),
     )
 )
 """In lower case."""

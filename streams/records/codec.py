@@ -8,6 +8,7 @@ why. Everything that comes from outside either decodes or raises InvalidInputErr
 from sluicegate.streams.records.cloudevents import (
     JSON_LENGTH_HEADER,
     MAX_CARRIED,
+    TAKES_RAW,
     along,
     carried,
     query_headers,
@@ -65,6 +66,7 @@ __all__ = [
     "DUPLICATE_ID",
     "JSON_LENGTH_HEADER",
     "MAX_CARRIED",
+    "TAKES_RAW",
     "UNREADABLE",
     "Limits",
     "Message",

@@ -101,14 +101,17 @@ def decode_inputs(
     return ordered, rows, claims
 
 
-def decode_tensors(body: Mapping[str, Any], field: str) -> tuple[Tensor, ...]:
+def decode_tensors(body: Mapping[str, Any], field: str, raw: memoryview | None = None) -> tuple[Tensor, ...]:
     """Tensors of a list in a body of our own making (``outputs``), but for those that lie elsewhere; null among floats
-    is NaN."""
-    return tuple(
-        _decode_tensor(f"{field}[{i}]", entry, None, 0, nulls=True)[0]
-        for i, entry in enumerate(_listed(body, field))
-        if not isinstance(entry, dict) or not isinstance(entry.get("data"), dict)
-    )
+    is NaN. ``raw``: what follows the body."""
+    found, at = [], 0
+    for index, entry in enumerate(_listed(body, field)):
+        if not isinstance(entry, dict) or not isinstance(entry.get("data"), dict):
+            tensor, at = _decode_tensor(f"{field}[{index}]", entry, raw, at, nulls=True)
+            found.append(tensor)
+    if raw is not None and at != len(raw):
+        raise InvalidInputError(field, f"leave {len(raw) - at} bytes after the last tensor")
+    return tuple(found)
 
 
 def decode_claims(body: Mapping[str, Any], field: str) -> tuple[tuple[Tensor, Claim], ...]:
@@ -214,7 +217,8 @@ def _decode_tensor(
     if at + size > len(raw):
         raise InvalidInputError(f"{field}.data", f"ends after {len(raw) - at} of {size} bytes; send all of them")
     data_view = raw[at : at + size]
-    check_finite(field, datatype, data_view)
+    if not nulls:
+        check_finite(field, datatype, data_view)
     if datatype == BYTES:
         bytes_tensors.check_raw(field, shape, data_view)
     _check_booleans(field, datatype, data_view)

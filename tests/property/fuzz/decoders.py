@@ -120,7 +120,7 @@ def _frame(data: bytes) -> None:
 
 def _outputs(record: Record) -> object:
     found = codec.decode_outcome(record)
-    return found.outputs(), found.claims()
+    return found.outputs(), found.claims(), codec.outcome_json(record)
 
 
 def _announcement(data: bytes) -> object:
@@ -147,7 +147,10 @@ def _texts() -> Mapping[str, Decoder]:
         Outcome.of(message.query, OutcomeKind.ANSWERED, NOW + 0.1), tensors, claims={"note": claim}
     )
     works = [Record("w", 0, 0, one.key, one.value, one.headers, NOW) for one in (work, referring)]
-    results = [Record("r", 0, 0, one.key, one.value, one.headers, NOW) for one in (outcome, kept)]
+    raw = codec.encode_outcome(
+        Outcome.of(message.query, OutcomeKind.ANSWERED, NOW + 0.1), tensors, carried=(codec.TAKES_RAW,)
+    )
+    results = [Record("r", 0, 0, one.key, one.value, one.headers, NOW) for one in (outcome, kept, raw)]
     frame = b"".join(pack({"tensors": [describe(tensor) for tensor in tensors]}, [t.data for t in tensors]))
     return {
         "texts": _of_record(lambda r: codec.decode_query(r, TEXTS, _REFERRING, NOW), *asked),

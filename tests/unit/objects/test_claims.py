@@ -196,6 +196,7 @@ def test_outcomes_say_where_an_output_lies_and_give_the_others() -> None:
     found = codec.decode_outcome(Record("r", 0, 0, message.key, message.value, message.headers, NOW))
     assert [t.name for t in found.outputs()] == ["label"]
     assert found.claims() == ((Tensor("scores", "FP32", (2, 3), b""), claim),)
-    whole = orjson.loads(codec.with_outputs(found.body, [outputs[0]]))
-    assert [o["data"] for o in whole["outputs"]] == [[0.0] * 6, [0, 0]]
+    whole = codec.with_outputs(found, [outputs[0]])
+    assert [(t.name, bytes(t.data)) for t in whole.outputs()] == [(t.name, t.data) for t in outputs]
+    assert whole.claims() == ()
     assert claim_of("x", claim.document()) == claim
