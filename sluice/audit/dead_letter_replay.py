@@ -17,6 +17,7 @@ from sluicegate.sluice.audit.topic_audit import read_whole
 from sluicegate.streams.ports import Broker, Headers, Record, Unreadable
 from sluicegate.streams.records import codec
 from sluicegate.streams.records.dead_letters import DeadLetter, read_dead_letter, replay_origin, replays_of
+from sluicegate.streams.source_proofs import PROOF
 from sluicegate.streams.topics import Topics
 
 MAX_REPLAYS = 3
@@ -43,7 +44,8 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A dead letter, and what is written for it; None where ``refused`` says why not."""
+    """A dead letter, and what is written for it; None where ``refused`` says why not. ``timestamp``: of a record whose
+    source proves itself, for that moment alone; None: when it is written."""
 
     letter: DeadLetter
     app: str | None
@@ -51,6 +53,7 @@ class Replay:
     key: bytes | None = None
     value: bytes | None = None
     refused: str = ""
+    timestamp: float | None = None
 
 
 @dataclass(slots=True)
@@ -128,7 +131,9 @@ class ReplayBook:
             return Replay(letter, app, refused=refused)
         record = letter.kept if original is None else original
         headers = codec.with_replay(record.headers, letter.origin, (count or 0) + 1)
-        return Replay(letter, app, headers, record.key, record.value)
+        proven = any(name == PROOF for name, _ in headers)
+        timestamp = record.timestamp if proven else None
+        return Replay(letter, app, headers, record.key, record.value, timestamp=timestamp)
 
     def _refused(self, letter: DeadLetter, original: Record | None, count: int | None) -> str:
         topic = letter.origin[0]
@@ -180,7 +185,12 @@ async def write_replays(broker: Broker, replays: Sequence[Replay]) -> int:
             if not replay.refused:
                 await (
                     await producer.send(
-                        topic, replay.value, key=replay.key, headers=replay.headers, partition=partition
+                        topic,
+                        replay.value,
+                        key=replay.key,
+                        headers=replay.headers,
+                        partition=partition,
+                        timestamp=replay.timestamp,
                     )
                 )
                 done += 1

@@ -9,6 +9,7 @@ from sluicegate.sluice.audit.dead_letter_replay import Chosen, Replay, ReplayBoo
 from sluicegate.streams.ports import Headers, Record, Unreadable
 from sluicegate.streams.records import codec
 from sluicegate.streams.records.dead_letters import REPLAY_OF, REPLAYS
+from sluicegate.streams.source_proofs import PROOF
 from sluicegate.streams.topics import Topics
 
 TOPICS = Topics("t")
@@ -69,6 +70,12 @@ def test_a_record_is_written_as_it_stands_on_its_topic_and_says_so() -> None:
     (replay,) = planned([dead(first)], [asked(6, "q0"), first, asked(8, "q2", partition=0)])
     assert (replay.refused, replay.app, replay.key, replay.value) == ("", "toy", b"stream", b"body 7")
     assert replay.headers == (*first.headers, (REPLAYS, b"1"), (REPLAY_OF, b"t.app.toy.queries/1/7"))
+
+
+def test_a_record_whose_source_proves_itself_keeps_its_time_and_others_do_not() -> None:
+    proven, plain = asked(1, "q1", headers=((PROOF, b"x"),)), asked(2, "q2")
+    found = planned([dead(proven, at=NOW + 500), dead(plain, at=NOW + 500)], [proven, plain])
+    assert [(one.refused, one.timestamp) for one in found] == [("", NOW), ("", None)]
 
 
 def test_what_its_topic_has_let_go_of_is_written_as_the_letter_keeps_it_unless_that_was_cut() -> None:
