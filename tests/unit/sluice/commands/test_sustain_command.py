@@ -15,6 +15,7 @@ from sluicegate.domain.models.sustainable_rate import NEARLY
 from sluicegate.domain.models.variant import Variant
 from sluicegate.policies.promises.keeper import Hops
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
 from sluicegate.sluice.commands.offline import sustain
 from sluicegate.sluice.system.promise_terms import kept
 
@@ -85,21 +86,47 @@ def test_bad_input_ends_with_one_line_and_code_2(arguments: tuple[str, ...], nam
     assert len(result.stderr.strip().splitlines()) == 1
 
 
+def exact(promise: Promise) -> Catalogue:
+    """Batches of 8 + b ms for an SLO of 100 ms, and best effort."""
+    points = tuple(BatchLatency(b, 0.008 + 0.001 * b, 0.008 + 0.001 * b) for b in (1, 64))
+    profile = Profile(variant="v", device_type="cpu", points=points)
+    return Catalogue.of(
+        [App(name="a", slo=0.1, promise=promise), App(name="loose", slo=0.5, query_class=QueryClass.BEST_EFFORT)],
+        [Variant(name="v", app="a", accuracy=0.9), Variant(name="w", app="loose", accuracy=0.8)],
+        [profile, replace(profile, variant="w")],
+    )
+
+
 @pytest.mark.parametrize(
     "promise",
     [Promise(weakly_hard=(WeaklyHard(2, 10),)), Promise(weakly_hard=(WeaklyHard(4, 10),)), Promise(max_consecutive=2)],
 )
 def test_a_stream_alone_whose_batches_do_not_vary_is_announced_most_of_the_theorem_at_first(promise: Promise) -> None:
-    """8 + b ms, 100 ms: a p95 permits that one batch in twenty takes a third longer."""
-    points = tuple(BatchLatency(b, 0.008 + 0.001 * b, 0.008 + 0.001 * b) for b in (1, 64))
-    profile = Profile(variant="v", device_type="cpu", points=points)
-    known = Catalogue.of(
-        [App(name="a", slo=0.1, promise=promise), App(name="loose", slo=0.5, query_class=QueryClass.BEST_EFFORT)],
-        [Variant(name="v", app="a", accuracy=0.9), Variant(name="w", app="loose", accuracy=0.8)],
-        [profile, replace(profile, variant="w")],
-    )
-    alone, beside = kept(known, [Device(name="d", type="cpu")], Hops(), "a")
+    """A p95 permits that one batch in twenty takes a third longer."""
+    alone, beside = kept(exact(promise), [Device(name="d", type="cpu")], Hops(), "a")
     assert alone.theorem is not None and (alone.beside, beside.beside) == ((), ("loose",))
     assert 0.8 < alone.first_rate / alone.theorem.rate < 0.9 < alone.rate / alone.theorem.rate < 1.0
     assert NEARLY * alone.rate <= beside.rate < alone.rate  # shorter turns
     assert beside.blocking_s > alone.share.processing_s
+
+
+def test_the_bound_of_a_system_is_explained_term_by_term(tmp_path: Path) -> None:
+    save_catalogue(tmp_path / "known", exact(Promise()), {})
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(
+        f"catalogue: {tmp_path / 'known'}\ndevices: [{{name: one, type: cpu}}]\n"
+        "promises: {a: {weakly_hard: [[2, 10]]}}\nworker: {batching: adaptive}\n"
+    )
+    asked = ["sustain", "--system", "--settings", str(settings)]
+    found = CliRunner().invoke(app, [*asked, "--json"])
+    assert found.exit_code == 0, found.output
+    alone, beside = json.loads(found.output)["promises"]
+    assert (alone["beside"], beside["beside"], alone["refused"]) == ([], ["loose"], "")
+    assert alone["batch_ms"] == pytest.approx(alone["batch_usual_ms"] + alone["jitter_ms"])
+    assert alone["batch_ms"] + alone["window_ms"] + alone["hop_ms"] <= 100.0
+    assert alone["rate_qps"] == pytest.approx(1e3 * alone["bound_by_rows"]["1"] / alone["window_ms"])
+    assert beside["blocking_ms"] > alone["batch_ms"] > beside["batch_ms"]
+    told = CliRunner().invoke(app, asked)
+    assert told.exit_code == 0
+    for term in ("jitter", "turns of the others", "blocking", "hop", "queries of 8 rows", "at first", "the theorem"):
+        assert term in told.output
