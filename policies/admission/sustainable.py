@@ -129,13 +129,21 @@ class Limits:
         return replace(self, places=places, degraded=degraded)
 
     def beside(self, other: "Limits") -> "Limits":
-        """What both sustain. Streams go where ``other`` has them."""
+        """What both sustain. Streams go where ``other`` has them; what a place begins to serve may not be missed there,
+        since its past counts as missed."""
         window_s = max(self.window_s, other.window_s)
         degraded_s = max(self.degraded_s, other.degraded_s)
         places, degraded = (
-            tuple(dict.fromkeys(each)) for each in (self.places + other.places, self.degraded + other.degraded)
+            tuple(dict.fromkeys((*old, *_begun(new, old))))
+            for old, new in ((self.places, other.places), (self.degraded, other.degraded))
         )
         return Limits(places, window_s, degraded, degraded_s, other.place_of, other.slo)
+
+
+def _begun(places: Iterable[PlaceLimit], before: Iterable[PlaceLimit]) -> list[PlaceLimit]:
+    """``places``, without misses where they were not served so before."""
+    known = {(one.place, one.pairs, one.turns) for one in before}
+    return [one if (one.place, one.pairs, one.turns) in known else replace(one, pairs=()) for one in places]
 
 
 class _AppWindow:

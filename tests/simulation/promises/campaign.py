@@ -89,9 +89,9 @@ WORLDS: Mapping[str, tuple[str, ...]] = {
     "plans": _THREE,
     "registered": (
         *_WITH_THIRD,
-        _variants([*_SLOW, _THIRD]),
+        _variants([*_QUICK, _THIRD]),
         "apps.third.at_start=false",
-        "registrations=[{at_s: 8, app: third}]",
+        "registrations=[{at_s: 5, app: third}]",
     ),
     "recut": (
         *_SWING,
@@ -109,7 +109,7 @@ WHAT: Mapping[str, str] = {
     "exact": "profiles say that batches do not vary, and 5 % of them take 30 % more",
     "third": "as jitter, with a third app",
     "plans": "three devices, and demand that swings, so that plans change",
-    "registered": "a third app is registered after 8 s",
+    "registered": "a third app is registered after five seconds",
     "recut": "three GPUs that plans cut otherwise as demand swings",
     "lost": "three devices, of which one dies for six seconds; what breaks then must have been announced",
 }

@@ -225,6 +225,21 @@ def test_until_batches_were_seen_to_run_long_their_pace_is_what_hardly_any_excee
     assert kept(world, ("cpu0", ("a",), 1.0)).bound_of("a", 1) == (6, 1.0)
 
 
+def test_while_plans_change_a_slice_that_begins_with_a_stream_is_given_what_it_serves_without_a_miss() -> None:
+    """Measured once: what is missed at the bound was missed before the new slice had served K - m queries."""
+    world = hosting(2.0, {"a@cpu": (1.0,) * 4})
+    here, there = (kept(world, (device, ("a",), 1.0)).limits_of("a") for device in ("cpu0", "cpu1"))
+    assert here is not None and there is not None
+
+    def bound(found: Limits) -> int:
+        return min(limit.bound(1) for limit in found.places)
+
+    assert bound(here) == bound(there) == 6
+    assert bound(here.beside(there)) == 4
+    assert bound(here.beside(there).beside(there)) == 4
+    assert bound(here.beside(here)) == 6
+
+
 def test_what_cannot_be_kept_is_not_let_in() -> None:
     policy = kept(hosting(1.9, {"a@cpu": (1.0,)}), ("cpu0", ("a",), 1.0))
     assert policy.bound_of("a", 1) == (0, 1.0)
