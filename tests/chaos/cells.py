@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.chaos import cluster_faults
+from tests.chaos import cluster_faults, front_door_faults
 from tests.chaos.stack import DEVICES, Stack
 
 Inject = Callable[[Stack, random.Random], Awaitable[str]]
@@ -235,6 +235,7 @@ CELLS = {
         Cell("broker-crash", crash_broker, resumes="broker", window=13.5, load=0.56),
         Cell("load-failure", load_failure, "load-failure", window=9.0, load=0.76, copies=False),
         Cell("poison", poison, window=7.0, load=0.93, copies=False),
+        Cell("executor-poison", front_door_faults.poison_executors, "poisonable", window=9.0, load=0.6, copies=False),
         Cell("clock-skew", armed_for_a_while, "clock-skew", window=7.0, load=0.93, copies=False),
         Cell("full-disk", armed_for_a_while, "full-disk", window=7.0, load=0.93, record=True, copies=False),
         Cell("slow-consumer", armed_for_a_while, "slow-consumer", window=7.0, load=0.93, copies=False),

@@ -10,13 +10,14 @@ import logging
 import os
 import resource
 import signal
+import struct
 import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-from sluicegate.domain.errors import LoadError
+from sluicegate.domain.errors import ExecutionError, LoadError
 from sluicegate.executors.emulated import EmulatedExecutor
 from sluicegate.sluice.main import run
 from sluicegate.stages.runtime.consumer_loop import Intake
@@ -25,6 +26,8 @@ from sluicegate.stages.worker.answers import Answers
 from sluicegate.stages.worker.stage import WorkerStage
 
 armed = False
+CRASHES, HANGS = 1e6, 2e6
+"""First elements of inputs."""
 
 
 def die() -> None:
@@ -104,6 +107,24 @@ def slow_consumer() -> None:
     WorkerStage._take = broken  # type: ignore[method-assign]
 
 
+def poisonable() -> None:
+    """Inputs from CRASHES on end the process that runs models, those from HANGS on never end."""
+    plain = EmulatedExecutor.run
+
+    async def broken(self: EmulatedExecutor, variant: str, inputs: Any, *args: Any, **options: Any) -> Any:
+        poison = max(struct.unpack_from("<f", tensors[0].data)[0] for tensors in inputs)
+        if poison < CRASHES:
+            return await plain(self, variant, inputs, *args, **options)
+        apart = options.get("apart", False)
+        await asyncio.sleep(options.get("within") or 60.0 if poison >= HANGS else 0.005)
+        if not apart:
+            await self.close()
+            self._on_end()
+        raise ExecutionError(f"{variant}: its process ended", fatal=not apart, apart=apart)
+
+    EmulatedExecutor.run = broken  # type: ignore[assignment, method-assign]
+
+
 def clock_skew() -> None:
     """This process's clock is wrong by as much as $CHAOS_SKEW says."""
     skew = float(os.environ.get("CHAOS_SKEW", "1.0"))
@@ -155,6 +176,7 @@ POINTS: dict[str, Callable[[], None]] = {
     "load-failure": load_failure,
     "slow-consumer": slow_consumer,
     "clock-skew": clock_skew,
+    "poisonable": poisonable,
     "full-disk": full_disk,
     "hang-solver": hang_solver,
     "hang-solver-process": hang_solver_process,
