@@ -23,7 +23,7 @@ _TESTS = (
     "tests/integration/hostile/test_hostile_http.py",
     "tests/integration/hostile/test_hostile_grpc.py",
     "tests/integration/hostile/test_greedy_client.py",
-    "tests/simulation/test_greedy_clients.py",
+    "tests/simulation/control/test_greedy_clients.py",
     "tests/integration/hostile/test_strangers.py",
 )
 _MEASURE = "carries or idle or reads_on or room_and_then or half or endless or chunks or 64 or another_app or stranger"
