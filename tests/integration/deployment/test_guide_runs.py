@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import yaml
 
+from sluicegate.executors.demo_catalogue import ensure_demo_catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
 from sluicegate.sluice.settings.settings import load
 from tests.harness import free_port, toy_catalogue
@@ -209,10 +210,19 @@ def test_slow_offline_commands_of_the_guide_run(page: str, start: str, place: tu
     assert run(text, place, within=1700.0).stdout
 
 
+@pytest.fixture(scope="module")
+def demo_catalogue(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's models, made once for all readers: it takes most of a minute."""
+    home = tmp_path_factory.mktemp("made")
+    ensure_demo_catalogue(home)
+    return home / "catalogue"
+
+
 @pytest.fixture
-def serving(place: tuple[Path, dict[str, str]]) -> Iterator[tuple[Path, dict[str, str]]]:
+def serving(place: tuple[Path, dict[str, str]], demo_catalogue: Path) -> Iterator[tuple[Path, dict[str, str]]]:
     """The demo's models served: ``sluice up`` as the guide has it, until it listens."""
     folder, environment = place
+    shutil.copytree(demo_catalogue, folder / "home" / "catalogue")
     process = subprocess.Popen(
         ["sluice", "up"], cwd=folder, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -259,7 +269,8 @@ def test_systems_of_the_guide_start(page: str, start: str, place: tuple[Path, di
 
 
 @pytest.mark.thorough
-def test_the_demo_of_the_guide_runs(place: tuple[Path, dict[str, str]]) -> None:
+def test_the_demo_of_the_guide_runs(place: tuple[Path, dict[str, str]], demo_catalogue: Path) -> None:
+    shutil.copytree(demo_catalogue, place[0] / "home" / "catalogue")
     for page, start in DEMOS[:1]:
         assert "On the same arrivals" in run(block(page, start).text, place).stdout
 
