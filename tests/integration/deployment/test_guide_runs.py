@@ -304,11 +304,11 @@ def test_a_broker_is_started_and_stopped_as_the_guide_says(place: tuple[Path, di
 @pytest.mark.thorough
 async def test_python_of_the_guide_asks_a_running_system(serving: tuple[Path, dict[str, str]]) -> None:
     _, environment = serving
-    run("sluice infer --app digits --latency-ms 60000", serving)  # waits for what the client is refused before: a plan
+    run("until sluice infer --app digits --latency-ms 60000 | grep -q ^answered; do sleep 0.5; done", serving)
     url = f"http://127.0.0.1:{environment['SLUICE_HTTP__PORT']}"
     text = block("README.md", "from sluicegate_client").text.replace("kafka://127.0.0.1:9092", url)
     text = text.replace("latency_ms=100", "latency_ms=60_000")  # the machine may be busy
-    names: dict[str, Any] = {"image": np.zeros((1, 28, 28), np.float32)}
+    names: dict[str, Any] = {"image": np.zeros((1, 28, 28), np.uint8)}
     code = compile(text, "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     await eval(code, names)
     assert names["answer"].outputs["label"].shape[0] == 1
