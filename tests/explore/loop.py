@@ -237,6 +237,14 @@ class ClockedLoop(VirtualLoop):
     def _start_serving(self, *_: Any, **__: Any) -> None:
         """Doors may be opened; nobody comes."""
 
+    async def sock_accept(self, sock: socket.socket) -> Any:
+        """Not here either."""
+        await self.create_future()
+
+    def remove_reader(self, fd: Any) -> bool:
+        """None was added."""
+        return False
+
     def _stop_serving(self, sock: socket.socket) -> None:
         sock.close()
 

@@ -173,7 +173,7 @@ def test_nothing_starts_on_a_disk_that_has_less_room_than_the_floor(
 ) -> None:
     settings = settings_for("memory://", disk.folder, disk_floor_bytes=1 << 20)
     assert new_run_folder(settings).parent == settings.runs
-    if disk._real:
+    if disk.real:
         disk.fill()
     else:
         free = shutil.disk_usage(disk.folder)

@@ -259,7 +259,18 @@ CASES: dict[str, tuple[Make, str, str]] = {
         "model",
         "takes no input",
     ),
-    "strings for input": (
+    "complex numbers for input": (
+        with_model(
+            lambda _: model_of(
+                [h.make_node("Identity", ["x"], ["y"]), h.make_node("MatMul", ["w", "w"], ["scores"])],
+                {"w": np.eye(CLASSES, dtype=np.float32)},
+                inputs=[h.make_tensor_value_info("x", T.COMPLEX64, ["n"])],
+            )
+        ),
+        "model",
+        "COMPLEX64",
+    ),
+    "texts for input, numbers to check it by": (
         with_model(
             lambda _: model_of(
                 [h.make_node("Identity", ["x"], ["y"]), h.make_node("MatMul", ["w", "w"], ["scores"])],
@@ -267,8 +278,8 @@ CASES: dict[str, tuple[Make, str, str]] = {
                 inputs=[h.make_tensor_value_info("x", T.STRING, ["n"])],
             )
         ),
-        "model",
-        "STRING",
+        "validation",
+        "holds float32; give texts",
     ),
     "no batch axis": (
         with_model(
@@ -279,7 +290,7 @@ CASES: dict[str, tuple[Make, str, str]] = {
             )
         ),
         "model",
-        "no output of numbers a row",
+        "no numbers or texts a row",
     ),
     "a batch that cannot be freed": (with_model(fixed_at_three), "model", "fixes its batch at 3"),
     "rows that depend on each other": (with_model(of_rows_together), "model", "depend on each other"),
@@ -296,7 +307,7 @@ CASES: dict[str, tuple[Make, str, str]] = {
     "no rows": (arrays(x=X[:0], label=LABELS[:0]), "validation", "0 rows"),
     "labels of no class": (arrays(x=X, label=LABELS + 3), "validation", "true answer"),
     "labels of another model": (arrays(x=X, label=np.roll(LABELS, 7)), "validation", "wrong labels"),
-    "labels that are no numbers": (arrays(x=X, label=np.array(["cat"] * ROWS)), "validation", "class numbers"),
+    "labels that are texts": (arrays(x=X, label=np.array(["cat"] * ROWS)), "validation", "texts as true answers"),
     "rows of another shape": (arrays(x=X[:, 1:], label=LABELS), "validation", "shape"),
     "rows with NaN": (arrays(x=SPOILT, label=LABELS), "validation", "NaN"),
     "rows of other inputs": (arrays(a=X, b=X, label=LABELS), "validation", "no array for input 'x'"),
@@ -347,7 +358,7 @@ def test_a_hostile_model_or_set_ends_in_one_clear_line_and_nothing_is_registered
     with pytest.raises(InvalidInputError) as refused:
         register(request, home)
     assert refused.value.field == field
-    assert told in refused.value.problem
+    assert told in refused.value.problem, refused.value.problem
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 600
     assert Registered(home).apps() == ()
