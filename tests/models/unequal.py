@@ -158,7 +158,7 @@ def _later(given: Any, start: float) -> Any:
 
 def cases() -> dict[str, dict[str, Any]]:
     """Changes of the world, by name: one for each policy and planner there is, and what reaches the other machines."""
-    promise = {"max_consecutive": 2, "weakly_hard": [{"m": 5, "k": 9}, {"m": 8, "k": 20}]}
+    promise = {"max_consecutive": 2, "weakly_hard": [{"m": 2, "k": 5}, {"m": 8, "k": 20}]}
     promised = {"apps.images.promise": promise, "apps.images.queries": []}
     equal = {"devices": [{"type": "a100", "count": 2}], "planner.variants_per_device": 4, "traces.qps": [60, 200]}
     found: dict[str, dict[str, Any]] = {f"batching {name}": {"policies.batching": {"name": name}} for name in BATCHING}

@@ -2,12 +2,13 @@
 
 import asyncio
 import socket
+from math import prod
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicegate.domain.models.tensor import DATATYPE_BYTES, Tensor, split_rows
+from sluicegate.domain.models.tensor import BYTES, DATATYPE_BYTES, Tensor, split_rows
 from sluicegate.executors.onnx.channel import Channel, ChannelClosedError
 from sluicegate.executors.onnx.framing import (
     MAGIC,
@@ -15,6 +16,7 @@ from sluicegate.executors.onnx.framing import (
     PREFIX,
     FrameError,
     advance,
+    describe,
     lengths,
     pack,
     parse_header,
@@ -30,13 +32,17 @@ def tensors(draw: st.DrawFn) -> Tensor:
     size = DATATYPE_BYTES[datatype]
     for extent in shape:
         size *= extent
-    return Tensor(draw(st.text(min_size=1, max_size=5)), datatype, shape, draw(st.binary(min_size=size, max_size=size)))
+    data = draw(st.binary(min_size=size, max_size=size))
+    if datatype == BYTES:
+        elements = draw(st.lists(st.binary(max_size=5), min_size=prod(shape), max_size=prod(shape)))
+        data = b"".join(len(one).to_bytes(4, "little") + one for one in elements)
+    return Tensor(draw(st.text(min_size=1, max_size=5)), datatype, shape, data)
 
 
 @settings(max_examples=60)
 @given(st.lists(tensors(), max_size=4))
 def test_tensors_survive_a_frame(sent: list[Tensor]) -> None:
-    frame = b"".join(pack({"id": 1, "tensors": [[t.name, t.datatype, t.shape] for t in sent]}, [t.data for t in sent]))
+    frame = b"".join(pack({"id": 1, "tensors": [describe(t) for t in sent]}, [t.data for t in sent]))
     head, body = lengths(frame[: PREFIX.size])
     assert len(frame) == PREFIX.size + head + body
     header = parse_header(frame[PREFIX.size : PREFIX.size + head])

@@ -166,6 +166,7 @@ def test_slices_of_a_device_are_shared_by_rule_unless_the_plan_is_to_decide() ->
     device = settings().all_devices()[0]
     cut = [Slice("4g.0", "4g", 20), Slice("3g.4", "3g", 20)]
     both = replace(device, slices=tuple(cut))
-    assert Gpus(settings()).sharing(both) is not None
-    assert Gpus(settings()).sharing(device) is None
-    assert Gpus(settings(worker={"slices": {"choice": "plan"}})).sharing(both) is None
+    by_rule = settings(worker={"slices": {"choice": "strict-first"}})
+    assert Gpus(by_rule).sharing(both) is not None
+    assert Gpus(by_rule).sharing(device) is None
+    assert Gpus(settings()).sharing(both) is None
