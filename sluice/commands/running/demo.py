@@ -20,6 +20,8 @@ from sluicegate.sluice.settings.settings import DeviceSettings, load
 from sluicegate.sluice.system.logs import show_logs
 
 DURATION = 40.0
+_WHOLE_MB = 2048
+"""So much of the log is kept at the least: the demo audits all of its run."""
 
 
 def register(app: typer.Typer) -> None:
@@ -44,6 +46,7 @@ def demo(
         chosen = chosen.model_copy(
             update={
                 "apps": chosen.apps or ("digits", "signals"),
+                "embedded_log_mb": max(_WHOLE_MB, chosen.embedded_log_mb),
                 "devices": chosen.devices or tuple(DeviceSettings(name=f"cpu{i}") for i in range(DEVICES)),
                 "prefix": f"{chosen.prefix}.demo-{uuid.uuid4().hex[:6]}"
                 if chosen.broker != "memory://"
