@@ -1,9 +1,13 @@
 """A query: what policies need to know of one. Its tensors travel beside it, never inside."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from sluicegate.domain.models.app import QueryClass
+
+Value = TypeVar("Value")
+Default = TypeVar("Default")
 
 
 class QueryKey(NamedTuple):
@@ -51,3 +55,9 @@ class Query:
     def key(self) -> QueryKey:
         """Its identity."""
         return QueryKey(self.app, self.source, self.id)
+
+
+def for_source(source: str, values: Mapping[str, Value], default: Default) -> Value | Default:
+    """The value given for ``source``; else that for the one it asks through (``/http`` for ``/http/4f21``)."""
+    through = source.rpartition("/")[0]
+    return values.get(source, values.get(through, default) if through else default)

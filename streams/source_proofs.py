@@ -16,7 +16,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sluicegate.policies.admission.fair_shares import told_of
+from sluicegate.domain.query import for_source
 from sluicegate.streams.ports import Headers, Record
 
 PROOF = "sluice-source-proof"
@@ -53,7 +53,7 @@ class SourceKeys:
         return "" if abs(record.timestamp - at / 1e3) <= self.skew else "proves itself for another time"
 
     def _key(self, source: str) -> bytes | None:
-        return told_of(source, self.keys, None)
+        return for_source(source, self.keys, None)
 
 
 def _proof(key: bytes, topic: str, source: str, query_id: str, value: bytes, at: int) -> bytes:

@@ -11,8 +11,8 @@ Rules.
 - Priorities order what one client asks, and nothing between clients: where it asks with several, what is let in of a
   lower one leaves room in its share for what it has asked of late with higher ones. So it is with one that asks alone
   while the plan cannot serve the app in full.
-- What was refused is demand all the same, but of a client that asks for more than all others together: plans would
-  give the flood what belongs to other apps.
+- What was refused is demand all the same, but of a client that asks for more than ``_FLOOD`` times what all others ask
+  together: plans would give the flood what belongs to other apps.
 - At most ``_CLIENTS`` are told apart, further ones are one client, and ``_LEVELS`` priorities of each: what comes from
   outside costs no memory.
 """
@@ -21,13 +21,10 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from math import inf
-from typing import TypeVar
 
 from sluicegate.domain.events import HostedOn
 from sluicegate.domain.plan import Plan
-
-T = TypeVar("T")
-U = TypeVar("U")
+from sluicegate.domain.query import for_source
 
 WINDOW_S = 1.0
 FILL = 0.85
@@ -36,6 +33,7 @@ _BRIDGED_S = 0.3
 """Seconds of what a plan serves that may come at once: queues bridge them."""
 _AHEAD_S = 0.1
 """Seconds of what higher priorities ask for that lower ones leave."""
+_FLOOD = 2.0
 _LEVELS = 16
 _LITTLE = 1.5
 """Times what a client has asked for in a window that is kept for it, and one query more."""
@@ -54,12 +52,6 @@ def rows_served(parts: Sequence[HostedOn], plan: Plan) -> float:
         if part.hosted
     }
     return sum(rate / len(apps[place]) for place, rate in rates.items())
-
-
-def told_of(client: str, told: Mapping[str, T], otherwise: U) -> T | U:
-    """What is told of ``client``, or of the front (or whatever its name begins with) through which it asks."""
-    front = client.rpartition("/")[0]
-    return told.get(client, told.get(front, otherwise) if front else otherwise)
 
 
 class Verdict(Enum):
@@ -156,7 +148,7 @@ class FairShares:
         if mine is None:
             if len(self._clients) >= _CLIENTS:
                 client = ""
-            mine = self._clients.setdefault(client, _Client(told_of(client, self._weights, 1.0)))
+            mine = self._clients.setdefault(client, _Client(for_source(client, self._weights, 1.0)))
             self._looked = -inf
         mine.forget(now - WINDOW_S)
         level = mine.level(priority)
@@ -164,7 +156,7 @@ class FairShares:
         mine.note(now, level, rows, let_in=let_in)
         if let_in:
             return Verdict.LET_IN
-        floods = len(self._clients) > 1 and mine.asked > max(1, self._asked - mine.asked)
+        floods = len(self._clients) > 1 and mine.asked > max(1.0, _FLOOD * (self._asked - mine.asked))
         return Verdict.FLOOD if floods else Verdict.REFUSED
 
     def _has_room(self, mine: _Client, level: int, rows: int, now: float) -> bool:

@@ -23,8 +23,7 @@ from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.models.app import App, QueryClass
 from sluicegate.domain.models.tensor import Tensor, length_of
 from sluicegate.domain.outcome import Reason
-from sluicegate.domain.query import Goal, Query
-from sluicegate.policies.admission.fair_shares import told_of
+from sluicegate.domain.query import Goal, Query, for_source
 from sluicegate.streams.ports import Headers, Record
 from sluicegate.streams.records import oip
 from sluicegate.streams.records.cloudevents import (
@@ -307,7 +306,7 @@ def _priority(parameters: Mapping[str, Any], limits: Limits, source: str) -> int
     priority = parameters.get("priority", 0)
     if type(priority) is not int or not 0 <= priority < _MAX_PRIORITY:
         raise InvalidInputError("parameters.priority", f"is {priority!r:.60}; give an integer from 0 on, 0 by default")
-    return priority if limits.priorities is None else min(priority, told_of(source, limits.priorities, 0))
+    return priority if limits.priorities is None else min(priority, for_source(source, limits.priorities, 0))
 
 
 def _goal(parameters: Mapping[str, Any]) -> Goal | None:

@@ -144,6 +144,8 @@ def test_what_is_refused_is_demand_but_of_a_flood() -> None:
 
     alike = verdicts(one=3 * SERVED, other=3.1 * SERVED, third=3 * SERVED)
     assert all(Verdict.FLOOD not in found and Verdict.REFUSED in found for found in alike.values())
+    two = verdicts(one=3 * SERVED, other=3 * SERVED)
+    assert all(Verdict.FLOOD not in found and Verdict.REFUSED in found for found in two.values())
     flood = verdicts(greedy=20 * SERVED, nice=0.2 * SERVED)
     assert flood["greedy"] == {Verdict.FLOOD, Verdict.LET_IN} and flood["nice"] == {Verdict.LET_IN}
 
