@@ -17,7 +17,7 @@ import numpy as np
 from sluicegate.domain.models.app import QueryClass
 from sluicegate.domain.plan import Placement
 from sluicegate.planner.allocation.program import Host, PoolKey, Program, Unit
-from sluicegate.planner.allocation.rounding import Whole
+from sluicegate.planner.allocation.rounding import SAME, Whole
 from sluicegate.planner.problems.problem import Allocation
 
 
@@ -164,7 +164,7 @@ def served(program: Program, whole: Whole) -> tuple[dict[tuple[str, QueryClass],
     for demand, share in zip(program.demands, whole.served.tolist(), strict=True):
         fraction = min(1.0, share) if demand.qps > 0 else 1.0
         # A solver's tolerance is no shortage.
-        fraction = 1.0 if fraction > 1.0 - 1e-6 else fraction
+        fraction = 1.0 if fraction > 1.0 - SAME else fraction
         asked, got = by_class.get((demand.app, demand.query_class), (0.0, 0.0))
         by_class[demand.app, demand.query_class] = (asked + demand.qps, got + fraction * demand.qps)
         wanted[demand.app] = wanted.get(demand.app, 0.0) + demand.qps

@@ -102,11 +102,12 @@ class AllocationPlanner:
             return single, replace(alone, gap=gap, steps=(*alone.steps, "several variants a unit could gain nothing"))
         sets = self.solve(program)
         steps = (*(f"single: {s}" for s in alone.steps), *(f"several: {s}" for s in sets.steps))
-        if sets.whole.score[:-1] == alone.whole.score[:-1]:
+        more = sets.whole.service_beyond(alone.whole)
+        if not more:
             gain = sets.whole.value - alone.whole.value
             if gain <= self.limits.gap:
                 return single, replace(alone, gap=max(alone.gap, sets.gap + gain), steps=steps)
-        elif sets.whole.score < alone.whole.score:
+        elif more < 0.0:
             return single, replace(alone, steps=steps, gap=max(alone.gap, self._bound_gap(program, relaxed, alone)))
         return program, replace(sets, steps=steps)
 
@@ -150,7 +151,7 @@ class AllocationPlanner:
         units = fill(program, best)
         filled = evaluate(program, units)
         added = int((units - best.units).sum())
-        if not added or filled.score[:-1] < best.score[:-1]:
+        if not added or filled.service_beyond(best) < 0.0:
             return best, max(0.0, bound - best.value)
         steps.append(f"idle units: {added} kept or given to the apps with least spare capacity")
         if not np.allclose(filled.served, best.served, atol=1e-6):
@@ -167,8 +168,9 @@ class AllocationPlanner:
             and program.max_loads is None
         ):
             served = evaluate(program, serve(program))
-            found = max(found, repaired(program, relaxed.solved.served, served), key=lambda w: w.score)
-        if found.score > best.score:
+            other = repaired(program, relaxed.solved.served, served)
+            found = other if other.beats(found) else found
+        if found.beats(best):
             steps.append(f"repair: {_describe(program, found)}")
         return found
 
@@ -190,7 +192,7 @@ class AllocationPlanner:
         if (used > program.pool_count).any() or not program.affordable(program.loaded):
             return best
         previous = evaluate(program, program.loaded)
-        if previous.score > best.score:
+        if previous.beats(best):
             steps.append(f"previous plan: {_describe(program, previous)} is better")
             return previous
         return best
@@ -230,7 +232,7 @@ class AllocationPlanner:
         units = part.widen(solved.units, len(program.hosts)) if part else np.rint(solved.units).astype(np.int64)
         found = evaluate(program, units)
         steps.append(f"polish: {_describe(program, found)}, {solved.nodes} nodes")
-        better = found.score > best.score
+        better = found.beats(best)
         kept = found if better else best
         if better and not np.allclose(found.served, best.served, atol=1e-6):
             bound = self._bound(program, relaxed, found)

@@ -7,6 +7,7 @@ Rules:
   more, a few times; then as many as there are hosts in use, which is what ceilings can add at most. What still
   overflows loses the units that matter least.
 - Answers are compared by service first: fair share and total of strict demands, then of best-effort ones, then value.
+  Service that differs by no more than what programs leave to their tolerances is the same.
 """
 
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from sluicegate.planner.allocation.solver_types import Solved
 _PATIENT = 3
 _ROUNDS = 6
 _TOLERANCE = 1e-6
+SAME = 3e-6
+"""Of service: the chain of goals lets go of a millionth in two of its steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,16 @@ class Whole:
     served: Floats
     accuracy: float
     value: float
-    score: tuple[float, ...]
+    service: tuple[float, ...]
+
+    def service_beyond(self, other: "Whole") -> float:
+        """By how much it serves more (less: negative) in the first thing in which they differ; 0 in none."""
+        differ = (m - t for m, t in zip(self.service, other.service, strict=True) if abs(m - t) > SAME)
+        return next(differ, 0.0)
+
+    def beats(self, other: "Whole") -> bool:
+        """Whether it is better: service first, then value."""
+        return (self.service_beyond(other) or self.value - other.value) > 0.0
 
     def as_solved(self) -> Solved:
         """The same as a hint for the solver."""
@@ -51,7 +63,7 @@ def evaluate(program: Program, units: Ints) -> Whole:
     served = np.minimum(served, 1.0)
     accuracy = float((program.accuracy * program.weight[program.serve_demand]) @ shares)
     value = accuracy - prices(program, units)
-    return Whole(units, shares, served, accuracy, value, _score(program, served, value))
+    return Whole(units, shares, served, accuracy, value, service_of(program, served))
 
 
 def prices(program: Program, units: Ints) -> float:
@@ -76,7 +88,7 @@ def round_up(program: Program, relaxed: Solved) -> tuple[Whole, int]:
         over = np.maximum(0, used - program.pool_count)
         dear = 0.0 if program.affordable(units) else float(program.rent @ units) - (program.budget or 0.0)
         found = evaluate(program, _trim(program, units, relaxed.units))
-        if best is None or found.score > best.score:
+        if best is None or found.beats(best):
             best = found
         if not (over.any() or dear) or rounds == _ROUNDS:
             return best, rounds
@@ -148,15 +160,16 @@ def _within_capacity(program: Program, units: Ints, shares: Floats) -> Floats:
     return np.asarray(shares * factor[program.serve_lane], dtype=np.float64)
 
 
-def _score(program: Program, served: Floats, value: float) -> tuple[float, ...]:
+def service_of(program: Program, served: Floats) -> tuple[float, ...]:
+    """Least share and total of strict demands, then of best-effort ones; ``served``: share of each demand."""
     high = goal_chain.servable(program)
-    score: list[float] = []
+    found: list[float] = []
     for strict in (True, False):
         members = np.flatnonzero((program.strict == strict) & (high > 0))
         if len(members):
-            score.append(round(float(served[members].min()), 6))
-            score.append(round(float(program.weight[members] @ served[members]), 6))
-    return (*score, value)
+            found.append(float(served[members].min()))
+            found.append(float(program.weight[members] @ served[members]))
+    return tuple(found)
 
 
 def _trim(program: Program, units: Ints, relaxed: Floats) -> Ints:

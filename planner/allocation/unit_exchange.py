@@ -40,7 +40,7 @@ def improved(program: Program, whole: Whole, *, chunk: int = 1, moves: int = 200
             break
         state.make(move)
     found = evaluate(program, state.units)
-    return found if found.score > whole.score else whole
+    return found if found.beats(whole) else whole
 
 
 @dataclass(slots=True)

@@ -43,7 +43,7 @@ def repaired(program: Program, wanted: Floats, whole: Whole) -> Whole:
             if not program.affordable(units):
                 continue
             found = evaluate(program, units)
-            if found.score > best.score:
+            if found.beats(best):
                 best = found
         if best is whole:
             return whole

@@ -15,7 +15,7 @@ from sluicegate.planner.allocation import goal_chain
 from sluicegate.planner.allocation.linear import Limits, Matrix, SolverError
 from sluicegate.planner.allocation.pipeline import AllocationPlanner, Counts
 from sluicegate.planner.allocation.program import Floats, Ints, Program, Serve
-from sluicegate.planner.allocation.rounding import Whole, evaluate
+from sluicegate.planner.allocation.rounding import Whole, evaluate, service_of
 from sluicegate.planner.geometry.joint_program import Fleet, GeometryMatrix, units_of, whole_gpus
 
 _SMALL_FLEET = 64
@@ -122,10 +122,9 @@ class Search:
     def _better(self, one: Choice, other: Choice) -> bool:
         """Whether ``one`` wins by what it does better first (service by class, then value), its extra changes paid."""
         extra = self.price(one.changes - other.changes)
-        for mine, theirs in zip(one.counts.whole.score, other.counts.whole.score, strict=True):
-            if abs(mine - theirs) > _SAME:
-                return mine - theirs > extra
-        return extra < 0.0
+        mine, theirs = one.counts.whole, other.counts.whole
+        gained = mine.service_beyond(theirs) or mine.value - theirs.value
+        return (gained if abs(gained) > _SAME else 0.0) > extra
 
     def _searched(self, start: Choice) -> list[Choice]:
         """What an integer search finds from what is known: its own units, and units rounded for its geometries."""
@@ -171,14 +170,9 @@ def _fluid(program: Program) -> Counts:
         return AllocationPlanner(polish=False, fill_idle=False).solve(program)
     outcome = goal_chain.run(Matrix(program), program)
     solved = outcome.solved
-    score: list[float] = []
-    for strict in (True, False):
-        members = np.flatnonzero((program.strict == strict) & (goal_chain.servable(program) > 0))
-        if len(members):
-            score += [float(solved.served[members].min()), float(program.weight[members] @ solved.served[members])]
     units = np.ceil(solved.units - 1e-6).astype(np.int64)
     accuracy = float((program.accuracy * program.weight[program.serve_demand]) @ solved.shares)
-    whole = Whole(units, solved.shares, solved.served, accuracy, solved.value, (*score, solved.value))
+    whole = Whole(units, solved.shares, solved.served, accuracy, solved.value, service_of(program, solved.served))
     return Counts(whole, max(0.0, solved.bound - solved.value), outcome.log, False)
 
 

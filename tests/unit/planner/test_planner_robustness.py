@@ -8,7 +8,7 @@ import pytest
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.domain.fleet.device import Device
-from sluicegate.domain.models.app import App
+from sluicegate.domain.models.app import App, Promise, QueryClass, WeaklyHard
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.planner.allocation import linear
@@ -165,6 +165,31 @@ def test_one_device_and_two_apps_serves_one_or_shares_the_device() -> None:
     shared = planner("allocation").allocate(replace(single, variants_per_device=2))
     assert set(shared.served.values()) == {1.0}
     assert len(shared.placements) == 2
+
+
+@pytest.mark.parametrize("loose", [400.0, 1026.0, 1264.0, 5000.0])
+@pytest.mark.parametrize("strict", [86.0, 171.0])
+def test_best_effort_beyond_what_is_left_beside_strict_gets_what_is_left(strict: float, loose: float) -> None:
+    """What two programs leave to their tolerances is no service lost: it once left best effort with nothing."""
+    line = tuple(BatchLatency(rows, 0.008 + 0.001 * rows, 0.009 + 0.001 * rows) for rows in (1, 64))
+    catalogue = Catalogue.of(
+        [
+            App(name="a", slo=0.1, promise=Promise(weakly_hard=(WeaklyHard(2, 10),))),
+            App(name="z", slo=0.6, query_class=QueryClass.BEST_EFFORT),
+        ],
+        [Variant(name="a0", app="a", accuracy=0.9), Variant(name="z0", app="z", accuracy=0.7)],
+        [Profile(variant=name, device_type="cpu", points=line) for name in ("a0", "z0")],
+    )
+    demands = (
+        AppDemand(app="a", qps=strict, slo=0.1, headroom=1.3, spread=0.2),
+        AppDemand(app="z", qps=loose, slo=0.6, headroom=1.1, spread=0.06, query_class=QueryClass.BEST_EFFORT),
+    )
+    one = (Device(name="d0", type="cpu"),)
+    answer = planner("allocation").allocate(
+        Problem(demands=demands, devices=one, catalogue=catalogue, variants_per_device=3)
+    )
+    assert answer.served["a"] == 1.0
+    assert 0.4 * min(1.0, 600.0 / loose) < answer.served["z"] <= 1.0
 
 
 @pytest.mark.parametrize("name", sorted(set(PLANNERS)))
