@@ -8,7 +8,8 @@ Rules.
 
 from typing_extensions import override
 
-from sluicegate.policies.serving.slice_scheduler import Lane, Station
+from sluicegate.policies.batching.lane import Lane
+from sluicegate.policies.serving.slice_scheduler import Station
 
 
 class DutyCycleStation(Station):

@@ -6,6 +6,7 @@ Rules.
 - While the executor is idle it is offered after every event to those who have queries waiting: strict ones first, then
   by the deadline of the most urgent query, until one runs a batch. Best effort is offered it only where no strict query
   waits; but a strict batch with places left takes best-effort queries of its app along, where that makes nobody late.
+  Where anything was promised, best effort may run before (``sluicegate.policies.promises.keeper``).
 - Finished goes to the policy whose batch it was, and frees the executor.
 - Promises are about strict queries; best-effort ones are not in the sequence. Where anything hosted was promised, apps
   take turns, and all batches are as short as the ``Terms`` of the slice ask (``sluicegate.policies.promises.keeper``).
@@ -17,7 +18,7 @@ Illegal: Finished while idle, or for another batch than the one that runs.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 from typing import assert_never
@@ -27,7 +28,6 @@ from sluicegate.domain.errors import IllegalEventError
 from sluicegate.domain.events import (
     Arrived,
     Finished,
-    Hosted,
     HostingChanged,
     Offered,
     StationEvent,
@@ -38,50 +38,15 @@ from sluicegate.domain.events import (
 from sluicegate.domain.models.app import NO_PROMISE, QueryClass
 from sluicegate.domain.query import Query
 from sluicegate.domain.table import TableObserved, TablesChanged
+from sluicegate.policies.batching.lane import Lane, shorter, shown
 from sluicegate.policies.batching.spread import SpreadBatching
-from sluicegate.policies.promises.keeper import FREE, NO_HOPS, Hops, Party, terms, within
+from sluicegate.policies.promises.keeper import FREE, NO_HOPS, Hops, terms
 from sluicegate.policies.promises.margins import UNKNOWN, Margins
-from sluicegate.policies.protocols import BatchingPolicy, FollowsTables
+from sluicegate.policies.protocols import BatchingPolicy
 
 _OFFERED = Offered()
 _Change = Woke | HostingChanged | StreamResumed | TablesChanged
 _STORY = 24
-
-
-class Lane:
-    """An app and class on this slice. ``wake``: when its policy wants to be woken; ``follows``: one that has tables."""
-
-    __slots__ = ("app", "asked", "follows", "policy", "strict", "told", "wake")
-
-    def __init__(self, app: str, strict: bool, policy: BatchingPolicy) -> None:
-        self.app = app
-        self.policy = policy
-        self.follows = policy if isinstance(policy, FollowsTables) else None
-        self.strict = strict
-        self.asked = HostingChanged(app, (), inf)
-        self.told: HostingChanged | None = None
-        self.wake = inf
-
-    @property
-    def hosted(self) -> tuple[Hosted, ...]:
-        """What is hosted for it, whatever it may use of that."""
-        return self.asked.hosted
-
-    def party(self, margins: Mapping[str, float]) -> Party:
-        """What it asks of the slice."""
-        policy, asked = self.policy, self.asked
-        own = policy.own if isinstance(policy, SpreadBatching) else NO_PROMISE
-        promise = own.over(asked.turns) if own.active else asked.own
-        return Party.of(_at(asked.hosted, margins), asked.slo, promise)
-
-    @property
-    def in_turn(self) -> bool:
-        """Whether it takes turns where anything was promised: what asks for best effort as a rule does not."""
-        return self.strict and not self.asked.loose and not self.asked.aside
-
-    def urgency(self) -> tuple[bool, float, str]:
-        """Least first."""
-        return (not self.strict, self.policy.head_deadline, self.app)
 
 
 class Station:
@@ -95,6 +60,7 @@ class Station:
         "_began",
         "_hops",
         "_lanes",
+        "_lent",
         "_loose",
         "_make",
         "_margins",
@@ -114,6 +80,7 @@ class Station:
         self.terms = FREE
         self._margins = Margins()
         self._began = 0.0
+        self._lent: Run | None = None  # a batch that its policy did not choose
         self._strict: dict[str, Lane] = {}
         self._loose: dict[str, Lane] = {}
         self._lanes: list[Lane] = []
@@ -162,6 +129,8 @@ class Station:
             query = event.query
             lanes = self._strict if query.query_class is QueryClass.STRICT else self._loose
             lane = lanes.get(query.app) or self._lane(query.app, query.query_class)
+            if now < lane.since:
+                lane.since = now
             if decided := lane.policy.handle(event, now):
                 self._absorb(lane, decided, now, actions)
         elif isinstance(event, Finished):
@@ -252,12 +221,12 @@ class Station:
         """What a lane may run, in batches as large as the slice's terms allow."""
         share, asked = self.terms.shares.get(lane.app), lane.asked
         if self.terms.shares:
-            asked = replace(asked, hosted=_at(asked.hosted, self._margins.in_force))
+            asked = replace(asked, hosted=shown(asked.hosted, self._margins.in_force))
         if not lane.strict or (self.terms.shares and not lane.in_turn):
-            hosted = _shorter(asked.hosted, self.terms.blocking_s)
+            hosted = shorter(asked.hosted, self.terms.blocking_s)
             return replace(asked, hosted=hosted, promise=NO_PROMISE, part=None)
         if share is not None and not asked.promise.active:
-            return replace(asked, hosted=_shorter(asked.hosted, share.processing_s))
+            return replace(asked, hosted=shorter(asked.hosted, share.processing_s))
         return asked
 
     def _finish(self, event: Finished, now: float, actions: list[StationAction]) -> None:
@@ -266,8 +235,8 @@ class Station:
             raise IllegalEventError(f"{event} at {now} while nothing runs", self._told())
         if (event.app, event.variant) != (lane.app, running.variant):
             raise IllegalEventError(f"{event} at {now} while {running.variant} runs for {lane.app}", self._told())
-        decided = lane.policy.handle(event, now)
-        self._running = self._running_lane = None
+        decided = [] if self._lent is running else lane.policy.handle(event, now)
+        self._running = self._running_lane = self._lent = None
         if decided:
             self._absorb(lane, decided, now, actions)
         if self.terms.shares and not event.failed:
@@ -302,16 +271,39 @@ class Station:
         if len(lanes) > 1:
             lanes = [lane for lane in lanes if lane.policy.queued]
             if len(lanes) > 1:
+                if self.terms.shares and self._runs_first(lanes, now, actions):
+                    return
                 lanes = self.order(lanes)
         elif not (lanes and lanes[0].policy.queued):
             return
         for lane in lanes:
             self._absorb(lane, lane.policy.handle(_OFFERED, now), now, actions)
             if self._running is not None:
+                if not lane.policy.queued:
+                    lane.since = inf
                 if lane.strict and lane.app in self._loose:
                     self._fill(self._running, self._loose[lane.app], now, actions)
                 self._story.append((now, self._running))
                 return
+
+    def _runs_first(self, lanes: list[Lane], now: float, actions: list[StationAction]) -> bool:
+        """Whether best effort runs before those that take turns: it ends as early as if it had begun when they came."""
+        waiting = [lane for lane in lanes if lane.in_turn]
+        if not waiting or len(waiting) == len(lanes):
+            return False
+        room = min([lane.since for lane in waiting]) + self.terms.blocking_s - now
+        if room <= 0.0 or any(lane.policy.queued >= self.terms.shares[lane.app].batch for lane in waiting):
+            return False
+        loose = min([lane for lane in lanes if not lane.in_turn], key=Lane.urgency)
+        run = loose.lent_within(room, now)
+        if run is None:
+            return False
+        self._lent = self._running = run
+        self._running_lane = loose
+        self._began = now
+        self._story.append((now, run))
+        actions.append(run)
+        return True
 
     def _fill(self, run: Run, loose: Lane, now: float, actions: list[StationAction]) -> None:
         """Best-effort queries in the places that a strict batch leaves."""
@@ -321,7 +313,7 @@ class Station:
         if self.terms.shares:
             share = self.terms.shares.get(loose.app)
             turn_s = self.terms.blocking_s if share is None else share.processing_s
-            seconds = next(iter(_shorter((hosted,), turn_s)), hosted.within(1)).longest
+            seconds = next(iter(shorter((hosted,), turn_s)), hosted.within(1)).longest
         deadline = min(q.deadline for q in run.queries)
         rows = len(seconds)
         while rows > run.rows and now + seconds[rows - 1] > deadline:
@@ -359,21 +351,6 @@ def in_turn(lanes: list[Lane], last_app: str) -> list[Lane]:
     """Those that take turns, round robin by name, from after the app that ran last; others where there are none."""
     lanes.sort(key=lambda lane: (not lane.in_turn, lane.app <= last_app, lane.app, not lane.strict))
     return [lane for lane in lanes if lane.in_turn is lanes[0].in_turn]
-
-
-def _shorter(hosted: tuple[Hosted, ...], seconds: float) -> tuple[Hosted, ...]:
-    """In batches of which hardly any takes longer than ``seconds``; without variants that have none."""
-    if seconds == inf:
-        return hosted
-    rows = [within(one.longest, seconds) for one in hosted]
-    return tuple([one.within(most) for one, most in zip(hosted, rows, strict=True) if most])
-
-
-def _at(hosted: tuple[Hosted, ...], margins: Mapping[str, float]) -> tuple[Hosted, ...]:
-    """What hardly any batch exceeds, as far as others have shown."""
-    if not margins:
-        return hosted
-    return tuple([one.shown(margins[one.variant]) if one.variant in margins else one for one in hosted])
 
 
 def _tell_tables(lane: Lane, event: TablesChanged) -> None:

@@ -244,3 +244,69 @@ def test_a_faster_variant_runs_before_a_miss_is_spent() -> None:
     actions += world.station.handle(Finished("a", "a0", 1, 0.03), BEGAN + 0.04)
     assert [action.variant for action in actions if isinstance(action, Run)] == ["a0", "a1"]
     assert not any(isinstance(action, Drop) for action in actions)
+
+
+def station_at(now: float) -> Station:
+    """a: promised, 8 + b ms within 100 ms; z: best effort, on two variants of 10 + b and 5 + b ms; 60 of it wait."""
+    station = Station(batching("adaptive"), Hops(0.01))
+    fast, slow = line(0.005, 0.001, 64), line(0.010, 0.001, 64)
+    each = {"a": [Hosted("a0", 0.9, LatencyCurve(line(0.008, 0.001, 64)))]}
+    each["z"] = [Hosted("z0", 0.8, LatencyCurve(slow)), Hosted("z1", 0.7, LatencyCurve(fast))]
+    for app, slo, promise in (("a", 0.1, PROMISES[0]), ("z", 0.6, Promise())):
+        station.handle(HostingChanged(app, tuple(each[app]), slo, promise, loose=app == "z"), now)
+    first = Query("first", "a", now, now + 0.1)
+    assert runs(station.handle(Arrived(first), now)) == ["first"]
+    for i in range(60):
+        loose = Query(f"z{i}", "z", now, now + 0.6, query_class=QueryClass.BEST_EFFORT)
+        assert not station.handle(Arrived(loose), now + 0.001)
+    return station
+
+
+def runs(actions: list[StationAction]) -> list[str]:
+    return [query.id for action in actions if isinstance(action, Run) for query in action.queries]
+
+
+@pytest.mark.parametrize("began", [0.0, 1.7e9])
+def test_best_effort_runs_before_a_promised_query_that_it_delays_no_more_than_a_batch_under_way(began: float) -> None:
+    station = station_at(began)
+    blocking = station.terms.blocking_s
+    assert not station.handle(Arrived(Query("strict", "a", began + 0.002, began + 0.102)), began + 0.002)
+    (run,) = (a for a in station.handle(Finished("a", "a0", 1, 0.009), began + 0.009) if isinstance(a, Run))
+    assert run.queries[0].app == "z" and run.variant == "z0"  # the most accurate
+    took = line(0.010, 0.001, 64)[run.rows - 1]
+    assert began + 0.009 + took <= began + 0.002 + blocking < began + 0.009 + took + 0.0011, (
+        "as many as there is time for"
+    )
+    ended = station.handle(Finished("z", "z0", run.rows, took), began + 0.009 + took)
+    assert runs(ended) == ["strict"], "what is left of best effort would take longer than the promise bears"
+
+
+def test_a_full_turn_of_promised_queries_runs_before_best_effort() -> None:
+    station = station_at(5.0)
+    full = station.terms.shares["a"].batch
+    for i in range(full):
+        station.handle(Arrived(Query(f"a{i}", "a", 5.002, 5.102)), 5.002)
+    assert runs(station.handle(Finished("a", "a0", 1, 0.009), 5.009)) == [f"a{i}" for i in range(full)]
+
+
+def test_a_query_that_waited_through_a_batch_of_its_own_app_is_not_kept_waiting_again() -> None:
+    """Two rows more than fit: the rest waits since they all came, which leaves best effort no time."""
+    station = station_at(5.0)
+    full = station.terms.shares["a"].batch
+    for i in range(full + 2):
+        station.handle(Arrived(Query(f"a{i}", "a", 5.002, 5.102)), 5.002)
+    first = runs(station.handle(Finished("a", "a0", 1, 0.009), 5.009))
+    took = line(0.008, 0.001, 64)[len(first) - 1]
+    rest = runs(station.handle(Finished("a", "a0", len(first), took), 5.009 + took))
+    assert rest == [f"a{full}", f"a{full + 1}"]
+
+
+def test_without_a_promise_best_effort_waits_until_no_strict_query_does() -> None:
+    station = Station(batching("eager"))
+    for app in "az":
+        curve = LatencyCurve(line(0.008, 0.001, 64))
+        station.handle(HostingChanged(app, (Hosted(f"{app}0", 0.9, curve),), 0.1, loose=app == "z"), 5.0)
+    station.handle(Arrived(Query("first", "a", 5.0, 5.1)), 5.0)
+    station.handle(Arrived(Query("loose", "z", 5.0, 5.6, query_class=QueryClass.BEST_EFFORT)), 5.001)
+    station.handle(Arrived(Query("strict", "a", 5.002, 5.102)), 5.002)
+    assert runs(station.handle(Finished("a", "a0", 1, 0.009), 5.009)) == ["strict"]

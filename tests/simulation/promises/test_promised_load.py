@@ -8,6 +8,7 @@ import pytest
 from sluicegate.simulator.promise_watch import PromiseFigures
 from sluicegate.simulator.scenario import read_scenario, scenario_of, with_setting
 from sluicegate.simulator.scenario.experiment import run_once
+from tests.simulation.promises.best_effort import World, compared
 from tests.simulation.promises.campaign import WORLDS
 
 FILE = Path(__file__).parents[3] / "examples" / "scenarios" / "promises-campaign.yaml"
@@ -56,3 +57,12 @@ def test_what_breaks_as_a_device_is_lost_was_announced_before() -> None:
 
 def test_a_load_ends_with_the_scenario() -> None:
     assert 0 < promises_of("duration_s=1").queries < 1200
+
+
+@pytest.mark.parametrize("rows", [1, 16])
+def test_a_promise_costs_best_effort_at_most_a_tenth_where_strict_asks_for_a_fifth(rows: int) -> None:
+    """Strict batches of one row, as each comes, once left it a fifth of what the device could do."""
+    found = compared(World(100.0, 1.0, rows), 700)
+    assert (found.broken, found.broken_without) == (0, 0)
+    assert found.goodput >= 0.9 * found.without > 50.0
+    assert found.goodput > 400.0
