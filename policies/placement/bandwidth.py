@@ -87,8 +87,6 @@ def estimate_fbr(measured: Sequence[Colocation], *, saturation: float = 0.02) ->
 
 
 def _solve(counts: np.ndarray, values: np.ndarray, names: int) -> np.ndarray:
-    if not counts.shape[0]:
-        return np.zeros(names)
     # Measurements err in proportion: weigh rows so that relative errors count.
     weight = 1.0 / values
     # Where a sum is all that is known, the smallest terms are taken: an infinitesimal pull to zero.
@@ -100,8 +98,6 @@ def _solve(counts: np.ndarray, values: np.ndarray, names: int) -> np.ndarray:
 
 def _pinned(counts: np.ndarray, column: int) -> bool:
     """Whether the unit vector of a column lies in the row space: its value does not depend on the others'."""
-    if not counts.shape[0]:
-        return False
     unit = np.zeros(counts.shape[1])
     unit[column] = 1.0
     solution, *_ = np.linalg.lstsq(counts.T, unit, rcond=None)

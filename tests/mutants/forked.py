@@ -1,7 +1,7 @@
 """A pytest plugin: the tests are collected once, and each mutant is tried in a fork of the process that knows them all.
 
 A mutant inside a function takes the place of that function's code, wherever it was imported to. One of what runs at
-import (defaults, constants, fields) is tried by a pytest of its own, in a copy of the files.
+import (defaults, constants, fields) is not tried here, but by ``imported_anew``.
 """
 
 import json
@@ -10,7 +10,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -89,9 +89,15 @@ def _function(held: object) -> FunctionType | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool:
-    """Instead of the tests: every job, each answered by a line {number, status}."""
-    asked = json.loads(Path(os.environ[JOBS]).read_text())
+    """Instead of the tests: every job."""
     by_name = {item.nodeid: item for item in session.items if item.get_closest_marker("timing") is None}
+    answer_each(lambda job: _tried(session, job, by_name))
+    return True
+
+
+def answer_each(tried: Callable[[dict[str, Any]], int]) -> None:
+    """Try each job in a fork of its own, some at a time, and answer each by a line {number, status}."""
+    asked = json.loads(Path(os.environ[JOBS]).read_text())
     waiting, running = list(reversed(asked["jobs"])), dict[int, tuple[int, float]]()
     with Path(os.environ[JOBS]).with_suffix(".answers").open("w") as answers:
         while waiting or running:
@@ -99,7 +105,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
                 job = waiting.pop()
                 pid = os.fork()
                 if pid == 0:
-                    os._exit(_tried(session, job, by_name))
+                    os._exit(tried(job))
                 running[pid] = job["number"], time.monotonic()
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid:
@@ -111,7 +117,6 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
                 if time.monotonic() - began > asked["seconds"]:
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.05)
-    return True
 
 
 def _tried(session: pytest.Session, job: dict[str, Any], by_name: dict[str, pytest.Item]) -> int:
@@ -120,15 +125,20 @@ def _tried(session: pytest.Session, job: dict[str, Any], by_name: dict[str, pyte
         replaced(sys.modules[job["module"]], job["before"], job["after"])
     except (NotInPlaceError, KeyError):
         return 3
-    items = [by_name[name] for name in job["tests"] if name in by_name]
+    return int(noticed(session, [by_name[name] for name in job["tests"] if name in by_name]))
+
+
+def noticed(session: pytest.Session, items: Sequence[pytest.Item]) -> bool:
+    """Whether one of them fails."""
     protocol: Callable[..., object] = session.config.hook.pytest_runtest_protocol
+    began = time.process_time()
     for item, following in zip(items, [*items[1:], None], strict=True):
         spent = time.process_time()
-        if spent > _PATIENCE:
-            return 0
+        if spent - began > _PATIENCE:
+            return False
         resource.setrlimit(resource.RLIMIT_CPU, (int(spent + _LONGEST), -1))
         protocol(item=item, nextitem=following)
         if session.testsfailed:
             session._setupstate.teardown_exact(None)
-            return 1
-    return 0
+            return True
+    return False

@@ -4,9 +4,11 @@ Tests are measured again where their file has changed. Where code has changed, a
 whatever ran anything in its file.
 """
 
+import ast
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -44,6 +46,7 @@ class Covering:
         self._root, self._seconds, self._changed = root, seconds, changed
         data = CoverageData(str(folder / "covered"))
         data.read()
+        self._texts: dict[str, str] = {}
         self._breadth: dict[str, int] = {}
         self._lines: dict[str, dict[int, set[str]]] = {}
         for measured in data.measured_files():
@@ -55,10 +58,37 @@ class Covering:
                     self._breadth[test] = self._breadth.get(test, 0) + 1
 
     def tests(self, mutant: Mutant) -> list[str]:
-        """Those that run its line, or anything of its file where it runs at import; the narrow and quick ones first."""
-        lines = self._lines.get(str(self._root / mutant.file), {})
-        found = set() if mutant.file in self._changed else lines.get(mutant.line, set())
-        return sorted(found or set().union(*lines.values()), key=self._cost)[:_MOST]
+        """Those that run its line, the narrow and quick ones first.
+
+        Where it runs at import: those that run anything of its file, or a line anywhere that names what it belongs to,
+        or that are in a file which does.
+        """
+        found = set() if mutant.file in self._changed else self._at(mutant.file, mutant.line)
+        return sorted(found or self._at(mutant.file) | self._naming(mutant), key=self._cost)[:_MOST]
+
+    def _at(self, file: str, line: int | None = None) -> set[str]:
+        lines = self._lines.get(str(self._root / file), {})
+        if line is None or file in self._changed:
+            return set().union(*lines.values())
+        return lines.get(line, set())
+
+    def _naming(self, mutant: Mutant) -> set[str]:
+        names = _names_at((self._root / mutant.file).read_text(), mutant.line)
+        if not names:
+            return set()
+        named = re.compile(rf"\b({'|'.join(names)})\b")
+        found: set[str] = set()
+        for measured in self._lines:
+            file = str(Path(measured).relative_to(self._root))
+            for number, text in enumerate(self._text(file).splitlines(), 1):
+                if named.search(text):
+                    found |= self._at(file, number)
+        return found | {test for test in self._seconds if named.search(self._text(test.partition("::")[0]))}
+
+    def _text(self, file: str) -> str:
+        if file not in self._texts:
+            self._texts[file] = (self._root / file).read_text() if (self._root / file).exists() else ""
+        return self._texts[file]
 
     def _cost(self, test: str) -> tuple[float, str]:
         return max(0.02, self._seconds.get(test, 0.0)) * self._breadth[test], test
@@ -83,6 +113,21 @@ def measured(root: Path, folder: Path, parts: Sequence[str]) -> Covering:
         state.write_text(json.dumps(known))
     changed = {name for name, digest in code.items() if known["code"].get(name) != digest}
     return Covering(folder, root, known["seconds"], changed)
+
+
+def _names_at(source: str, line: int) -> list[str]:
+    """What the module's statement there defines."""
+    for node in ast.parse(source).body:
+        if node.end_lineno is None or not node.lineno <= line <= node.end_lineno:
+            continue
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                return [name]
+            case ast.Assign(targets=targets):
+                return [one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)]
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                return [name]
+    return []
 
 
 def _within(part: Path) -> list[Path]:

@@ -12,13 +12,10 @@ beside this module lists changes that were judged to change nothing, with the re
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
@@ -27,7 +24,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tests.mutants.chosen import TESTS
 from tests.mutants.forked import JOBS
 from tests.mutants.measured import FAST, Covering, measured
 from tests.mutants.sample import Mutant, drawn
@@ -49,18 +45,25 @@ def noticed(
     mutants: Sequence[Mutant], covering: Covering, processes: int, tell: Callable[[Mutant, bool], None]
 ) -> None:
     """Tell of each whether a test fails."""
-    tests = {mutant.name: covering.tests(mutant) for mutant in mutants}
-    elsewhere = [mutant for mutant in mutants if not tests[mutant.name]]
-    for mutant, status in _forked([m for m in mutants if tests[m.name]], tests, processes):
+    tests = {mutant: covering.tests(mutant) for mutant in mutants}
+    elsewhere = [mutant for mutant in mutants if not tests[mutant]]
+    files = sorted({test.partition("::")[0] for found in tests.values() for test in found})
+    options = ["-q", "-s", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--timeout=0", *(files or FAST)]
+    forked = [sys.executable, "-m", "pytest", "-p", "tests.mutants.forked", *options]
+    for mutant, status in _answered(forked, [m for m in mutants if tests[m]], tests, processes):
         if status == _ELSEWHERE:
             elsewhere.append(mutant)
         else:
             tell(mutant, status != 0)
-    for mutant, found in _in_copies(elsewhere, tests, processes):
-        tell(mutant, found)
+    anew = [sys.executable, "-m", "tests.mutants.imported_anew"]
+    for mutant, status in _answered(anew, elsewhere, tests, processes):
+        tell(mutant, status != 0)
 
 
-def _forked(mutants: Sequence[Mutant], tests: dict[str, list[str]], processes: int) -> Iterator[tuple[Mutant, int]]:
+def _answered(
+    command: Sequence[str], mutants: Sequence[Mutant], tests: dict[Mutant, list[str]], processes: int
+) -> Iterator[tuple[Mutant, int]]:
+    """What ``command`` answers of each, as it comes."""
     if not mutants:
         return
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
@@ -68,28 +71,18 @@ def _forked(mutants: Sequence[Mutant], tests: dict[str, list[str]], processes: i
         listed = [
             {
                 "number": number,
-                "module": "sluicegate." + mutant.file.removesuffix(".py").replace("/", "."),
+                "module": "sluicegate." + mutant.file.removesuffix(".py").removesuffix("/__init__").replace("/", "."),
                 "before": (ROOT / mutant.file).read_text(),
                 "after": mutant.source,
-                "tests": tests[mutant.name],
+                "tests": tests[mutant],
             }
             for number, mutant in enumerate(mutants)
         ]
-        listed.insert(0, listed[0] | {"number": -1, "after": listed[0]["before"]})  # nothing is changed
+        first = max(listed, key=lambda job: len(job["tests"]))
+        listed.insert(0, first | {"number": -1, "after": first["before"]})  # nothing is changed
         jobs.write_text(json.dumps({"forks": processes, "seconds": _SECONDS, "jobs": listed}))
-        options = [
-            "-q",
-            "-s",
-            "-p",
-            "tests.mutants.forked",
-            "-p",
-            "no:cacheprovider",
-            "--hypothesis-seed=0",
-            "--timeout=0",
-        ]
-        files = sorted({test.partition("::")[0] for found in tests.values() for test in found})
         with subprocess.Popen(
-            [sys.executable, "-m", "pytest", *options, *(files or FAST)],
+            command,
             cwd=ROOT,
             env={**os.environ, JOBS: str(jobs), "HYPOTHESIS_STORAGE_DIRECTORY": folder},
             stdout=subprocess.DEVNULL,
@@ -103,8 +96,8 @@ def _forked(mutants: Sequence[Mutant], tests: dict[str, list[str]], processes: i
                     number, status = json.loads(line).values()
                     if number >= 0:
                         yield mutants[number], status
-                    elif status:
-                        raise SystemExit("the tests of the first mutant fail without it")
+                    elif status not in (0, _ELSEWHERE):
+                        raise SystemExit("the tests of a mutant fail without it")
                 told = len(lines)
                 if ended:
                     break
@@ -113,60 +106,7 @@ def _forked(mutants: Sequence[Mutant], tests: dict[str, list[str]], processes: i
                 except subprocess.TimeoutExpired:
                     continue
         if told != len(listed):
-            raise RuntimeError(f"pytest tried {told} of {len(listed)} mutants and ended with {runs.returncode}")
-
-
-def _in_copies(mutants: Sequence[Mutant], tests: dict[str, list[str]], processes: int) -> Iterator[tuple[Mutant, bool]]:
-    """Each in a copy of its own, some at a time."""
-
-    def tried(mutant: Mutant) -> tuple[Mutant, bool]:
-        with _copy() as copy:
-            return mutant, _alone(copy, mutant, tests[mutant.name])
-
-    with ThreadPoolExecutor(processes) as pool:
-        yield from pool.map(tried, mutants)
-
-
-@contextmanager
-def _copy() -> Iterator[Path]:
-    """A copy of all tracked files, to be changed."""
-    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        copy = Path(folder)
-        for name in names:
-            if (ROOT / name).exists():
-                (copy / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(ROOT / name, copy / name, follow_symlinks=False)
-        yield copy
-
-
-def _alone(copy: Path, mutant: Mutant, tests: Sequence[str]) -> bool:
-    """Whether one of ``tests`` fails where the file is changed."""
-    file, listed = copy / mutant.file, copy / "tests-to-try.json"
-    original = file.read_text()
-    listed.write_text(json.dumps(tests))
-    options = ["-q", "-x", "--tb=no", "-m", "not timing", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
-    files = [name for name in dict.fromkeys(test.partition("::")[0] for test in tests) if (copy / name).exists()]
-    if not files:
-        return False
-    try:
-        file.write_text(mutant.source)
-        status = subprocess.run(
-            [sys.executable, "-m", "pytest", *options, "-p", "tests.mutants.chosen", *files],
-            cwd=copy,
-            env={**os.environ, TESTS: str(listed), "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"},
-            capture_output=True,
-            timeout=_SECONDS,
-            check=False,
-        ).returncode
-    except subprocess.TimeoutExpired:
-        return True
-    finally:
-        file.write_text(original)
-    if status not in (0, 1, 2, 5):  # neither passed, nor failed, nor could not be imported, nor was there any
-        raise RuntimeError(f"{mutant.name}: pytest ended with {status}")
-    return status in (1, 2)
+            raise RuntimeError(f"{command[2]} tried {told} of {len(listed)} mutants and ended with {runs.returncode}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -32,3 +32,14 @@ def test_a_slice_that_reports_again_is_heard_again() -> None:
     device.staged("s0", _report(1, "a"))
     device.staged("s1", _report(1, "b"))
     assert device.staged("s1", _report(1, "b", "c")) == _report(1, "a", "b", "c")
+
+
+def test_what_is_withdrawn_later_has_failed_from_then_on() -> None:
+    device = Gathering(["s0", "s1"])
+    device.staged("s1", _report(4, "b", "c"))
+    assert device.withdrawn("s0", "a") is None, "it has staged nothing yet"
+    assert device.withdrawn("s1", "b") is None, "the device has acknowledged nothing yet"
+    assert device.staged("s0", _report(4, "a", "c", failed=("d",))) == _report(4, "a", "c", failed=("d", "b"))
+    assert device.withdrawn("s1", "a") is None, "it is on the other slice"
+    assert device.withdrawn("s0", "a") == _report(4, "c", failed=("d", "a", "b"))
+    assert device.withdrawn("s0", "a") is None

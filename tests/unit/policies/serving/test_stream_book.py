@@ -1,11 +1,11 @@
 """How streams with a promise are numbered and told, on one of two slices that unlike apps share."""
 
-from sluicegate.domain.events import Hosted, HostingChanged
+from sluicegate.domain.events import Hosted, HostingChanged, StreamResumed
 from sluicegate.domain.models.app import Promise, QueryClass, WeaklyHard
 from sluicegate.domain.models.profile import LatencyCurve
+from sluicegate.domain.outcome import Outcome, OutcomeKind, PromiseState
 from sluicegate.domain.query import Query
-from sluicegate.policies.promises import stream_book
-from sluicegate.policies.promises.stream_book import StreamBook
+from sluicegate.policies.promises.stream_book import Recall, StreamBook
 
 HERE = ("gpu1", "3g.0")
 TWO_OF_TEN = Promise(weakly_hard=(WeaklyHard(2, 10),))
@@ -75,20 +75,30 @@ def test_another_promise_begins_its_streams_anew_and_leaves_others() -> None:
 
 def test_of_too_many_streams_the_one_begun_first_is_forgotten() -> None:
     made = book()
-    before, stream_book._STREAMS = stream_book._STREAMS, 2
-    try:
-        for number, stream in enumerate(("first", "second", "third")):
-            made.arrived(one := query(number, "sight", stream))
-            made.ended(one, True)
-        counts = {}
-        for stream in ("second", "third"):
-            made.arrived(one := query(20, "sight", stream))
-            told = made.ended(one, False)
-            assert told is not None
-            counts[stream] = told.queries
-    finally:
-        stream_book._STREAMS = before
-    assert counts == {"second": 2, "third": 2}
+    for stream in range(16_385):
+        made.arrived(one := query(stream, "sight", str(stream)))
+        made.ended(one, True)
+    counts = []
+    for stream in (1, 16_384, 0):
+        made.arrived(one := query(20_000 + stream, "sight", str(stream)))
+        told = made.ended(one, False)
+        assert told is not None
+        counts.append(told.queries)
+    assert counts == [2, 2, 1]
+
+
+def test_hosting_otherwise_under_the_same_promise_goes_on_counting() -> None:
+    made = book()
+    counts = []
+    none = hosting("sight", ONE_IN_A_ROW, hosted=False)
+    for number, (comes, ends) in enumerate([(hosting("sight", TWO_OF_TEN),) * 2, (hosting("sight", TWO_OF_TEN), none)]):
+        made.hosting(comes)
+        made.arrived(one := query(number, "sight", ""))
+        made.hosting(ends)
+        told = made.ended(one, True)
+        assert told is not None
+        counts.append((told.queries, told.turns, told.weakly_hard))
+    assert counts == [(1, 2, ((2, 10),)), (2, 1, ())]
 
 
 def test_only_who_is_hosted_nowhere_here_and_was_not_warned_of_is_unheard() -> None:
@@ -114,3 +124,114 @@ def test_what_was_abandoned_is_told_by_others() -> None:
     made.arrived(one)
     made.abandon()
     assert made.ended(one, True) is None
+
+
+def end(
+    number: int,
+    missed: bool,
+    *,
+    stream: str = "a",
+    place: tuple[str, str] = HERE,
+    rejected: bool = False,
+    query_class: QueryClass = QueryClass.STRICT,
+    promise: PromiseState | None = None,
+) -> Outcome:
+    asked = query(number, "sight", stream, query_class)
+    kind = OutcomeKind.REJECTED if rejected else OutcomeKind.EXPIRED if missed else OutcomeKind.ANSWERED
+    return Outcome.of(asked, kind, asked.arrival + 0.1, device=place[0], slice=place[1], promise=promise)
+
+
+def recall(*ends: Outcome, remember: int = 100) -> Recall:
+    made = Recall(remember)
+    for one in ends:
+        made.add(one)
+    return made
+
+
+def before(made: Recall, number: int, look: int, turns: int = 1) -> tuple[bool, ...] | None:
+    found = made.before(query(number, "sight", "a"), HERE, turns, look)
+    assert found is None or found[0].next == len(found[0].recent)
+    return None if found is None else found[0].recent
+
+
+def test_a_past_without_a_gap_up_to_the_query_is_known_as_far_as_is_asked() -> None:
+    """Of sequence 3 to 7, missed are 4 and 7."""
+    known = recall(*(end(n, n in (4, 7)) for n in (3, 5, 4, 7, 6)))
+    assert before(known, 8, 3) == (False, False, True)
+    assert before(known, 8, 4) == (True, False, False, True)
+    assert before(known, 8, 5) == (False, True, False, False, True)
+    assert before(known, 8, 6) is None, "what was before the third is unknown"
+    assert before(known, 9, 3) is None, "the eighth is missing"
+    assert before(known, 6, 2) == (True, False), "of later ones nothing is told"
+    assert known.before(query(8, "sight", "b"), HERE, 1, 3) is None
+    assert known.before(query(8, "sound", "a"), HERE, 1, 3) is None
+
+
+def test_a_past_that_reaches_to_the_first_query_is_known_whole() -> None:
+    assert before(recall(end(0, True), end(1, False)), 2, 10) == (True, False)
+    assert before(recall(end(1, True), end(2, False)), 3, 10) is None
+    assert before(recall(end(0, True), end(1, False), end(3, True)), 4, 1) == (True,)
+    assert before(recall(end(0, True), end(1, False), end(3, True)), 4, 2) is None
+
+
+def test_rejected_queries_fill_a_place_and_count_for_nothing_and_what_is_told_last_counts() -> None:
+    known = recall(end(4, True), end(5, True, rejected=True), end(6, False), end(7, True), end(7, False))
+    assert before(known, 8, 3) == (True, False, False)
+    without = [end(6, False), end(7, True, query_class=QueryClass.BEST_EFFORT), end(-1, True)]
+    assert before(recall(*without), 7, 1) == (False,)
+    assert before(recall(*without), 8, 1) is None
+
+
+def test_of_a_stream_in_turns_only_those_of_this_place_count() -> None:
+    there = ("gpu0", "3g.0")
+    known = recall(*(end(n, n in (3, 4), place=HERE if n % 2 else there) for n in range(2, 8)))
+    assert before(known, 8, 3, turns=2) == (True, False, False)
+    assert before(known, 8, 4, turns=2) is None
+    assert before(known, 8, 4) == (True, False, False, False)
+
+
+def test_the_newest_state_that_was_told_goes_on() -> None:
+    told = [PromiseState(queries=n) for n in (50, 60)]
+    known = recall(end(5, True, promise=told[0]), end(6, True, promise=told[1]), end(7, False))
+    found = known.before(query(8, "sight", "a"), HERE, 1, 3)
+    assert found is not None and found[1] == told[1]
+
+
+def test_no_more_is_remembered_than_is_asked_for() -> None:
+    ends = [end(n, n == 4) for n in range(3, 8)]
+    assert before(recall(*ends, remember=4), 8, 4) == (True, False, False, False)
+    assert before(recall(*ends, remember=3), 8, 4) is None
+    assert before(recall(*ends, remember=0), 8, 1) == (False,)
+    again = Recall.of(recall(*ends).streams)
+    assert before(again, 8, 5) == (False, True, False, False, False)
+    assert before(recall(*ends, remember=0), 8, 2) is None
+    many = recall(*(end(7, True, stream=str(stream)) for stream in range(16_385)))
+    assert [many.streams[0].stream, many.streams[-1].stream, len(many.streams)] == ["1", "16384", 16_384]
+
+
+def test_a_stream_goes_on_with_what_was_counted_before_it_came_here() -> None:
+    made = book()
+    state = PromiseState(queries=70, misses=9, mcd=5, worst=((10, 2),))
+    made.recalled(recall(*(end(n, n == 4, promise=state) for n in range(8))))
+    first = query(8, "sight", "a")
+    assert made.arrived(first) == StreamResumed("sight", "a", (False,) * 4 + (True,) + (False,) * 3)
+    told = made.ended(first, True)
+    assert told is not None
+    assert (told.queries, told.misses, told.mcd, dict(told.worst)) == (71, 10, 5, {10: 2})
+    assert told.left == ((10, 0),)
+    unknown = query(20, "sight", "b")
+    assert made.arrived(unknown) is None
+    told = made.ended(unknown, True)
+    assert told is not None and (told.queries, told.left) == (1, ((10, 1),))
+
+
+def test_the_apps_own_stream_is_counted_in_this_places_turns_and_what_is_left_of_it_others_know_too() -> None:
+    made = book()
+    for stream, turns in (("", 2), ("sight", 2), ("a", 1)):
+        one = query(1, "sight", stream)
+        made.arrived(one)
+        made.announced("sight", "safe_mode" if stream == "sight" else "promise_kept")
+        told = made.ended(one, False)
+        assert told is not None
+        assert (told.turns, told.safe_mode) == (turns, stream == "sight")
+        assert told.left == (((10, 2),) if turns == 1 else ())
