@@ -1,0 +1,93 @@
+"""What is made of an answer before it is a plan: shares of promised apps, shortage told once and taken back late."""
+
+from dataclasses import replace
+
+import pytest
+
+from sluicegate.domain.actions import Announce
+from sluicegate.domain.fleet.device import Device, Slice
+from sluicegate.domain.models.app import App, Promise
+from sluicegate.domain.models.profile import BatchLatency, Profile
+from sluicegate.domain.models.variant import Variant
+from sluicegate.domain.plan import Epoch, Placement, Plan
+from sluicegate.planner.control.shortage_alerts import ShortageWatch
+from sluicegate.planner.problems.promised_shares import with_promised_shares
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+
+
+def plan(number: int, **served: float) -> Plan:
+    return Plan(epoch=Epoch(1, number), created=1.7e9, placements=(), served=served, demand={"a": 40.0, "b": 7.25})
+
+
+def test_shortage_is_told_with_the_first_plan_that_lacks_and_its_end_with_the_second_in_a_row_that_does_not() -> None:
+    watch = ShortageWatch()
+    assert watch.observe(plan(1, a=1.0, b=0.999)) == []
+    lacks = Announce("app:b", "shortage", "the devices can serve 50% of 7.2 queries/s", {"served": 0.5})
+    assert watch.observe(plan(2, a=1.0, b=0.5)) == [lacks]
+    assert watch.observe(plan(3, a=0.9989, b=0.4)) == [
+        Announce("app:a", "shortage", "the devices can serve 100% of 40.0 queries/s", {"served": 0.9989})
+    ]
+    assert watch.observe(plan(4, a=1.0, b=1.0)) == []
+    again = Announce("app:a", "served", "all of its demand can be served again")
+    assert watch.observe(plan(5, a=0.9991, b=0.3)) == [again]
+    assert watch.observe(plan(6, a=1.0, b=1.0)) == []
+    assert watch.observe(plan(7, b=1.0)) == [replace(again, subject="app:b")]
+    assert watch.observe(plan(8, a=0.9, b=1.0)) != []
+
+
+CUT = Device(name="g", type="gpu", slices=(Slice("4g.0", "4g", 20), Slice("3g.4", "3g", 10)))
+CPU = Device(name="c", type="cpu")
+
+
+def profile(variant: str, kind: str, *p95: float) -> Profile:
+    points = tuple(BatchLatency(batch, 0.8 * seconds, seconds) for batch, seconds in enumerate(p95, start=1))
+    return Profile(variant=variant, device_type=kind, points=points)
+
+
+CATALOGUE = Catalogue.of(
+    [App(name="a", slo=0.3, promise=Promise(max_consecutive=1)), App(name="b", slo=0.2)],
+    [
+        Variant(name="a-l", app="a", accuracy=0.9),
+        Variant(name="a-s", app="a", accuracy=0.7),
+        Variant(name="b-o", app="b", accuracy=0.7),
+    ],
+    [
+        profile("a-l", "gpu:4g", 0.05, 0.08, 0.12, 0.2),
+        profile("a-l", "gpu", 0.09, 0.14),
+        profile("a-s", "gpu", 0.01),
+        profile("a-l", "cpu", 0.12, 0.15, 0.4),
+        profile("b-o", "gpu", 0.01),
+    ],
+)
+A_BIG = Placement("g", "a", ("a-s", "a-l"), 0.7, 2, "4g.0")
+A_SMALL = Placement("g", "a", ("a-l",), 0.1, 2, "3g.4")
+A_CPU = Placement("c", "a", ("a-l",), 0.1, 2)
+B_SMALL = Placement("g", "b", ("b-o",), 0.6, 2, "3g.4")
+B_BIG = Placement("g", "b", ("b-o",), 0.4, 2, "4g.0")
+
+
+def shares(*placements: Placement) -> list[float]:
+    return [p.share for p in with_promised_shares(placements, CATALOGUE, (CUT, CPU))]
+
+
+def test_shares_of_a_promised_app_follow_what_its_most_accurate_variant_does_within_a_turn_of_each_slice() -> None:
+    """Alone on a slice a turn is 150 ms: three rows in 120, two in 140 and two in 150 ms."""
+    rates = (3 / 0.12, 2 / 0.14, 2 / 0.15)
+    assert shares(A_BIG, A_SMALL, A_CPU) == pytest.approx([0.9 * rate / sum(rates) for rate in rates])
+    # Beside another app a turn is 100 ms: one row in 90 ms there.
+    rates = (3 / 0.12, 1 / 0.09)
+    found = shares(A_BIG, B_SMALL, A_SMALL)
+    assert found == pytest.approx([0.8 * rates[0] / sum(rates), 0.6, 0.8 * rates[1] / sum(rates)])
+    idle = replace(B_SMALL, variants=())
+    assert shares(A_BIG, idle, A_SMALL)[2] == pytest.approx(0.8 * (2 / 0.14) / (3 / 0.12 + 2 / 0.14))
+
+
+def test_shares_stay_where_nothing_was_promised_or_there_is_nothing_to_share() -> None:
+    assert shares(B_BIG, B_SMALL) == [0.4, 0.6]
+    assert shares(A_BIG) == [0.7]
+    assert shares(A_BIG, replace(A_SMALL, variants=())) == [0.7, 0.1]
+    assert shares(A_BIG, replace(A_SMALL, slo=0.1)) == [0.7, 0.1], "a class of its own"
+    assert shares(replace(A_BIG, share=0.0), replace(A_SMALL, share=0.0)) == [0.0, 0.0]
+    nowhere = (replace(A_CPU, variants=("a-s",)), replace(A_BIG, device="stranger"))
+    assert shares(*nowhere) == [0.1, 0.7]
+    assert shares(A_BIG, replace(A_CPU, device="stranger")) == pytest.approx([0.8, 0.0])
