@@ -61,7 +61,7 @@ class Covering:
         """Those that run its line, the narrow and quick ones first.
 
         Where it runs at import: those that run anything of its file, or a line anywhere that names what it belongs to,
-        or that are in a file which does.
+        or that are in a file which names that or the module.
         """
         found = set() if mutant.file in self._changed else self._at(mutant.file, mutant.line)
         return sorted(found or self._at(mutant.file) | self._naming(mutant), key=self._cost)[:_MOST]
@@ -74,8 +74,7 @@ class Covering:
 
     def _naming(self, mutant: Mutant) -> set[str]:
         names = _names_at((self._root / mutant.file).read_text(), mutant.line)
-        if not names:
-            return set()
+        names.append(re.escape(mutant.module))
         named = re.compile(rf"\b({'|'.join(names)})\b")
         found: set[str] = set()
         for measured in self._lines:
@@ -91,7 +90,7 @@ class Covering:
         return self._texts[file]
 
     def _cost(self, test: str) -> tuple[float, str]:
-        return max(0.02, self._seconds.get(test, 0.0)) * self._breadth[test], test
+        return max(0.02, self._seconds.get(test, 0.0)) * self._breadth.get(test, 0), test
 
 
 def measured(root: Path, folder: Path, parts: Sequence[str]) -> Covering:

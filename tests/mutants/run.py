@@ -71,7 +71,7 @@ def _answered(
         listed = [
             {
                 "number": number,
-                "module": "sluicegate." + mutant.file.removesuffix(".py").removesuffix("/__init__").replace("/", "."),
+                "module": f"sluicegate.{mutant.module}",
                 "before": (ROOT / mutant.file).read_text(),
                 "after": mutant.source,
                 "tests": tests[mutant],

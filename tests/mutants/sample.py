@@ -44,6 +44,11 @@ class Mutant:
     source: str
 
     @property
+    def module(self) -> str:
+        """That of the file, within the package."""
+        return self.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+    @property
     def name(self) -> str:
         """What it is known by, however lines move."""
         return f"{self.file}: {self.before} -> {self.after}"

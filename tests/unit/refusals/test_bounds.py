@@ -1,6 +1,7 @@
 """Every field of settings, scenarios, problems and registered models, tried at its bounds, inside and beyond them.
 
-``tests/models/data/bounds.json`` says what each field takes. A field that is not in it, or is bounded otherwise, fails.
+``tests/models/data/bounds.json`` says what each field takes, and what it is where it is not given. A field that is not
+in it, or is bounded otherwise, fails.
 """
 
 import json
@@ -18,6 +19,12 @@ from pydantic import BaseModel, ValidationError
 MODULES = (
     "sluice.settings.settings",
     "simulator.scenario.scenario_fields",
+    "simulator.scenario.fault_fields",
+    "simulator.arrivals.trace_fields",
+    "planner.capacity.capacity_fields",
+    "planner.model_less.planner_choice",
+    "planner.problems.plan_limits",
+    "planner.policy_tables.table_fields",
     "profiles.catalogue.registered_apps",
     "profiles.formats.ramsis_json",
     "sluice.offline.problem_file",
@@ -177,10 +184,15 @@ def told() -> dict[str, dict[str, str]]:
     for name, _, where, _, leaf in fields():
         row = table.setdefault(name, {})
         row[where] = f"{row[where]}; or {said(leaf)}" if where in row else said(leaf)
+    for name, kind in classes().items():
+        properties = schema_of(kind)[0]["properties"]
+        for given in (kind.model_fields[field].alias or field for field in own(kind)):
+            if "default" in properties[given]:
+                table.setdefault(name, {})[f"{given} not given"] = json.dumps(properties[given]["default"])
     return table
 
 
-def test_every_field_is_in_the_table_as_it_is_bounded() -> None:
+def test_every_field_is_in_the_table_as_it_is_bounded_and_with_what_it_is_where_it_is_not_given() -> None:
     table = told()
     for name in sorted(table.keys() | BOUNDS.keys()):
         assert table.get(name) == BOUNDS.get(name), f"{name}: mend the field, or {TABLE.name} where it is meant"
