@@ -19,6 +19,31 @@ def test_an_a100_has_19_full_layouts_14_geometries_and_12_undominated_ones() -> 
     }
 
 
+VENDORS_NAMES = {
+    "a100": "1g.5gb 2g.10gb 3g.20gb 4g.20gb 7g.40gb",
+    "a100-80gb": "1g.10gb 2g.20gb 3g.40gb 4g.40gb 7g.80gb",
+    "h100": "1g.10gb 2g.20gb 3g.40gb 4g.40gb 7g.80gb",
+    "h200": "1g.18gb 2g.35gb 3g.71gb 4g.71gb 7g.141gb",
+    "a30": "1g.6gb 2g.12gb 4g.24gb",
+}
+"""As the MIG user guide lists them."""
+
+
+@pytest.mark.parametrize("gpu", sorted(TABLES))
+def test_slices_have_the_memory_and_the_number_that_the_vendor_gives_them(gpu: str) -> None:
+    table = TABLES[gpu]
+    assert " ".join(f"{name}.{p.memory_bytes >> 30}gb" for name, p in table.profiles.items()) == VENDORS_NAMES[gpu]
+    assert {p.memory_bytes % (1 << 30) for p in table.profiles.values()} == {0}
+    most = dict(zip(("1g", "2g", "3g", "4g", "7g"), (7, 3, 2, 1, 1), strict=True))
+    most = {"1g": 4, "2g": 2, "4g": 1} if gpu == "a30" else most
+    assert {name: p.limit for name, p in table.profiles.items()} == most
+    assert {name: p.compute for name, p in table.profiles.items()} == {name: int(name[0]) for name in most}
+    for name, count in most.items():
+        assert table.valid((name,) * count) and not table.valid((name,) * (count + 1))
+    assert table.largest_bytes == max(p.memory_bytes for p in table.profiles.values())
+    assert (table.compute_slices, table.memory_slots) == ((4, 4) if gpu == "a30" else (7, 8))
+
+
 @pytest.mark.parametrize("text", ["4g+4g", "4g+3g+1g", "7g+1g", "3gx3", "2gx4", "1gx8", "4g+2gx2"])
 def test_what_does_not_fit_is_no_geometry(text: str) -> None:
     geometry = parse_geometry(text)
@@ -50,7 +75,9 @@ def test_a_layout_keeps_the_instances_that_it_can() -> None:
 def test_geometries_are_read_as_they_are_shown() -> None:
     for geometry in A100.geometries:
         assert parse_geometry(shown(geometry)) == geometry
-    for text in ("", "4gx0", "4gxx2", "+"):
+    assert parse_geometry("4g, 1gx3") == ("4g", "1g", "1g", "1g") and len(parse_geometry("1gx16")) == 16
+    assert shown(()) == "none"
+    for text in ("", "4gx0", "4gxx2", "+", "1gx17", "1gx"):
         with pytest.raises(InvalidInputError):
             parse_geometry(text)
     with pytest.raises(InvalidInputError, match="'9g' is not one of a100"):
