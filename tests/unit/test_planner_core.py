@@ -231,6 +231,17 @@ def test_it_gives_the_lease_back_behind_everything_that_it_said() -> None:
     (given,) = of(Write, world.tell(Parted()))
     assert isinstance(given, Write)
     assert given.lease.released
+    assert not of(Write, world.run(3 * LEASE, "d0")), "nobody leads, and who ends does not take it up again"
+
+
+def test_who_is_told_to_end_while_it_reads_the_plans_does_not_begin_to_lead() -> None:
+    core = PlannerCore(CATALOGUE, holder="me", settings=CoreSettings(lease=LEASE))
+    (claim,) = core.handle(LogReached(), START)
+    assert isinstance(claim, Write)
+    assert core.handle(LeaseRead(claim.lease), START + 0.1) == [CatchUp(claim.lease.term)]
+    core.handle(Stopping(), START + 0.2)
+    assert core.handle(PlansRead(claim.lease.term), START + 0.3) == []
+    assert not core.leads(START + 0.3)
 
 
 def test_a_strangers_plan_in_its_term_is_put_behind_by_a_higher_term() -> None:
