@@ -149,6 +149,11 @@ class Sweep:
         """Batch size -> median of ``variant`` with its confidence interval, for the longest inputs."""
         return {p.measurement.batch: spread_of(p.samples) for p in self._measured(variant, 0)}
 
+    def rounds(self, variant: str) -> dict[int, tuple[float, ...]]:
+        """Batch size -> wall seconds of ``variant`` with the longest inputs, one a round: those of the same place in
+        two variants were taken one behind the other."""
+        return {p.measurement.batch: tuple(s.wall for s in p.samples) for p in self._measured(variant, 0)}
+
     def _measured(self, variant: str, length: int) -> Iterator[_Pair]:
         of = (variant, length)
         return (p for m, p in self._pairs.items() if (m.variant, m.length) == of and p.samples and not p.given_up)
@@ -160,12 +165,18 @@ def spread_of(samples: Sequence[Sample]) -> Spread:
     Free of assumptions on the distribution (the number below the median is binomial): the interval is honest on a noisy
     machine, and is the whole range where there are fewer than six samples.
     """
-    wall = np.sort([s.wall for s in samples])
-    n = len(wall)
-    half = 0.98 * np.sqrt(n)  # 1.96 standard deviations of a binomial with p = 1/2
+    wall = [s.wall for s in samples]
+    return Spread(float(np.median(wall)), *median_interval(wall, 1.96), len(wall))
+
+
+def median_interval(values: Sequence[float], deviations: float) -> tuple[float, float]:
+    """The order statistics so many standard deviations of a binomial with p = 1/2 below and above the median."""
+    found = np.sort(values)
+    n = len(found)
+    half = 0.5 * deviations * np.sqrt(n)
     low = max(0, int(np.floor(n / 2 - half)))
     high = min(n - 1, int(np.ceil(n / 2 + half)))
-    return Spread(float(np.median(wall)), float(wall[low]), float(wall[high]), n)
+    return float(found[low]), float(found[high])
 
 
 def summarise(batch: int, samples: Sequence[Sample]) -> BatchLatency:

@@ -6,8 +6,10 @@ Rules, in this order.
 - One is dominated, and out, where another that is served is no slower at any batch size and as accurate. Noise is given
   to what changes the model less (which stands earlier in the list): it counts as being as accurate where it is less so
   by no more than 1.96 standard errors of the difference on the same rows, and needs to be no faster. A later one must
-  be as accurate by the number, and faster beyond the noise, or more accurate beyond it. Latencies are told apart where
-  the 95 % confidence intervals of their medians do not overlap.
+  be as accurate by the number, and faster beyond the noise, or more accurate beyond it. Two were measured in turns, so
+  that a slow spell of the machine falls on both: one is faster at a batch size where the median of what it takes over
+  what the other takes, round by round, is below 1 at 99.5 % confidence; with few rounds, where its slowest was faster
+  than the other's fastest.
 - Of two that were made of different registered models neither changes the other: there the more accurate by the number
   dominates where it is no slower beyond the noise, so that what is clearly faster always stays.
 - What is left is served: each is the best at some trade of accuracy for time. A registered model itself is judged like
@@ -17,28 +19,34 @@ Rules, in this order.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
-from sluicegate.profiles.catalogue.profiler import Spread
+from sluicegate.profiles.catalogue.profiler import median_interval
 from sluicegate.profiles.registration.task_metrics import Score
 
 CONFIDENT = 1.96
 """Standard errors of a difference below which two accuracies are not told apart."""
 RETAINED = 0.5
 """Share of the registered model's skill below which a variant has collapsed."""
+_TOLD_APART = 2.81
+"""Standard deviations between a median of ratios and 1: 99.5 %, since there are some ten batch sizes to differ at."""
+_FEW = 11
+"""Rounds below which an interval of that confidence is the whole range, or nearly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """What was measured of one. ``gap``: how much less accurate than its registered model on the same rows.
 
-    ``latency``: batch -> spread of the time it takes. ``finite``: no answer was NaN or infinite. ``model``: which of
+    ``rounds``: batch -> seconds that it took, one a round of the profiler, so that the same place in two candidates is
+    the same round. ``finite``: no answer was NaN or infinite. ``model``: which of
     the registered models it was made of, where there are several.
     """
 
     name: str
     score: Score
     gap: Score
-    latency: Mapping[int, Spread]
+    rounds: Mapping[int, Sequence[float]]
     finite: bool = True
     model: str = ""
 
@@ -90,10 +98,8 @@ def _collapsed(candidate: Candidate, original: Candidate, chance: float) -> str:
 
 def _dominates(one: tuple[int, Candidate], another: tuple[int, Candidate]) -> bool:
     (place, by), (other_place, other) = one, another
-    batches = set(by.latency) & set(other.latency)
-    if not batches or max(by.latency) < max(other.latency):
-        return False
-    if any(by.latency[b].low > other.latency[b].high for b in batches):
+    batches = set(by.rounds) & set(other.rounds)
+    if not batches or max(by.rounds) < max(other.rounds) or _faster(other, by):
         return False
     lead = by.score.value - other.score.value
     if by.model != other.model:
@@ -106,7 +112,15 @@ def _dominates(one: tuple[int, Candidate], another: tuple[int, Candidate]) -> bo
 
 def _faster(by: Candidate, other: Candidate) -> list[int]:
     """Batch sizes at which ``by`` is faster beyond the noise."""
-    return [b for b in sorted(set(by.latency) & set(other.latency)) if by.latency[b].high < other.latency[b].low]
+    return [b for b in sorted(set(by.rounds) & set(other.rounds)) if _clearly_less(by.rounds[b], other.rounds[b])]
+
+
+def _clearly_less(one: Sequence[float], other: Sequence[float]) -> bool:
+    both = min(len(one), len(other))
+    if both < _FEW:
+        return max(one) < min(other)
+    ratios = [a / b for a, b in zip(one, other, strict=False)]
+    return median_interval(ratios, _TOLD_APART)[1] < 1.0
 
 
 def _noise(one: Candidate, another: Candidate, apart: Apart | None = None) -> float:
@@ -125,5 +139,5 @@ def _dominated(candidate: Candidate, by: Candidate, apart: Apart | None) -> str:
     if not faster:
         return f"dominated by {by.name}, which is {accuracy}, and as fast within the noise"
     b = faster[-1]
-    ratio = candidate.latency[b].middle / by.latency[b].middle
+    ratio = median(candidate.rounds[b]) / median(by.rounds[b])
     return f"dominated by {by.name}, which is {accuracy}, and {ratio:.2f}x as fast at batch {b}"

@@ -19,7 +19,8 @@ _UNSCORED = task_metrics.Score(0.0, 0.0)
 
 @dataclass(slots=True)
 class Made:
-    """One that was made: its answers on the scored rows, its scores and its profiles by device type.
+    """One that was made: its answers on the scored rows, its scores; its profiles, and what they rest on, by device
+    type.
 
     ``recipe``: with the label of its model before it, where there are several. ``model``: that label.
     """
@@ -33,6 +34,7 @@ class Made:
     gap: task_metrics.Score = _UNSCORED
     profiles: dict[str, Profile] = field(default_factory=dict)
     spreads: dict[str, dict[int, Spread]] = field(default_factory=dict)
+    rounds: dict[str, dict[int, tuple[float, ...]]] = field(default_factory=dict)
 
 
 def targets(threads: tuple[int, ...]) -> list[tuple[str, Runtime]]:

@@ -314,6 +314,7 @@ class Job:
         for candidate, profile in zip(candidates, profiles, strict=True):
             candidate.profiles[target] = profile
             candidate.spreads[target] = sweep.spreads(candidate.variant.name)
+            candidate.rounds[target] = sweep.rounds(candidate.variant.name)
 
     def _record(self, candidates: list[Made], output: AnswerOutput, app: App) -> Record:
         chance = task_metrics.chance(self._request.metric, self._rows.labels)
@@ -344,7 +345,7 @@ class Job:
                 name=c.variant.name,
                 score=c.score,
                 gap=c.gap,
-                latency=c.spreads[target],
+                rounds=c.rounds[target],
                 finite=c.finite,
                 model=c.model,
             )

@@ -1,9 +1,12 @@
 """Which candidates are served: collapse, domination beyond the noise, and what cannot be told apart."""
 
+from collections.abc import Sequence
+from zlib import crc32
+
 import numpy as np
 import pytest
 
-from sluicegate.profiles.catalogue.profiler import Sample, Spread, spread_of
+from sluicegate.profiles.catalogue.profiler import Sample, spread_of
 from sluicegate.profiles.registration import task_metrics
 from sluicegate.profiles.registration.pareto_choice import Candidate, verdicts
 from sluicegate.profiles.registration.task_metrics import Score, chance, difference, score
@@ -18,12 +21,17 @@ def candidate(
     noise: float = 0.01,
     finite: bool = True,
     model: str = "",
+    spells: Sequence[float] = (1.0,) * 50,
 ) -> Candidate:
-    """Latencies at batch 1 and 8, with intervals of ``noise`` relative to either side."""
+    """Rounds at batch 1 and 8, each off by up to ``noise``. ``spells``: how slow the machine was in each round."""
     times = ms if isinstance(ms, tuple) else (ms, 4 * ms)
-    latency = {b: Spread(t, t * (1 - noise), t * (1 + noise), 50) for b, t in zip((1, 8), times, strict=True)}
+    rng = np.random.default_rng(crc32(name.encode()))
+    rounds = {
+        b: tuple(t * spell * (1.0 + rng.uniform(-noise, noise)) for spell in spells)
+        for b, t in zip((1, 8), times, strict=True)
+    }
     return Candidate(
-        name=name, score=Score(accuracy, 0.01), gap=Score(0.0, gap_se), latency=latency, finite=finite, model=model
+        name=name, score=Score(accuracy, 0.01), gap=Score(0.0, gap_se), rounds=rounds, finite=finite, model=model
     )
 
 
@@ -50,7 +58,7 @@ def test_being_slower_at_a_single_batch_size_is_enough_to_stay() -> None:
 
 
 def test_what_the_noise_does_not_tell_apart_is_served_once_and_as_it_was_registered() -> None:
-    noisy = [candidate(name, 0.9, 10 + i, noise=0.2) for i, name in enumerate("cba")]
+    noisy = [candidate(name, 0.9, 10 + 0.1 * i, noise=0.2) for i, name in enumerate("cba")]
     assert served(*noisy) == ["c"]
     assert served(candidate("a", 0.900, 10), candidate("b", 0.905, 10, gap_se=0.01)) == ["a"]
     assert served(candidate("a", 0.900, 10), candidate("b", 0.905, 10, gap_se=0.001)) == ["b"]
@@ -82,6 +90,27 @@ def test_of_different_models_what_is_clearly_faster_stays_however_little_it_is_t
     assert served(large, slow) == ["l"]
 
 
+def test_a_machine_that_is_slow_by_spells_hides_no_difference_that_each_round_shows() -> None:
+    rng = np.random.default_rng(3)
+    spells = np.where(rng.random(50) < 0.5, 1.0, 3.0).tolist()
+    small = candidate("s", 0.8, 9, noise=0.05, spells=spells, model="small")
+    large = candidate("l", 0.9, 10, noise=0.05, spells=spells, model="large")
+    medians = [spread_of([Sample(s, 0.0) for s in one.rounds[8]]) for one in (small, large)]
+    assert medians[0].high > medians[1].low, "by themselves the medians say nothing"
+    assert served(small, large) == ["s", "l"]
+    alike = candidate("s", 0.8, 10, noise=0.05, spells=spells, model="small")
+    assert served(alike, large) == ["l"]
+
+
+def test_of_few_rounds_all_must_say_the_same() -> None:
+    few = (1.0,) * 7
+    large = candidate("l", 0.9, 10, noise=0.1, spells=few, model="large")
+    assert served(candidate("s", 0.8, 7, noise=0.1, spells=few, model="small"), large) == ["s", "l"]
+    assert served(candidate("s", 0.8, 9.5, noise=0.1, spells=few, model="small"), large) == ["l"]
+    slow = candidate("s", 0.8, 7, noise=0.1, spells=(*few[1:], 2.0), model="small")
+    assert served(slow, large) == ["l"], "one round of seven says otherwise"
+
+
 def test_of_different_models_equal_in_all_the_first_is_served() -> None:
     twins = [candidate(name, 0.9, 10, model=name) for name in "ba"]
     assert served(*twins) == ["b"]
@@ -99,7 +128,7 @@ def test_a_small_model_does_not_collapse_because_a_large_one_knows_more_but_what
 
 
 def test_one_that_is_measured_at_fewer_batch_sizes_dominates_none() -> None:
-    short = Candidate(name="b", score=Score(0.9, 0.01), gap=Score(0.0, 0.0), latency={1: Spread(1, 1, 1, 9)})
+    short = Candidate(name="b", score=Score(0.9, 0.01), gap=Score(0.0, 0.0), rounds={1: (1.0,) * 9})
     assert served(candidate("a", 0.9, 10), short) == ["a", "b"]
 
 
