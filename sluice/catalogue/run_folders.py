@@ -3,8 +3,10 @@
 import json
 import os
 import shutil
+import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,6 +19,12 @@ from sluicegate.streams.memory.archive import MANIFEST
 from sluicegate.streams.ports import Broker
 from sluicegate.streams.signing import SignedBroker
 from sluicegate_client import Client
+
+SAID_AFTER = 1.5
+"""Seconds after which who waits is told what for."""
+_LOOK_EVERY = 0.25
+PATIENCE = 30.0
+"""Seconds that commands wait for a system that starts."""
 
 
 def new_run_folder(settings: Settings) -> Path:
@@ -78,6 +86,30 @@ def live_server(settings: Settings) -> str | None:
             return address if json.load(answer).get("live") else None
     except (OSError, urllib.error.URLError, ValueError):
         return None
+
+
+def awaited_url(
+    settings: Settings, broker: str | None, missing: str, *, within: float, say: Callable[[str], None]
+) -> str:
+    """Where to ask: ``broker``, the settings', or a ``sluice up`` on the embedded one, which may be starting.
+
+    It is waited for, ``within`` seconds; after ``SAID_AFTER`` it is said that it is ``missing``. Raises
+    ConfigurationError where none comes.
+    """
+    url = broker or settings.broker
+    if url != "memory://":
+        return url
+    began = time.monotonic()
+    told = False
+    while (address := live_server(settings)) is None:
+        waited = time.monotonic() - began
+        if waited >= within:
+            raise ConfigurationError(missing)
+        if waited >= SAID_AFTER and not told:
+            told = True
+            say(f"waiting: {missing}")
+        time.sleep(_LOOK_EVERY)
+    return f"memory+{address}"
 
 
 def open_broker(settings: Settings, run: Path | None = None, broker: str | None = None) -> Broker:

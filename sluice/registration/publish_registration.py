@@ -8,7 +8,7 @@ read at the next start.
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from sluicegate.domain.errors import InvalidInputError, SluiceError
@@ -16,7 +16,7 @@ from sluicegate.domain.plan import NO_EPOCH, Epoch, Plan, follows
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.registered_apps import Registered
 from sluicegate.sluice.audit.result_log import read_results
-from sluicegate.sluice.catalogue.run_folders import connected, live_server
+from sluicegate.sluice.catalogue.run_folders import SAID_AFTER, connected, live_server
 from sluicegate.sluice.registration.registry_topic import publish_catalogue
 from sluicegate.sluice.settings.settings import Settings
 from sluicegate.streams.ports import Broker, Record, TopicPartition
@@ -96,10 +96,36 @@ async def planned(
     return watch.plan.epoch if watch.plan is not None else None
 
 
-class _Watch:
-    """Folds plans and acknowledgements, in any order between the two topics."""
+async def await_loaded(
+    broker: Broker, topics: Topics, apps: Collection[str], *, within: float, say: Callable[[str], None]
+) -> None:
+    """Return once a device has loaded what the newest plan hosts of each app, or that hosts nothing of it.
 
-    def __init__(self, app: str, variants: frozenset[str], plans: str) -> None:
+    A system that starts says what it serves before it can: what is asked then would expire. Returns after ``within``
+    seconds in any case, and where this user may not read plans; after ``SAID_AFTER`` it is said what is waited for.
+    """
+    watches = [_Watch(app, None, topics.plan) for app in apps]
+    partitions = [TopicPartition(topics.plan, 0), TopicPartition(topics.acks, 0)]
+    waiting = f"waiting: no worker of this system has a model of {', '.join(sorted(apps))} loaded yet"
+    saying = asyncio.get_running_loop().call_later(SAID_AFTER, say, waiting)
+    try:
+        async with asyncio.timeout(within):
+            async for record in read_results(broker, partitions, follow=False):
+                for watch in watches:
+                    watch.read(record)
+            async for record in read_results(broker, partitions, follow=True):
+                if not [watch for watch in watches if not watch.read(record)]:
+                    return
+    except (TimeoutError, SluiceError):
+        return  # the answer says what is wrong
+    finally:
+        saying.cancel()
+
+
+class _Watch:
+    """Folds plans and acknowledgements, in any order between the two topics. ``variants``: None for any."""
+
+    def __init__(self, app: str, variants: frozenset[str] | None, plans: str) -> None:
         self._app = app
         self._variants = variants
         self._plans = plans
@@ -126,9 +152,9 @@ class _Watch:
         if self.plan is None:
             return False
         hosts = [p for p in self.plan.of_app(self._app) if p.variants]
-        if not self._variants:
-            return not hosts
-        if any(v not in self._variants for p in hosts for v in p.variants):
+        if not hosts:
+            return not self._variants
+        if self._variants is not None and any(v not in self._variants for p in hosts for v in p.variants):
             return False
         return any(self._ready(p.device, frozenset(p.variants)) for p in hosts)
 

@@ -17,12 +17,11 @@ from sluicegate.profiles.catalogue.registered_apps import merged
 from sluicegate.profiles.demo.build_models import DEFAULT
 from sluicegate.profiles.formats.catalogue_json import app_to_document, profile_to_document, variant_to_document
 from sluicegate.sluice.audit.result_log import read_results
+from sluicegate.sluice.catalogue.run_folders import SAID_AFTER
 from sluicegate.stages.following.registry_follower import part_of
 from sluicegate.streams.ports import Broker, Producer, TopicPartition, UnreachableError, Written
 from sluicegate.streams.topics import Topics
 
-SAID_AFTER = 1.5
-"""Seconds after which who waits is told what for."""
 _LOOK_EVERY = 0.25
 _PARTITION = 0
 

@@ -13,11 +13,12 @@ import typer
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
-from sluicegate.sluice.catalogue.run_folders import asking, connected, live_server
+from sluicegate.sluice.catalogue.run_folders import PATIENCE, SAID_AFTER, asking, awaited_url, connected
 from sluicegate.sluice.commands.reading.results import line
 from sluicegate.sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, print_json
 from sluicegate.sluice.load.sample_inputs import app_samples
-from sluicegate.sluice.registration.registry_topic import SAID_AFTER, await_served
+from sluicegate.sluice.registration.publish_registration import await_loaded
+from sluicegate.sluice.registration.registry_topic import await_served
 from sluicegate.sluice.settings.settings import Settings, load
 from sluicegate.streams.ports import Record
 from sluicegate.streams.records import codec
@@ -25,8 +26,6 @@ from sluicegate.streams.topics import Topics
 from sluicegate_client import Answer, Tensor
 
 _MAX_FILE = 64 << 20
-_PATIENCE = 15.0
-"""Seconds beyond what the query asks for that its outcome is waited for."""
 
 
 def register(app: typer.Typer) -> None:
@@ -51,7 +50,8 @@ def infer(
     given = {name: value for name, value in parameters.items() if value is not None}
     with one_line_errors():
         chosen = load(settings, prefix=prefix)
-        url = _url(chosen, broker)
+        missing = "nothing to ask: start `sluice up`, or give --broker kafka://host:port"
+        url = awaited_url(chosen, broker, missing, within=PATIENCE, say=_say)
         served = asyncio.run(_served(url, chosen, app))
         asked, label = _inputs(chosen, app, inputs, sample, served)
         answer = asyncio.run(_ask(url, chosen, app, asked, given))
@@ -120,26 +120,20 @@ def read_arrays(file: Path) -> dict[str, Any]:
         raise InvalidInputError("--input", f"{file}: arrays are numbers, or texts, of one shape ({error})") from error
 
 
-def _url(settings: Settings, broker: str | None) -> str:
-    url = broker or settings.broker
-    if url != "memory://":
-        return url
-    address = live_server(settings)
-    if address is None:
-        raise ConfigurationError("nothing to ask: start `sluice up`, or give --broker kafka://host:port")
-    return f"memory+{address}"
-
-
 async def _served(url: str, settings: Settings, app: str) -> Catalogue | None:
     broker = connected(settings, url)
     try:
-        return await await_served(broker, Topics(settings.prefix), [app], within=_PATIENCE, say=_say)
+        topics = Topics(settings.prefix)
+        served = await await_served(broker, topics, [app], within=PATIENCE, say=_say)
+        if served is not None:
+            await await_loaded(broker, topics, [app], within=PATIENCE, say=_say)
+        return served
     finally:
         await broker.close()
 
 
 async def _ask(url: str, settings: Settings, app: str, inputs: Mapping[str, Any], parameters: dict[str, Any]) -> Answer:
-    patience = _PATIENCE + 1e-3 * float(parameters.get("latency_ms", 0.0))
+    patience = PATIENCE + 1e-3 * float(parameters.get("latency_ms", 0.0))
     async with asking(settings, url, timeout=patience) as client:
         roles = "admission, router and worker"
         waiting = (

@@ -14,17 +14,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.simulator.arrivals.trace_fields import TraceSpec
 from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
-from sluicegate.sluice.catalogue.run_folders import connected, live_server
+from sluicegate.sluice.catalogue.run_folders import PATIENCE, awaited_url, connected
 from sluicegate.sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, print_json
 from sluicegate.sluice.load.open_loop_client import Sender, Sent
 from sluicegate.sluice.load.sample_inputs import app_samples
+from sluicegate.sluice.registration.publish_registration import await_loaded
 from sluicegate.sluice.registration.registry_topic import await_served
 from sluicegate.sluice.settings.settings import Settings, describe, load
 from sluicegate.stages.runtime.system_clock import SystemClock
 from sluicegate.streams.topics import Topics
-
-_PATIENCE = 15.0
-"""Seconds that a system which starts is waited for."""
 
 
 def register(app: typer.Typer) -> None:
@@ -113,16 +111,20 @@ async def _replay(
     rows: int,
     seed: int,
 ) -> Sent:
-    broker = connected(settings, _url(settings, into))
+    missing = "nothing to replay into: start `sluice up`, or give --into kafka://host:port"
+    url = await asyncio.to_thread(awaited_url, settings, into, missing, within=PATIENCE, say=_say)
+    broker = connected(settings, url)
     producer = broker.producer()
     try:
         topics = Topics(settings.prefix)
-        told = await await_served(broker, topics, only or settings.apps, within=_PATIENCE, say=_say)
+        told = await await_served(broker, topics, only or settings.apps, within=PATIENCE, say=_say)
         catalogue = told or (await asyncio.to_thread(open_catalogue, settings, only))[0]
         apps = sorted(only or settings.apps or catalogue.apps)
         if unknown := sorted(set(apps) - set(catalogue.apps)):
             known = ", ".join(catalogue.apps)
             raise ConfigurationError(f"--app {unknown[0]}: not in the catalogue; it has {known}")
+        if told is not None:
+            await await_loaded(broker, topics, apps, within=PATIENCE, say=_say)
         arrivals = spec.open(apps, np.random.default_rng(seed), duration)
         await producer.start()
         columns = (TextColumn("replay"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -147,13 +149,3 @@ async def _replay(
 
 def _say(what: str) -> None:
     err.print(what, highlight=False, markup=False, soft_wrap=True)
-
-
-def _url(settings: Settings, into: str | None) -> str:
-    url = into or settings.broker
-    if url != "memory://":
-        return url
-    address = live_server(settings)
-    if address is None:
-        raise ConfigurationError("nothing to replay into: start `sluice up`, or give --into kafka://host:port")
-    return f"memory+{address}"

@@ -6,13 +6,19 @@ from pathlib import Path
 import pytest
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
+from sluicegate.domain.events import PlanAcknowledged
+from sluicegate.domain.plan import Epoch, Placement, Plan
 from sluicegate.profiles.catalogue.registered_apps import Registered
 from sluicegate.profiles.demo.build_models import DEFAULT
+from sluicegate.sluice.catalogue import run_folders
 from sluicegate.sluice.catalogue.open_catalogue import wanted_apps
-from sluicegate.sluice.registration import registry_topic
+from sluicegate.sluice.catalogue.run_folders import awaited_url
+from sluicegate.sluice.registration import publish_registration, registry_topic
+from sluicegate.sluice.registration.publish_registration import await_loaded
 from sluicegate.sluice.registration.registry_topic import check_served, publish_catalogue
 from sluicegate.sluice.settings.settings import Settings
 from sluicegate.streams import connect
+from sluicegate.streams.records import control
 from sluicegate.streams.topics import Topics
 from tests.harness import toy_catalogue
 
@@ -78,3 +84,59 @@ async def test_a_system_that_has_said_nothing_yet_is_waited_for_and_soon_it_is_s
         await registry_topic.await_served(broker, Topics("other"), ["mine"], within=0.5, say=said.append)
     await producer.stop()
     await broker.close()
+
+
+async def test_a_question_waits_until_a_worker_has_loaded_what_the_newest_plan_hosts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(publish_registration, "SAID_AFTER", 0.1)
+    broker, topics = connect("memory://"), Topics()
+    producer = broker.producer()
+    await producer.start()
+    await broker.admin().create_topics(topics.specs(["mine", "yours"]))
+    said: list[str] = []
+
+    async def planned(number: int, *placed: tuple[str, str]) -> None:
+        placements = tuple(Placement(device, app, (f"{app}-a",), 1.0, 8) for app, device in placed)
+        plan = Plan(epoch=Epoch(1, number), created=0.0, placements=placements)
+        await (await producer.send(topics.plan, control.encode_plan(plan), key=b"plan"))
+
+    async def loaded(number: int, device: str, *variants: str) -> None:
+        told = PlanAcknowledged(device=device, epoch=Epoch(1, number), variants=variants)
+        await (await producer.send(topics.acks, control.encode_acknowledged(told), key=device.encode()))
+
+    def asking(*apps: str) -> asyncio.Task[None]:
+        return asyncio.create_task(await_loaded(broker, topics, apps, within=30.0, say=said.append))
+
+    await planned(1, ("mine", "cpu0"), ("yours", "cpu1"))
+    await loaded(1, "cpu0", "mine-a")
+    await asyncio.wait_for(asking("mine"), 20.0)
+    assert said == []
+    both = asking("mine", "yours")
+    while not said:
+        await asyncio.sleep(0.01)
+    assert "mine, yours" in said[0] and not both.done(), "one of them is not loaded"
+    await planned(2, ("mine", "cpu1"))
+    await asyncio.wait_for(asking("yours"), 20.0)  # nothing hosts it: the answer says so
+    await loaded(1, "cpu1", "mine-a")
+    said.clear()
+    await await_loaded(broker, topics, ["mine"], within=0.3, say=said.append)
+    assert len(said) == 1, "that was loaded for the plan before"
+    await loaded(2, "cpu1", "mine-a")
+    await asyncio.wait_for(both, 20.0)
+    await await_loaded(broker, Topics("other"), ["mine"], within=0.3, say=said.append)
+    await producer.stop()
+    await broker.close()
+
+
+def test_a_system_that_starts_beside_the_question_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_folders, "SAID_AFTER", 0.0)
+    answers = iter([None, None, "http://127.0.0.1:8080"])
+    monkeypatch.setattr(run_folders, "live_server", lambda settings: next(answers, None))
+    said: list[str] = []
+    settings = Settings()
+    assert awaited_url(settings, "kafka://b:9", "it", within=5.0, say=said.append) == "kafka://b:9"
+    assert awaited_url(settings, None, "it", within=5.0, say=said.append) == "memory+http://127.0.0.1:8080"
+    assert said == ["waiting: it"], "once"
+    with pytest.raises(ConfigurationError, match="start it"):
+        awaited_url(settings, None, "start it", within=0.3, say=said.append)
