@@ -277,28 +277,57 @@ def test_the_demo_of_the_guide_runs(place: tuple[Path, dict[str, str]], demo_cat
 
 @pytest.mark.kafka
 @pytest.mark.thorough
-def test_the_recipes_on_kafka_run_in_their_order(place: tuple[Path, dict[str, str]], kafka_url: str) -> None:
+def test_the_recipes_on_kafka_run_in_their_order(
+    place: tuple[Path, dict[str, str]], demo_catalogue: Path, kafka_url: str
+) -> None:
     folder, environment = place
+    shutil.copytree(demo_catalogue, folder / "home" / "catalogue")
+    (folder / "incident.json").write_text(named_in("operations.md", "`incident.json` is a list such as `", "`"))
     address = kafka_url.removeprefix("kafka://")
     environment["SLUICE_PREFIX"] = f"guide-{free_port()}"
     stages = block("kafka.md", "export SLUICE_BROKER").text
     text = (
         stages + block("kafka.md", "sluice topics --create").text + block("operations.md", "sluice audit --broker").text
     )
-    run(text.replace("127.0.0.1:9092", address).replace("localhost:9092", address), place)
+    done = run(text.replace("127.0.0.1:9092", address).replace("localhost:9092", address), place)
     assert (folder / "asyncapi.yaml").exists()
+    assert "answered" in done.stdout
+    assert "switch replaced" in done.stdout
+
+
+def named_in(page: str, before: str, behind: str) -> str:
+    """What a page says between these."""
+    (path,) = (path for path in PAGES if path.name == page)
+    return path.read_text().partition(before)[2].partition(behind)[0]
+
+
+@pytest.fixture
+def with_jars(place: tuple[Path, dict[str, str]]) -> tuple[Path, dict[str, str]]:
+    """A reader's folder and environment, with Apache Kafka's jars in the home."""
+    jars = Path(os.environ.get("SLUICE_HOME", Path.home() / ".sluicegate")) / "kafka"
+    if not jars.exists() or shutil.which("java") is None:
+        pytest.skip("no Apache Kafka here: sluice broker start fetches it once")
+    home = place[0] / "home"
+    home.mkdir()
+    (home / "kafka").symlink_to(jars)
+    return place
 
 
 @pytest.mark.kafka
 @pytest.mark.thorough
-def test_a_broker_is_started_and_stopped_as_the_guide_says(place: tuple[Path, dict[str, str]]) -> None:
-    jars = Path(os.environ.get("SLUICE_HOME", Path.home() / ".sluicegate")) / "kafka"
-    if not jars.exists() or shutil.which("java") is None:
-        pytest.skip("no Apache Kafka here: sluice broker start fetches it once")
-    folder, _ = place
-    (folder / "home").mkdir()
-    (folder / "home" / "kafka").symlink_to(jars)
-    run(block("kafka.md", "sluice broker start --port").text.replace("9092", str(free_port())), place, within=120.0)
+def test_a_broker_is_started_and_stopped_as_the_guide_says(with_jars: tuple[Path, dict[str, str]]) -> None:
+    text = block("kafka.md", "sluice broker start --port").text
+    run(text.replace("9092", str(free_port())), with_jars, within=120.0)
+
+
+@pytest.mark.kafka
+@pytest.mark.thorough
+def test_the_demo_runs_on_the_broker_that_the_readme_starts(
+    with_jars: tuple[Path, dict[str, str]], demo_catalogue: Path
+) -> None:
+    shutil.copytree(demo_catalogue, with_jars[0] / "home" / "catalogue")
+    text = block("README.md", "sluice broker start").text
+    assert "On the same arrivals" in run(text.replace("9092", str(free_port())), with_jars).stdout
 
 
 @pytest.mark.thorough
