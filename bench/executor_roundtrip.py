@@ -34,7 +34,7 @@ from sluicegate.profiles.demo import digits
 from sluicegate.profiles.demo.build_models import BuiltModel, build
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
-MODELS = ("lin784", "conv128")
+MODELS = ("lin49", "conv64")
 
 
 def in_process(sessions: Sessions, app: App, name: str, queries: list[tuple[Tensor, ...]]) -> None:

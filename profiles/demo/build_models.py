@@ -26,7 +26,7 @@ HEAVY: dict[str, synthetic_graphs.HeavyFamily] = {
     app.name: synthetic_graphs.HeavyFamily(app) for app in (synthetic_graphs.IMAGE, synthetic_graphs.TEXT)
 }
 """App -> models of realistic weight without data, hence without labels."""
-VERSION = "7"
+VERSION = "8"
 """Changes when what is built changes: catalogues of another version are built again."""
 
 

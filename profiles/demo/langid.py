@@ -60,7 +60,7 @@ class NGrams:
 
 def recipes() -> list[NGrams]:
     """From the smallest to the largest."""
-    sizes = ((1, 256), (2, 1024), (2, 4096), (3, 4096), (3, 16384), (3, 65536))
+    sizes = ((1, 256), (2, 1024), (2, 4096), (3, 4096), (3, 16384))
     return [NGrams(f"gram{order}x{buckets}", "ngram", order, buckets) for order, buckets in sizes]
 
 

@@ -33,7 +33,7 @@ _ASKED_SEED = 20_113
 _KERNEL = 11
 _SCALE = 6.0
 """About one over the inputs' standard deviation."""
-_LADDER = ((8, 10), (32, 10), (128, 13), (512, 20), (1024, 20))
+_LADDER = ((8, 10), (32, 10), (128, 13), (1024, 20))
 """(filters, pooling cell). Chosen, like the penalty, on rows of the seed for building."""
 _TEMPLATES = np.array(
     [

@@ -28,8 +28,8 @@ from sluicegate.sluice.main import app as cli
 from sluicegate.sluice.main import register_all
 
 QUICK = ProfileOptions(batches=(1, 8), effort=Effort(least=3, enough=3))
-CHEAP = 5
-"""Digits up to conv128: the dearest takes many seconds to build."""
+CHEAP = 4
+"""Digits up to conv64: the dearest takes many seconds to build."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -106,8 +106,11 @@ async def test_languages_are_told_apart_better_by_longer_n_grams_in_more_buckets
 def test_digits_scale_in_accuracy_with_their_cost(built: list[BuiltModel]) -> None:
     found = {b.variant.name: b.variant.accuracy for b in built}
     assert list(found) == model_names(["digits"])[:CHEAP]
-    assert 0.75 < found["lin49"] < found["lin784"] < found["conv8"] < found["conv32"]
-    assert found["conv128"] > 0.95
+    assert found["lin49"] > 0.4
+    assert found["conv64"] > 0.8
+    for one, other in itertools.pairwise(built):
+        noise = 1.96 * np.hypot(one.variant.accuracy_se, other.variant.accuracy_se)
+        assert other.variant.accuracy > one.variant.accuracy + noise, "what is dearer is better beyond the noise"
     for b in built:
         assert b.variant.accuracy_se == pytest.approx(
             (b.variant.accuracy * (1 - b.variant.accuracy) / digits.HELD_OUT) ** 0.5
@@ -146,7 +149,7 @@ def test_both_sides_of_ridge_regression_give_the_same_head() -> None:
 
 
 def test_features_pool_every_filter_over_its_cells() -> None:
-    recipe = replace(digits.recipes()[2], pool=(12, 12))
+    recipe = replace(digits.recipes()[1], pool=(12, 12))
     x = features(recipe, digits.dataset().inputs[:3])
     assert x.shape == (3, 8)
     finer = features(replace(recipe, pool=(6, 6)), digits.dataset().inputs[:3]).reshape(3, 8, 4)
