@@ -18,7 +18,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 FEATURES, CLASSES = 16, 4
-HIDDEN = {"small": 48, "medium": 384, "large": 3072}
+HIDDEN = {"small": 48, "medium": 768, "large": 3072}
 
 
 def rows(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

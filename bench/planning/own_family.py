@@ -44,7 +44,7 @@ ROOT = Path(__file__).resolve().parents[2]
 APP = "clouds"
 SLUICE = (sys.executable, "-P", "-m", "sluicegate")
 FOOT, TOP, RISE_S, PLATEAU_S = 0.2, 2.0, 45, 15
-REPEATED = {"small": 20, "medium": 100, "large": 120}
+REPEATED = {"small": 20, "medium": 50, "large": 120}
 """How often each model's hidden units are there."""
 
 Found = dict[str, Any]
