@@ -149,10 +149,10 @@ class Sweep:
         """Batch size -> median of ``variant`` with its confidence interval, for the longest inputs."""
         return {p.measurement.batch: spread_of(p.samples) for p in self._measured(variant, 0)}
 
-    def rounds(self, variant: str) -> dict[int, tuple[float, ...]]:
-        """Batch size -> wall seconds of ``variant`` with the longest inputs, one a round: those of the same place in
-        two variants were taken one behind the other."""
-        return {p.measurement.batch: tuple(s.wall for s in p.samples) for p in self._measured(variant, 0)}
+    def rounds(self, variant: str) -> dict[int, tuple[Sample, ...]]:
+        """Batch size -> samples of ``variant`` with the longest inputs, one a round: those of the same place in two
+        variants were taken one behind the other."""
+        return {p.measurement.batch: tuple(p.samples) for p in self._measured(variant, 0)}
 
     def _measured(self, variant: str, length: int) -> Iterator[_Pair]:
         of = (variant, length)

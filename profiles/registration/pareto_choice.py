@@ -6,10 +6,12 @@ Rules, in this order.
 - One is dominated, and out, where another that is served is no slower at any batch size and as accurate. Noise is given
   to what changes the model less (which stands earlier in the list): it counts as being as accurate where it is less so
   by no more than 1.96 standard errors of the difference on the same rows, and needs to be no faster. A later one must
-  be as accurate by the number, and faster beyond the noise, or more accurate beyond it. Two were measured in turns, so
-  that a slow spell of the machine falls on both: one is faster at a batch size where the median of what it takes over
-  what the other takes, round by round, is below 1 at 99.5 % confidence; with few rounds, where its slowest was faster
-  than the other's fastest.
+  be as accurate by the number, and faster beyond the noise, or more accurate beyond it.
+- Two were measured in turns, so that a slow spell of the machine falls on both, and are compared round by round. One is
+  faster at a batch size where it took less in the median, at 99.5 % confidence (of few rounds: where its slowest was
+  faster than the other's fastest); or where it took less processor time, by a twentieth at least of all that a batch
+  takes, at that confidence. Processor time is hardly the busier machine's matter: what computes clearly less is clearly
+  faster, whatever else ran.
 - Of two that were made of different registered models neither changes the other: there the more accurate by the number
   dominates where it is no slower beyond the noise, so that what is clearly faster always stays.
 - What is left is served: each is the best at some trade of accuracy for time. A registered model itself is judged like
@@ -21,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from sluicegate.profiles.catalogue.profiler import median_interval
+from sluicegate.profiles.catalogue.profiler import Sample, median_interval
 from sluicegate.profiles.registration.task_metrics import Score
 
 CONFIDENT = 1.96
@@ -32,21 +34,23 @@ _TOLD_APART = 2.81
 """Standard deviations between a median of ratios and 1: 99.5 %, since there are some ten batch sizes to differ at."""
 _FEW = 11
 """Rounds below which an interval of that confidence is the whole range, or nearly."""
+_WORTH = 0.05
+"""Of the time of a batch, that is saved: less processor time is of no account."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """What was measured of one. ``gap``: how much less accurate than its registered model on the same rows.
 
-    ``rounds``: batch -> seconds that it took, one a round of the profiler, so that the same place in two candidates is
-    the same round. ``finite``: no answer was NaN or infinite. ``model``: which of
+    ``rounds``: batch -> samples, one a round of the profiler, so that the same place in two candidates is the same
+    round. ``finite``: no answer was NaN or infinite. ``model``: which of
     the registered models it was made of, where there are several.
     """
 
     name: str
     score: Score
     gap: Score
-    rounds: Mapping[int, Sequence[float]]
+    rounds: Mapping[int, Sequence[Sample]]
     finite: bool = True
     model: str = ""
 
@@ -115,12 +119,14 @@ def _faster(by: Candidate, other: Candidate) -> list[int]:
     return [b for b in sorted(set(by.rounds) & set(other.rounds)) if _clearly_less(by.rounds[b], other.rounds[b])]
 
 
-def _clearly_less(one: Sequence[float], other: Sequence[float]) -> bool:
-    both = min(len(one), len(other))
-    if both < _FEW:
-        return max(one) < min(other)
-    ratios = [a / b for a, b in zip(one, other, strict=False)]
-    return median_interval(ratios, _TOLD_APART)[1] < 1.0
+def _clearly_less(one: Sequence[Sample], other: Sequence[Sample]) -> bool:
+    pairs = list(zip(one, other, strict=False))
+    saved = [(b.cpu - a.cpu) / b.wall for a, b in pairs]
+    if len(pairs) < _FEW:
+        return max(a.wall for a in one) < min(b.wall for b in other) or min(saved) > _WORTH
+    if median_interval([a.wall / b.wall for a, b in pairs], _TOLD_APART)[1] < 1.0:
+        return True
+    return median_interval(saved, _TOLD_APART)[0] > _WORTH
 
 
 def _noise(one: Candidate, another: Candidate, apart: Apart | None = None) -> float:
@@ -139,5 +145,5 @@ def _dominated(candidate: Candidate, by: Candidate, apart: Apart | None) -> str:
     if not faster:
         return f"dominated by {by.name}, which is {accuracy}, and as fast within the noise"
     b = faster[-1]
-    ratio = median(candidate.rounds[b]) / median(by.rounds[b])
+    ratio = median(s.wall for s in candidate.rounds[b]) / median(s.wall for s in by.rounds[b])
     return f"dominated by {by.name}, which is {accuracy}, and {ratio:.2f}x as fast at batch {b}"

@@ -31,7 +31,7 @@ from sluicegate.sluice.registration.given_models import Given, check_models
 from sluicegate.sluice.registration.registration_job import DEFAULT_SLO, Job, Request
 from sluicegate.sluice.registration.registration_journal import Journal
 
-GENERATOR = "3"
+GENERATOR = "4"
 """Changes when the same request would give other variants."""
 
 

@@ -8,7 +8,7 @@ import orjson
 from sluicegate.domain.models.profile import Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.executors.onnx.runtime_options import PROVIDERS, Runtime
-from sluicegate.profiles.catalogue.profiler import Spread
+from sluicegate.profiles.catalogue.profiler import Sample, Spread, Sweep
 from sluicegate.profiles.catalogue.registered_apps import CandidateDocument
 from sluicegate.profiles.formats.catalogue_json import profile_to_document, variant_to_document
 from sluicegate.profiles.registration import task_metrics
@@ -34,7 +34,15 @@ class Made:
     gap: task_metrics.Score = _UNSCORED
     profiles: dict[str, Profile] = field(default_factory=dict)
     spreads: dict[str, dict[int, Spread]] = field(default_factory=dict)
-    rounds: dict[str, dict[int, tuple[float, ...]]] = field(default_factory=dict)
+    rounds: dict[str, dict[int, tuple[Sample, ...]]] = field(default_factory=dict)
+
+    def measured(self, target: str, sweep: Sweep, *, counts: bool) -> None:
+        """Keep what ``sweep`` measured on ``target``. ``counts``: processor time says what a batch takes there."""
+        self.spreads[target] = sweep.spreads(self.variant.name)
+        self.rounds[target] = {
+            b: samples if counts else tuple(Sample(s.wall, s.wall) for s in samples)
+            for b, samples in sweep.rounds(self.variant.name).items()
+        }
 
 
 def targets(threads: tuple[int, ...]) -> list[tuple[str, Runtime]]:

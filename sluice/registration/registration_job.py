@@ -313,8 +313,7 @@ class Job:
             sweep.close()
         for candidate, profile in zip(candidates, profiles, strict=True):
             candidate.profiles[target] = profile
-            candidate.spreads[target] = sweep.spreads(candidate.variant.name)
-            candidate.rounds[target] = sweep.rounds(candidate.variant.name)
+            candidate.measured(target, sweep, counts=runtime.provider == "cpu")
 
     def _record(self, candidates: list[Made], output: AnswerOutput, app: App) -> Record:
         chance = task_metrics.chance(self._request.metric, self._rows.labels)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from sluicegate.profiles.catalogue.profiler import Effort
 from sluicegate.sluice.registration.register import register
 from tests.harness import free_port
 from tests.models.registration_models import request_of
@@ -80,7 +81,10 @@ def test_register_up_infer_is_all_it_takes_and_versions_come_and_go_meanwhile(
     assert len(made["variants"]) >= 12
     served = {v["recipe"].split(".")[0] for v in made["variants"] if v["served"]}
     assert "large" in served
+    asked = [*SLUICE, "infer", "--app", "clouds", "--latency-ms", "60000", "--json"]
+    early = subprocess.Popen(asked, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
     with up(folder, environment):
+        assert json.loads(early.communicate(timeout=150)[0])["outcome"]["kind"] == "answered", "it was started with it"
         # On a busy machine the first plan may take longer than an answer may.
         answer = told("infer", "--app", "clouds", "--latency-ms", "60000", folder=folder, environment=environment)
         assert answer["outcome"]["kind"] == "answered"
@@ -142,6 +146,34 @@ def test_the_other_examples_are_taken_as_well(script: str, rows: str, varying: t
     assert len(record.candidates) >= 4
     assert max(c.variant.accuracy for c in record.candidates) > record.chance + 0.2
     assert bool(record.candidates[0].profiles[0].shorter) == bool(varying)
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize(
+    ("script", "sizes", "varying"),
+    [
+        ("numpy_model.py", ("small", "medium", "large"), ()),
+        ("numpy_model.py", ("large",), ()),  # and a family that is made of it
+        pytest.param("images_model.py", ("small", "medium", "large"), (), marks=pytest.mark.thorough),
+        pytest.param("text_model.py", ("small", "medium", "large"), ("line",), marks=pytest.mark.thorough),
+        ("strings_model.py", ("small", "medium", "large"), ()),
+    ],
+)
+def test_each_example_ends_with_three_variants_at_least(
+    script: str, sizes: tuple[str, ...], varying: tuple[str, ...], tmp_path: Path
+) -> None:
+    run(sys.executable, str(ROOT / "examples" / script), "made", folder=tmp_path, environment=dict(os.environ))
+    models = [next((tmp_path / "made").rglob(f"{size}.onnx")) for size in sizes]
+    (rows,) = (tmp_path / "made").glob("rows*")
+    request = request_of(
+        models[0], rows, others=tuple(models[1:]), varying=varying, make_family=len(sizes) == 1,
+        batches=(1, 16, 64), effort=Effort(),
+    )  # fmt: skip
+    record = register(request, tmp_path / "home").record
+    served = [c.recipe for c in record.candidates if c.served]
+    assert len(served) >= 3, {c.recipe: c.reason for c in record.candidates}
+    if len(sizes) > 1:
+        assert {recipe.split(".")[0] for recipe in served} == set(sizes)
 
 
 @pytest.mark.kafka

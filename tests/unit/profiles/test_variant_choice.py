@@ -22,12 +22,15 @@ def candidate(
     finite: bool = True,
     model: str = "",
     spells: Sequence[float] = (1.0,) * 50,
+    cpu: float = 0.0,
 ) -> Candidate:
-    """Rounds at batch 1 and 8, each off by up to ``noise``. ``spells``: how slow the machine was in each round."""
+    """Rounds at batch 1 and 8, each off by up to ``noise``. ``spells``: how slow the machine was in each round.
+
+    ``cpu``: milliseconds of processor time, the same at both."""
     times = ms if isinstance(ms, tuple) else (ms, 4 * ms)
     rng = np.random.default_rng(crc32(name.encode()))
     rounds = {
-        b: tuple(t * spell * (1.0 + rng.uniform(-noise, noise)) for spell in spells)
+        b: tuple(Sample(t * spell * (1.0 + rng.uniform(-noise, noise)), cpu) for spell in spells)
         for b, t in zip((1, 8), times, strict=True)
     }
     return Candidate(
@@ -95,11 +98,20 @@ def test_a_machine_that_is_slow_by_spells_hides_no_difference_that_each_round_sh
     spells = np.where(rng.random(50) < 0.5, 1.0, 3.0).tolist()
     small = candidate("s", 0.8, 9, noise=0.05, spells=spells, model="small")
     large = candidate("l", 0.9, 10, noise=0.05, spells=spells, model="large")
-    medians = [spread_of([Sample(s, 0.0) for s in one.rounds[8]]) for one in (small, large)]
+    medians = [spread_of(one.rounds[8]) for one in (small, large)]
     assert medians[0].high > medians[1].low, "by themselves the medians say nothing"
     assert served(small, large) == ["s", "l"]
     alike = candidate("s", 0.8, 10, noise=0.05, spells=spells, model="small")
     assert served(alike, large) == ["l"]
+
+
+def test_what_computes_clearly_less_is_faster_however_noisy_the_machine() -> None:
+    large = candidate("l", 0.9, 10, noise=0.9, model="large", cpu=6.0)
+    assert served(candidate("s", 0.8, 10, noise=0.9, model="small", cpu=4.0), large) == ["s", "l"]
+    assert served(candidate("s", 0.8, 10, noise=0.9, model="small", cpu=5.8), large) == ["l"], "by too little"
+    few = (1.0,) * 7
+    large = candidate("l", 0.9, 10, noise=0.5, spells=few, model="large", cpu=6.0)
+    assert served(candidate("s", 0.8, 10, noise=0.5, spells=few, model="small", cpu=4.0), large) == ["s", "l"]
 
 
 def test_of_few_rounds_all_must_say_the_same() -> None:
@@ -128,7 +140,7 @@ def test_a_small_model_does_not_collapse_because_a_large_one_knows_more_but_what
 
 
 def test_one_that_is_measured_at_fewer_batch_sizes_dominates_none() -> None:
-    short = Candidate(name="b", score=Score(0.9, 0.01), gap=Score(0.0, 0.0), rounds={1: (1.0,) * 9})
+    short = Candidate(name="b", score=Score(0.9, 0.01), gap=Score(0.0, 0.0), rounds={1: (Sample(1.0, 0.0),) * 9})
     assert served(candidate("a", 0.9, 10), short) == ["a", "b"]
 
 
