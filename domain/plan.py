@@ -19,19 +19,29 @@ MAX_TERM = 10**9
 """The highest term there is: that of a leader every three seconds for 95 years."""
 FAR = 10**6
 """Terms, or numbers within a term, that nobody who leads by the rules skips."""
+_BELOW = FAR // 2
+
+
+def term_follows(term: int, newest: int) -> bool:
+    """Whether what is of ``term`` takes the place of what is of another, the newest that was seen.
+
+    Terms grow by ones. One that is FAR ahead was written by nobody who leads, or the next terms could never follow; one
+    that is half as far below shows that the newest was not. It is half, so that whatever two terms strangers may have
+    written, of a lease and of a plan, there is one that follows both: behind the higher, or behind the lower.
+    """
+    return newest < term <= newest + FAR or term < newest - _BELOW
 
 
 def follows(epoch: Epoch, newest: Epoch) -> bool:
     """Whether a plan of ``epoch`` takes the place of the newest one that was seen (NO_EPOCH: none was).
 
-    Epochs grow by ones. One that is FAR ahead was not written by a leader, or the next leaders' could never follow; one
-    that is FAR behind in its term shows that the newest was not.
+    Numbers grow by ones within a term, and one that is FAR ahead was not written by a leader either.
     """
     if newest == NO_EPOCH:
         return epoch > newest
     if epoch.term == newest.term:
         return 0 < epoch.number - newest.number <= FAR
-    return epoch.term < newest.term - FAR or newest.term < epoch.term <= newest.term + FAR
+    return term_follows(epoch.term, newest.term)
 
 
 @dataclass(frozen=True, slots=True)

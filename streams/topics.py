@@ -218,6 +218,11 @@ class Topics:
         """Whose offsets the worker of ``device`` commits."""
         return f"{self.prefix}.worker.{check_name('device', device)}"
 
+    @property
+    def swept_group(self) -> str:
+        """Whose offsets planners commit: up to where they have moved what dead devices left."""
+        return f"{self.prefix}.swept"
+
     def is_queries(self, topic: str) -> bool:
         """Whether ``topic`` carries what producers write."""
         return topic.endswith(".queries") and self.app_of(topic) is not None

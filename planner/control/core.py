@@ -10,8 +10,8 @@ Rules.
   over sweeps every device that is neither in the newest plan nor heard of: the one before may have been cut short.
 - A device on which nothing advances (``STUCK``) is taken for one that is leaving, while another advances.
 - While the log is silent (``sluicegate.planner.control.log_liveness``) nobody is missed, and no plan is asked for.
-- A stranger's plan in the term of this leader is put behind by leading in a higher one. One that counts for nothing
-  lies over the leader's all the same, once the topic is compacted: that is published again, once in ``_UNHIDE``.
+- A stranger's plan is put behind by leading in a higher term, from the plan that this one had in force. One that counts
+  for nothing lies over the leader's once the topic is compacted: that is published again, once in ``_UNHIDE``.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -235,32 +235,34 @@ class PlannerCore:
             self._hidden = self._hidden or self._newest is None or plan.epoch.term != self._newest.epoch.term
             return
         self._newest = plan
-        own = self._controller.plan
-        strange = self.leads(now) and own is not None and own.epoch.term == plan.epoch.term and own.epoch < plan.epoch
-        self._lease_tell(TermSeen(plan.epoch.term + strange), now, actions)
+        own = self._controller.plan.epoch if self._controller.plan is not None and self.leads(now) else plan.epoch
+        strange = own < plan.epoch or own.term != plan.epoch.term
+        self._hidden = self._hidden or strange
+        self._lease_tell(TermSeen(plan.epoch.term + (strange and own.term == plan.epoch.term)), now, actions)
 
     def _plans_read(self, read: PlansRead, now: float, actions: list[PlannerAction]) -> None:
         """Take over, once every plan that was published has been read; else it is tried again."""
-        lead = self._to_lead
-        if lead is None or lead.term != read.term:
+        if (lead := self._to_lead) is None or lead.term != read.term:
             return
         self._catching_up = False
         if not read.ok or self._stopping or not self._lease.leads(now):
             return
-        self._to_lead = None
-        self._leading = True
+        self._to_lead, self._leading = None, True
         actions += self._reclaiming.begin(self.fences, read.committed)
-        if self._newest is not None:  # who declared these dead may not have come to the end of their sweeps
-            for device in sorted({*read.devices} - {*self._newest.incarnations, *self._controller.living}):
+        newest, own = self._newest, self._controller.plan
+        if lead.again and newest is not None and own is not None:  # what came since is a stranger's
+            newest = replace(own, epoch=newest.epoch)
+        if newest is not None:  # who declared these dead may not have come to the end of their sweeps
+            for device in sorted({*read.devices} - {*newest.incarnations, *self._controller.living}):
                 self._reclaiming.dead(device, now)
         if self._tables is not None:
             self._tables.begin()
         actions.append(lead)
         reason = "first plan"
-        if lead.before or self._newest is not None:
+        if lead.before or newest is not None:
             reason = f"term {lead.term} follows {lead.before or 'the one before'}"
             actions.append(Announce("planner", "took_over", reason))
-        self._do(self._controller.lead(lead.term, self._newest, reason, now), now, actions)
+        self._do(self._controller.lead(lead.term, newest, reason, now), now, actions)
 
     def _stand_by(self, reason: str, actions: list[PlannerAction]) -> None:
         """Solving, sweeping and tables are another's from now on."""

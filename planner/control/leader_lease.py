@@ -13,9 +13,9 @@ Rules:
   clock after it *read* the newest valid record. Since nothing is read before it is sent, no two believe at once,
   whatever the delays, as long as clocks run at rates that differ by less than 1 / ``BELIEVED``.
 - A claim that is not read back within ``lease`` is repeated in a higher term. No two records of one holder are alike.
-- Terms are above those of the lease and of the plans that were seen. They grow by ones: a record FAR above the newest
-  was written by nobody who leads and is void; one FAR below shows that the newest was not. Where a plan of a higher
-  term than that of the lease is published, its holder steps down and claims anew, above it.
+- Terms are above those of the lease and of the plans that were seen. They grow by ones: a record far above the newest
+  was written by nobody who leads and is void; one far below shows that the newest was not (``term_follows``). Where a
+  plan is published that none of the lease's term follows, its holder steps down and claims a term that follows both.
 
 After Gray and Cheriton (1989), Leases; the compare-and-set on a log is that of replicated state machines.
 """
@@ -25,7 +25,7 @@ from typing import assert_never
 
 from sluicegate.domain.events import Ticked
 from sluicegate.domain.lease import Lease
-from sluicegate.domain.plan import FAR
+from sluicegate.domain.plan import MAX_TERM, term_follows
 
 BELIEVED = 0.9
 """Part of the lease that its holder counts on; the rest is for clocks that run at other rates."""
@@ -72,10 +72,12 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """From now on this candidate leads. ``before``: the holder that it follows, "" for none."""
+    """From now on this candidate leads. ``before``: the holder that it follows, "" for none; ``again``: nobody else has
+    led since it did."""
 
     term: int
     before: str = ""
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +94,8 @@ def valid(lease: Lease, newest: Lease | None) -> bool:
     """Whether ``lease`` counts after ``newest``, the last valid record before it."""
     if newest is None:
         return True
-    if abs(lease.term - newest.term) > FAR:
-        return lease.term < newest.term
+    if lease.term < newest.term or not (lease.term == newest.term or term_follows(lease.term, newest.term)):
+        return term_follows(lease.term, newest.term)
     if lease.claims is not None:
         return lease.claims == newest.place and lease.term > newest.term
     if lease.term == newest.term:
@@ -118,6 +120,7 @@ class LeaderLease:
         self._wrote = 0.0
         self._claim: Lease | None = None
         self._before = ""
+        self._led = 0  # the last term that it led
         self._until = 0.0
         self._leading = False
 
@@ -166,8 +169,9 @@ class LeaderLease:
         if sent is not None:
             self._until = max(self._until, sent + BELIEVED * self._lease)
         if not self._leading and not self._stopping and now < self._until:
-            self._leading = True
-            return [Lead(lease.term, self._before), *self._ticked(now)]
+            again = self._before == self._holder or lease.term == self._led
+            self._leading, self._led = True, lease.term
+            return [Lead(lease.term, self._before, again), *self._ticked(now)]
         return self._ticked(now)
 
     def _ticked(self, now: float) -> list[LeaseAction]:
@@ -177,7 +181,7 @@ class LeaderLease:
         if self._stopping or not self._caught_up:
             return actions
         if self._holds and self._outrun and self._claim is None:
-            actions += self._lost("a plan of a higher term was published")
+            actions += self._lost("a plan was published that no other of its term follows")
             actions.append(self._claimed(now))
         elif self._holds and not self._outrun:
             if now - self._wrote >= self._lease / RENEWALS:
@@ -188,17 +192,21 @@ class LeaderLease:
         return actions
 
     def _claimed(self, now: float) -> Write:
-        """A claim upon the newest record, in a term above all that leaders can have had."""
+        """A claim upon the newest record, in a term that follows its and the plan's; behind the highest comes 1."""
         seen = self._newest.term if self._newest is not None else 0
-        self._used = 1 + max(t for t in (self._planned, self._used, seen) if t <= self._planned + FAR)
+        low, high = sorted((self._planned, seen))
+        behind = (1 + last % MAX_TERM for last in (max(self._used, high), max(self._used, low), high, low))
+        fit = (t for t in behind if all(not of or term_follows(t, of) for of in (low, high)))
+        self._used = next(fit, 1)
         upon = self._newest.place if self._newest is not None else _VACANT
         self._claim = Lease(term=self._used, holder=self._holder, claims=upon)
         return self._write(self._claim, now)
 
     @property
     def _outrun(self) -> bool:
-        """Whether plans are of a higher term than the lease, by so little that it can be overtaken."""
-        return self._newest is not None and self._newest.term < self._planned <= self._newest.term + FAR
+        """Whether no plan of the lease's term can follow the newest one that was published."""
+        held = self._newest.term if self._newest is not None else self._planned
+        return self._planned not in (0, held) and not term_follows(held, self._planned)
 
     @property
     def _holds(self) -> bool:

@@ -7,7 +7,7 @@ and what failed on any of them. A newer epoch from any slice begins anew; what a
 from collections.abc import Iterable
 
 from sluicegate.domain.actions import Acknowledge
-from sluicegate.domain.plan import NO_EPOCH, Epoch
+from sluicegate.domain.plan import NO_EPOCH, Epoch, follows
 
 
 class Gathering:
@@ -20,9 +20,9 @@ class Gathering:
 
     def staged(self, part: str, report: Acknowledge) -> Acknowledge | None:
         """``part`` has staged an epoch: the device's acknowledgement once it is complete, else None."""
-        if report.epoch < self._epoch:
-            return None
-        if report.epoch > self._epoch:
+        if report.epoch != self._epoch:
+            if not follows(report.epoch, self._epoch):
+                return None
             self._epoch = report.epoch
             self._heard.clear()
         self._heard[part] = report

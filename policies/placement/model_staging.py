@@ -27,7 +27,7 @@ from sluicegate.domain.events import HostingChanged, LoadEnded, PlanPublished, R
 from sluicegate.domain.fleet.device import Device, Slice
 from sluicegate.domain.models.app import Promise, QueryClass
 from sluicegate.domain.models.profile import Profile, Quantile
-from sluicegate.domain.plan import NO_EPOCH, Epoch, Placement, Plan
+from sluicegate.domain.plan import NO_EPOCH, Epoch, Placement, Plan, follows
 from sluicegate.policies.placement.hosted_variants import hosted_variant, largest_batch, profile_on
 from sluicegate.policies.promises.stream_places import StreamPlaces
 from sluicegate.profiles.catalogue.catalogue import Catalogue
@@ -82,7 +82,7 @@ class Staging:
         """Decide; see the rules of the module. Raises IllegalEventError for a load that was never asked for."""
         match event:
             case PlanPublished(plan):
-                if plan.epoch <= self._epoch:
+                if not follows(plan.epoch, self._epoch):
                     return []
                 self._epoch = plan.epoch
                 mine = plan.of_device(self._device.name)

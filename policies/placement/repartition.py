@@ -21,7 +21,7 @@ from typing import assert_never
 from sluicegate.domain.errors import IllegalEventError
 from sluicegate.domain.events import PlanPublished
 from sluicegate.domain.fleet.device import Slice
-from sluicegate.domain.plan import NO_EPOCH, Epoch, Plan
+from sluicegate.domain.plan import NO_EPOCH, Epoch, Plan, follows
 
 
 class CutState(StrEnum):
@@ -92,7 +92,7 @@ class Recutting:
         """Decide. Raises IllegalEventError."""
         match event:
             case PlanPublished(plan):
-                if self._newest is not None and plan.epoch <= self._newest.epoch:
+                if not follows(plan.epoch, self._newest.epoch if self._newest is not None else NO_EPOCH):
                     return []
                 self._newest = plan
                 return self._follow(plan)
@@ -129,7 +129,7 @@ class Recutting:
     def _wanted(self, plan: Plan) -> tuple[str, ...] | None:
         """Profiles that the plan wants instead of those there are."""
         asked = plan.geometries.get(self._device)
-        if not asked or plan.epoch <= self.fault_epoch or plan.of_device(self._device):
+        if not asked or not follows(plan.epoch, self.fault_epoch) or plan.of_device(self._device):
             return None
         profiles = tuple(part.profile for part in asked)
         return None if Counter(profiles) == Counter(part.profile for part in self.slices) else profiles

@@ -92,7 +92,7 @@ class Activation:
         self._due = max(self._due, now + ANSWER_S) if waits_on and wait > ANSWER_S else now + wait
         wanted = hosting(plan, self.app)
         alive = {p.device for p in plan.placements} | set(plan.geometries)
-        self._acks = {d: a for d, a in self._acks.items() if d in alive or a.epoch > plan.epoch}
+        self._acks = {d: a for d, a in self._acks.items() if d in alive or follows(a.epoch, plan.epoch)}
         if not wanted or (self._active is not None and _places(wanted) == _places(self._routed)):
             return self._activate(plan, wanted, complete=True)
         actions: list[ActivationAction] = []

@@ -2,7 +2,8 @@
 
 Rules.
 - Each start has an incarnation. Only while the newest plan names it does the worker read work, from the plan's fence or
-  the committed offset, whichever is later.
+  the committed offset, whichever is later. A fence beyond what planners have swept there is not heeded: it was made up,
+  and what lies below it is nobody's.
 - A plan that names another incarnation, or none, after ours was named says that the planner has declared us dead and
   moved our queries to others: everything is abandoned, and the worker joins again under a new incarnation.
 - A worker that stood still for longer than ``self_fence`` has the newest plan read before it answers anything.
@@ -31,7 +32,17 @@ from sluicegate.domain.query import Query
 from sluicegate.policies.model_less.instance_watch import InstanceWatch
 from sluicegate.policies.placement.repartition import CutEnded
 from sluicegate.policies.promises.stream_book import Recall
-from sluicegate.policies.serving.device_actions import Abandon, Answer, Beat, CatchUp, DeviceAction, End, Read, Seek
+from sluicegate.policies.serving.device_actions import (
+    Abandon,
+    Answer,
+    Beat,
+    CatchUp,
+    DeviceAction,
+    End,
+    Read,
+    Say,
+    Seek,
+)
 from sluicegate.policies.serving.device_events import (
     BatchEnded,
     BatchFailed,
@@ -198,10 +209,8 @@ class DeviceCore:
                 if self._named:
                     raise IllegalEventError(f"{incarnation} joins at {now} while plans count on {self.incarnation}")
                 self.incarnation = incarnation
-            case ReadingBegins(position, end):
-                fence = self._plan.fences.get(self._name, 0) if self._plan is not None else 0
-                if position < fence <= end:  # one beyond the end is of another topic than this
-                    actions.append(Seek(fence))
+            case ReadingBegins():
+                self._begins(event, actions)
             case Suspended(seconds):
                 if self._withheld is None and seconds > self._rules.self_fence:
                     self._withheld = []
@@ -219,6 +228,16 @@ class DeviceCore:
                 self._beat(now, actions, leaving=True)
             case _ as unreachable:
                 assert_never(unreachable)
+
+    def _begins(self, reading: ReadingBegins, actions: list[DeviceAction]) -> None:
+        fence = self._plan.fences.get(self._name, 0) if self._plan is not None else 0
+        if fence <= reading.position:
+            return
+        if fence <= min(reading.end, reading.swept):  # one beyond the end is of another topic than this
+            actions.append(Seek(fence))
+        else:
+            told = f"a plan has it begin at {fence}: below {reading.swept} all was moved, and no more"
+            actions.append(Say("fence_refused", told))
 
     def _follow(self, plan: Plan, now: float, actions: list[DeviceAction]) -> None:
         if not follows(plan.epoch, self._plan.epoch if self._plan is not None else NO_EPOCH):

@@ -118,10 +118,12 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class ReadingBegins:
-    """The work topic ends at ``end``; without a word it is read from ``position`` on."""
+    """The work topic ends at ``end``; without a word it is read from ``position`` on. Below ``swept`` planners have
+    moved everything to others."""
 
     position: int
     end: int
+    swept: int
 
 
 @dataclass(frozen=True, slots=True)

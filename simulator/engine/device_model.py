@@ -372,7 +372,8 @@ class SimulatedWorker:
         """Begin to read, where plans still count on it."""
         if self.dead or not self.core.named:
             return
-        self.tell(ReadingBegins(*self._owner.position()), now)
+        position, end = self._owner.position()
+        self.tell(ReadingBegins(position, end, swept=end), now)
         self.reads = True
         while self.reads and (came := self._owner.read()) is not None:
             self.tell(came, now)

@@ -20,7 +20,7 @@ from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.connections import Connections
 from sluicegate.stages.fronts.front_desk import MOST_WAITING, FrontDesk, FrontError
-from sluicegate.stages.fronts.grpc_limits import Requests, server_options
+from sluicegate.stages.fronts.grpc_limits import Requests, Rooms, server_options
 from sluicegate.stages.fronts.grpc_messages import DATA_TYPES, MESSAGES, SERVICE
 from sluicegate.stages.fronts.grpc_tensors import body_of, response_of, wanted_of
 from sluicegate.stages.fronts.http_auth import Access, RateLimit
@@ -61,6 +61,7 @@ class GrpcStage:
         self._clock = connections.clock
         self._limit = None if access.rate is None else RateLimit(access.rate, access.burst)
         self._requests = Requests(access)
+        self._rooms = Rooms(access)
         self._meters = connections.telemetry.meters
         self._meters.read("sluice_http_waiting_requests", lambda: [((self.name,), float(desk.waiting))])
         self.bound = asyncio.Event()
@@ -72,8 +73,9 @@ class GrpcStage:
         await self._desk.open()
         server = self._server()
         try:
-            async with beside([self._desk.listen()]):
-                self.address = self._bind(server)
+            port = self._bind(server)
+            async with beside([self._desk.listen(), self._rooms.keep(port)]):
+                self.address = f"{self._access.host}:{port}"
                 await server.start()
                 self.bound.set()
                 await stop.wait()
@@ -86,7 +88,7 @@ class GrpcStage:
         """These apps, and no others, are served from now on."""
         await self._desk.registered(served)
 
-    def _bind(self, server: Any) -> str:
+    def _bind(self, server: Any) -> int:
         place = f"{self._access.host}:{self._access.port}"
         try:
             port = server.add_insecure_port(place)
@@ -94,7 +96,7 @@ class GrpcStage:
             port = 0
         if not port:
             raise ConfigurationError(f"grpc {place}: cannot be listened on; set SLUICE_GRPC__PORT (0: any)")
-        return f"{self._access.host}:{port}"
+        return int(port)
 
     def _server(self) -> Any:
         server = grpc.aio.server(
@@ -124,7 +126,8 @@ class GrpcStage:
             try:
                 self._check(context, needs_token=name not in _HEALTH)
                 request = await self._requests.of_call(coming, _address(context.peer()))
-                answered = await answer(request, context)
+                with self._rooms.asked(context.peer()):
+                    answered = await answer(request, context)
             except FrontError as error:
                 self._count(error.status)
                 await context.abort(_CODES[error.status], error.why)
@@ -242,7 +245,8 @@ class GrpcStage:
         response = MESSAGES["ModelStreamInferResponse"]
         try:
             self._check(context)
-            answered = await self._infer(request, context)
+            with self._rooms.asked(context.peer()):
+                answered = await self._infer(request, context)
         except FrontError as error:
             self._count(error.status)
             told = MESSAGES["ModelInferResponse"](model_name=request.model_name, id=request.id)

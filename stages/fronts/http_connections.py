@@ -4,8 +4,9 @@ Rules.
 - At most ``connections`` are open, and never more than an eighth of the descriptors that this process may have; a
   quarter as many are taken at once, or linger to read why they were refused. The rest is the broker's and the
   executors'. Where there are as many, the one that has been without a request for longest makes room, if that is over
-  ``_SETTLES`` seconds; else the new one gets 503. So does one that takes of the last eighth (``_KEPT``): whatever else
-  holds descriptors here, the broker is reached again, and executors are started again, by what is left.
+  ``_SETTLES`` seconds, else the one whose request's body has been awaited for longest, if over as many; else the new
+  one gets 503. So does one that takes of the last eighth (``_KEPT``): whatever else holds descriptors here, the broker
+  is reached again, and executors are started again, by what is left.
 - A request's head must be there ``idle_s`` seconds after the connection was made or the last request ended; who does
   not take an answer for as long loses the connection. Bodies have limits of their own
   (``sluicegate.streams.remote.http_bodies``).
@@ -22,6 +23,7 @@ from math import inf
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestPayloadError
 from typing_extensions import override
 
@@ -56,6 +58,7 @@ class Doors:
         self._refused = refused
         self._open: dict[asyncio.BaseTransport, _Door] = {}
         self._idle: dict[_Door, float] = {}  # since when, the longest first
+        self._awaited: dict[_Door, tuple[float, StreamReader]] = {}  # since when its body is, the longest first
         self.lingering = 0
 
     def of(self, server: web.Server) -> Callable[[], asyncio.Protocol]:
@@ -67,25 +70,41 @@ class Doors:
         door = self._open.get(request.transport) if request.transport is not None else None
         if door is not None:
             self._idle.pop(door, None)
+            if not request.content.is_eof():
+                self._awaited[door] = (time.monotonic(), request.content)
 
     def ended(self, request: web.Request) -> None:
         """It is answered."""
         door = self._open.get(request.transport) if request.transport is not None else None
         if door is not None:
+            self._awaited.pop(door, None)
             self._idle[door] = time.monotonic()
 
     def opened(self, door: "_Door", transport: asyncio.Transport) -> bool:
         """Whether there is room for it."""
         now = time.monotonic()
         if len(self._open) >= self._most or self.short(transport):
-            longest = next(iter(self._idle), None)
-            if longest is None or now - self._idle[longest] < _SETTLES:
+            longest = self._longest(now)
+            if longest is None:
                 self._refused()
                 return False
             longest.leave()
         self._open[transport] = door
         self._idle[door] = now
         return True
+
+    def _longest(self, now: float) -> "_Door | None":
+        """Who makes room for another, if anybody has had his time."""
+        for door, since in self._idle.items():
+            if now - since >= _SETTLES:
+                return door
+            break
+        while self._awaited:
+            door, (since, body) = next(iter(self._awaited.items()))
+            if not body.is_eof():
+                return door if now - since >= _SETTLES else None
+            del self._awaited[door]
+        return None
 
     def short(self, transport: asyncio.Transport) -> bool:
         """Whether it holds one of the last descriptors: a new one is the lowest that is free."""
@@ -95,6 +114,7 @@ class Doors:
     def left(self, door: "_Door", transport: asyncio.BaseTransport | None) -> None:
         """It counts no more."""
         self._idle.pop(door, None)
+        self._awaited.pop(door, None)
         if transport is not None:
             self._open.pop(transport, None)
 

@@ -1,8 +1,9 @@
 """Moving what a dead device left on its work topic, as the planner's core says of each record.
 
 The core is told the worker's committed offset and the end of its topic, then every record between the two; what it says
-becomes of them is written, then the offset is committed for the dead worker's group. Nothing is lost if this is cut
-short at any point: it begins again from the offset. With exactly-once delivery the dead worker's transactions are
+becomes of them is written, then the offset is committed for the dead worker's group, and for the group of all that was
+swept, which bears the fence out: no worker heeds one beyond it. Nothing is lost if this is cut short at any point: it
+begins again from the offset. With exactly-once delivery the dead worker's transactions are
 fenced first, and records move in transactions with their offsets; else what it answered without having committed is
 looked up among its results.
 """
@@ -69,6 +70,7 @@ class Reclaimer:
         self._apps = tuple(apps)
         self._exactly_once = exactly_once
         self._fences: dict[str, Transactions] = {}
+        self._swept: dict[TopicPartition, int] = {}
 
     def registered(self, apps: Iterable[str]) -> None:
         """Answers of these apps are looked up too; those of retired ones go on being."""
@@ -84,6 +86,8 @@ class Reclaimer:
         try:
             start = await consumer.position(work)
             end = (await consumer.end_offsets([work]))[work]
+            if start >= end:
+                await self._swept_to(work, end)
             self._tell(SweepBegan(device, start, end))
             if start >= end:
                 return
@@ -97,6 +101,7 @@ class Reclaimer:
                     await self._write_all(transactions, moves, device, group)
             if transactions is None:
                 await consumer.commit({work: end})
+            await self._swept_to(work, end)
             log.info("%s: what lay from %d to %d is moved to others", device, start, end)
             self._tell(Swept(device))
         except FencedError:  # by a worker that came back, or after a transaction that was open for too long: once more
@@ -104,6 +109,18 @@ class Reclaimer:
             raise
         finally:
             await consumer.stop()
+
+    async def _swept_to(self, work: TopicPartition, end: int) -> None:
+        """Commit it for the group of all that was swept."""
+        if self._swept.get(work, 0) == end:
+            return
+        consumer = self._broker.consumer(partitions=[work], group=self._topics.swept_group)
+        await consumer.start()
+        try:
+            await consumer.commit({work: end})
+        finally:
+            await consumer.stop()
+        self._swept[work] = end
 
     async def let_in(self, device: str) -> None:
         """Whoever serves as ``device`` may write again."""

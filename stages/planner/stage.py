@@ -343,9 +343,10 @@ class PlannerStage:
             self._stirred.set()
 
     async def _committed(self, device: str) -> int:
-        """Up to where what lies on its work topic is done."""
-        work = TopicPartition(self._topics.work(device), 0)
-        return await self._broker.admin().committed(self._topics.worker_group(device), work) or 0
+        """Up to where what lies on its work topic is done: by its worker, or by who swept."""
+        work, admin = TopicPartition(self._topics.work(device), 0), self._broker.admin()
+        groups = (self._topics.worker_group(device), self._topics.swept_group)
+        return max(found or 0 for found in await asyncio.gather(*(admin.committed(group, work) for group in groups)))
 
     async def _solve(
         self, solver: Solver, problem: Problem, reason: str, number: int, *, provisional: bool = False

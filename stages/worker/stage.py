@@ -347,10 +347,13 @@ class WorkerStage:
 
     async def _seek_to_fence(self, consumer: Consumer) -> None:
         work = TopicPartition(self._topics.work(self.device.name), 0)
-        begins = ReadingBegins(await consumer.position(work), (await consumer.end_offsets([work]))[work])
-        for action in self._decide(begins, self._clock.wall()):
+        swept = await self._broker.admin().committed(self._topics.swept_group, work) or 0
+        begins = ReadingBegins(await consumer.position(work), (await consumer.end_offsets([work]))[work], swept)
+        for action in self._decide(begins, now := self._clock.wall()):
             if isinstance(action, Seek):
                 await consumer.seek(work, action.offset)
+            else:
+                self._do([action], now)
 
     async def _take(self, records: Sequence[Record]) -> None:
         for record in records:

@@ -89,6 +89,8 @@ def rules(topics: Topics, apps: Sequence[str]) -> tuple[Rule, ...]:
         Rule("router", "group", f"{prefix}.router.", ("Read",), prefixed=True),
         Rule("worker", "group", f"{prefix}.worker.", ("Read",), prefixed=True),
         Rule("planner", "group", f"{prefix}.worker.", ("Read",), prefixed=True),
+        Rule("planner", "group", topics.swept_group, ("Read",)),
+        Rule("worker", "group", topics.swept_group, ("Describe",)),
         Rule("sink", "group", topics.sink_group, ("Read",)),
         Rule("admission", "transactional-id", topics.admission_group, ("Write",), prefixed=True),
         Rule("router", "transactional-id", f"{prefix}.router.", ("Write",), prefixed=True),

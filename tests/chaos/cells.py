@@ -236,6 +236,13 @@ CELLS = {
         Cell("load-failure", load_failure, "load-failure", window=9.0, load=0.76, copies=False),
         Cell("poison", poison, window=7.0, load=0.93, copies=False),
         Cell("executor-poison", front_door_faults.poison_executors, "poisonable", window=9.0, load=0.6, copies=False),
+        Cell("half-open", front_door_faults.half_open, resumes="door", window=9.0, load=0.76, copies=False),
+        Cell("few-descriptors", front_door_faults.few_descriptors, resumes="door", window=9.0, load=0.76, copies=False),
+        Cell("forged-records", front_door_faults.strangers, resumes="door", window=10.0, load=0.74),
+        Cell("greedy-client", front_door_faults.greedy, resumes="door", window=9.0, load=0.5, copies=False),
+        Cell(
+            "silent-death", front_door_faults.silent_death, planner_point="reader-stands", resumes="device", load=0.74
+        ),
         Cell("clock-skew", armed_for_a_while, "clock-skew", window=7.0, load=0.93, copies=False),
         Cell("full-disk", armed_for_a_while, "full-disk", window=7.0, load=0.93, record=True, copies=False),
         Cell("slow-consumer", armed_for_a_while, "slow-consumer", window=7.0, load=0.93, copies=False),

@@ -26,6 +26,7 @@ from sluicegate.stages.worker.answers import Answers
 from sluicegate.stages.worker.stage import WorkerStage
 
 armed = False
+stood: list[Any] = []
 CRASHES, HANGS = 1e6, 2e6
 """First elements of inputs."""
 
@@ -107,6 +108,27 @@ def slow_consumer() -> None:
     WorkerStage._take = broken  # type: ignore[method-assign]
 
 
+def reader_stands() -> None:
+    """The client of a reader stands still for ever: of whichever asks first."""
+    from sluicegate.stages.following import control_follower
+
+    plain = control_follower._answered
+
+    async def broken(asked: Any) -> Any:
+        if armed and not stood:
+            stood.append(asked)
+            asked.close()
+            return await plain(asyncio.Event().wait())  # type: ignore[arg-type]
+        return await plain(asked)
+
+    control_follower._answered = broken  # type: ignore[assignment]
+
+
+def few_descriptors() -> None:
+    """As many as 64 files may be open at a time."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+
+
 def poisonable() -> None:
     """Inputs from CRASHES on end the process that runs models, those from HANGS on never end."""
     plain = EmulatedExecutor.run
@@ -175,6 +197,8 @@ POINTS: dict[str, Callable[[], None]] = {
     "kill-mid-plan": kill_mid_plan,
     "load-failure": load_failure,
     "slow-consumer": slow_consumer,
+    "reader-stands": reader_stands,
+    "few-descriptors": few_descriptors,
     "clock-skew": clock_skew,
     "poisonable": poisonable,
     "full-disk": full_disk,
@@ -192,6 +216,7 @@ def main() -> None:
     def arm(on: bool) -> None:
         global armed
         armed = on
+        stood.clear()
         logging.getLogger(__name__).warning("%s is %s", point, "armed" if on else "disarmed")
         if point == "full-disk":
             hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]

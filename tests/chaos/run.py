@@ -38,6 +38,7 @@ _ELECTION = 3.0
 """Seconds until the other controllers miss the one in charge, and have another."""
 RESUMES = {
     "device": DEVICE_TIMEOUT + 2.0,
+    "door": 5.0,
     "group": SESSION_TIMEOUT + 2.0,
     "broker": SESSION_TIMEOUT + 2.0,
     "node": SESSION_S + 2.0,

@@ -81,7 +81,8 @@ class Child:
 @dataclass
 class Stack:
     """Everything of one cell. ``sent``: query records acknowledged, by app. ``mended``: wall clock at which what was
-    broken served again, where that takes its time; 0 for none. ``links``: between the broker's nodes."""
+    broken served again, where that takes its time; 0 for none. ``links``: between the broker's nodes. ``fronts``: ports
+    of processes that have a door."""
 
     folder: Path
     settings: Settings
@@ -92,6 +93,7 @@ class Stack:
     kills: int = 0
     mended: float = 0.0
     links: Links | None = None
+    fronts: dict[str, tuple[int, int]] = field(default_factory=dict)
     _numbers: int = 0
 
     @property

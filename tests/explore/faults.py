@@ -256,8 +256,23 @@ async def forged(world: World, rng: Random) -> str:
     return "forged records"
 
 
-HOSTILE: Mapping[str, Fault] = {"poison": poison, "greedy": greedy, "forged": forged}
-"""What comes in through the front door: in one world of four, beside its faults."""
+async def full_disk(world: World, rng: Random) -> str:
+    """A sink's disk is full for a while. Where there is no sink, one comes."""
+    names = [name for name in world.processes if name.startswith("sink")]
+    if not names:
+        names = [f"sink-extra{world.number()}"]
+        world.add(names[0], ("sink",))
+    name = rng.choice(names)
+    struck = world.processes[name]
+    struck.full_disk = True
+    world.note(f"full disk {name}")
+    await _rest(rng, 0.5, 5.0)
+    struck.full_disk = False
+    return f"full disk {name}"
+
+
+HOSTILE: Mapping[str, Fault] = {"poison": poison, "greedy": greedy, "forged": forged, "full-disk": full_disk}
+"""What comes in through the front door, and what that may fill: in one world of four, beside its faults."""
 KINDS: Mapping[str, Fault] = {
     "crash": crash,
     "stop": stop,

@@ -2,11 +2,17 @@
 
 import asyncio
 import contextvars
+import errno
 import logging
+import os
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 from random import Random
+
+from typing_extensions import Buffer, override
 
 from sluicegate.domain.errors import ExecutionError, LoadError
 from sluicegate.domain.executor import Executed, Loaded
@@ -17,6 +23,7 @@ from sluicegate.executors.emulated import EmulatedExecutor
 from sluicegate.sluice.settings.settings import Settings
 from sluicegate.sluice.system.process_stages import stages_of
 from sluicegate.sluice.system.system import System
+from sluicegate.stages.runtime import append_file
 from sluicegate.stages.runtime.supervisor import run_stages
 from tests.explore.clients import Connection
 from tests.explore.cluster import Cluster, Link
@@ -140,6 +147,7 @@ class Process(Host):
         self.executors: list[BreakableExecutor] = []
         self.stop = asyncio.Event()
         self.slow_disk = 0.0
+        self.full_disk = False
         self.task: asyncio.Task[None] = contextvars.Context().run(self._started)
 
     def kill(self) -> None:
@@ -174,6 +182,29 @@ class Process(Host):
         executor = BreakableExecutor(emulated)
         self.executors.append(executor)
         return executor
+
+
+class _File(FileIO):
+    """A file on the disk of whoever writes to it."""
+
+    @override
+    def write(self, data: Buffer, /) -> int:
+        """Raises OSError where that is full, with a part of it written."""
+        host = HOST.get()
+        if isinstance(host, Process) and host.full_disk:
+            super().write(memoryview(data)[:7])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().write(data)
+
+
+@contextmanager
+def disks() -> Iterator[None]:
+    """What stages append to lies on disks that can be full."""
+    held, append_file.FileIO = append_file.FileIO, _File  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        append_file.FileIO = held  # type: ignore[misc]
 
 
 class Story(logging.Handler):

@@ -15,12 +15,13 @@ from typing import Any
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.sluice.audit.topic_audit import Audit, AuditReport
 from sluicegate.streams.ports import BrokerError, TopicPartition
+from sluicegate.streams.records import codec
 from sluicegate.streams.topics import Topics
 from tests.explore.cluster import Cluster
 from tests.explore.invariants import Witness
 from tests.explore.loop import HOST, VirtualLoop, run
 from tests.explore.shape import APPS, PREFIX, Delivery, drawn_shape, settings_of
-from tests.explore.shells import Process, Story
+from tests.explore.shells import Process, Story, disks
 from tests.explore.traffic import Traffic
 
 WARM = 15.0
@@ -165,6 +166,25 @@ class World:
             self.wrong.append(f"not recovered: {why}")
         return self.loop.time() - began
 
+    async def stored(self) -> None:
+        """Until sinks, where there are any, have every outcome on disk."""
+        if not any("sink" in process.roles for process in self.processes.values()):
+            return
+        until, store = self.loop.time() + SETTLE, self.cluster.store
+        results = [p for app in APPS for p in self._partitions(self.topics.results(app))]
+        while any((store.offsets.get((self.topics.sink_group, p)) or 0) < store.log(p).end for p in results):
+            if self.loop.time() > until:
+                self.wrong.append("sinks have not stored every outcome")
+                return
+            await asyncio.sleep(0.1)
+        ends = {codec.outcome_json(record) for p in results for record in store.log(p).read(0, store.log(p).end)}
+        kept = {line for file in self.folder.glob("sink*/outcomes.jsonl") for line in file.read_bytes().splitlines()}
+        if missing := len(ends - kept):
+            self.wrong.append(f"{missing} outcomes that sinks have committed are not on disk")
+
+    def _partitions(self, topic: str) -> list[TopicPartition]:
+        return [TopicPartition(topic, number) for number in range(self.cluster.store.partition_counts()[topic])]
+
     async def stopped(self) -> None:
         """Everybody is told to end, and does."""
         for process in self.processes.values():
@@ -181,10 +201,9 @@ class World:
         takers = {self.topics.queries(app): audit.add_query for app in APPS}
         takers |= {self.topics.results(app): audit.add_result for app in APPS}
         takers |= {self.topics.dead_letters: audit.add_dead_letter, self.topics.status: audit.add_status}
-        counts = store.partition_counts()
         for topic, take in takers.items():
-            for number in range(counts[topic]):
-                log = store.log(TopicPartition(topic, number))
+            for partition in self._partitions(topic):
+                log = store.log(partition)
                 for record in log.read(log.start, log.end):
                     take(record)
         return audit.report()
@@ -202,6 +221,7 @@ async def _play(world: World, faults: Sequence[Fault]) -> Verdict:
     await asyncio.gather(*loads, *struck)
     settled = await world.settled()
     recovered = await world.recovered()
+    await world.stored()
     await world.stopped()
     report = world.audited()
     broken = world.witness.broken
@@ -266,7 +286,8 @@ def explore(seed: int, delivery: Delivery, faults: Callable[[Random], Sequence[F
         root.addHandler(story)
         root.setLevel(logging.WARNING)
         try:
-            verdict: Verdict = run(loop, lambda: _play(world, faults(rng)), seed)
+            with disks():
+                verdict: Verdict = run(loop, lambda: _play(world, faults(rng)), seed)
         finally:
             root.removeHandler(story)
             root.setLevel(level)

@@ -89,6 +89,73 @@ def looping() -> onnx.ModelProto:
     return model_of(nodes, {"w": weights(), "usual": np.array(1000, np.float32), "true": np.array(True)})
 
 
+CRASHES = 1e9
+"""A feature at which ``perilous`` ends its process: the least integer has no opposite."""
+OVERFILLS = 1e6
+"""A feature at which it asks for more memory than there is."""
+
+
+def perilous(work: int) -> onnx.ModelProto:
+    """As ``looping``, and it may crash or overfill its process instead. ``work``: sines of each row, to take time."""
+    model = looping()
+    graph = model.graph
+    least, one = np.array(np.iinfo(np.int64).min), np.array(1, np.int64)
+    constants = {
+        "crashes": np.array(CRASHES, np.float32),
+        "hangs": np.array(HANGS / 2, np.float32),
+        "overfills": np.array(OVERFILLS, np.float32),
+        "least": least,
+        "minus_two": np.array(-2, np.int64),
+        "one": one,
+        "huge": np.array(1 << 40, np.int64),
+        "zero": np.array(0, np.float32),
+        "waves": np.linspace(0, 1, work, dtype=np.float32)[None, :],
+        "one_more": np.array([1], np.int64),
+    }
+    graph.initializer.extend(nh.from_array(np.asarray(value), name) for name, value in constants.items())
+    scores = graph.node[-1]
+    assert scores.op_type == "Loop"
+    scores.output[0] = "looped"
+    beyond = next(node for node in graph.node if node.output[0] == "beyond")
+    beyond.input[0] = "long"  # loops only where it is to hang
+    nodes = [
+        h.make_node("Greater", ["most", "hangs"], ["endless"]),
+        h.make_node("Where", ["endless", "most", "zero"], ["long"]),
+        h.make_node("Greater", ["most", "crashes"], ["above"]),
+        h.make_node("Not", ["endless"], ["ends"]),
+        h.make_node("And", ["above", "ends"], ["breaks"]),
+        h.make_node("Cast", ["breaks"], ["broken"], to=T.INT64),
+        h.make_node("Mul", ["broken", "minus_two"], ["back"]),
+        h.make_node("Add", ["back", "one"], ["divisor"]),
+        h.make_node("Div", ["least", "divisor"], ["quotient"]),
+        h.make_node("Greater", ["most", "overfills"], ["over"]),
+        h.make_node("Not", ["above"], ["below"]),
+        h.make_node("And", ["over", "below"], ["fills"]),
+        h.make_node("Where", ["fills", "huge", "one"], ["rows"]),
+        h.make_node("Reshape", ["rows", "one_more"], ["shape"]),
+        h.make_node("ConstantOfShape", ["shape"], ["filled"]),
+        h.make_node("ReduceMax", ["filled"], ["nought"], keepdims=0),
+        h.make_node("Cast", ["quotient"], ["floating"], to=T.FLOAT),
+        h.make_node("ReduceMean", ["x"], ["mean"], axes=[1], keepdims=1),
+        h.make_node("Add", ["mean", "waves"], ["sines0"]),
+        *(h.make_node("Sin", [f"sines{n}"], [f"sines{n + 1}"]) for n in range(4)),
+        h.make_node("ReduceMean", ["sines4"], ["flat"], axes=[1], keepdims=1),
+        h.make_node("Mul", ["floating", "zero"], ["none"]),
+        h.make_node("Add", ["none", "nought"], ["nothing"]),
+        h.make_node("Mul", ["flat", "nothing"], ["spent"]),
+    ]
+    most = next(number for number, node in enumerate(graph.node) if node.output[0] == "most")
+    ordered = [
+        *graph.node[: most + 1],
+        *nodes,
+        *graph.node[most + 1 :],
+        h.make_node("Add", ["looped", "spent"], ["scores"]),
+    ]
+    del graph.node[:]
+    graph.node.extend(ordered)
+    return model
+
+
 def write_model(folder: Path, model: onnx.ModelProto | bytes, name: str = "model.onnx") -> Path:
     """Into a file."""
     path = folder / name

@@ -183,7 +183,7 @@ class World:
                 self.down.clear()
             case Read():
                 assert not self.reads
-                self.tell(ReadingBegins(self.offset, self.offset))
+                self.tell(ReadingBegins(self.offset, self.offset, self.offset))
                 self.reads = True
             case CatchUp():
                 self.catching_up = True

@@ -64,9 +64,11 @@ def test_it_reads_only_once_a_plan_names_its_start_and_from_the_plans_fence() ->
         world.tell(QueryCame(Query("q", "a", START, START + 1.0), slice=BIG.name))
     actions = world.plan((("a", "a-large", BIG),), fences={"gpu0": 7, "gpu1": 9})
     assert [type(a) for a in actions] == [Read, LoadVariant, LoadVariant][:2]
-    assert world.tell(ReadingBegins(3, 20)) == [Seek(7)]
-    assert world.tell(ReadingBegins(8, 20)) == []
-    assert world.tell(ReadingBegins(3, 6)) == []  # a fence beyond the end
+    assert world.tell(ReadingBegins(3, 20, swept=9)) == [Seek(7)]
+    assert world.tell(ReadingBegins(8, 20, swept=9)) == []
+    for end, swept in ((6, 9), (20, 6), (20, 0)):  # a fence beyond the end, or beyond what was moved
+        (said,) = world.tell(ReadingBegins(3, end, swept))
+        assert isinstance(said, Say) and said.state == "fence_refused"
 
 
 def test_it_acknowledges_an_epoch_once_when_both_slices_have_staged_it() -> None:

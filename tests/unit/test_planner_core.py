@@ -15,7 +15,7 @@ from sluicegate.domain.models.app import App, Promise
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.outcome import OutcomeKind, Reason
-from sluicegate.domain.plan import Epoch, Plan
+from sluicegate.domain.plan import FAR, MAX_TERM, Epoch, Plan, follows
 from sluicegate.domain.query import Query
 from sluicegate.planner.control.controller_settings import ControllerSettings
 from sluicegate.planner.control.core import CoreSettings, PlannerCore
@@ -193,6 +193,41 @@ def test_a_fence_beyond_what_is_done_there_is_refused_and_said_and_its_own_stay(
     world.run(1.0, "d0")
     assert plans(world.said)[0].epoch.term > own.epoch.term
     assert plans(world.said)[0].fences == {"d0": 5, "d1": 41}
+
+
+@pytest.mark.parametrize("number", [1, 10**6])
+@pytest.mark.parametrize("term", [0, 1, FAR])
+def test_a_strangers_plan_is_put_behind_by_the_one_that_was_in_force_though_nobody_solves(
+    term: int, number: int
+) -> None:
+    world = World()
+    world.beat("d0")
+    world.beat("d1")
+    world.run(3.0, "d0", "d1")
+    own = world.core.controller.plan
+    assert own is not None and own.placements
+    assert own.incarnations.keys() == {"d0", "d1"}
+    world.solves = False
+    made_up = Epoch(own.epoch.term + term, own.epoch.number + number)
+    world.said.clear()
+    world.tell(PlanRead(replace(own, epoch=made_up, placements=(), incarnations={"d0": "another"})))
+    world.run(0.5, "d0", "d1")
+    first = plans(world.said)[0]
+    assert follows(first.epoch, made_up)
+    assert (first.placements, first.incarnations) == (own.placements, own.incarnations)
+
+
+def test_behind_the_highest_term_there_is_comes_the_first() -> None:
+    made_up = replace(old_plan(), epoch=Epoch(MAX_TERM, 7))
+    world = World(newest=made_up)
+    world.beat("d0")
+    world.run(1.0, "d0")
+    first = plans(world.said)[0]
+    assert first.epoch == Epoch(1, 1)
+    assert follows(first.epoch, made_up.epoch)
+    world.tell(PlanRead(replace(made_up, epoch=Epoch(FAR, 1))))
+    world.run(1.0, "d0")
+    assert follows(plans(world.said)[-1].epoch, Epoch(FAR, 1))
 
 
 def test_who_stands_by_says_nothing_and_knows_all_when_it_takes_over() -> None:

@@ -118,6 +118,25 @@ def test_who_has_no_room_is_closed_and_there_is_room_again_once_the_others_are(t
         eventually(server)
 
 
+@pytest.mark.parametrize("half", [BEGUN, BEGUN + call("ModelInfer", 1), BEGUN + call("ModelStreamInfer", 1)])
+def test_who_asks_nothing_makes_room_and_who_asks_is_kept(tmp_path: Path, half: bytes) -> None:
+    with front(tmp_path, by_grpc=True, connections=24, idle_s=120.0, body_s=120.0) as server, ExitStack() as stack:
+        eventually(server)
+        with channel(server) as kept:
+            live = kept.unary_unary(
+                f"{SERVICE}ServerLive",
+                request_serializer=MESSAGES["ServerLiveRequest"].SerializeToString,
+                response_deserializer=MESSAGES["ServerLiveResponse"].FromString,
+            )
+            assert live(MESSAGES["ServerLiveRequest"]()).live
+            began = time.monotonic()
+            for _ in range(40):
+                stack.enter_context(server.connect(server.grpc)).sendall(half)
+            while not answered(server, within=1.0):
+                assert live(MESSAGES["ServerLiveRequest"](), wait_for_ready=False).live
+                assert time.monotonic() < began + 60.0, "half of what those that ask nothing may take"
+
+
 def end_of_answer(sock: socket.socket) -> bytes:
     """The frame of heads, of those that come, that tells a status."""
     sock.settimeout(PATIENCE_S)

@@ -56,6 +56,15 @@ def test_who_has_no_room_is_told_so_and_idle_connections_make_room(tmp_path: Pat
         assert received(socks[19], 30.0).startswith(b"HTTP/1.1 200 ")
 
 
+def test_who_sends_no_body_makes_room(tmp_path: Path) -> None:
+    with front(tmp_path, connections=20, idle_s=120.0, body_s=120.0) as server, ExitStack() as stack:
+        for _ in range(20):
+            stack.enter_context(server.connect()).sendall(INFER + b"Content-Length: 500\r\n\r\n{")
+        began = time.monotonic()
+        assert set(server.asked_until_served()) <= {0, 200, 503}
+        assert time.monotonic() < began + 60.0, "half of what a body may take"
+
+
 def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 

@@ -7,7 +7,7 @@ around what is in force, records that were read and changed at random.
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -34,11 +34,13 @@ OUTAGE = 5.0
 EVERY = 0.1
 
 
-def forged(plan: Plan, at: float, rng: random.Random) -> Iterator[tuple[str, bytes, bytes]]:
+def forged(
+    plan: Plan, at: float, rng: random.Random, devices: Sequence[str] = ("d0", "d1")
+) -> Iterator[tuple[str, bytes, bytes]]:
     """(kind of topic, key, value) of records with epochs, leases and devices that are near to the truth."""
     term, number = plan.epoch
     near = Epoch(term + rng.randrange(-1, 3), max(0, number + rng.randrange(-2, 20)))
-    device = rng.choice(("d0", "d1"))
+    device = rng.choice(devices)
     placed = Placement(device, "toy", ("toy-v2",), 1.0, rng.choice((1, 8, 10**6)))
     fences = {device: rng.choice((0, 3, 10**6, 2**63 - 1))}
     yield "plan", b"plan", control.encode_plan(replace(plan, epoch=near, placements=(placed,), fences=fences))

@@ -258,5 +258,5 @@ def test_a_leader_whose_plans_are_outrun_steps_down_and_leads_in_a_higher_term()
     assert one.handle(LeaseRead(write.lease), 10.1) == [Lead(1)]
     down, write = one.handle(TermSeen(6), 10.2)
     assert isinstance(down, StepDown) and write == Write(Lease(term=7, holder="n", claims=(1, 0)))
-    assert one.handle(LeaseRead(write.lease), 10.3)[0] == Lead(7, "n")
+    assert one.handle(LeaseRead(write.lease), 10.3)[0] == Lead(7, "n", again=True)
     assert one.handle(TermSeen(7 + FAR + 1), 10.4) == []
