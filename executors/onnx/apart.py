@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from sluicegate.executors.linux_processes import GLANCES, hangs_after, processor_s
+
 
 @dataclass(frozen=True, slots=True)
 class Apart:
@@ -23,7 +25,8 @@ class Apart:
 
 
 def run_apart(answer: Callable[[], Iterable[memoryview]], begin: Callable[[], None], within: float) -> Apart:
-    """``begin`` and then ``answer`` in a copy of this process, which is ended after ``within`` seconds."""
+    """``begin`` and then ``answer`` in a copy of this process, which is ended after ``within`` seconds, or sooner where
+    it has been at work for all of them (``hangs_after``)."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -37,14 +40,15 @@ def run_apart(answer: Callable[[], Iterable[memoryview]], begin: Callable[[], No
             os._exit(1)
     os.close(writing)
     try:
-        found = _read(reading, time.monotonic() + within)
+        found = _read(reading, pid, within)
     finally:
         os.close(reading)
     if found is None:
         stopped = os.WIFSTOPPED(os.waitpid(pid, os.WNOHANG | os.WUNTRACED)[1])
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        return Apart(None, "stood still" if stopped else f"run took more than {within:.3g} s", blameless=stopped)
+        long = f"run took more than {within:.3g} s, or {hangs_after(within):.3g} s of the processor"
+        return Apart(None, "stood still" if stopped else long, blameless=stopped)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code == 0:
         return Apart(found)
@@ -52,13 +56,17 @@ def run_apart(answer: Callable[[], Iterable[memoryview]], begin: Callable[[], No
     return Apart(None, f"its process {told}", blameless=code == -signal.SIGKILL)
 
 
-def _read(file: int, end: float) -> bytes | None:
-    """All of it; None where that is not there in time."""
+def _read(file: int, pid: int, within: float) -> bytes | None:
+    """All of it; None where that is not there in time, by the clock or the processor's."""
     parts: list[bytes] = []
-    while (left := end - time.monotonic()) > 0.0:
-        if select.select([file], [], [], left)[0]:
+    began, hangs = time.monotonic(), hangs_after(within)
+    while (left := began + within - time.monotonic()) > 0.0:
+        soon = began + hangs - time.monotonic()
+        if select.select([file], [], [], soon if soon > 0.0 else min(left, GLANCES))[0]:
             part = os.read(file, 1 << 20)
             if not part:
                 return b"".join(parts)
             parts.append(part)
+        elif processor_s(pid) > hangs:
+            return None
     return None

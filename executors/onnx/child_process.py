@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Mapping
 
-from sluicegate.executors.linux_processes import is_stopped
+from sluicegate.executors.linux_processes import is_stopped, processor_s
 
 _POLL = 0.005
 """Seconds between looks at a process that is expected to end."""
@@ -66,6 +66,10 @@ class ChildProcess:
     def stopped(self) -> bool:
         """Whether somebody has stopped it."""
         return is_stopped(self.pid)
+
+    def processor_s(self) -> float:
+        """Seconds that its first thread has had the processor."""
+        return processor_s(self.pid)
 
     @property
     def killed(self) -> bool:

@@ -10,6 +10,7 @@ ends that was not asked to, whether it ran something or not.
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from pathlib import Path
 
 from sluicegate.domain.errors import ConfigurationError, ExecutionError, LoadError
@@ -17,6 +18,7 @@ from sluicegate.domain.executor import Executed, Loaded
 from sluicegate.domain.models.app import App
 from sluicegate.domain.models.tensor import BYTES, Tensor, TensorSpec
 from sluicegate.domain.models.variant import Variant
+from sluicegate.executors.linux_processes import GLANCES, hangs_after
 from sluicegate.executors.onnx.channel import Channel, ChannelClosedError, Reply
 from sluicegate.executors.onnx.child_process import ChildProcess
 from sluicegate.executors.onnx.framing import Buffer, Described, FrameError, Header, check_elements, unpack_tensors
@@ -65,6 +67,7 @@ class OnnxExecutor:
         self._looking: asyncio.Task[None] | None = None
         self._was_stopped = False
         self._serving = False
+        self._one_thread = self._runtime.provider == "cpu" and self._runtime.threads == 1
 
     def watch(self, on_end: Callable[[], None]) -> None:
         """Be told of a child that ends unasked."""
@@ -164,7 +167,7 @@ class OnnxExecutor:
             header["apart"] = limit
             limit += _COPYING
         async with self._turn:
-            reply = await self._ask(self._runs, header, buffers, limit)
+            reply = await self._ask(self._runs, header, buffers, limit, hangs_after(limit))
         try:
             outputs = unpack_tensors(reply.header["tensors"], reply.body)
         except FrameError as error:
@@ -182,20 +185,23 @@ class OnnxExecutor:
         header: Header,
         buffers: Sequence[Buffer],
         timeout: float,  # noqa: ASYNC109 - what it does when time is up is more than to give up
+        busy: float = inf,
     ) -> Reply:
-        """One request. Raises LoadError for a refused load, else ExecutionError."""
+        """One request, which hangs after so many seconds, or after as many of the processor's as ``busy`` says. Raises
+        LoadError for a refused load, else ExecutionError."""
         child = self._child
         if channel is None or child is None:
             raise ExecutionError("the executor is not started", fatal=True)
         try:
-            reply = await _within(timeout, channel.request(header, buffers))
-        except TimeoutError:
+            spent = child.processor_s if busy < timeout and self._one_thread else None
+            reply = await _within(timeout, channel.request(header, buffers), busy, spent)
+        except TimeoutError as error:
             # The model may never return, and a thread cannot be stopped from outside: the process can.
             child.kill()
-            self._end(f"killed: {header['op']} took more than {timeout:.3g} s")
+            told = f"{header['op']} took more than {error}"
+            self._end(f"killed: {told}")
             await child.ended(1.0)
-            what = header.get("variant", "start")
-            raise ExecutionError(f"{what}: {header['op']} took more than {timeout:.3g} s", fatal=True) from None
+            raise ExecutionError(f"{header.get('variant', 'start')}: {told}", fatal=True) from None
         except ChannelClosedError as error:
             self._end(str(error))
             await child.ended(0.5)
@@ -239,10 +245,13 @@ class OnnxExecutor:
         self._runs = self._loads = None
 
 
-async def _within(seconds: float, reply: "asyncio.Future[Reply]") -> Reply:
+async def _within(
+    seconds: float, reply: "asyncio.Future[Reply]", busy: float, spent: Callable[[], float] | None
+) -> Reply:
     """``reply``, or TimeoutError once it took ``seconds``. An answer that lies there when time is up counts.
 
     Where this process itself was held up (suspended, starved), the child had no time either: it gets the same again.
+    ``spent``: of the processor's seconds, all in all; what takes more than ``busy`` of them takes too long, too.
     """
     loop = reply.get_loop()
     due = loop.time() + seconds
@@ -253,9 +262,23 @@ async def _within(seconds: float, reply: "asyncio.Future[Reply]") -> Reply:
         if again:
             timer = loop.call_later(seconds, lambda: overdue(again=False))
         elif not reply.done():
-            reply.set_exception(TimeoutError())
+            reply.set_exception(TimeoutError(f"{seconds:.3g} s"))
 
-    timer = loop.call_at(due, lambda: overdue(again=loop.time() - due > _HELD_UP))
+    def glance(spent: Callable[[], float], before: float | None = None) -> None:
+        nonlocal timer
+        has = spent()
+        if before is not None and has - before > busy and not reply.done():
+            reply.set_exception(TimeoutError(f"{busy:.3g} s of the processor"))
+        elif loop.time() + GLANCES >= due:
+            timer = at_last()
+        else:
+            timer = loop.call_later(GLANCES, glance, spent, has if before is None else before)
+
+    def at_last() -> asyncio.TimerHandle:
+        return loop.call_at(due, lambda: overdue(again=loop.time() - due > _HELD_UP))
+
+    # Not looked at where it ends at once, as nearly all do.
+    timer = at_last() if spent is None else loop.call_later(GLANCES, glance, spent)
     try:
         return await reply
     finally:
