@@ -24,8 +24,8 @@ class Series:
     goodput: Sequence[float]
     accuracy: Sequence[float]
     variants: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    latencies: Sequence[tuple[float, int]] = ()
-    marks: Sequence[tuple[float, str]] = ()
+    latencies: Sequence[tuple[float, int]]
+    marks: Sequence[tuple[float, str]]
 
     @property
     def times(self) -> list[float]:

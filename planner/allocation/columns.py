@@ -204,7 +204,7 @@ def candidates(
     return found
 
 
-def prune(found: Sequence[Candidate], loaded: Iterable[str] = (), *, by_memory: bool = False) -> tuple[Candidate, ...]:
+def prune(found: Sequence[Candidate], loaded: Iterable[str], *, by_memory: bool) -> tuple[Candidate, ...]:
     """Leave out what another candidate beats in accuracy, throughput for every demand and, if asked, memory."""
     keep_always = frozenset(loaded)
     rate = {c.variant.name: sum(r.qps for r in c.rates.values()) for c in found}

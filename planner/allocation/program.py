@@ -105,7 +105,7 @@ class Host:
     variants: tuple[str, ...]
     loaded: int
     load_s: float
-    stood: float = 0.0
+    stood: float
     ranked: tuple[str, ...] = ()
     slo: float = 0.0
     rate: float = 0.0
@@ -149,7 +149,7 @@ class Program(PlanLimits):
     counts: tuple[int, ...]
     hosts: tuple[Host, ...]
     serves: tuple[Serve, ...]
-    empty_units: int = 0
+    empty_units: int
     pressed: float = 1.0
 
     @cached_property

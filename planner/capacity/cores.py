@@ -26,12 +26,12 @@ class LoadRules:
     """
 
     spare: tuple[str, ...]
-    keep_alive: float = 600.0
-    headroom: float = 1.2
-    lead: float = 10.0
-    settle: float = 3.0
-    patience: float = 60.0
-    start_timeout: float = 30.0
+    keep_alive: float
+    headroom: float
+    lead: float
+    settle: float
+    patience: float
+    start_timeout: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +40,9 @@ class SpotRules:
     seconds."""
 
     on_demand_price: float
-    mode: Mode = "hybrid"
-    interval: float = 60.0
-    settle: float = 3.0
+    mode: Mode
+    interval: float
+    settle: float
 
 
 def load_core(rules: LoadRules, catalogue: Catalogue, devices: Sequence[Device], quantile: Quantile) -> CapacityCore:

@@ -43,8 +43,8 @@ class LoadScaling:
         autoscaler: Autoscaler,
         fleet: ElasticFleet,
         *,
-        headroom: float = 1.2,
-        lead: float = 10.0,
+        headroom: float,
+        lead: float,
     ) -> None:
         self._units = dict(units)
         self._autoscaler = autoscaler

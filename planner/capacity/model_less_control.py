@@ -64,7 +64,7 @@ class LiveScaling:
         self,
         spare: Mapping[str, str],
         *,
-        timeout: float = 2.0,
+        timeout: float,
         hold: float = 30.0,
         keep: float = 30.0,
         idle: float = 60.0,

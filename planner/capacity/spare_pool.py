@@ -83,8 +83,8 @@ class ElasticFleet:
         fixed: int,
         spare: Sequence[str],
         *,
-        settle: float = 3.0,
-        patience: float = 60.0,
+        settle: float,
+        patience: float,
         start_timeout: float = 30.0,
     ) -> None:
         if fixed < 0 or len(set(spare)) != len(spare) or not 0.0 <= settle <= patience:

@@ -88,8 +88,8 @@ class SpotCapacity:
         *,
         spot: Sequence[str],
         always: Sequence[str],
-        interval: float = 60.0,
-        settle: float = 3.0,
+        interval: float,
+        settle: float,
     ) -> None:
         self._procurement = procurement
         self._meter = meter

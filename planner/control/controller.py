@@ -70,7 +70,7 @@ class Controller:
         self,
         catalogue: Catalogue,
         *,
-        settings: ControllerSettings | None = None,
+        settings: ControllerSettings | None,
         term: int = 1,
         devices: Sequence[Device] = (),
         previous: Plan | None = None,

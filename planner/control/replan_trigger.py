@@ -40,7 +40,7 @@ class Solved:
     allocation: Allocation
     reason: str
     solve_s: float
-    number: int = 0
+    number: int
     provisional: bool = False
 
 

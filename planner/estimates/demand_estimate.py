@@ -72,8 +72,8 @@ class Estimate:
 
     qps: float
     headroom: float
-    burst: bool = False
-    spread: float = 0.0
+    burst: bool
+    spread: float
 
 
 @dataclass(slots=True)

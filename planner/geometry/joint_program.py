@@ -38,15 +38,15 @@ class Fleet:
     now: Mapping[Geometry, int]
     pools: Mapping[str, int]
     max_changes: int
-    slots: int = 1
-    charged: bool = True
+    slots: int
+    charged: bool
 
 
 class GeometryMatrix(Matrix):
     """The allocation's matrix with columns for GPUs by geometry and for changes."""
 
     def __init__(
-        self, program: Program, fleets: Sequence[Fleet], *, change_weight: float = 0.0, integer: bool = False
+        self, program: Program, fleets: Sequence[Fleet], *, change_weight: float, integer: bool = False
     ) -> None:
         super().__init__(program, integer=integer)
         self._fleets = tuple(fleets)

@@ -49,7 +49,7 @@ class RuleSettings:
 class ProteanRule:
     """Of one leader's term. Ask it at any time: it says nothing before the next tick is due."""
 
-    def __init__(self, settings: RuleSettings | None = None) -> None:
+    def __init__(self, settings: RuleSettings | None) -> None:
         self._settings = settings or RuleSettings()
         self._turns = self._none()
         self._there: dict[str, Geometry] = {}
@@ -63,8 +63,8 @@ class ProteanRule:
         catalogue: Catalogue,
         now: float,
         *,
-        changing: Collection[str] = (),
-        let_be: Collection[str] = (),
+        changing: Collection[str],
+        let_be: Collection[str],
     ) -> dict[str, tuple[Slice, ...]]:
         """Slices that GPUs are to have from now on. ``changing``: being cut; ``let_be``: not to be cut for now."""
         if now < self._next or plan is None:

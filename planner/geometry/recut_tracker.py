@@ -77,7 +77,7 @@ class GeometryChanges:
     """Tracks GPUs that are being cut. ``enabled``: whether a geometry is thought about here; slices are told in plans
     all the same."""
 
-    def __init__(self, settings: ChangeSettings | None = None, *, enabled: bool = False) -> None:
+    def __init__(self, settings: ChangeSettings | None, *, enabled: bool) -> None:
         self._settings = settings or ChangeSettings()
         self._enabled = enabled
         self._changing: dict[str, _Change] = {}

@@ -27,7 +27,7 @@ class Sized:
 
 
 def fewest_workers(
-    model: SelectionModel, *, accuracy: float, violation: float, most: int = MAX_WORKERS, app: str = ""
+    model: SelectionModel, *, accuracy: float, violation: float, most: int, app: str = ""
 ) -> Sized | None:
     """Of 1..``most`` workers; None where ``most`` are too few, or meet the targets with no number.
 

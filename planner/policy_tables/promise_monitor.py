@@ -33,7 +33,7 @@ class DriftWatch:
         self,
         tables: Mapping[tuple[str, float], SelectionTable],
         *,
-        period: float = 10.0,
+        period: float,
         fewest: int = 200,
         z: float = 4.0,
     ) -> None:

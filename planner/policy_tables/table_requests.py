@@ -58,7 +58,7 @@ class TableRules:
     library: LibraryRules = field(default_factory=LibraryRules)
 
 
-def rules_of(fields: TableFields, *, guard_s: float, margin: float | None = None) -> TableRules:
+def rules_of(fields: TableFields, *, guard_s: float, margin: float | None) -> TableRules:
     """Rules as set; ``guard_s``, and ``margin`` where it is not that of the tables: of the workers' batching."""
     return TableRules(
         hop_s=fields.hop_s,

@@ -36,7 +36,7 @@ class Sustained:
         return (self.part.device, self.part.slice)
 
 
-def terms_by_place(hosting: Hosting, plan: Plan, hops: Hops, asked: str = "") -> dict[Place, Terms]:
+def terms_by_place(hosting: Hosting, plan: Plan, hops: Hops, asked: str) -> dict[Place, Terms]:
     """The terms of every slice that ``plan`` gives something. ``asked`` misses nothing where nothing was promised."""
     parties: dict[Place, dict[str, Party]] = {}
     loose: set[Place] = set()

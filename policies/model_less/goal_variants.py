@@ -20,7 +20,7 @@ class GoalVariant:
     app: str
     accuracy: float
     latency: float
-    cost: float = 0.0
+    cost: float
     load: float = 0.0
     hardware: str = "cpu"
 

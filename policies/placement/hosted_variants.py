@@ -52,7 +52,7 @@ def hosted_variant(
 
 
 def hosted_on(
-    catalogue: Catalogue, device: Device, placement: Placement, quantile: Quantile, *, burst: bool = False
+    catalogue: Catalogue, device: Device, placement: Placement, quantile: Quantile, *, burst: bool
 ) -> HostedOn:
     """What ``placement`` can run. Variants without a profile there are left out."""
     hosted = []

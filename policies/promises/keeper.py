@@ -77,8 +77,8 @@ class Share:
 
     batches: tuple[int, ...]
     processing_s: float
-    others_s: float = 0.0
-    hop_s: float = 0.0
+    others_s: float
+    hop_s: float
     refused: str = ""
     took: tuple[float, ...] = ()
     paced_s: float = 0.0

@@ -11,7 +11,7 @@ class SafeModeSwitch:
 
     __slots__ = ("_quiet", "active", "calm", "entered")
 
-    def __init__(self, calm: int = 200) -> None:
+    def __init__(self, calm: int) -> None:
         self.calm = calm
         self.active = False
         self.entered = 0

@@ -44,7 +44,7 @@ class Answer:
     started: float
     at: float
     execution_s: float
-    promises: tuple[PromiseState | None, ...] = ()
+    promises: tuple[PromiseState | None, ...]
 
 
 @dataclass(slots=True)
@@ -55,9 +55,9 @@ class End:
     query: Query
     kind: OutcomeKind
     at: float
-    reason: Reason | None = None
-    detail: str | None = None
-    promise: PromiseState | None = None
+    reason: Reason | None
+    detail: str | None
+    promise: PromiseState | None
     run: Run | None = None
     started: float | None = None
 
@@ -79,7 +79,7 @@ class LoadVariant:
     part: str
     variant: str
     max_batch: int
-    within: float | None = None
+    within: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class ReloadVariant:
     part: str
     variant: str
     max_batch: int
-    within: float | None = None
+    within: float | None
 
 
 @dataclass(slots=True)
@@ -182,9 +182,9 @@ class Beat:
     queued: int
     busy_s: float
     slices: tuple[SliceReport, ...]
-    poison: tuple[tuple[str, str], ...] = ()
-    late: float = 0.0
-    ended: tuple[EndsCounted, ...] = ()
+    poison: tuple[tuple[str, str], ...]
+    late: float
+    ended: tuple[EndsCounted, ...]
 
 
 Executing = LoadVariant | ReloadVariant | RestartExecutor | UnloadVariant

@@ -93,9 +93,7 @@ Seldom = (
 class DeviceCore:
     """Of ``device``. ``catalogue``: everything that is known; one that can grow does. See the module's rules."""
 
-    def __init__(
-        self, device: Device, parts: DeviceParts, catalogue: Catalogue, rules: DeviceRules | None = None
-    ) -> None:
+    def __init__(self, device: Device, parts: DeviceParts, catalogue: Catalogue, rules: DeviceRules | None) -> None:
         self._name = device.name
         self._catalogue = catalogue
         self._rules = rules or DeviceRules()

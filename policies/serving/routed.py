@@ -61,7 +61,7 @@ class RoutedApps:
 
     __slots__ = ("_apps", "_most")
 
-    def __init__(self, *, most: int = 1000) -> None:
+    def __init__(self, *, most: int) -> None:
         self._most = most
         self._apps: dict[str, _App] = {}
 

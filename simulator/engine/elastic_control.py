@@ -73,7 +73,7 @@ class CapacityModel:
     driven: tuple[str, ...]
     period: float = 1.0
     heartbeat: float = 0.5
-    start_s: float = 0.0
+    start_s: float
     notices: tuple[SpotNotice, ...] = ()
     boot_s: float = 20.0
     granted: Callable[[], bool] = lambda: True

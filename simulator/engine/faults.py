@@ -46,7 +46,7 @@ class ExecutorFailure:
 
     device: str
     at: float
-    part: str = ""
+    part: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ class Ledger:
 
     __slots__ = ("_accuracy", "_best", "_observers", "_scratch", "closed", "fold", "open", "opened")
 
-    def __init__(self, catalogue: Catalogue, observers: Sequence[Observer] = ()) -> None:
+    def __init__(self, catalogue: Catalogue, observers: Sequence[Observer]) -> None:
         self.fold = OutcomeFold()
         self.open: set[Query] = set()
         self.opened = 0

@@ -63,10 +63,10 @@ class PlannerModel:
     ``tables``: how selection tables are made.
     """
 
-    solve_s: float | Literal["measured"] = 0.0
-    hop_s: float = 0.0
-    planners: int = 1
-    failures: tuple[Failure, ...] = ()
+    solve_s: float | Literal["measured"]
+    hop_s: float
+    planners: int
+    failures: tuple[Failure, ...]
     tables: TableModel = field(default_factory=TableModel)
 
 

@@ -54,11 +54,11 @@ class SliceModel:
     service: Callable[[str, int], float]
     load: Callable[[str], float]
     by_length: Mapping[str, LatencyCurve]
-    slowdown: Callable[[float], float] | None = None
-    processor: SharedProcessor | None = None
+    slowdown: Callable[[float], float] | None
+    processor: SharedProcessor | None
     parts: Mapping[str, float] = field(default_factory=dict)
-    exclusive_loads: bool = False
-    start_s: float = 0.0
+    exclusive_loads: bool
+    start_s: float
 
 
 class ModelledExecutor:

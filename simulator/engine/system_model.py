@@ -69,7 +69,7 @@ class SystemModel:
     lengths: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     asked: Mapping[str, tuple[OwnWish, ...]] = field(default_factory=dict)
     load: PromisedLoad | None = None
-    batching: str = ""
+    batching: str
     service: ServiceMode = "median"
     slow_probability: float = 0.0
     slow_factor: float = 1.0
@@ -95,4 +95,4 @@ class RunResult:
     solve_s: tuple[float, ...]
     nondeterministic: int
     cost: Mapping[str, float] = field(default_factory=dict)
-    promises: PromiseFigures | None = None
+    promises: PromiseFigures | None

@@ -17,7 +17,7 @@ class Timeline:
 
     __slots__ = ("_asked", "_heap", "now")
 
-    def __init__(self, start: float = 0.0) -> None:
+    def __init__(self, start: float) -> None:
         self.now = start
         self._heap: list[tuple[float, int, Happening, Any]] = []
         self._asked = 0

@@ -76,7 +76,7 @@ def variants_chart(series: Series) -> str:
         return svg_of(figure)
 
 
-def latency_chart(latencies: Mapping[str, Sequence[tuple[float, int]]], slos: Sequence[float] = ()) -> str:
+def latency_chart(latencies: Mapping[str, Sequence[tuple[float, int]]], slos: Sequence[float]) -> str:
     """Share of answers within a latency (log scale); dashed lines at the SLOs (seconds)."""
     with mpl.rc_context(STYLE):
         figure, axes = _figure()

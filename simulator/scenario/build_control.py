@@ -52,7 +52,7 @@ def control_of(
     timer: Callable[[], float],
     catalogue: Catalogue,
     devices: tuple[Device, ...],
-    tables: TableRules | None = None,
+    tables: TableRules | None,
 ) -> ControlPlane:
     """The control plane of ``scenario``. ``timer``: wall seconds, to measure solves. ``tables``: how planners make
     selection tables, if they do. Raises ConfigurationError."""
@@ -99,8 +99,8 @@ def control(
     catalogue: Catalogue,
     devices: tuple[Device, ...],
     hop: float,
-    loads: Loads = "beside",
-    tables: Tables | None = None,
+    loads: Loads,
+    tables: Tables | None,
 ) -> Controlled:
     """The planners of a run, ``make_planner`` of what is behind each. ``tables``: where workers choose among variants.
     Raises ConfigurationError."""

@@ -86,7 +86,7 @@ def capable_loads(
     slo: float,
     workers: int,
     service: Callable[[str, int], float],
-    seconds: float = 60.0,
+    seconds: float,
     tolerated: float = 0.01,
 ) -> dict[str, float]:
     """The highest of ``loads`` (ascending) that each variant serves with fewer violations than ``tolerated``.

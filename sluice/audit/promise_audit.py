@@ -47,9 +47,9 @@ class StreamReport:
     broken: int
     unannounced: int
     agrees: bool
-    example: tuple[str, ...] = ()
-    broken_at: tuple[float, ...] = ()
-    unannounced_at: tuple[float, ...] = ()
+    example: tuple[str, ...]
+    broken_at: tuple[float, ...]
+    unannounced_at: tuple[float, ...]
 
 
 @dataclass(slots=True)

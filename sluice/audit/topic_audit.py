@@ -47,14 +47,14 @@ class AuditReport:
     max_copies: int
     unknown: int
     late_unmarked: int
-    unreadable: int = 0
-    gone_by: int = 0
+    unreadable: int
+    gone_by: int
     kinds: Mapping[str, int]
     examples: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    summary: Summary | None = None
+    summary: Summary | None
     cost: Mapping[str, float] = field(default_factory=dict)
-    promises: tuple[StreamReport, ...] = ()
-    windows: tuple[WindowReport, ...] = ()
+    promises: tuple[StreamReport, ...]
+    windows: tuple[WindowReport, ...]
 
     @property
     def promises_broken(self) -> int:

@@ -7,7 +7,7 @@ from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.models.app import App
 from sluicegate.domain.models.tensor import Tensor
 from sluicegate.domain.outcome import Reason
-from sluicegate.domain.plan import NO_EPOCH, Epoch
+from sluicegate.domain.plan import Epoch
 from sluicegate.domain.query import Query
 from sluicegate.streams.objects.claims import NO_OBJECTS, Claim, ObjectRules
 from sluicegate.streams.ports import Headers
@@ -38,7 +38,7 @@ class Message:
     """A record to be sent."""
 
     value: bytes | None
-    key: bytes | None = None
+    key: bytes | None
     headers: Headers = ()
 
 
@@ -65,11 +65,11 @@ class WorkMessage:
 
     query: Query
     tensors: tuple[Tensor, ...]
-    epoch: Epoch = NO_EPOCH
-    slice: str = ""
-    carried: Headers = ()
-    turn: int = -1
-    claims: Claims = ()
+    epoch: Epoch
+    slice: str
+    carried: Headers
+    turn: int
+    claims: Claims
 
 
 class UnattributableError(InvalidInputError):

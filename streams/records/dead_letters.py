@@ -64,7 +64,7 @@ def dead_letter(
     return Message(value, None if key is None else key[:_MAX_KEY], headers)
 
 
-def letter_reason(error: InvalidInputError, record: Record | None = None) -> str:
+def letter_reason(error: InvalidInputError, record: Record | None) -> str:
     """The reason that a dead letter for ``error`` of ``record`` gives."""
     if isinstance(record, Unreadable):
         return UNREADABLE

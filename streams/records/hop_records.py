@@ -112,7 +112,7 @@ def carried_of_hop(record: Record) -> Headers:
     return record.headers[_OURS:]
 
 
-def content_of(record: Record, claims: Claims = ()) -> str:
+def content_of(record: Record, claims: Claims) -> str:
     """A digest of the tensors of an admitted or work record, and of what they refer to."""
     held = blake2b(record.value or b"", digest_size=12)
     for _, claim in claims:

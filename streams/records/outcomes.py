@@ -51,7 +51,7 @@ class OutcomeMessage:
     outcome: Outcome
     marked_late: bool
     body: bytes
-    raw: memoryview | None = None
+    raw: memoryview | None
 
     def outputs(self) -> tuple[Tensor, ...]:
         """Output tensors, none where nothing was answered, without those that lie elsewhere. Raises InvalidInputError
