@@ -1,5 +1,6 @@
 """An app and class on a slice: its batching policy, what is hosted for it, what it asks of the slice."""
 
+from collections import deque
 from collections.abc import Mapping
 from math import inf
 
@@ -7,7 +8,7 @@ from sluicegate.domain.actions import Run
 from sluicegate.domain.events import Hosted, HostingChanged
 from sluicegate.domain.models.app import NO_PROMISE
 from sluicegate.policies.batching.spread import SpreadBatching
-from sluicegate.policies.promises.keeper import Party, within
+from sluicegate.policies.promises.keeper import Party, Share, within
 from sluicegate.policies.protocols import BatchingPolicy, FollowsTables
 
 
@@ -15,9 +16,10 @@ class Lane:
     """An app and class on a slice. ``wake``: when its policy wants to be woken; ``follows``: one that has tables.
 
     ``since``: what waits came then or later; infinity where nothing does. ``told``: what its policy may run.
+    ``crowded``: when more rows had last come within a turn than its batch takes, where anything was promised.
     """
 
-    __slots__ = ("app", "asked", "follows", "policy", "since", "strict", "told", "wake")
+    __slots__ = ("_came", "_rows", "app", "asked", "crowded", "follows", "policy", "since", "strict", "told", "wake")
 
     def __init__(self, app: str, strict: bool, policy: BatchingPolicy) -> None:
         self.app = app
@@ -28,6 +30,18 @@ class Lane:
         self.told: HostingChanged | None = None
         self.wake = inf
         self.since = inf
+        self.crowded = -inf
+        self._came: deque[tuple[float, int]] = deque()
+        self._rows = 0  # of those
+
+    def came(self, rows: int, share: Share, now: float) -> None:
+        """Rows of a query, which waits from now on where ``share`` says how."""
+        self._came.append((now, rows))
+        self._rows += rows
+        while self._came[0][0] <= now - share.window_s:
+            self._rows -= self._came.popleft()[1]
+        if self._rows > share.batch:
+            self.crowded = now
 
     @property
     def hosted(self) -> tuple[Hosted, ...]:

@@ -47,6 +47,8 @@ from sluicegate.policies.protocols import BatchingPolicy
 _OFFERED = Offered()
 _Change = Woke | HostingChanged | StreamResumed | TablesChanged
 _STORY = 24
+_CALM = 20.0
+"""Turns since one that was more than full, after which best effort may be in the way of strict queries."""
 
 
 class Station:
@@ -131,6 +133,8 @@ class Station:
             lane = lanes.get(query.app) or self._lane(query.app, query.query_class)
             if now < lane.since:
                 lane.since = now
+            if self.terms.shares and lane.in_turn and (share := self.terms.shares.get(lane.app)) is not None:
+                lane.came(query.rows, share, now)
             if decided := lane.policy.handle(event, now):
                 self._absorb(lane, decided, now, actions)
         elif isinstance(event, Finished):
@@ -292,7 +296,8 @@ class Station:
         if not waiting or len(waiting) == len(lanes):
             return False
         room = min([lane.since for lane in waiting]) + self.terms.blocking_s - now
-        if room <= 0.0 or any(lane.policy.queued >= self.terms.shares[lane.app].batch for lane in waiting):
+        shares = self.terms.shares
+        if room <= 0.0 or any(now - lane.crowded < _CALM * shares[lane.app].window_s for lane in waiting):
             return False
         loose = min([lane for lane in lanes if not lane.in_turn], key=Lane.urgency)
         run = loose.lent_within(room, now)

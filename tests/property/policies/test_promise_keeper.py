@@ -289,6 +289,30 @@ def test_a_full_turn_of_promised_queries_runs_before_best_effort() -> None:
     assert runs(station.handle(Finished("a", "a0", 1, 0.009), 5.009)) == [f"a{i}" for i in range(full)]
 
 
+@pytest.mark.parametrize(("beyond", "later", "runs_first"), [(0, 0, "z"), (1, 0, "a"), (1, 20, "z")])
+def test_misses_that_a_promise_bears_are_not_spent_on_best_effort(beyond: int, later: int, runs_first: str) -> None:
+    """Rows ``beyond`` what a batch takes came in a turn, ``later`` turns ago: best effort waits until it is calm."""
+    station = station_at(5.0)
+    share = station.terms.shares["a"]
+    for i in range(share.batch - 1 + beyond):
+        assert not station.handle(Arrived(Query(f"a{i}", "a", 5.002, 5.102, sequence=i + 1)), 5.002)
+    now = 5.009
+    ended = station.handle(Finished("a", "a0", 1, 0.009), now)
+    while (run := next((a for a in ended if isinstance(a, Run)), None)) is not None:
+        took = line(0.008 if run.variant == "a0" else 0.010, 0.001, 64)[run.rows - 1]
+        now += took
+        ended = station.handle(Finished(run.queries[0].app, run.variant, run.rows, took), now)
+    assert not station.queued and now < 5.0 + 10 * share.window_s
+    now = max(now, 5.003 + later * share.window_s)
+    assert runs(station.handle(Arrived(Query("b", "a", now, now + 0.1, sequence=98)), now)) == ["b"]
+    for i in range(20):
+        loose = Query(f"z{i}", "z", now, now + 0.6, query_class=QueryClass.BEST_EFFORT)
+        station.handle(Arrived(loose), now + 0.001)
+    station.handle(Arrived(Query("c", "a", now + 0.002, now + 0.102, sequence=99)), now + 0.002)
+    (run,) = (a for a in station.handle(Finished("a", "a0", 1, 0.009), now + 0.009) if isinstance(a, Run))
+    assert run.queries[0].app == runs_first
+
+
 def test_a_query_that_waited_through_a_batch_of_its_own_app_is_not_kept_waiting_again() -> None:
     """Two rows more than fit: the rest waits since they all came, which leaves best effort no time."""
     station = station_at(5.0)
