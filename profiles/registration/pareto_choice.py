@@ -9,9 +9,9 @@ Rules, in this order.
   be as accurate by the number, and faster beyond the noise, or more accurate beyond it.
 - Two were measured in turns, so that a slow spell of the machine falls on both, and are compared round by round. One is
   faster at a batch size where it took less in the median, at 99.5 % confidence (of few rounds: where its slowest was
-  faster than the other's fastest); or where it took less processor time, by a twentieth at least of all that a batch
-  takes, at that confidence. Processor time is hardly the busier machine's matter: what computes clearly less is clearly
-  faster, whatever else ran.
+  faster than the other's fastest); or where it took less processor time, at that confidence and by a twentieth at least
+  of what a batch of the other takes undisturbed. Processor time is hardly the busier machine's matter: what computes
+  clearly less is clearly faster, whatever else ran.
 - Of two that were made of different registered models neither changes the other: there the more accurate by the number
   dominates where it is no slower beyond the noise, so that what is clearly faster always stays.
 - What is left is served: each is the best at some trade of accuracy for time. A registered model itself is judged like
@@ -121,7 +121,8 @@ def _faster(by: Candidate, other: Candidate) -> list[int]:
 
 def _clearly_less(one: Sequence[Sample], other: Sequence[Sample]) -> bool:
     pairs = list(zip(one, other, strict=False))
-    saved = [(b.cpu - a.cpu) / b.wall for a, b in pairs]
+    undisturbed = min(b.wall for b in other)
+    saved = [(b.cpu - a.cpu) / undisturbed for a, b in pairs]
     if len(pairs) < _FEW:
         return max(a.wall for a in one) < min(b.wall for b in other) or min(saved) > _WORTH
     if median_interval([a.wall / b.wall for a, b in pairs], _TOLD_APART)[1] < 1.0:

@@ -18,7 +18,7 @@ from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.models.tensor import TensorSpec
 from sluicegate.profiles.registration.validation_set import Array
 
-WIDTHS = (0, 32, 128, 512)
+WIDTHS = (0, 32, 128, 512, 1024)
 """Hidden features of the students that are tried; 0: linear."""
 _PENALTIES = (1e-4, 1e-2, 1.0)
 """Of the mean square of a feature."""
