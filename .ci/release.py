@@ -11,14 +11,18 @@ Exit code 1, with what is wrong, where something does not agree, the tree is not
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
 VERSION_FILE = ROOT / "client" / "sluicegate_client" / "__init__.py"
 _VERSION = re.compile(r'^__version__ = "(\d+\.\d+\.\d+)"', re.MULTILINE)
 _SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
 _RELEASE = re.compile(r"(\d+\.\d+\.\d+) - (\d{4}-\d{2}-\d{2})")
+_CLIENT = "sluicegate-client"
 _IMAGE = re.compile(r"\bsluicegate(?:-gpu)?:(\d+\.\d+\.\d+)\b")
 
 
@@ -60,6 +64,12 @@ def images(root: Path, version: str) -> list[str]:
     ]
 
 
+def client(pyproject: str, version: str) -> list[str]:
+    """What is wrong of the client that the server asks for: pip must take the one of the same version."""
+    (asked,) = (r for r in map(Requirement, tomllib.loads(pyproject)["project"]["dependencies"]) if r.name == _CLIENT)
+    return [] if version in asked.specifier else [f"pyproject.toml: {asked}; the version is {version}"]
+
+
 def _git(*arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
@@ -73,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return 1
     tag = f"v{version}"
-    wrong = images(ROOT, version)
+    wrong = images(ROOT, version) + client((ROOT / "pyproject.toml").read_text(), version)
     wrong += ["the tree is not clean: commit first"] if _git("status", "--porcelain", "--untracked-files=no") else []
     wrong += (
         [f"{tag} is tagged already: raise __version__ in {VERSION_FILE.relative_to(ROOT)}"]
