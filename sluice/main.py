@@ -47,6 +47,7 @@ COMMANDS = {
 
 
 _registered: set[str] = set()
+_INTERRUPTED = 130
 
 
 def _say_version(asked: bool) -> None:
@@ -78,7 +79,10 @@ def run() -> None:
     """Entry point."""
     if "_SLUICE_COMPLETE" in os.environ:
         completion_init()
-    register_all(sys.argv[1] if len(sys.argv) > 1 else None)
+    try:
+        register_all(sys.argv[1] if len(sys.argv) > 1 else None)
+    except KeyboardInterrupt:  # reading what the command needs takes seconds on a busy machine
+        sys.exit(_INTERRUPTED)
     app(prog_name="sluice")
 
 

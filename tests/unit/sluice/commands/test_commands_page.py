@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
+from sluicegate.sluice import main
 from sluicegate.sluice.commands.describing.commands import as_markdown
 from sluicegate.sluice.main import COMMANDS, app, register_all
 
@@ -24,3 +26,13 @@ def test_every_command_and_option_of_the_help_is_on_it() -> None:
     said = CliRunner().invoke(app, ["plan", "--help"], env={"COLUMNS": "200"}).stdout
     for option in ("--problem", "--what-if", "--explain", "--planner"):
         assert option in said and f"`{option}`" in page
+
+
+def test_an_interrupt_while_a_command_is_read_ends_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(asked: str | None) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main, "register_all", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main.run()
+    assert ended.value.code == 130
