@@ -45,6 +45,9 @@ _HEADERS = {
 }
 _FRESH = 0.5
 _MOST = 1e12
+_STORY = 1 << 20
+"""Bytes of an outcome, at most, whose story is kept, as those of some are."""
+_TEXT = 1000
 
 
 class WebStage:
@@ -176,7 +179,8 @@ def _number(value: object) -> float:
 def end_of(record: Record) -> End | None:
     """What the page needs of an outcome, without checking all of it; None for what is no outcome."""
     try:
-        body = orjson.loads(codec.outcome_json(record))
+        told = codec.outcome_json(record)
+        body = orjson.loads(told)
         why = body["parameters"]
         return End(
             query_id=str(body["id"]),
@@ -185,15 +189,15 @@ def end_of(record: Record) -> End | None:
             arrival=_number(why["arrival"]),
             at=_number(why["at"]),
             late=bool(why["late"]),
-            reason=str(why.get("reason") or ""),
+            reason=str(why.get("reason") or "")[:_TEXT],
             variant=str(why.get("variant") or ""),
             device=str(why.get("device") or ""),
             accuracy=_number(why.get("accuracy") or 0.0),
             best=_number(why.get("best_accuracy") or 1.0),
             queue_s=_number(why.get("queue_s") or 0.0),
-            detail=str(why.get("detail") or ""),
+            detail=str(why.get("detail") or "")[:_TEXT],
             source=str(why.get("source") or ""),
-            story=why,
+            story=why if len(told) <= _STORY else {},
             left=_left(why.get("promise")),
         )
     except (ValueError, KeyError, TypeError):

@@ -26,6 +26,8 @@ _KEPT = 40
 _STALE = 2.0
 _SPARE = 60
 """Seconds ahead of this clock that a record's own time may lie."""
+_MOST, _DETAIL = 1000, 1000
+"""Devices, and subjects, that are kept, and letters of what is said of one: anybody may have written it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +129,9 @@ class LiveView:
         if beat.seen.leaving:
             self._beats.pop(name, None)
             return
-        self._beats[name] = beat
-        self._queues.setdefault(name, deque(maxlen=SPAN)).append(beat.queued)
+        if name in self._beats or len(self._beats) < _MOST:
+            self._beats[name] = beat
+            self._queues.setdefault(name, deque(maxlen=SPAN)).append(beat.queued)
 
     def planned(self, plan: Plan) -> None:
         """A plan was published."""
@@ -138,11 +141,16 @@ class LiveView:
 
     def said(self, announce: Announce, at: float) -> None:
         """Something was announced."""
-        self._details[announce.subject] = announce.detail
+        self._details.pop(announce.subject, None)  # the newest last
+        self._details[announce.subject] = detail = announce.detail[:_DETAIL]
+        if len(self._details) > _MOST:
+            oldest = next(iter(self._details))
+            self._states.pop(oldest)
+            del self._details[oldest]
         if self._states.get(announce.subject) == announce.state:
             return
         self._states[announce.subject] = announce.state
-        self._said.append({"at": at, "subject": announce.subject, "state": announce.state, "detail": announce.detail})
+        self._said.append({"at": at, "subject": announce.subject, "state": announce.state, "detail": detail})
 
     def story(self, query_id: str, app: str) -> Mapping[str, Any] | None:
         """What is known of a query that the page has named lately."""

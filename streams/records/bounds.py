@@ -1,7 +1,8 @@
 """Reading records into domain dataclasses with every number bounded: 64-bit, finite, and no larger than anything real.
 
 A number that a reader could not count with is refused where it is decoded, by its field's name, so that nothing behind
-has to expect it. Bounds are by name of field; a value inside a mapping or list has those of the field that holds it.
+has to expect it; so is a text longer than any that is written, since readers keep some. Bounds are by name of field; a
+value inside a mapping or list has those of the field that holds it.
 """
 
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ LAST_TIME = 253_402_300_799.0
 MAX_ROWS = 10**9
 _MAX_FLOAT = 1e18
 _MAX_COUNT = 2**53 - 1
+_MAX_TEXT = 1 << 16
 
 _BOUNDS: Mapping[str, tuple[float, float]] = {
     **dict.fromkeys(("at", "created", "expires", "start"), (0.0, LAST_TIME)),
@@ -84,6 +86,8 @@ def _bounded(schema: Any, name: str) -> Any:
     if schema.get("type") == "int":
         low, high = _BOUNDS.get(name, (-INT64, INT64))
         made |= {"ge": int(low), "le": int(high)}
+    elif schema.get("type") == "str":
+        made.setdefault("max_length", _MAX_TEXT)
     elif schema.get("type") == "float":
         low, high = _BOUNDS.get(name, (-_MAX_FLOAT, _MAX_FLOAT))
         made |= {"allow_inf_nan": False, "ge": low, "le": high}

@@ -5,8 +5,10 @@ from typing import Any
 import orjson
 import pytest
 
+from sluicegate.domain.actions import Announce
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.events import DemandCounted
+from sluicegate.streams.records import control
 from sluicegate.streams.records.bounds import MAX_ROWS
 from sluicegate.streams.records.control import decode_demand, encode_demand
 
@@ -42,3 +44,10 @@ def test_a_count_that_cannot_be_is_refused(change: dict[str, Any], fine: bool) -
         return
     with pytest.raises(InvalidInputError, match="demand"):
         decode_demand(value)
+
+
+def test_a_text_longer_than_any_that_is_written_is_refused_by_its_field() -> None:
+    said = control.encode_announce(Announce("app:toy", "safe", "x" * 70_000))
+    with pytest.raises(InvalidInputError, match=r"status\.detail: String should have at most 65536"):
+        control.decode_announce(said)
+    assert control.decode_announce(said.replace(b"x" * 10_000, b"")).state == "safe"

@@ -160,6 +160,19 @@ def test_memory_is_bounded_whatever_comes_and_however_seldom_it_is_looked_at() -
     assert len(orjson.dumps(seen.snapshot(5000.0))) < 100_000
 
 
+def test_what_strangers_say_of_devices_and_subjects_that_there_are_not_is_bounded() -> None:
+    seen = view()
+    for i in range(5000):
+        seen.beat(beat(device=f"ghost{i}"))
+        seen.said(Announce(f"ghost{i}", "on", "x" * 60_000), float(i))
+    seen.said(Announce("host", "starved", "busy"), 5000.0)
+    assert len(seen._beats) <= 1000
+    assert seen.snapshot(NOW)["host"]["starved"]
+    assert sum(len(subject) + len(detail) for subject, detail in seen._details.items()) < 1_100_000
+    assert len(seen._states) <= 1000
+    assert len(orjson.dumps(seen.snapshot(NOW))) < 1_000_000
+
+
 def record(value: bytes) -> Record:
     return Record("sluice.app.toy.results", 0, 0, b"q", value, (), 0.0)
 
