@@ -22,6 +22,7 @@ class Cell:
 
     ``resumes``: whose time limit service waits for, as ``run.RESUMES`` has them, or "" where that is not judged.
     ``steps``: the fault goes on for a while, and service may be away again and again: each time counts by itself.
+    ``front``: as what point a process with doors runs beside the stages, "" for none.
     ``nodes``: of the broker; ``linked``: what its nodes say to each other can be held back.
     ``window``: seconds a seed takes. ``load``: share of the run's rate, so that every cell sees a hundred thousand
     queries in its windows, and the machine no more than it must. ``copies``: whether this fault may leave a query with
@@ -41,6 +42,7 @@ class Cell:
     steps: bool = False
     nodes: int = 1
     linked: bool = False
+    front: str = ""
 
 
 async def _armed_kill(stack: Stack, name: str) -> None:
@@ -236,8 +238,15 @@ CELLS = {
         Cell("load-failure", load_failure, "load-failure", window=9.0, load=0.76, copies=False),
         Cell("poison", poison, window=7.0, load=0.93, copies=False),
         Cell("executor-poison", front_door_faults.poison_executors, "poisonable", window=9.0, load=0.6, copies=False),
-        Cell("half-open", front_door_faults.half_open, resumes="door", window=9.0, load=0.76, copies=False),
-        Cell("few-descriptors", front_door_faults.few_descriptors, resumes="door", window=9.0, load=0.76, copies=False),
+        Cell("half-open", front_door_faults.half_open, front="none", resumes="door", load=0.6, copies=False),
+        Cell(
+            "few-descriptors",
+            front_door_faults.half_open,
+            front="few-descriptors",
+            resumes="door",
+            load=0.6,
+            copies=False,
+        ),
         Cell("forged-records", front_door_faults.strangers, resumes="door", window=10.0, load=0.74),
         Cell("greedy-client", front_door_faults.greedy, resumes="door", window=9.0, load=0.5, copies=False),
         Cell(

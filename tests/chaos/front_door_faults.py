@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.models.tensor import Tensor
 from sluicegate.domain.plan import NO_EPOCH, Plan
 from sluicegate.sluice.audit.result_log import read_results
@@ -56,30 +57,20 @@ async def poison_executors(stack: Stack, rng: random.Random) -> str:
 
 async def half_open(stack: Stack, rng: random.Random) -> str:
     """A thousand connections to the fronts that stay half open, for seconds."""
-    ports = await _front(stack, "front")
-    await _besieged(stack, ports, rng.uniform(2.0, 4.0))
+    await _besieged(stack, rng.uniform(2.0, 4.0))
     return "front"
 
 
-async def few_descriptors(stack: Stack, rng: random.Random) -> str:
-    """As many to a front that may have 64 descriptors."""
-    ports = await _front(stack, "narrow", "few-descriptors")
-    await _besieged(stack, ports, rng.uniform(2.0, 4.0))
-    return "narrow"
-
-
-async def _front(stack: Stack, name: str, point: str = "none") -> tuple[int, int]:
-    """Ports of the fronts of the process ``name`` (HTTP, gRPC), started where it is not there."""
-    if name not in stack.children:
-        stack.fronts[name] = ports = (free_port(), free_port())
-        told = {"SLUICE_HTTP__PORT": str(ports[0]), "SLUICE_GRPC__PORT": str(ports[1])}
-        await stack.start(name, ["http", "grpc"], point, **told)
-        end = time.monotonic() + 300.0
-        while not await asyncio.to_thread(_ask, ports[0]):
-            assert time.monotonic() < end, f"{name} serves nobody"
-            await asyncio.sleep(0.2)
-        stack.sent["toy"] = stack.sent.get("toy", 0) + 1
-    return stack.fronts[name]
+async def open_front(stack: Stack, point: str) -> None:
+    """Fronts in a process of their own, which serves."""
+    stack.front = http, grpc = free_port(), free_port()
+    told = {"SLUICE_HTTP__PORT": str(http), "SLUICE_GRPC__PORT": str(grpc)}
+    await stack.start("front", ["http", "grpc"], point, **told)
+    end = time.monotonic() + 300.0
+    while not await asyncio.to_thread(_ask, http):
+        assert time.monotonic() < end, "the front serves nobody"
+        await asyncio.sleep(0.2)
+    stack.sent["toy"] = stack.sent.get("toy", 0) + 1
 
 
 def _ask(port: int) -> bool:
@@ -92,8 +83,8 @@ def _ask(port: int) -> bool:
         return False
 
 
-async def _besieged(stack: Stack, ports: tuple[int, int], seconds: float) -> None:
-    stop = threading.Event()
+async def _besieged(stack: Stack, seconds: float) -> None:
+    ports, stop = stack.front, threading.Event()
     besieging = asyncio.create_task(asyncio.to_thread(_hold_open, ports, stop))
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -143,7 +134,7 @@ async def _newest(stack: Stack) -> Plan:
     records = [r async for r in read_results(stack.broker, [partition], follow=False)]
     found = Plan(epoch=NO_EPOCH, created=0.0)
     for record in records:
-        with suppress(ValueError):
+        with suppress(InvalidInputError):
             plan = control.decode_plan(record.value or b"")
             found = plan if plan.placements and len(plan.incarnations) == len(DEVICES) else found
     return found

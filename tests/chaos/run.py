@@ -14,12 +14,15 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.outcome import Outcome
 from sluicegate.sluice.audit.fault_windows import FaultWindow
 from sluicegate.sluice.audit.result_log import read_results, result_topics
@@ -27,11 +30,13 @@ from sluicegate.sluice.audit.topic_audit import AuditReport, read_topics
 from sluicegate.streams.local_kafka.server_properties import SESSION_S
 from sluicegate.streams.ports import TopicPartition
 from sluicegate.streams.records import codec, control
+from tests.chaos import front_door_faults
 from tests.chaos.cells import CELLS, Cell
 from tests.chaos.judge import SERVED, Fault, Verdict, judge
 from tests.chaos.report import held, table, write
 from tests.chaos.stack import DEVICES, SESSION_TIMEOUT, SLO, Delivery, Stack, stack
 
+T = TypeVar("T")
 IN_FLIGHT = 500
 DEVICE_TIMEOUT = 2.0
 _ELECTION = 3.0
@@ -152,17 +157,26 @@ async def _start(running: Stack, cell: Cell, first_seed: int) -> None:
     async with asyncio.timeout(_PATIENCE):
         while not await _planned(running):
             await asyncio.sleep(0.25)
+    if cell.front:
+        await front_door_faults.open_front(running, cell.front)
 
 
 async def _planned(running: Stack) -> bool:
     """Whether all devices have staged the newest plan."""
     if running.topics.acks not in await running.broker.admin().topics():
         return False
-    partition = TopicPartition(running.topics.acks, 0)
-    said = [r.value async for r in read_results(running.broker, [partition], follow=False) if r.value]
-    acks = [control.decode_acknowledged(value) for value in said]
-    newest = max((a.epoch for a in acks), default=None)
-    return {a.device for a in acks if a.epoch == newest} >= set(DEVICES)
+    plans = await _read(running, running.topics.plan, control.decode_plan)
+    acks = await _read(running, running.topics.acks, control.decode_acknowledged)
+    return bool(plans) and {a.device for a in acks if a.epoch == plans[-1].epoch} >= set(DEVICES)
+
+
+async def _read(running: Stack, topic: str, decode: Callable[[bytes], T]) -> list[T]:
+    """What is on a control topic that can be read: not all may be the system's own."""
+    found: list[T] = []
+    async for record in read_results(running.broker, [TopicPartition(topic, 0)], follow=False):
+        with suppress(InvalidInputError):
+            found.append(decode(record.value or b""))
+    return found
 
 
 async def _settled(running: Stack, faults: Sequence[Fault]) -> tuple[AuditReport, list[Outcome]]:

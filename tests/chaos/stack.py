@@ -81,8 +81,8 @@ class Child:
 @dataclass
 class Stack:
     """Everything of one cell. ``sent``: query records acknowledged, by app. ``mended``: wall clock at which what was
-    broken served again, where that takes its time; 0 for none. ``links``: between the broker's nodes. ``fronts``: ports
-    of processes that have a door."""
+    broken served again, where that takes its time; 0 for none. ``links``: between the broker's nodes. ``front``: ports
+    of the process with doors, HTTP and gRPC."""
 
     folder: Path
     settings: Settings
@@ -93,7 +93,7 @@ class Stack:
     kills: int = 0
     mended: float = 0.0
     links: Links | None = None
-    fronts: dict[str, tuple[int, int]] = field(default_factory=dict)
+    front: tuple[int, int] = (0, 0)
     _numbers: int = 0
 
     @property
