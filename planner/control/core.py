@@ -74,7 +74,7 @@ from sluicegate.profiles.catalogue.catalogue import Catalogue, KnownCatalogue
 LogEvent = LogReached | Heard | LeaseRead | PlanRead | PlanHidden | PlansRead | Stopping | Parted
 SystemEvent = DemandCounted | DeviceHeard | DeviceNoted | PlanAcknowledged | Registered
 
-_UNHIDE = 1.0
+_UNHIDE, _STRANGE = 1.0, "a stranger wrote over the plan"
 STUCK = 0.25
 """Seconds by which a device may be overdue before plans leave it out; routers do at once."""
 _TICK = 0.1
@@ -210,7 +210,8 @@ class PlannerCore:
             self._tell(Ticked(), now, actions)
         if self.leads(now):
             if self._hidden and now - self._published >= _UNHIDE:
-                self._do(self._controller.again("a stranger wrote over the plan", now), now, actions)
+                actions.append(Announce("planner", "overrules", _STRANGE))
+                self._do(self._controller.again(_STRANGE, now), now, actions)
             actions += self._questions.late(now)
             actions += self._reclaiming.due(now)
         due = self._reclaiming.next_due()
@@ -251,6 +252,7 @@ class PlannerCore:
         actions += self._reclaiming.begin(self.fences, read.committed)
         newest, own = self._newest, self._controller.plan
         if lead.again and newest is not None and own is not None:  # what came since is a stranger's
+            actions += [Announce("planner", "overrules", _STRANGE)] if newest.epoch != own.epoch else []
             newest = replace(own, epoch=newest.epoch)
         if newest is not None:  # who declared these dead may not have come to the end of their sweeps
             for device in sorted({*read.devices} - {*newest.incarnations, *self._controller.living}):

@@ -69,6 +69,7 @@ _Done = _Said | _Work | WakeAt | Lead | StepDown | Reclaim
 _LOGGED = {
     "took_over": "leads",
     "hears_again": "hears again",
+    "overrules": "overrules",
     "drift": "drift",
     "as_promised": "as promised",
     "starved": "starved",

@@ -215,6 +215,7 @@ def test_a_strangers_plan_is_put_behind_by_the_one_that_was_in_force_though_nobo
     first = plans(world.said)[0]
     assert follows(first.epoch, made_up)
     assert (first.placements, first.incarnations) == (own.placements, own.incarnations)
+    assert "overrules" in {a.state for a in world.said if isinstance(a, Announce)}
 
 
 def test_behind_the_highest_term_there_is_comes_the_first() -> None:
