@@ -5,8 +5,9 @@ Rules.
   and the HMAC-SHA256 over it, topic, key and value, so that no record can be changed or put elsewhere.
 - To a reader what is unsigned, or signed with another key, is unreadable; the log says so, a line a second. What is
   unsigned is taken where ``required`` is off: while a system goes over to signing.
-- Records of metrics topics count while they are ``FRESH``: one that is written once more later says nothing. On
-  compacted topics the newest word stays, and what is older is refused by epochs and terms.
+- Records of metrics topics count while they are ``FRESH``, and once: one that is written once more says nothing, or the
+  last heartbeats of who is dead could be repeated. On compacted topics the newest word stays, and what is older is
+  refused by epochs and terms.
 - Everything else (queries, work, results) passes untouched: producers and clients hold no key.
 """
 
@@ -15,6 +16,7 @@ import logging
 import struct
 import time
 from asyncio import Future
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -58,6 +60,10 @@ class Signing:
         """Whether records of ``topic`` are signed."""
         return topic.startswith((f"{self.prefix}.control.", f"{self.prefix}.metrics."))
 
+    def perishes(self, topic: str) -> bool:
+        """Whether records of ``topic`` count for a while, and once."""
+        return topic.startswith(f"{self.prefix}.metrics.")
+
     def signature(self, topic: str, key: bytes | None, value: bytes | None, at: float) -> bytes:
         """What the header holds of a record written ``at``."""
         told = _TIME.pack(int(at * 1e3))
@@ -75,7 +81,7 @@ class Signing:
         at = _TIME.unpack_from(held[0])[0] / 1e3
         if not hmac.compare_digest(held[0], self.signature(record.topic, record.key, record.value, at)):
             return "is signed with another key"
-        if record.topic.startswith(f"{self.prefix}.metrics.") and abs(now - at) > FRESH:
+        if self.perishes(record.topic) and abs(now - at) > FRESH:
             return f"was signed {now - at:.0f} s ago"
         return ""
 
@@ -194,6 +200,7 @@ class _VerifyingConsumer:
         self._inner = inner
         self._signing = signing
         self._wall = wall
+        self._seen: OrderedDict[tuple[str, int, bytes], tuple[int, float]] = OrderedDict()  # -> offset, when
         self._told = float("-inf")
         self._untold = 0
 
@@ -208,11 +215,21 @@ class _VerifyingConsumer:
     def _verified(self, record: Record, now: float) -> Record:
         if isinstance(record, Unreadable) or not self._signing.covers(record.topic):
             return record
-        flaw = self._signing.flaw(record, now)
+        flaw = self._signing.flaw(record, now) or self._repeated(record, now)
         if not flaw:
             return record
         self._tell(record, flaw)
         return Unreadable.at(record.topic, record.partition, record.offset, record.timestamp, flaw)
+
+    def _repeated(self, record: Record, now: float) -> str:
+        """Why it says nothing where it is on the log a second time; what is read a second time is not."""
+        held = [value for name, value in record.headers if name == HEADER]
+        if not held or not self._signing.perishes(record.topic):
+            return ""
+        while self._seen and next(iter(self._seen.values()))[1] < now - 3 * FRESH:
+            self._seen.popitem(last=False)
+        offset, _ = self._seen.setdefault((record.topic, record.partition, held[0]), (record.offset, now))
+        return "was written before" if offset < record.offset else ""
 
     def _tell(self, record: Record, flaw: str) -> None:
         since = time.monotonic()

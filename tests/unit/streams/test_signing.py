@@ -116,6 +116,26 @@ async def test_a_heartbeat_that_is_written_once_more_later_counts_for_nothing_an
     assert await log.values(BEATS) == []
 
 
+async def test_a_heartbeat_that_is_written_once_more_at_once_counts_once_and_so_it_does_when_it_is_read_again() -> None:
+    log = await logs()
+    for value in (b"beat 1", b"beat 2"):
+        await (await log.ours.send(BEATS, value, key=b"d0"))
+    for record in await log.read(BEATS, signed=False):
+        await (await log.theirs.send(BEATS, record.value, key=record.key, headers=record.headers))
+    await (await log.ours.send(BEATS, b"beat 3", key=b"d0"))
+    assert await log.values(BEATS) == [b"beat 1", b"beat 2", b"beat 3"]
+    consumer = log.signed.consumer(partitions=[TopicPartition(BEATS, 0)], start_at="beginning")
+    await consumer.start()
+    for _ in range(2):
+        await consumer.seek(TopicPartition(BEATS, 0), 0)
+        read = await consumer.get_many(wait=0.0)
+        assert [isinstance(record, Unreadable) for record in read] == [False, False, True, True, False]
+    await consumer.stop()
+    log.wall.now += 4 * FRESH  # nothing is remembered for ever
+    await (await log.ours.send(BEATS, b"beat 4", key=b"d0"))
+    assert await log.values(BEATS) == [b"beat 4"]
+
+
 async def test_queries_are_anybody_s() -> None:
     log = await logs()
     await (await log.theirs.send(QUERIES, b"asked"))
