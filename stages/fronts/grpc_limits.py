@@ -6,6 +6,8 @@ Rules.
   that is over ``_SETTLES`` seconds: an eighth of what there may be is kept free. One that does not begin as HTTP/2
   within ``_SHAKES`` seconds is closed, as is one without a call for ``idle_s`` seconds; one whose other side is gone
   without a word is found by a ping.
+- A connection may have ``_STREAMS`` calls at a time, those included that it has given up and that have not ended here:
+  else whoever begins and gives up calls without end would take the place of all.
 - A call's request must be there ``body_s`` seconds after the call began. Of one address at most half of the calls that
   there may be wait for theirs.
 - A stream on which nothing comes for ``idle_s`` seconds, while nothing is asked on it, is ended.
@@ -28,6 +30,8 @@ from sluicegate.stages.fronts.http_connections import most_connections
 _SHAKES = 5.0
 _ENVELOPE = 64 << 10
 """Bytes that a message may have beyond the body that it stands for."""
+_STREAMS = 256
+"""Calls that one connection may have at a time."""
 _SETTLES = 1.0
 _LOOKS = 0.25
 _DESCRIPTORS = Path("/dev/fd")
@@ -40,6 +44,7 @@ def server_options(access: Access, max_body_bytes: int) -> list[tuple[str, int]]
         ("grpc.max_receive_message_length", max_body_bytes + _ENVELOPE),
         ("grpc.max_send_message_length", -1),
         ("grpc.so_reuseport", 0),
+        ("grpc.max_concurrent_streams", _STREAMS),
         ("grpc.max_allowed_incoming_connections", most_connections(access.connections)),
         ("grpc.server_handshake_timeout_ms", int(1e3 * min(_SHAKES, access.idle_s))),
         ("grpc.max_connection_idle_ms", idle_ms),

@@ -29,8 +29,8 @@ _TESTS = (
     "tests/integration/hostile/test_strangers.py",
 )
 _MEASURE = (
-    "carries or idle or reads_on or room_and_then or half or endless or chunks or 64 or another_app or made_up "
-    "or stranger"
+    "carries or given_up or idle or reads_on or room_and_then or half or endless or chunks or 64 or another_app "
+    "or made_up or stranger"
 )
 _BARS = """\
 - Poison on one of two devices: on-time answers a second at least 90 % of what one device carries, 2 s later; on both,

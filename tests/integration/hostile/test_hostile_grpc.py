@@ -2,9 +2,10 @@
 
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from sluicegate.stages.fronts.grpc_messages import MESSAGES  # noqa: E402 - need
 
 SERVICE = "/inference.GRPCInferenceService/"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, SETTINGS = 0, 1, 4
+DATA, HEADERS, RESET, SETTINGS = 0, 1, 3, 4
 
 
 def frame(kind: int, payload: bytes = b"", *, flags: int = 0, stream: int = 0) -> bytes:
@@ -135,6 +136,43 @@ def test_who_asks_nothing_makes_room_and_who_asks_is_kept(tmp_path: Path, half: 
             while not answered(server, within=1.0):
                 assert live(MESSAGES["ServerLiveRequest"](), wait_for_ready=False).live
                 assert time.monotonic() < began + 60.0, "half of what those that ask nothing may take"
+
+
+def reset_without_end(server: Front, stop: threading.Event) -> None:
+    """Calls, each given up as soon as it has begun, as fast as they are taken."""
+    while not stop.is_set():
+        with suppress(OSError), server.connect(server.grpc) as sock:
+            sock.settimeout(5.0)
+            sock.sendall(BEGUN)
+            for first in range(1, 1 << 30, 200):
+                numbers = range(first, first + 200, 2)
+                given_up = struct.pack(">I", 8)
+                sock.sendall(b"".join(call("ModelInfer", n) + frame(RESET, given_up, stream=n) for n in numbers))
+                with suppress(BlockingIOError):
+                    while sock.recv(65536, socket.MSG_DONTWAIT):
+                        pass
+                if stop.is_set():
+                    return
+
+
+def test_calls_that_are_given_up_as_soon_as_they_begin_take_nobodys_place(
+    tmp_path: Path, measured: Callable[[str, str], None]
+) -> None:
+    with front(tmp_path, by_grpc=True) as server:
+        eventually(server)
+        stop = threading.Event()
+        floods = [threading.Thread(target=reset_without_end, args=(server, stop)) for _ in range(4)]
+        for one in floods:
+            one.start()
+        time.sleep(1.0)
+        served = [answered(server) for _ in range(10)]
+        stop.set()
+        for one in floods:
+            one.join()
+        assert served.count(True) >= 9, served  # the flood takes processor time
+        cost = server.cost()
+        measured("gRPC calls begun and given up without end", f"{served.count(True)} of 10 served; {cost}")
+        assert answered(server)
 
 
 def end_of_answer(sock: socket.socket) -> bytes:
