@@ -20,7 +20,7 @@ from sluicegate.sluice.registration.register import register
 from sluicegate.sluice.system.system import System
 from sluicegate.streams import connect
 from sluicegate.streams.records import codec
-from tests.harness import PATIENCE_S, Running, running, settings_for
+from tests.harness import PATIENCE, PATIENCE_S, Running, running, settings_for
 from tests.models.registration_models import (
     FEATURES,
     HANGS,
@@ -72,13 +72,14 @@ async def serving(url: str, folder: Path, home: Path) -> AsyncIterator[tuple[Run
         yield run, executors
 
 
-async def ask(run: Running, *, most: float | None = None) -> str:
+async def ask(run: Running, *, most: float | None = None, **parameters: float) -> str:
     rows = labelled_rows(1, seed=5)[0]
     if most is not None:
         rows[0, 0] = most
     query_id = uuid.uuid4().hex
     tensor = Tensor("x", "FP32", (1, FEATURES), rows.tobytes())
-    message = codec.encode_query(query_id, (tensor,), app="mine", now=run.system.clock.wall())
+    now = run.system.clock.wall()
+    message = codec.encode_query(query_id, (tensor,), app="mine", now=now, parameters=parameters)
     await run.send("mine", message.value, key=message.key, headers=message.headers)
     return query_id
 
@@ -214,7 +215,7 @@ async def test_a_child_that_stands_still_is_replaced_and_what_it_ran_is_run_agai
         pid = executor.pid
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
-        outcome = await ended(run, await ask(run))
+        outcome = await ended(run, await ask(run, latency_ms=PATIENCE))
         assert outcome.kind is OutcomeKind.ANSWERED, outcome  # it had no part in it
         await another(executor, pid)
         with pytest.raises(ProcessLookupError):

@@ -49,7 +49,13 @@ async def test_a_scrape_counts_what_the_audit_counts(tmp_path: Path) -> None:
                 _, found = await scraped(run)
                 stored = found.get("sluice_outcomes_stored_total") == report.outcomes
                 told = found.get("sluice_demand_rows_total") == 60  # admission tells from time to time
-                if stored and told and found["sluice_in_flight_records"] == found["sluice_unacknowledged_records"] == 0:
+                loaded = found.get("sluice_variant_loaded", 0) >= 2  # what waits to be hosted as well
+                if (
+                    stored
+                    and told
+                    and loaded
+                    and found["sluice_in_flight_records"] == found["sluice_unacknowledged_records"] == 0
+                ):
                     break
                 await asyncio.sleep(0.05)
         kinds = report.kinds

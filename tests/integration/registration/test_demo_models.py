@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -47,16 +48,22 @@ def built() -> list[BuiltModel]:
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home with the signals' catalogue."""
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with the signals' catalogue. Tests have copies."""
     folder = tmp_path_factory.mktemp("home")
     ensure_demo_catalogue(folder, apps=["signals"], options=QUICK)
     return folder
 
 
+@pytest.fixture
+def home(made: Path, tmp_path: Path) -> Path:
+    """A home with the signals' catalogue, of the test alone."""
+    return Path(shutil.copytree(made, tmp_path / "home"))
+
+
 @pytest.fixture(scope="module")
-def catalogue(home: Path) -> Catalogue:
-    return load_catalogue(demo_folder(home, ["signals"]))
+def catalogue(made: Path) -> Catalogue:
+    return load_catalogue(demo_folder(made, ["signals"]))
 
 
 async def answered_right(folder: Path, built: list[BuiltModel]) -> dict[str, float]:

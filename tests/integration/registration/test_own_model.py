@@ -37,6 +37,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str
     return folder, environment
 
 
+@pytest.fixture(scope="module")
+def made(place: tuple[Path, dict[str, str]]) -> dict[str, Any]:
+    """What was said of clouds, which is registered there."""
+    folder, environment = place
+    run(sys.executable, str(ROOT / "examples/numpy_model.py"), "my-model", folder=folder, environment=environment)
+    models = [f"my-model/{size}.onnx" for size in ("small", "medium", "large")]
+    answer: dict[str, Any] = told(
+        "register", *models, "--app", "clouds", "--validation", "my-model/rows.npz", "--repeats", "7",
+        folder=folder, environment=environment,
+    )  # fmt: skip
+    return answer
+
+
 def run(*command: str, folder: Path, environment: dict[str, str]) -> str:
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=150)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -69,15 +82,9 @@ def up(folder: Path, environment: dict[str, str]) -> Iterator[None]:
 
 
 def test_register_up_infer_is_all_it_takes_and_versions_come_and_go_meanwhile(
-    place: tuple[Path, dict[str, str]],
+    place: tuple[Path, dict[str, str]], made: dict[str, Any]
 ) -> None:
     folder, environment = place
-    run(sys.executable, str(ROOT / "examples/numpy_model.py"), "my-model", folder=folder, environment=environment)
-    models = [f"my-model/{size}.onnx" for size in ("small", "medium", "large")]
-    made = told(
-        "register", *models, "--app", "clouds", "--validation", "my-model/rows.npz", "--repeats", "7",
-        folder=folder, environment=environment,
-    )  # fmt: skip
     assert len(made["variants"]) >= 12
     served = {v["recipe"].split(".")[0] for v in made["variants"] if v["served"]}
     assert "large" in served
@@ -115,6 +122,7 @@ def test_register_up_infer_is_all_it_takes_and_versions_come_and_go_meanwhile(
     assert (audit["lost"], audit["duplicates"]) == (0, 0)
 
 
+@pytest.mark.usefixtures("made")
 def test_variants_lists_what_is_served_and_what_is_not_with_the_reason(place: tuple[Path, dict[str, str]]) -> None:
     folder, environment = place
     rows = told("variants", "--app", "clouds", folder=folder, environment=environment)["apps"]["clouds"]
@@ -178,6 +186,7 @@ def test_each_example_ends_with_three_variants_at_least(
 
 @pytest.mark.kafka
 @pytest.mark.thorough
+@pytest.mark.usefixtures("made")
 def test_a_plain_producer_and_a_faust_agent_work_on_kafka(place: tuple[Path, dict[str, str]], kafka_url: str) -> None:
     folder, environment = place
     prefix = "own-model-test"
