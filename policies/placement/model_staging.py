@@ -55,7 +55,7 @@ class Staging:
         self._hosted: dict[str, HostingChanged] = {}
         self._leaving: dict[str, float] = {}  # app -> when it may be retired
         self._beside: dict[str, frozenset[str]] = {}  # what was hosted when it began to leave
-        self._acknowledged = True
+        self._acknowledged: Epoch = NO_EPOCH
         self._peers: dict[str, StreamPlaces] = {}
         self._former: dict[str, tuple[Peers, float]] = {}  # until when the peers of the plan before count
 
@@ -88,7 +88,6 @@ class Staging:
                 mine = plan.of_device(self._device.name)
                 self._target = {p.app: p for p in mine if p.slice == self._slice.name}
                 self._failed.clear()
-                self._acknowledged = False
                 self._mark_leaving()
                 return [*self._meet(plan, now), *self._give_way(), *self._advance(now)]
             case LoadEnded(variant, ok):
@@ -195,8 +194,8 @@ class Staging:
             self._loading = variant
             most = max(placement.max_batch, largest_batch(self._catalogue, self._profile(variant), self._quantile))
             actions.append(Load(variant, min(most, self._profile(variant).max_batch)))
-        elif not self._acknowledged:
-            self._acknowledged = True
+        elif self._acknowledged != self._epoch:
+            self._acknowledged = self._epoch
             names = tuple(v for p in self._target.values() for v in p.variants)
             ready = tuple(v for v in names if v in self._loaded)
             actions.append(Acknowledge(self._epoch, ready, tuple(v for v in names if v in self._failed)))

@@ -6,9 +6,9 @@ import pytest
 
 from sluicegate.domain.actions import Acknowledge, Host, Load, Retire, StagingAction, Unload, WakeAt
 from sluicegate.domain.errors import IllegalEventError
-from sluicegate.domain.events import LoadEnded, PlanPublished, Retired, Woke
+from sluicegate.domain.events import HostingChanged, LoadEnded, PlanPublished, Retired, Woke
 from sluicegate.domain.fleet.device import Device, Slice
-from sluicegate.domain.models.app import NO_PROMISE, App, Promise
+from sluicegate.domain.models.app import NO_PROMISE, App, Promise, QueryClass, WeaklyHard
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.plan import Epoch, Placement, Plan
@@ -162,3 +162,80 @@ def test_an_app_without_a_promise_gives_way_where_it_leaves_and_where_it_comes_a
     machine.handle(Retired("b"), 30.0)
     assert aside(settle(machine, plan(5, ("b", ("b1",))), now=40.0)) == {"b": True}
     assert aside(machine.handle(Retired("a"), 50.0))["b"] is False
+
+
+def shared(number: int, *shares: tuple[str, float], app: str = "a") -> PlanPublished:
+    """``app`` on these devices in these shares; of the other app nothing."""
+    placed = tuple(Placement(device, app, (f"{app}1",), share, 4) for device, share in shares)
+    return PlanPublished(Plan(epoch=Epoch(1, number), created=0.0, placements=placed))
+
+
+def hosted(actions: Sequence[StagingAction]) -> HostingChanged:
+    (host,) = of(Host, actions)
+    assert isinstance(host, Host)
+    return host.change
+
+
+PROMISED = Promise(weakly_hard=(WeaklyHard(4, 12),))
+
+
+def test_a_promised_app_keeps_its_part_by_the_plans_turns_and_as_much_as_each_peer_while_routers_switch() -> None:
+    machine = staging(promise=PROMISED)
+    first = hosted(settle(machine, shared(1, ("d0", 0.25), ("d1", 0.75)), now=10.0))
+    assert (first.promise, first.peers) == (PROMISED, (("d0", "whole"), ("d1", "whole")))
+    assert first.part == Promise(weakly_hard=(WeaklyHard(1, 3),))  # three of twelve turns, and of the misses one
+    assert (first.loose, first.aside, first.slo) == (False, False, 0.2)
+
+    second = settle(machine, shared(2, ("d0", 0.5), ("d2", 0.5)), now=20.0)
+    assert WakeAt(22.0) in second
+    both = hosted(second)
+    assert both.peers == (("d0", "whole"), ("d1", "whole"), ("d2", "whole")) and both.part is None
+    assert both.own == PROMISED.over(3)
+    assert machine.handle(Woke(), 21.9) == [WakeAt(22.0)]
+    alone = hosted(machine.handle(Woke(), 22.0))
+    assert alone.peers == (("d0", "whole"), ("d2", "whole")) and alone.part == PROMISED.over(2)
+    assert machine.handle(Woke(), 30.0) == []
+
+
+def test_the_same_peers_in_another_plan_are_news_only_where_their_turns_are() -> None:
+    machine = staging(promise=PROMISED)
+    settle(machine, shared(1, ("d0", 0.5), ("d1", 0.5)), now=10.0)
+    assert of(Host, settle(machine, shared(2, ("d1", 0.5), ("d0", 0.5)), now=11.0)) == []
+    again = settle(machine, shared(3, ("d0", 0.25), ("d1", 0.75)), now=12.0)
+    assert hosted(again).part == Promise(weakly_hard=(WeaklyHard(1, 3),))
+    assert of(WakeAt, again) == []
+
+
+def test_what_was_promised_nothing_has_no_peers_and_what_asks_for_best_effort_is_loose() -> None:
+    machine = staging(promise=PROMISED)
+    change = hosted(settle(machine, shared(1, ("d0", 0.5), ("d1", 0.5), app="b"), now=10.0))
+    assert (change.peers, change.part, change.loose, change.slo) == ((), None, False, 0.3)
+    apps = [App(name="a", slo=0.2), App(name="b", slo=0.3, query_class=QueryClass.BEST_EFFORT)]
+    known = catalogue()
+    loose = Catalogue.of(apps, known.variants.values(), known.profiles.values())
+    other = Staging(DEVICE, Slice(memory_bytes=1000), loose, grace=2.0)
+    assert hosted(settle(other, shared(1, ("d0", 1.0), app="b"))).loose
+    assert not hosted(settle(other, shared(2, ("d0", 1.0)))).loose
+
+
+def test_several_variants_are_hosted_the_most_accurate_first_and_one_that_failed_is_left_out() -> None:
+    machine = staging()
+    change = hosted(settle(machine, plan(1, ("a", ("a1", "a2")))))
+    assert [h.variant for h in change.hosted] == ["a2", "a1"]
+    other = staging()
+    assert other.handle(plan(1, ("a", ("a1", "a2"))), 0.0) == [Load("a1", 8)]
+    assert other.handle(LoadEnded("a1", ok=False), 0.0) == [Load("a2", 8)]
+    then = other.handle(LoadEnded("a2", ok=True), 0.0)
+    assert [h.variant for h in hosted(then).hosted] == ["a2"]
+    assert then[-1] == Acknowledge(Epoch(1, 1), ("a2",), ("a1",))
+
+
+def test_no_more_is_forgotten_than_makes_room_and_what_is_left_goes_on() -> None:
+    """A slice of 190 holds three of 60; the fourth needs one of them gone."""
+    machine = staging(memory=190)
+    settle(machine, plan(1, ("a", ("a1", "a2")), ("b", ("b1",))))
+    actions = machine.handle(plan(2, ("b", ("b2",))), 10.0)
+    kinds = [type(a) for a in actions if not isinstance(a, WakeAt)]
+    assert kinds == [Host, Unload, Load]
+    assert of(Unload, actions) == [Unload("a1")] and [h.variant for h in hosted(actions).hosted] == ["a2"]
+    assert machine.hosted_apps == ("a", "b") and machine.loaded == ("a2", "b1")
