@@ -1,15 +1,12 @@
 """The papers' figures by name, and the files that one of them writes."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from reproduce.__main__ import ALL, PAPERS, main
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_every_figure_has_a_name_of_its_own() -> None:
@@ -29,8 +26,11 @@ def test_a_figure_is_a_page_a_picture_and_its_raw_numbers(tmp_path: Path, monkey
     assert "<svg" in page
 
 
-def test_an_unknown_figure_is_refused_by_name() -> None:
-    asked = [sys.executable, "-m", "reproduce", "proteus-44"]
-    found = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert found.returncode == 2
-    assert "proteus-44" in found.stderr
+def test_an_unknown_figure_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["reproduce", "proteus-44"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "proteus-44" in capsys.readouterr().err

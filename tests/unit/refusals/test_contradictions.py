@@ -63,6 +63,7 @@ CLASHES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ),
     ("PlannerChoice", {"scaling": "ilp", "spare": ["d"]}, {"spare": ["d"]}, "spare"),
     ("PlannerChoice", {"scaling": "greedy"}, {"scaling": "greedy", "geometry": "joint"}, "takes the place"),
+    ("PlannerChoice", {"geometry": "protean"}, {"scaling": "ilp", "geometry": "protean"}, "takes the place"),
     ("PlannerChoice", {"scaling": "greedy"}, {"scaling": "greedy", "name": "per-device"}, "takes the place"),
     (
         "ProcurementSettings",

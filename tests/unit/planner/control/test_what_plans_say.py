@@ -1,5 +1,6 @@
-"""What is made of an answer before it is a plan: shares of promised apps, shortage told once and taken back late."""
+"""What is made of an answer before it is a plan: shares of promised apps, shortage, and what stands in for it."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,8 @@ from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.plan import Epoch, Placement, Plan
 from sluicegate.planner.control.shortage_alerts import ShortageWatch
+from sluicegate.planner.control.solve_or_fallback import answered
+from sluicegate.planner.problems.problem import Allocation, AppDemand, Problem
 from sluicegate.planner.problems.promised_shares import with_promised_shares
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
@@ -91,3 +94,34 @@ def test_shares_stay_where_nothing_was_promised_or_there_is_nothing_to_share() -
     nowhere = (replace(A_CPU, variants=("a-s",)), replace(A_BIG, device="stranger"))
     assert shares(*nowhere) == [0.1, 0.7]
     assert shares(A_BIG, replace(A_CPU, device="stranger")) == pytest.approx([0.8, 0.0])
+
+
+class Breaks:
+    name = "mine"
+
+    def allocate(self, problem: Problem) -> Allocation:
+        raise ZeroDivisionError("a total of nothing")
+
+
+def problem(qps: float, *previous: Placement) -> Problem:
+    demands = (AppDemand(app="a", qps=qps, slo=0.3), AppDemand(app="b", qps=3.0, slo=0.2))
+    return Problem(catalogue=CATALOGUE, devices=(CUT, CPU), demands=demands, previous=previous)
+
+
+def test_where_a_planner_breaks_the_heuristic_stands_in_and_says_so() -> None:
+    found = answered(Breaks(), problem(5.0))
+    assert found.steps[0] == "mine: ZeroDivisionError: a total of nothing; greedy-fill instead"
+    assert found.served["a"] > 0.99 and found.placements and found.served_by_class == {}
+
+
+def test_where_that_breaks_too_what_is_in_force_on_devices_that_live_stays() -> None:
+    """Of the demand nothing can be said; shares of more than all, and none that are no numbers, count."""
+    gone, odd = replace(A_SMALL, device="dead", share=0.5), replace(A_CPU, share=math.inf)
+    found = answered(Breaks(), problem(math.nan, A_BIG, gone, odd, replace(B_SMALL, share=0.7), B_BIG))
+    assert found.placements == (A_BIG, odd, replace(B_SMALL, share=0.7), B_BIG)
+    assert found.served == {"a": 0.7, "b": 1.0}
+    assert (found.objective, found.bound) == (0.0, 1.0)
+    broke, then = found.steps
+    assert broke == "mine: ZeroDivisionError: a total of nothing"
+    assert then.startswith("greedy-fill: ") and then.endswith("; placements in force kept")
+    assert answered(Breaks(), problem(math.nan)).served == {"a": 0.0, "b": 0.0}

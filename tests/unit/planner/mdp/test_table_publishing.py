@@ -11,7 +11,7 @@ from sluicegate.domain.plan import Epoch, Placement, Plan
 from sluicegate.domain.table import SelectionTable, TableObserved, TablesChanged
 from sluicegate.planner.mdp.mdp_model import Candidate, SelectionModel
 from sluicegate.planner.policy_tables.keys import Shelf, TableName, decode_name, encode_name
-from sluicegate.planner.policy_tables.promise_monitor import DriftWatch, held
+from sluicegate.planner.policy_tables.promise_monitor import DriftWatch, Held, held
 from sluicegate.planner.policy_tables.table_codec import encode
 from sluicegate.planner.policy_tables.table_fields import TableFields
 from sluicegate.planner.policy_tables.table_library import LibraryRules
@@ -326,3 +326,18 @@ def test_what_was_held_weighs_tables_by_the_queries_they_served(tables: list[Sel
     assert found.accuracy_held
     assert not found.violation_held
     assert held([], by_name) is None
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "violation", "holds"),
+    [(0.77, 0.15, (True, True)), (0.7699, 0.1501, (False, False)), (0.9, 0.0, (True, True))],
+)
+def test_what_was_promised_is_held_within_three_standard_errors_and_what_the_hops_took(
+    accuracy: float, violation: float, holds: tuple[bool, bool]
+) -> None:
+    """Of 0.8 with an error of 0.01, and of 0.1 with one of 0.01 where 0.02 came late to the queue."""
+    found = Held(
+        queries=9, expected_accuracy=0.8, observed_accuracy=accuracy, standard_error=0.01, expected_violation=0.1,
+        observed_violation=violation, violation_error=0.01, delayed=0.02,
+    )  # fmt: skip
+    assert (found.accuracy_held, found.violation_held) == holds
