@@ -206,9 +206,8 @@ class SpotCapacity:
                     return []
                 withdrawn = self._drain(node, now)
                 self._drains[node].release.append(kind)
-            case Requeue():
-                withdrawn = self._drain(node, now)
-                self._drains[node].done = True
+            case Requeue():  # it is drained since the notice, and its worker was ended before the deadline
+                return []
         return [*withdrawn, *self._drained(node, now)]
 
     def _drain(self, node: str, now: float) -> list[CapacityAction]:

@@ -3,10 +3,15 @@
 import pytest
 
 from sluicegate.domain.actions import Announce
-from sluicegate.domain.errors import IllegalEventError
+from sluicegate.domain.errors import ConfigurationError, IllegalEventError
 from sluicegate.domain.events import DemandCounted, Ticked
+from sluicegate.domain.fleet.device import Device
+from sluicegate.domain.models.app import App
+from sluicegate.domain.models.profile import BatchLatency, Profile, Quantile
+from sluicegate.domain.models.variant import Variant
 from sluicegate.planner.capacity.autoscaling import Autoscaler, ScalingSettings, Unit
 from sluicegate.planner.capacity.core import CapacityCore
+from sluicegate.planner.capacity.cores import LoadRules, SpotRules, load_core, spot_core
 from sluicegate.planner.capacity.events import (
     Bill,
     CallFailed,
@@ -42,6 +47,7 @@ from sluicegate.planner.capacity.procurement import (
 )
 from sluicegate.planner.capacity.spare_pool import ElasticFleet
 from sluicegate.planner.capacity.spot_capacity import GRACE, LONGEST, SpotCapacity
+from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 START = 10_000.0
 SETTLE = 3.0
@@ -235,3 +241,71 @@ def test_each_app_wants_the_batches_of_its_own_load_with_headroom_and_its_part_o
         core.handle(WorkerReported("d", "cpu", 0.5, queued, ("a0",), leaving), now)
         told = core.handle(Ticked(), now)
     assert [(w.app, w.workers) for w in told if isinstance(w, Wants)] == list(zip("ab", wants, strict=True))
+
+
+DEVICES = (
+    Device(name="d", type="cpu", price=2.0),
+    Device(name="s0", type="cpu", price=1.5, spot=True),
+    Device(name="s1", type="cpu", price=1.25),
+    Device(name="g", type="gpu"),
+)
+CATALOGUE = Catalogue.of(
+    [App(name="a", slo=0.5), App(name="b", slo=0.1)],
+    [Variant(name="a0", app="a", accuracy=0.9), Variant(name="b0", app="b", accuracy=0.9)],
+    [
+        Profile(variant="a0", device_type="cpu", points=(BatchLatency(1, 0.1, 0.2), BatchLatency(2, 0.15, 0.25))),
+        Profile(variant="b0", device_type="cpu", points=(BatchLatency(1, 0.06, 0.08),)),
+    ],
+)
+
+
+def load_rules(*spare: str) -> LoadRules:
+    return LoadRules(
+        spare=spare, keep_alive=20.0, headroom=1.0, lead=0.0, settle=SETTLE, patience=60.0, start_timeout=30.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("spare", "told"),
+    [(("s0", "x"), "'x' is not among the devices"), (("s0", "g"), "devices of one type only, not cpu, gpu"),
+     (("g",), "no app has a variant that is fast enough on gpu")],
+)  # fmt: skip
+def test_spare_devices_that_cannot_serve_are_refused_by_name(spare: tuple[str, ...], told: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"scaling.spare: {told}"):
+        load_core(load_rules(*spare), CATALOGUE, DEVICES, "p95")
+
+
+@pytest.mark.parametrize(("quantile", "workers"), [("p95", 3), ("median", 2)])
+def test_capacity_that_follows_the_load_counts_on_what_a_worker_does_within_half_the_slo(
+    quantile: Quantile, workers: int
+) -> None:
+    """20 a second of "a" are 5 on hand at two in 250 ms, and 3 at two in 150; of "b" nothing is fast enough."""
+    core, now = load_core(load_rules("s1", "s0"), CATALOGUE, DEVICES, quantile), START
+    told: list[CapacityAction] = []
+    for _ in range(30):
+        now += 0.5
+        core.handle(DemandCounted("a", 10, 0.5), now)
+        told += core.handle(Ticked(), now)
+    assert [a for a in told if isinstance(a, Wants)][-1] == Wants("a", workers)
+    assert [a for a in told if isinstance(a, Serving)][-1] == Serving(workers)
+    assert [a for a in told if isinstance(a, Start)] == [Start("s1")] * (workers - 2), "two serve whatever is wanted"
+
+
+def test_spot_capacity_needs_a_device_that_is_spot_and_pays_each_what_it_costs() -> None:
+    rules = SpotRules(on_demand_price=4.0, mode="hybrid", interval=500.0, settle=SETTLE)
+    with pytest.raises(ConfigurationError, match="procurement: no device is set as spot"):
+        spot_core(rules, (DEVICES[0], DEVICES[2]))
+    core = spot_core(rules, DEVICES[:3])
+    assert worth(core.handle(Ticked(), START)) == [Restore("s0"), Start("s0")]
+    (bill,) = [a for a in core.handle(Ticked(), START + 3600.0) if isinstance(a, Bill)]
+    assert bill.paid == {Kind.SPOT: pytest.approx(1.5), Kind.ON_DEMAND: pytest.approx(2.0 + 1.25)}
+
+
+def test_work_that_is_not_done_before_the_deadline_is_ended_then_and_what_is_let_go_is_given_back() -> None:
+    market = Market()
+    market.tell(Noticed("s", market.now + 30.0))
+    market.tell(WorkerReported("s", "gpu", 0.5, 7))
+    assert worth(market.tell(Ticked(), 21.0)) == []
+    said = market.tell(Ticked(), 9.0)
+    assert Stop("s") in said and Told("s is ended with work in hand") in said
+    assert worth(market.tell(WorkerStopped("s"))) == [Release("s", Kind.SPOT)]

@@ -7,7 +7,7 @@ import pytest
 
 from sluicegate.domain.actions import Announce
 from sluicegate.domain.fleet.device import Device, Slice
-from sluicegate.domain.models.app import App, Promise
+from sluicegate.domain.models.app import App, Promise, QueryClass
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.plan import Epoch, Placement, Plan
@@ -125,3 +125,25 @@ def test_where_that_breaks_too_what_is_in_force_on_devices_that_live_stays() -> 
     assert broke == "mine: ZeroDivisionError: a total of nothing"
     assert then.startswith("greedy-fill: ") and then.endswith("; placements in force kept")
     assert answered(Breaks(), problem(math.nan)).served == {"a": 0.0, "b": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("limits", "told_apart"),
+    [({}, False), ({"money_weight": 0.5}, True), ({"budget": 0.0}, True), ({"strict_on_demand": 0.25}, True)],
+)
+def test_prices_tell_devices_apart_where_money_spot_or_a_budget_counts(
+    limits: dict[str, float], told_apart: bool
+) -> None:
+    assert replace(problem(1.0), **limits).by_price is told_apart
+
+
+def test_classes_of_an_app_are_one_demand_at_the_tightest_slo_where_they_are_not_told_apart() -> None:
+    demands = (
+        AppDemand(app="a", qps=5.0, slo=0.3, weight=2.0),
+        AppDemand(app="b", qps=3.0, slo=0.2),
+        AppDemand(app="a", qps=2.0, slo=0.1),
+        AppDemand(app="a", qps=1.0, slo=0.05, query_class=QueryClass.BEST_EFFORT),
+        AppDemand(app="a", qps=4.0, slo=0.4),
+    )
+    merged = replace(problem(1.0), demands=demands).merged()
+    assert merged.demands == (replace(demands[0], qps=11.0, slo=0.1), demands[1], demands[3])
