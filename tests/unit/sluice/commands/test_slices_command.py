@@ -12,6 +12,7 @@ from sluicegate.sluice.commands.offline import compare, simulate
 
 WIKI = str(Path(__file__).parents[4] / "examples" / "scenarios" / "protean-wiki.yaml")
 SHORT = ("--set", "duration_s=15", "--set", "warm_up_s=3", "--jobs", "1")
+FROM_THE_REPOSITORY = (Path(compare.sluice.__file__).resolve().parents[1] / "reproduce").is_dir()
 app = typer.Typer()
 compare.register(app)
 simulate.register(app)
@@ -39,6 +40,7 @@ def test_a_table_and_a_page_come_out(tmp_path: Path) -> None:
     assert page.read_text().count("<svg") == 3
 
 
+@pytest.mark.skipif(not FROM_THE_REPOSITORY, reason="reproduce/ lies beside the product in the repository alone")
 def test_the_command_hands_them_on_with_every_option(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "page.html"
     asked = ["compare", WIKI, "--policies", "molecule", "--seeds", "2", "--json", "--report", str(page), *SHORT]
@@ -65,3 +67,10 @@ def test_what_cannot_run_is_one_line() -> None:
         assert result.exit_code == 2
         assert result.output.startswith("error ")
         assert result.output.count("\n") == 1
+
+
+@pytest.mark.skipif(FROM_THE_REPOSITORY, reason="reproduce/ is there")
+def test_without_the_repository_it_says_what_is_missing() -> None:
+    result = CliRunner().invoke(app, ["compare", WIKI])
+    assert result.exit_code == 2
+    assert "needs reproduce/, which the repository has" in " ".join(result.stderr.split())
