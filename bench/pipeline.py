@@ -6,8 +6,10 @@ and with a process a stage (``kafka-processes``). Devices are emulated with a fl
 runs. Added latency is result time - arrival - execution. CPU is that of our Python processes, the load generator's own
 cost measured apart and taken off.
 
-`python bench/pipeline.py [--kafka kafka://host:port] [--seconds 8] [--qps 1000] [--json]`; writes
-reports/bench/pipeline.json, which `--json` prints: `{"rows": [{"system", "p50_ms", "p99_ms", "cpu_us", …}]}`.
+`python bench/pipeline.py [--kafka kafka://host:port] [--seconds 8] [--qps 1000] [--delivery exactly_once] [--systems
+kafka-process] [--json]`; writes reports/bench/pipeline.json, which `--json` prints: `{"rows": [{"system", "p50_ms",
+"p99_ms", "cpu_us", …}]}`. Exactly once, the embedded broker is left out, and the latency is that of whoever reads the
+results, which are there once their transaction has ended; its CPU is counted too.
 """
 
 import argparse
@@ -23,6 +25,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +53,23 @@ from sluicegate.streams.records import codec
 from sluicegate.streams.topics import Topics
 
 ROLES = ("admission", "router", "worker", "planner")
+SYSTEMS = ("memory", "forwarder", "kafka-process", "kafka-processes")
 PIXELS = 784
 EXECUTION = 0.001
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What is asked of each system, and how it is to deliver."""
+
+    seconds: float
+    qps: float
+    delivery: str = "at_least_once"
+
+    @property
+    def count(self) -> int:
+        """Queries."""
+        return int(self.seconds * self.qps)
 
 
 def catalogue() -> Catalogue:
@@ -70,10 +88,11 @@ def catalogue() -> Catalogue:
     )
 
 
-def settings(url: str, folder: Path) -> Settings:
+def settings(url: str, folder: Path, delivery: str) -> Settings:
     """A system of two emulated devices."""
     return Settings(
         broker=url,
+        delivery=delivery,
         prefix=f"bench{uuid.uuid4().hex[:8]}",
         home=folder,
         runs=folder / "runs",
@@ -99,18 +118,21 @@ def own_cpu() -> float:
     return used.ru_utime + used.ru_stime
 
 
-async def produce(producer: Producer, topics: Topics, count: int, qps: float | None) -> None:
-    """``count`` queries at ``qps``, or as fast as they are taken."""
+async def due(number: int, qps: float, started: float) -> None:
+    """Wait until query ``number`` is to be sent: one by one at low rates, five at a time at high ones."""
+    if number % max(1, min(5, int(qps / 200))) == 0:
+        wait = number / qps - (time.monotonic() - started)
+        if wait > 0:
+            await asyncio.sleep(wait)
+
+
+async def produce(producer: Producer, topics: Topics, count: int, qps: float) -> None:
+    """``count`` queries at ``qps``."""
     tensor = (Tensor("image", "FP32", (1, PIXELS), struct.pack(f"<{PIXELS}f", *([0.5] * PIXELS))),)
     started = time.monotonic()
     last = None
     for i in range(count):
-        if qps is not None and i % 5 == 0:
-            wait = i / qps - (time.monotonic() - started)
-            if wait > 0:
-                await asyncio.sleep(wait)
-        elif qps is None and i % 100 == 0:
-            await asyncio.sleep(0)
+        await due(i, qps, started)
         now = time.time()
         message = codec.encode_query(f"q{i}", tensor, app="bench", now=now)
         last = await producer.send(
@@ -121,9 +143,9 @@ async def produce(producer: Producer, topics: Topics, count: int, qps: float | N
 
 
 @asynccontextmanager
-async def system(url: str, folder: Path, apart: bool) -> Any:
+async def system(url: str, folder: Path, delivery: str, apart: bool) -> Any:
     """(broker, producer, topics, pids of the stages' processes; none: in this process)."""
-    chosen = settings(url, folder)
+    chosen = settings(url, folder, delivery)
     if not (folder / "catalogue").exists():
         save_catalogue(folder / "catalogue", catalogue(), {})
     broker = connect(url)
@@ -191,25 +213,50 @@ async def finished(broker: Broker, topics: Topics, count: int) -> float:
         await consumer.stop()
 
 
-async def measure(
-    name: str, url: str, folder: Path, seconds: float, qps: float, *, apart: bool = False
-) -> dict[str, Any]:
-    """Latency and CPU at ``qps``, then the rate at which a burst is worked off."""
-    count = int(seconds * qps)
-    async with system(url, folder, apart) as (broker, producer, topics, pids):
+async def read_as_they_come(broker: Broker, topics: Topics, seen: list[float]) -> None:
+    """What a reader of the results waits for each of them, beyond its execution."""
+    async for record in read_results(broker, await result_topics(broker, topics), follow=True):
+        outcome = codec.decode_outcome(record).outcome
+        seen.append(time.time() - outcome.arrival - outcome.execution_s)
+
+
+async def counted(seen: list[float], count: int, reading: "asyncio.Task[None]") -> float:
+    """Wall time at which ``count`` results were read."""
+    while len(seen) < count:
+        if reading.done():
+            reading.result()
+        await asyncio.sleep(0.02)
+    return time.time()
+
+
+async def measure(name: str, url: str, folder: Path, load: Load, *, apart: bool = False) -> dict[str, Any]:
+    """Latency and CPU at its rate, then the rate at which a burst is worked off."""
+    count = load.count
+    async with system(url, folder, load.delivery, apart) as (broker, producer, topics, pids):
+        once = load.delivery == "exactly_once"
+        seen: list[float] = []
+        reading = [asyncio.create_task(read_as_they_come(broker, topics, seen))] if once else []
+
+        async def all_there(asked: int) -> float:
+            return await counted(seen, asked, reading[0]) if once else await finished(broker, topics, asked)
+
         before, mine = cpu_of(pids), own_cpu()
-        await produce(producer, topics, count, qps)
-        await finished(broker, topics, count)
+        await produce(producer, topics, count, load.qps)
+        await all_there(count)
         used, mine = cpu_of(pids) - before, own_cpu() - mine
-        added = []
-        async for record in read_results(broker, await result_topics(broker, topics), follow=False):
-            outcome = codec.decode_outcome(record).outcome
-            added.append(outcome.at - outcome.arrival - outcome.execution_s)
+        added = seen[:count]
+        if not once:
+            async for record in read_results(broker, await result_topics(broker, topics), follow=False):
+                outcome = codec.decode_outcome(record).outcome
+                added.append(outcome.at - outcome.arrival - outcome.execution_s)
         report = (await read_topics(broker, topics)).report()
         burst = 10_000
         started = time.time()
         await produce_more(producer, topics, count, burst)
-        ended = await finished(broker, topics, count + burst)
+        ended = await all_there(count + burst)
+        for task in reading:
+            task.cancel()
+        await asyncio.gather(*reading, return_exceptions=True)
     own = used if apart else mine - generator_cpu(count)
     return {
         "system": name,
@@ -256,7 +303,7 @@ async def measure_generator(url: str, seconds: float, qps: float) -> None:
     await broker.close()
 
 
-async def forwarder(url: str, seconds: float, qps: float) -> dict[str, Any]:
+async def forwarder(url: str, load: Load) -> dict[str, Any]:
     """The floor: a bare aiokafka process that forwards three times what is produced, bodies untouched."""
     import aiokafka
 
@@ -271,7 +318,7 @@ async def forwarder(url: str, seconds: float, qps: float) -> dict[str, Any]:
     await producer.start()
     stop = asyncio.Event()
     done: list[float] = []
-    count = int(seconds * qps)
+    count = load.count
 
     async def hop(source: str, target: str | None) -> None:
         consumer = aiokafka.AIOKafkaConsumer(
@@ -302,10 +349,7 @@ async def forwarder(url: str, seconds: float, qps: float) -> dict[str, Any]:
     before = own_cpu()
     started = time.monotonic()
     for i in range(count):
-        if i % 5 == 0:
-            wait = i / qps - (time.monotonic() - started)
-            if wait > 0:
-                await asyncio.sleep(wait)
+        await due(i, load.qps, started)
         await producer.send(names[0], body, key=b"k", timestamp_ms=int(time.time() * 1e3))
     while len(done) < count:
         await asyncio.sleep(0.02)
@@ -325,25 +369,23 @@ async def forwarder(url: str, seconds: float, qps: float) -> dict[str, Any]:
 
 async def main(arguments: argparse.Namespace, kafka: str | None) -> list[dict[str, Any]]:
     """All systems, in turn."""
+    load = Load(seconds=arguments.seconds, qps=arguments.qps, delivery=arguments.delivery)
     rows = []
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        steps: list[tuple[str, Callable[[], Awaitable[Any]]]] = [
-            ("memory://", lambda: measure("memory", "memory://", folder, arguments.seconds, arguments.qps))
-        ]
+        steps: dict[str, tuple[str, Callable[[], Awaitable[Any]]]] = {}
+        if load.delivery == "at_least_once":
+            steps["memory"] = ("memory://", lambda: measure("memory", "memory://", folder, load))
         if kafka is not None:
-            steps += [
-                (kafka, lambda: forwarder(kafka, arguments.seconds, arguments.qps)),
-                (kafka, lambda: measure("kafka-process", kafka, folder, arguments.seconds, arguments.qps)),
-                (
-                    kafka,
-                    lambda: measure("kafka-processes", kafka, folder, arguments.seconds, arguments.qps, apart=True),
-                ),
-            ]
-        for url, step in steps:
-            await measure_generator(url, 3.0, arguments.qps)
-            rows.append(await step())
-            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+            steps["forwarder"] = (kafka, lambda: forwarder(kafka, load))
+            steps["kafka-process"] = (kafka, lambda: measure("kafka-process", kafka, folder, load))
+            steps["kafka-processes"] = (kafka, lambda: measure("kafka-processes", kafka, folder, load, apart=True))
+        for name in arguments.systems.split(","):
+            if name in steps:
+                url, step = steps[name]
+                await measure_generator(url, 3.0, arguments.qps)
+                rows.append(await step())
+                print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     return rows
 
 
@@ -385,6 +427,8 @@ if __name__ == "__main__":
     parser.add_argument("--no-kafka", action="store_true")
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--qps", type=float, default=1000.0)
+    parser.add_argument("--delivery", choices=("at_least_once", "exactly_once"), default="at_least_once")
+    parser.add_argument("--systems", default=",".join(SYSTEMS), help="which, joined by commas")
     parser.add_argument("--json", action="store_true", help="print one JSON object on standard output, nothing else")
     given = parser.parse_args()
     with kafka_at(given) as where:

@@ -7,9 +7,10 @@ wrong gets a rejected outcome; what cannot, a dead letter. Demand is told twice 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import assert_never
+from types import MappingProxyType
+from typing import Protocol, assert_never
 
 from sluicegate.domain.actions import Accept, Announce, End, WakeAt
 from sluicegate.domain.errors import InvalidInputError
@@ -59,10 +60,23 @@ class Door:
     sources: SourceKeys | None = None
 
 
+class NextHop(Protocol):
+    """The router of an app, in this process."""
+
+    def takes(self, query: Query) -> bool:
+        """Whether ``query`` may come to it now without the topic between."""
+        ...
+
+    def take(self, message: codec.QueryMessage, record: Record, intake: Intake) -> None:
+        """Go on with a query; ``intake`` is told what its ``record`` has led to."""
+        ...
+
+
 class AdmissionStage:
     """Shell of an AdmissionCore; ``handle`` is that core's, recorded where that is asked for.
 
-    Reads the query topics of what is ``served`` as a member of one group.
+    Reads the query topics of what is ``served`` as a member of one group. ``routers``: of this process by app, which
+    may become more.
     """
 
     name = "admission"
@@ -75,6 +89,7 @@ class AdmissionStage:
         *,
         served: Catalogue,
         door: Door,
+        routers: Mapping[str, NextHop] = MappingProxyType({}),
     ) -> None:
         self.core = core
         self._handle = handle
@@ -90,6 +105,7 @@ class AdmissionStage:
         self._topics = topics
         self._clock = connections.clock
         self._door = door
+        self._routers = routers
         self._outbox = Outbox(connections.producer, connections.topics.control)
         reading = door.reading
         once = reading.exactly_once(topics.admission_group) if reading.exactly_once is not None else None
@@ -271,7 +287,12 @@ class AdmissionStage:
         message, record = self._letters.pop(query)
         assert message is not None  # what is wrong is not let in
         self._meters.add("sluice_queries_admitted", query.app)
-        admitted = codec.encode_admitted(self._traced(message, now))
+        message = self._traced(message, now)
+        router = self._routers.get(query.app)
+        if router is not None and router.takes(query):
+            router.take(message, record, self._intake)
+            return
+        admitted = codec.encode_admitted(message)
         letter = Letter(self._topics.admitted(query.app), admitted.value, admitted.key, admitted.headers)
         self._intake.answer(record, self._outbox, letter, lambda error: self._too_large(query, message.carried, error))
 

@@ -3,13 +3,18 @@
 What is decided, ``sluicegate.policies.serving.router`` decides. What is held counts as in flight, so that no more is
 read than the limit. Twice a second it tells that it lives, also one that stands by: what nobody would read is not let
 in.
+
+Chained: what admission of the same process lets in comes here without the topic between them, where this router would
+read it there, has nothing older left to read, and does not hold it. Then it is answered in admission's place: the
+query's own record is committed with what the router made of it, at once in one transaction or behind one
+acknowledgement.
 """
 
 import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from sluicegate.domain.actions import Activate, Announce, End, Send, TellTurns, WakeAt
 from sluicegate.domain.clock import Clock
@@ -25,10 +30,12 @@ from sluicegate.stages.following.work_topics import WorkTopics
 from sluicegate.stages.runtime.consumer_loop import Intake, Reading
 from sluicegate.stages.runtime.decision_log import Handle
 from sluicegate.stages.runtime.outbox import Outbox
+from sluicegate.stages.runtime.read_up import ReadUp
 from sluicegate.stages.runtime.timers import Wakes
 from sluicegate.stages.telemetry.telemetry import Telemetry
 from sluicegate.stages.telemetry.tracing import Tracing
-from sluicegate.streams.ports import Broker, Consumer, Headers, Letter, Producer, Record
+from sluicegate.streams.memory.partitioner import partition_of
+from sluicegate.streams.ports import Broker, Consumer, Headers, Letter, Producer, Record, TopicPartition
 from sluicegate.streams.records import codec, control
 from sluicegate.streams.records.instances import decode_instance
 from sluicegate.streams.topics import Topics
@@ -36,6 +43,15 @@ from sluicegate.streams.topics import Topics
 log = logging.getLogger(__name__)
 
 _ALIVE_EVERY = 0.5
+
+
+class _Came(NamedTuple):
+    """A query, ``since`` when it is here, and the record that is answered with what becomes of it."""
+
+    message: codec.QueryMessage
+    record: Record
+    intake: Intake
+    since: float
 
 
 class RouterStage:
@@ -65,6 +81,7 @@ class RouterStage:
         self._broker = broker
         self._topics = topics
         self._clock = clock
+        self._topic = topics.admitted(app)
         self._reading = reading
         self._outbox = Outbox(producer, topics.control)
         once = reading.exactly_once(topics.router_group(app)) if reading.exactly_once is not None else None
@@ -72,8 +89,11 @@ class RouterStage:
         self._epoch = NO_EPOCH
         self._works = WorkTopics(broker, topics, clock)
         self._asked_for: set[str] = set()
-        self._letters: dict[Query, tuple[codec.QueryMessage, Record]] = {}
+        self._letters: dict[Query, _Came] = {}
         """Of the queries that the core has."""
+        self._consumer: Consumer | None = None
+        self._partitions = 0
+        self._read_up = ReadUp()
         self._wakes = Wakes(clock)
         telemetry.of_outbox(self.name, self._outbox)
         telemetry.of_intake(self.name, lambda: self._intake)
@@ -100,6 +120,9 @@ class RouterStage:
         ]
         tasks = [asyncio.create_task(f.run(stop)) for f in followers]
         tasks.append(asyncio.create_task(self._tell_alive()))
+        if self._reading.chained:
+            self._partitions = (await self._broker.admin().partitions([self._topic])).get(self._topic, 0)
+            tasks.append(asyncio.create_task(self._watch_read_up()))
         try:
             await self._intake.run(self._take, stop, beside=tasks)
         finally:
@@ -110,14 +133,50 @@ class RouterStage:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _make_consumer(self, intake: Intake) -> Consumer:
-        return self._broker.consumer(
-            topics=[self._topics.admitted(self.app)],
+    def _make_consumer(self, _: Intake) -> Consumer:
+        self._consumer = self._broker.consumer(
+            topics=[self._topic],
             group=self._topics.router_group(self.app),
             member=self._reading.member,
-            listener=intake,
+            listener=self,
             exclusive=self._reading.exclusive,
         )
+        return self._consumer
+
+    async def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
+        """Others read these from now on."""
+        self._read_up.forget(partitions)
+        await self._intake.on_revoked(partitions)
+
+    async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+        """These are read here from now on."""
+        self._read_up.forget(partitions)
+        await self._intake.on_assigned(partitions)
+
+    async def _watch_read_up(self) -> None:
+        consumer = await self._intake.consumer()
+        await self._read_up.watch(consumer)
+
+    def takes(self, query: Query) -> bool:
+        """Whether ``query``, which is let in by this process now, may come without its topic."""
+        if not self._partitions or not self.core.at_once or self._consumer is None:
+            return False
+        held = self._consumer.assignment()
+        if len(held) == len(self._read_up) == self._partitions:
+            return True
+        place = TopicPartition(self._topic, partition_of(codec.admitted_key(query), self._partitions))
+        return place in self._read_up and place in held
+
+    def take(self, message: codec.QueryMessage, record: Record, intake: Intake) -> None:
+        """Route a query that was let in by this process: ``intake`` has read its ``record``, and is answered."""
+        now = self._clock.wall()
+        self._letters[message.query] = _Came(message, record, intake, now)
+        content = codec.content_of_query(message) if self.core.refuses else ""
+        try:
+            self._tell(Arrived(message.query, content=content))
+        except Exception:  # admission tells of it, once
+            self._letters.pop(message.query, None)
+            raise
 
     async def _tell_alive(self) -> None:
         """Admission takes queries in for those who read them."""
@@ -136,7 +195,7 @@ class RouterStage:
                 dead = Letter(self._topics.dead_letters, letter.value, letter.key, letter.headers)
                 self._intake.answer(record, self._outbox, dead)
                 continue
-            self._letters[message.query] = (message, record)
+            self._letters[message.query] = _Came(message, record, self._intake, record.timestamp)
             content = codec.content_of(record, message.claims) if self.core.refuses else ""
             self._tell(Arrived(message.query, content=content))
 
@@ -180,8 +239,8 @@ class RouterStage:
             case Send():
                 self._send(action, now)
             case End(query):
-                message, record = self._letters.pop(query)
-                self._intake.answer(record, self._outbox, self._outcome(action, message.carried, now))
+                message, record, intake, _ = self._letters.pop(query)
+                intake.answer(record, self._outbox, self._outcome(action, message.carried, now))
             case TellTurns(told):
                 self._outbox.post(self._topics.turns, control.encode_turns(told), key=self.app.encode())
             case Activate(plan):
@@ -209,12 +268,12 @@ class RouterStage:
 
     def _send(self, sent: Send, now: float) -> None:
         query = sent.query
-        message, record = self._letters.pop(query)
+        message, record, intake, since = self._letters.pop(query)
         if self._tracing is not None:
-            message = self._traced(self._tracing, message, record, sent.device, now)
+            message = self._traced(self._tracing, message, since, sent.device, now)
         work = codec.encode_work(message, epoch=self._epoch, slice=sent.slice, turn=sent.turn)
         letter = Letter(self._topics.work(sent.device), work.value, work.key, work.headers, 0)
-        self._intake.answer(record, self._outbox, letter, lambda error: self._too_large(message, error))
+        intake.answer(record, self._outbox, letter, lambda error: self._too_large(message, error))
 
     def _too_large(self, message: codec.QueryMessage, error: InvalidInputError) -> Letter:
         """How a query ends whose record its work topic does not take."""
@@ -248,10 +307,10 @@ class RouterStage:
         self._outbox.post(self._topics.status, control.encode_announce(said, now), key=key)
 
     def _traced(
-        self, tracing: Tracing, message: codec.QueryMessage, record: Record, device: str, now: float
+        self, tracing: Tracing, message: codec.QueryMessage, since: float, device: str, now: float
     ) -> codec.QueryMessage:
         query = message.query
         told = {"sluice.query_id": query.id, "sluice.app": query.app, "sluice.device": device}
-        started = min(now, record.timestamp)
+        started = min(now, since)
         hop = tracing.hop("route", codec.traceparent_in(message.carried), started, now, told)
         return replace(message, carried=codec.with_traceparent(message.carried, hop))

@@ -170,6 +170,11 @@ class RouterCore:
         return bool(self._poison)
 
     @property
+    def at_once(self) -> bool:
+        """Whether what comes now goes on or ends at once, and is not held."""
+        return self._planned and not self._rules.on_demand
+
+    @property
     def held(self) -> int:
         """Queries that wait here."""
         return len(self._held)

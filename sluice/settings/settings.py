@@ -203,10 +203,12 @@ class Settings(BaseSettings):
     """Everything that can be set. Environment beats file, file beats defaults.
 
     ``delivery``: "at_least_once" may answer twice what was in flight when a process died; "exactly_once" never does, by
-    transactions (kafka:// only), at some tens of milliseconds a hop. All processes of a system must agree. ``member``:
-    a name that no other process of the same stages has; started again under it within the session timeout, a process
-    reads on at once what it read before (static membership), also after a kill. ``disk_floor_bytes``: where less is
-    free for ``runs``, nothing starts. ``embedded_log_mb``: above it the embedded broker lets go of what was read.
+    transactions (kafka:// only), at some tens of milliseconds a hop. All processes of a system must agree. ``chained``:
+    where admission and routers share a process, a query goes from one to the other without the admitted topic.
+    ``member``: a name that no other process of the same stages has; started again under it within the session timeout,
+    a process reads on at once what it read before (static membership), also after a kill. ``disk_floor_bytes``: where
+    less is free for ``runs``, nothing starts. ``embedded_log_mb``: above it the embedded broker lets go of what was
+    read.
     """
 
     model_config = SettingsConfigDict(env_prefix="SLUICE_", env_nested_delimiter="__", extra="forbid", frozen=True)
@@ -220,6 +222,7 @@ class Settings(BaseSettings):
     fake_gpu: Text | None = None
     partitions: int = Field(default=2, ge=1, le=1024)
     delivery: Literal["at_least_once", "exactly_once"] = "at_least_once"
+    chained: bool = True
     member: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]{1,200}$")
     slo_s: dict[Served, Seconds] = Field(default_factory=dict)
     slo_classes_s: dict[Served, tuple[Seconds, ...]] = Field(default_factory=dict)

@@ -29,6 +29,7 @@ def stages_of(
     if unknown:
         raise ConfigurationError(f"stage {sorted(unknown)[0]!r} is unknown; choose of {', '.join(ROLES)}")
     chosen = [role for role in ROLES if role in roles or (not roles and asked_for(system.settings, role))]
+    system.chained = system.settings.chained and {"admission", "router"} <= set(chosen)
     live = LiveRegistry(system, roles=chosen, only=apps)
     stages: list[Stage] = []
     for role in ROLES:

@@ -35,6 +35,7 @@ from sluicegate.streams.topics import Topics
 
 if TYPE_CHECKING:
     from sluicegate.planner.control.controller_settings import ControllerSettings
+    from sluicegate.stages.admission import NextHop
 
 
 @final
@@ -97,6 +98,9 @@ class System:
         self.known = KnownCatalogue(self.catalogue)
         self.objects = said.objects.store(said.admission.max_element_bytes)
         self.registry: RegistryStage | None = None
+        self.chained = False
+        self.routers: dict[str, NextHop] = {}
+        """Of this process by app, where admission hands over to them."""
         self.exactly_once: Callable[[str], ExactlyOnce] | None = None
         if self.settings.delivery == "exactly_once":
             self.broker.transactions("check")  # a broker without transactions is an error now

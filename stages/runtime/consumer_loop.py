@@ -38,13 +38,15 @@ ConsumerFactory = Callable[["Intake"], Consumer]
 class Reading:
     """How a stage reads. ``member``: its name in its group, where that is fixed. ``max_in_flight``: records.
 
-    ``exclusive``: of the members of its group all but one stand by.
+    ``exclusive``: of the members of its group all but one stand by. ``chained``: the stage before it is in this process
+    and hands over what this one would read.
     """
 
     member: str | None = None
     max_in_flight: int = 4000
     exactly_once: Callable[[str], ExactlyOnce] | None = None
     exclusive: bool = False
+    chained: bool = False
 
 
 class Intake:
@@ -158,11 +160,15 @@ class Intake:
                 await once.end(once.partitions)
             await consumer.stop()
 
+    async def consumer(self) -> Consumer:
+        """What it reads by, once it reads at all."""
+        await self._started.wait()
+        assert self._consumer is not None
+        return self._consumer
+
     async def subscribe(self, topics: Sequence[str]) -> None:
         """Read these topics from now on, once it reads at all."""
-        await self._started.wait()
-        if self._consumer is not None:
-            await self._consumer.subscribe(topics)
+        await (await self.consumer()).subscribe(topics)
 
     def abandon(self) -> None:
         """Read and commit nothing more: others have taken over what was read. What is not answered of it lies below

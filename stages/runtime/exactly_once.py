@@ -2,12 +2,13 @@
 
 Rules. Each record leads to one letter, or to the one that is to be said instead where that is too large for its topic,
 at once or later; those behind it wait.
-Letters of the contiguous prefix of answered records are written every ``interval`` seconds with the offset behind them;
-then their records are done. A partition begins with its transactions' id, which fences whoever had it before, and only
-then with the committed offset; where the broker is not ready for that, it is tried again for ``patience`` seconds. Once
-it is fenced here, nothing more of it is written: its records are another's. Where it is not known whether a transaction
-was written (its answer was lost), the committed offset says so, once the transactions have begun anew, which ends what
-was left open.
+Letters of the contiguous prefix of answered records are written at once with the offset behind them, then their records
+are done; what is answered meanwhile, and ``interval`` seconds after that, is written together, at most ``_MOST`` of it.
+Partitions do not wait for each other. One begins with its transactions' id, which fences whoever had it before, and
+only then with the committed offset; where the broker is not ready for that, it is tried again for ``patience`` seconds.
+Once it is fenced here, nothing more of it is written: its records are another's. Where it is not known whether a
+transaction was written (its answer was lost), the committed offset says so, once the transactions have begun anew,
+which ends what was left open.
 """
 
 import asyncio
@@ -69,6 +70,11 @@ class _Lane:
         self.answers: dict[int, _Answer] = {}
         self.alone_below = 0
 
+    @property
+    def ready(self) -> bool:
+        """Whether the first record of those that wait is answered."""
+        return bool(self.order) and self.order[0] in self.answers
+
     def due(self) -> list[_Answer]:
         """The prefix that is answered; alone, where one of several was refused for its size."""
         found = []
@@ -121,7 +127,7 @@ class ExactlyOnce:
         make: Callable[[str], Transactions],
         group: str,
         *,
-        interval: float = 0.02,
+        interval: float = 0.005,
         retry: float = 0.2,
         patience: float = 30.0,
     ) -> None:
@@ -179,19 +185,42 @@ class ExactlyOnce:
                 lane.order.append(record.offset)
 
     def answer(self, record: Record, letter: Letter, instead: Instead | None = None) -> None:
-        """What ``record`` led to, and what to say ``instead`` where that is too large."""
+        """What ``record`` led to, and what to say ``instead`` where that is too large. Ignored where it is written."""
         lane = self._lanes.get(TopicPartition(record.topic, record.partition))
-        if lane is not None:
+        if lane is not None and lane.order and record.offset >= lane.order[0]:
             lane.answers[record.offset] = _Answer(record, letter, instead)
             self._answered.set()
 
     async def run(self, done: Callable[[Record], None], lost: Callable[[TopicPartition], None]) -> None:
         """Write what is answered, until cancelled. ``done`` is called for each record written, ``lost`` when fenced."""
-        while True:
-            await self._answered.wait()
-            self._answered.clear()
-            await asyncio.gather(*(self._write(p, lane, done, lost) for p, lane in tuple(self._lanes.items())))
-            await asyncio.sleep(self._interval)
+        writing: dict[asyncio.Task[None], _Lane] = {}
+        try:
+            while True:
+                await self._answered.wait()
+                self._answered.clear()
+                for task in [task for task in writing if task.done()]:
+                    del writing[task]
+                    task.result()
+                busy = set(writing.values())
+                for partition, lane in tuple(self._lanes.items()):
+                    if lane.ready and lane not in busy:
+                        task = asyncio.create_task(self._write_and_rest(partition, lane, done, lost))
+                        task.add_done_callback(lambda _: self._answered.set())
+                        writing[task] = lane
+        finally:
+            for task in writing:
+                task.cancel()
+            await asyncio.gather(*writing, return_exceptions=True)
+
+    async def _write_and_rest(
+        self,
+        partition: TopicPartition,
+        lane: _Lane,
+        done: Callable[[Record], None],
+        lost: Callable[[TopicPartition], None],
+    ) -> None:
+        await self._write(partition, lane, done, lost)
+        await asyncio.sleep(self._interval)
 
     async def _write(
         self,

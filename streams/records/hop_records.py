@@ -39,10 +39,13 @@ _CLASSES = {c.value: c for c in QueryClass}
 
 def encode_admitted(message: QueryMessage) -> Message:
     """A record for the admitted topic, keyed by its stream, by the query's id where that is the app's own."""
-    query = message.query
     headers = _headers(message, _ADMITTED, None, None)
-    key = query.id if query.stream in {"", query.app} else query.stream
-    return Message(_value(message.tensors), key.encode(), headers)
+    return Message(_value(message.tensors), admitted_key(message.query), headers)
+
+
+def admitted_key(query: Query) -> bytes:
+    """Key of a query's record on the admitted topic."""
+    return (query.id if query.stream in {"", query.app} else query.stream).encode()
 
 
 def decode_admitted(record: Record) -> QueryMessage:
@@ -114,7 +117,16 @@ def carried_of_hop(record: Record) -> Headers:
 
 def content_of(record: Record, claims: Claims) -> str:
     """A digest of the tensors of an admitted or work record, and of what they refer to."""
-    held = blake2b(record.value or b"", digest_size=12)
+    return _digest(record.value or b"", claims)
+
+
+def content_of_query(message: QueryMessage) -> str:
+    """The same, of a query that no such record was written of."""
+    return _digest(_value(message.tensors), message.claims)
+
+
+def _digest(value: bytes, claims: Claims) -> str:
+    held = blake2b(value, digest_size=12)
     for _, claim in claims:
         held.update(claim.sha256.encode())
     return held.hexdigest()

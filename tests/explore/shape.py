@@ -1,5 +1,6 @@
 """What the system of a seed is: how many of each stage, on which devices, planned and asked how."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -38,10 +39,10 @@ SLOWER = {"cpu": 1.0, "old": 1.8}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Processes by name and role, and what is asked of them. ``rates``: queries a second of each app."""
+    """Processes by name and roles, and what is asked of them. ``rates``: queries a second of each app."""
 
     devices: tuple[tuple[str, str], ...]
-    roles: tuple[tuple[str, str], ...]
+    roles: tuple[tuple[str, tuple[str, ...]], ...]
     planner: str
     period: float
     rates: tuple[tuple[str, float], ...]
@@ -58,7 +59,11 @@ class Shape:
 
 
 def drawn_shape(rng: Random) -> Shape:
-    """Two or three unequal devices, one or two of each stage that scales out; two planners but for one seed in six."""
+    """Two or three unequal devices, one or two of each stage that scales out; two planners but for one seed in six.
+
+    In half of the worlds admission and routers share processes, as far as there is one of each, and are chained.
+    """
+    own = Random(rng.getstate()[1][1])  # without a draw: the other half of the worlds stay as they are
     kinds = ("cpu", "cpu", "old") if rng.random() < 0.75 else ("cpu", "old")
     counts = {
         "admission": rng.choice((1, 1, 2)),
@@ -68,11 +73,22 @@ def drawn_shape(rng: Random) -> Shape:
     }
     return Shape(
         devices=tuple((f"d{number}", kind) for number, kind in enumerate(kinds)),
-        roles=tuple((f"{role}{number}", role) for role, count in counts.items() for number in range(count)),
+        roles=_processes(counts, shared=min(counts["admission"], counts["router"]) if own.random() < 0.5 else 0),
         planner=rng.choice(("allocation", "greedy-fill", "greedy-fill")),
         period=rng.choice((1.0, 2.0)),
         rates=(("toy", rng.uniform(8.0, 25.0)), ("vow", rng.uniform(6.0, 14.0))),
     )
+
+
+def _processes(counts: Mapping[str, int], shared: int) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """One a role, but for ``shared`` ones of admission and router together."""
+    gates = tuple((f"gate{number}", ("admission", "router")) for number in range(shared))
+    alone = tuple(
+        (f"{role}{number}", (role,))
+        for role, count in counts.items()
+        for number in range(shared if role in {"admission", "router"} else 0, count)
+    )
+    return (*gates, *alone)
 
 
 @lru_cache(maxsize=1)
@@ -104,7 +120,7 @@ def catalogue() -> Catalogue:
 
 def settings_of(shape: Shape, delivery: Delivery, folder: Path) -> Settings:
     """What all its processes are told. Two doors share the partitions of what was promised."""
-    doors = sum(role == "admission" for _, role in shape.roles)
+    doors = sum("admission" in roles for _, roles in shape.roles)
     return Settings(
         broker="memory://",
         prefix=PREFIX,

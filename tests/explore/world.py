@@ -96,9 +96,9 @@ class World:
         self.happened.append(f"{self.loop.time() - 1000:7.3f} {what}")
 
     def lay_out(self) -> None:
-        """A process a role."""
-        for name, role in self.shape.roles:
-            self.add(name, (role,))
+        """A process a role, or two."""
+        for name, roles in self.shape.roles:
+            self.add(name, roles)
         for device in self.shape.workers:
             self.add(device, ("worker",), (device,))
 

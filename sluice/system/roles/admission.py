@@ -38,6 +38,7 @@ def admission_stage(system: System, apps: "Sequence[str]") -> AdmissionStage:
             source=f"admission-{uuid.uuid4().hex[:12]}",
             sources=limits.source_keys(),
         ),
+        routers=system.routers,
     )
 
 

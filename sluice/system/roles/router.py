@@ -12,7 +12,7 @@ from sluicegate.stages.runtime.consumer_loop import Reading
 def router_stage(system: System, app: str) -> RouterStage:
     """The stage ``router`` of ``app``."""
     core = RouterCore(system.apps[app], catalogue=system.catalogue, devices=system.devices, rules=router_rules(system))
-    return RouterStage(
+    stage = RouterStage(
         core,
         system.recording(core.handle, f"router-{app}"),
         broker=system.broker,
@@ -23,9 +23,13 @@ def router_stage(system: System, app: str) -> RouterStage:
             member=system.settings.member,
             exactly_once=system.exactly_once,
             exclusive=takes(system.settings.worker.batching, "tables"),
+            chained=system.chained,
         ),
         telemetry=system.telemetry,
     )
+    if system.chained:
+        system.routers[app] = stage
+    return stage
 
 
 def router_rules(system: System) -> RouterRules:

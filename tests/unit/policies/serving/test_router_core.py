@@ -272,6 +272,19 @@ def test_a_query_that_is_held_cannot_come_again_and_the_story_is_told() -> None:
     assert router.core.held == 1
 
 
+def test_only_where_nothing_is_held_does_what_comes_go_on_at_once() -> None:
+    router, wanting = Router(), Router(on_demand=True)
+    assert not router.core.at_once, "there is no plan"
+    for one in (router, wanting):
+        one.planned(T, ("d0", "quick", 1.0))
+    assert router.core.at_once
+    assert not wanting.core.at_once, "a variant may have to be waited for"
+    wanting.came(T, goal=Goal(accuracy=0.85))
+    assert wanting.core.held == 1
+    router.came(T, goal=Goal(accuracy=0.85))
+    assert router.core.held == 0
+
+
 def test_a_plan_whose_devices_do_not_answer_is_followed_with_those_that_did() -> None:
     router = Router()
     router.told(PlanPublished(plan(("d0", "good", 0.5), ("d1", "good", 0.5))), T)
