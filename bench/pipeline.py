@@ -148,7 +148,7 @@ async def system(url: str, folder: Path, delivery: str, apart: bool) -> Any:
     chosen = settings(url, folder, delivery)
     if not (folder / "catalogue").exists():
         save_catalogue(folder / "catalogue", catalogue(), {})
-    broker = connect(url)
+    broker = connect(url, kafka=chosen.kafka.settings())
     producer = broker.producer()
     await producer.start()
     built = System(chosen, catalogue(), folder, broker, producer, folder)

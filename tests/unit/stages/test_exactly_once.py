@@ -243,3 +243,52 @@ async def test_what_cannot_be_said_at_all_is_left_out_and_the_partition_goes_on(
     reading.stop.set()
     await reading.task
     assert log.letters == [b"a", b"c"]
+
+
+class Held:
+    """Implements ``sluicegate.streams.ports.Transactions``: of partition 0 they wait until they are let go."""
+
+    def __init__(self, transactional_id: str, go: asyncio.Event, written: dict[TopicPartition, list[list[bytes]]]):
+        self._waits = transactional_id == "group/in/0"
+        self._go = go
+        self._written = written
+
+    async def start(self) -> None: ...
+
+    async def write(self, letters: Sequence[Letter], offsets: Mapping[TopicPartition, int], group: str) -> None:
+        if self._waits:
+            await self._go.wait()
+        (partition,) = offsets
+        self._written.setdefault(partition, []).append([letter.value or b"" for letter in letters])
+
+    async def stop(self) -> None: ...
+
+
+async def test_partitions_do_not_wait_for_each_other_and_what_waits_is_written_together() -> None:
+    broker = MemoryBroker()
+    await broker.admin().create_topics([TopicSpec(name="in", partitions=2), TopicSpec(name="out")])
+    go, written = asyncio.Event(), dict[TopicPartition, list[list[bytes]]]()
+    slow, quick = TopicPartition("in", 0), TopicPartition("in", 1)
+    once = ExactlyOnce(lambda name: Held(name, go, written), "group", interval=1.0)
+    outbox = Outbox(broker.producer())
+
+    async def answer(records: Sequence[Record]) -> None:
+        for record in records:
+            intake.answer(record, outbox, Letter("out", record.value))
+
+    intake = Intake(lambda it: broker.consumer(topics=["in"], group="group", listener=it), exactly_once=once)
+    stop = asyncio.Event()
+    reading = asyncio.create_task(intake.run(answer, stop))
+    producer = broker.producer()
+    await producer.start()
+    for value in (b"0", b"1", b"2"):
+        for partition in (slow, quick):
+            await (await producer.send("in", value, partition=partition.partition))
+        await asyncio.sleep(0.4)
+    await until(lambda: len(written.get(quick, ())) == 2)
+    assert written == {quick: [[b"0"], [b"1", b"2"]]}, "at once, and then what came within the interval"
+    go.set()
+    await until(lambda: intake.in_flight == 0)
+    assert written[slow] == [[b"0"], [b"1", b"2"]]
+    stop.set()
+    await reading
