@@ -14,6 +14,7 @@ from sluicegate.policies.promises.stream_book import Recall
 from sluicegate.policies.promises.tracker import StreamState
 from sluicegate.stages.following.control_follower import Follower
 from sluicegate.stages.planner.dead_device_sweep import Reclaimer
+from sluicegate.stages.router import RouterStage
 from sluicegate.stages.runtime.consumer_loop import Intake
 from sluicegate.stages.runtime.exactly_once import ExactlyOnce
 from sluicegate.stages.runtime.offset_tracker import CommitTracker
@@ -168,6 +169,16 @@ def _unacknowledged_is_done(acknowledged: Any) -> Any:
     return trusting
 
 
+def _handed_over_is_done(take: Any) -> Any:
+    """What admission hands to the router beside it is committed before what came of it is written."""
+
+    def early(self: RouterStage, message: Any, record: Record, intake: Intake) -> None:
+        take(self, message, record, intake)
+        intake.done(record)
+
+    return early
+
+
 def _dead_devices_are_not_swept(sweep: Any) -> Any:
     """What a dead device left is nobody's."""
     del sweep
@@ -279,6 +290,7 @@ TEETH: Mapping[str, Plant] = {
     "read-again-is-a-copy": instead(DedupeWindow, "add", _read_again_is_a_copy),
     "commit-what-was-read": instead(CommitTracker, "due", _commits_what_was_read),
     "dead-worker-reads-on": instead(Intake, "abandon", _reads_on_when_declared_dead),
+    "handed-over-is-done": instead(RouterStage, "take", _handed_over_is_done),
     "failed-send-is-done": instead(Outbox, "_acknowledged", _unacknowledged_is_done),
     "dead-device-not-swept": instead(Reclaimer, "sweep", _dead_devices_are_not_swept),
     "swept-once-only": instead(Reclaimer, "sweep", _swept_once_only),
