@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class ReadUp:
-    """``every``: seconds between two looks, while there is a partition that is not read up."""
+    """The partitions of one consumer that are read up. ``every``: seconds between two looks, while some are not."""
 
     def __init__(self, every: float = 0.2) -> None:
         self._every = every
