@@ -33,6 +33,8 @@ from sluicegate.streams.ports import BrokerError, FencedError, Letter, LettersTo
 
 log = logging.getLogger(__name__)
 
+_LAST_WORDS = 0.05
+"""Seconds in which a client whose sender has ended fails what it was asked for; some of it it never does."""
 _FENCED = (ProducerFenced, InvalidProducerEpoch)
 _REFUSED = (TransactionalIdAuthorizationFailed, ClusterAuthorizationFailedError, GroupAuthorizationFailedError)
 
@@ -190,6 +192,7 @@ async def _while_it_sends(inner: Any, work: Coroutine[Any, Any, None]) -> None:
     sender: asyncio.Task[None] = inner._sender.sender_task
     try:
         await asyncio.wait((working, sender), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((working,), timeout=_LAST_WORDS)
     finally:
         if undone := not working.done():
             working.cancel()
