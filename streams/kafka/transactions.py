@@ -103,7 +103,8 @@ class KafkaTransactions:
             sent[-1].add_done_callback(_seen)
         moved = {KafkaPartition(*tp): offset for tp, offset in offsets.items()}
         # The offsets go while the letters do, a round trip less: where either fails, neither counts.
-        moving = inner.send_offsets_to_transaction(moved, group)
+        moving = asyncio.ensure_future(inner.send_offsets_to_transaction(moved, group))
+        moving.add_done_callback(_seen)
         told, *results = await asyncio.gather(moving, *sent, return_exceptions=True)
         if refused := tuple(i for i, result in enumerate(results) if isinstance(result, MessageSizeTooLargeError)):
             raise _RefusedError(refused)
@@ -181,7 +182,7 @@ class KafkaTransactions:
 
 
 def _seen(future: "asyncio.Future[Any]") -> None:
-    """What a letter failed of is told once, for the transaction."""
+    """What a part failed of is told once, for the transaction."""
     if not future.cancelled():
         future.exception()
 
