@@ -40,7 +40,8 @@ async def limited(
 ) -> AsyncIterator[Running]:
     """A system whose ``topic`` takes ``LIMIT`` bytes a record."""
     url = "memory://" if broker == "memory" else str(request.getfixturevalue("kafka_url"))
-    settings = settings_for(url, folder, partitions=1, devices=1, delivery=delivery)
+    chained = topic != "admitted"  # a topic that is not used limits nothing
+    settings = settings_for(url, folder, partitions=1, devices=1, delivery=delivery, chained=chained)
     catalogue = toy_catalogue(slo=10.0)
     catalogue = replace(catalogue, apps={"toy": replace(catalogue.apps["toy"], **wide)})
     connected = connect(url)
