@@ -9,6 +9,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Some tests wait: more processes than cores. A file goes to one of them, with a Kafka of that process's own.
 SIDE_BY_SIDE := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 SKIPPED := reports/tests/skipped.json
+# Files that claim speeds; of the others nothing need be read to run those.
+TIMED = $(shell grep -rl --include='test_*.py' 'mark\.timing' tests)
 PYTEST = TESTS_SKIPPED=$(SKIPPED) $(BIN)/python -m pytest
 
 # Where an environment forbids it, each process of the suite would compile all of its modules anew.
@@ -45,12 +47,12 @@ check: $(VENV)/.dev ## lint, types, import rules, known weaknesses of dependenci
 test: check ## everything that must hold
 	@rm -f $(SKIPPED)
 	$(PYTEST) $(SIDE_BY_SIDE) -m "not timing and not thorough"
-	$(PYTEST) -m "timing and not thorough"
+	$(PYTEST) -m "timing and not thorough" $(TIMED)
 
 test-all: check ## with what takes minutes, and with Apache Kafka wherever a broker can be either
 	@rm -f $(SKIPPED)
 	$(PYTEST) $(SIDE_BY_SIDE) -m "not timing" --hypothesis-profile=anew
-	$(PYTEST) -m timing
+	$(PYTEST) -m timing $(TIMED)
 
 test-random: check ## three times what make test runs side by side, in random order; SEEDS="1 2 3"
 	for seed in $(or $(SEEDS),1 2 3); do \
