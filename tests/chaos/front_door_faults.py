@@ -32,6 +32,8 @@ from tests.integration.hostile.test_hostile_control import hostile
 from tests.integration.hostile.test_strangers import forged
 from tests.outside.fronts import BODY, INFER
 
+GREEDY = "greedy"
+"""Who asks for all there is."""
 _SERVED = 5.0
 _GRPC = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HALVES = (b"", INFER, INFER + b"Content-Length: 500\r\n\r\n{", INFER + b"Transfer-Encoding: chunked\r\n\r\n5\r\n12")
@@ -153,7 +155,7 @@ async def greedy(stack: Stack, rng: random.Random) -> str:
                 (tensor,),
                 app="toy",
                 now=time.time(),
-                source="greedy",
+                source=GREEDY,
                 parameters={"latency_ms": 5000},
             )
             await producer.send(stack.topics.queries("toy"), made.value, key=made.key, headers=made.headers)
