@@ -292,14 +292,15 @@ class Station:
 
     def _runs_first(self, lanes: list[Lane], now: float, actions: list[StationAction]) -> bool:
         """Whether best effort runs before those that take turns: it ends as early as if it had begun when they came."""
-        waiting = [lane for lane in lanes if lane.in_turn]
-        if not waiting or len(waiting) == len(lanes):
+        shares = self.terms.shares
+        waiting = [lane for lane in lanes if lane.in_turn and lane.app in shares]
+        others = [lane for lane in lanes if not lane.in_turn]
+        if not waiting or not others:
             return False
         room = min([lane.since for lane in waiting]) + self.terms.blocking_s - now
-        shares = self.terms.shares
         if room <= 0.0 or any(now - lane.crowded < _CALM * shares[lane.app].window_s for lane in waiting):
             return False
-        loose = min([lane for lane in lanes if not lane.in_turn], key=Lane.urgency)
+        loose = min(others, key=Lane.urgency)
         run = loose.lent_within(room, now)
         if run is None:
             return False

@@ -281,6 +281,19 @@ def test_best_effort_runs_before_a_promised_query_that_it_delays_no_more_than_a_
     assert runs(ended) == ["strict"], "what is left of best effort would take longer than the promise bears"
 
 
+def test_what_waits_for_an_app_that_is_hosted_no_more_keeps_best_effort_waiting_for_nothing() -> None:
+    """b takes turns and has queries here, but no share of the slice any more; it once ended the worker."""
+    station = station_at(5.0)
+    both = (Hosted("b0", 0.9, LatencyCurve(line(0.003, 0.001, 64))),)
+    station.handle(HostingChanged("b", both, 0.35), 5.0)
+    station.handle(Arrived(Query("left", "b", 5.001, 5.351)), 5.001)
+    station.handle(HostingChanged("b", (), 0.35), 5.002)
+    assert "b" not in station.terms.shares and station.queued_of("b") == 1
+    station.handle(Arrived(Query("strict", "a", 5.002, 5.102)), 5.002)
+    (run,) = (a for a in station.handle(Finished("a", "a0", 1, 0.009), 5.009) if isinstance(a, Run))
+    assert run.queries[0].app == "z"
+
+
 def test_a_full_turn_of_promised_queries_runs_before_best_effort() -> None:
     station = station_at(5.0)
     full = station.terms.shares["a"].batch
