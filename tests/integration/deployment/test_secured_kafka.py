@@ -19,6 +19,7 @@ from aiokafka.protocol.admin import CreateAclsRequest
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
+from sluicegate.sluice.registration.publish_registration import await_loaded
 from sluicegate.sluice.settings.kafka_section import KafkaSection
 from sluicegate.sluice.system.process_stages import stages_of
 from sluicegate.sluice.system.system import System
@@ -156,6 +157,10 @@ async def test_all_stages_serve_with_the_rights_that_are_listed_and_no_more(
         while systems["sink"].telemetry.meters.value("sluice_outcomes_stored") < len(answers):
             await asyncio.sleep(0.1)
         await forbidden(secured)
+        log = connect(url_of(secured), kafka=section(secured, "sluice-client").settings())
+        async with asyncio.timeout(PATIENCE_S):  # who may not read plans does not wait for them
+            await await_loaded(log, Topics(PREFIX), ["toy"], within=10 * PATIENCE_S, say=print)
+        await log.close()
 
 
 async def forbidden(broker: LocalBroker) -> None:
