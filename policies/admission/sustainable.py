@@ -96,7 +96,7 @@ class FairWindow:
         for client, stamps in list(self._stamps.items()):
             while stamps and stamps[0][0] <= since:
                 stamps.popleft()
-            if not stamps and client not in self._asked:
+            if not stamps:
                 del self._stamps[client]
 
 
