@@ -260,6 +260,7 @@ def test_assumptions_that_workers_count_with_must_be_numbers_above_0(
 def test_names_survive_the_topic() -> None:
     name = TableName(Shelf("app/|x", "1g.10gb", 0.15), 1234.5)
     assert decode_name(encode_name(name)) == name
+    assert decode_name(encode_name(replace(name, qps=0.0))).qps == 0.0
 
 
 def seen(table: SelectionTable, queries: int = 1000, **changed: float) -> TableObserved:

@@ -143,3 +143,15 @@ def test_an_answer_that_was_on_the_way_counts() -> None:
     world.tell(ExecutorEnded(BIG.name))
     (answer,) = [a for a in world.tell(BatchEnded(BIG.name, 0.04, 0.04)) if isinstance(a, Answer)]
     assert answer.queries == (answered,)
+
+
+@pytest.mark.parametrize("other", ["a-aside", "z-last"])
+def test_an_end_of_a_load_that_is_not_under_way_is_illegal_whatever_it_is_called(other: str) -> None:
+    world = World()
+    world.plan(PLACED)
+    assert set(world.loads()) == {BIG.name, SMALL.name}
+    with pytest.raises(IllegalEventError, match=f"{other} ended loading on {BIG.name}"):
+        world.tell(Loaded(BIG.name, other, True))
+    world.load(BIG.name)
+    with pytest.raises(IllegalEventError, match="where None is under way"):
+        world.tell(Loaded(BIG.name, "a-large", True))
