@@ -154,6 +154,8 @@ async def test_poison_leaves_what_the_other_device_carries_and_on_both_they_are_
         told = [round(goodput(innocents, began + t / 2, began + t / 2 + 0.5) / alone, 2) for t in range(-4, 15)]
         assert all(ends[one].kind is OutcomeKind.FAILED for one in guilty), [ends[one] for one in guilty]
         assert not any(o.kind is OutcomeKind.FAILED for o in innocents)
+        usual = goodput(innocents, began - 3.0, began)
+        assert usual >= 0.9 * alone, f"this machine is too busy: {usual:.0f} of {alone:.0f} a second before the poison"
         after = goodput(innocents, began + back, began + back + 2.0) / alone
         ended = sum(starts.values())
         measured(
