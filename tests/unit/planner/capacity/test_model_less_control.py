@@ -223,3 +223,20 @@ def test_a_spare_that_is_no_device_is_refused_by_name() -> None:
     rule.handle(WorkerReported("d1", "gpu", 0.1, 0), NOW)
     assert not any(isinstance(a, Start) for a in rule.handle(Ticked(), NOW + 3.0))
     assert Start("d1") in rule.handle(Ticked(), NOW + 3.1)
+
+
+def test_wishes_last_for_half_a_minute_and_an_idle_spare_for_one_as_it_is_set() -> None:
+    devices = [Device(name="d0", type="cpu"), Device(name="d1", type="gpu")]
+    rule = model_less_core(["d1"], devices, InstanceIndex(), timeout=200.0, lease=4.0)
+    rule.handle(Leading(True), NOW)
+    bad = instance("d0", INTERFERED, expires=NOW + 0.5)
+    for event in (VariantWanted("w"), InstanceRead(bad.key, bad), WorkerReported("d1", "gpu", 0.1, 0), Ticked()):
+        rule.handle(event, NOW)
+
+    def wishes(after: float) -> list[Wishes]:
+        return [a for a in rule.handle(Ticked(), NOW + after) if isinstance(a, Wishes)]
+
+    assert wishes(29.9) == [Wishes(("d0",), ("w",), {})]
+    assert wishes(30.0) == [Wishes((), (), {})]
+    assert Stop("d1") not in rule.handle(Ticked(), NOW + 60.0)
+    assert Stop("d1") in rule.handle(Ticked(), NOW + 60.1)
