@@ -15,8 +15,7 @@ Rules:
   waiting time in heavy traffic (Kingman), r exp(-2 (1 - r) C w / (r D)), with utilisation r = s / C, what an answer may
   wait w = SLO - the time of one query alone, and D the dispersion of arrivals. So the most accurate variants stay as
   long as their utilisation allows. Demand moves between plans as everywhere: headroom is ``cautious`` at least.
-- A rung that cannot serve everybody ends the search, unless it is the first. So does one that no other can beat by more
-  than a hundred-thousandth: more headroom is never more accurate.
+- A rung that cannot serve everybody ends the search, unless it is the first.
 - Where selection tables pick variants, capacity stretches at the price of accuracy: the ``floor`` is enough.
 - A demand without spread keeps the headroom it came with; where none has one this is the base planner.
 """
@@ -33,8 +32,6 @@ from sluicegate.planner.problems.throughput import throughput
 
 HEADROOM_CAP = 8.0
 _SERVED = 1.0 - 1e-6
-_ENOUGH = 1e-5
-"""Of all demand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,20 +61,16 @@ class PricedHeadroom:
         if few and min(rough.allocate(self._with(problem, 0.0, self.cautious)).served.values()) < _SERVED:
             few = False
         floor = self.cautious if few else self.floor
-        best, best_worth, most = self.ladder[0], -math.inf, -math.inf
+        best, best_worth = self.ladder[0], -math.inf
         for z in self.ladder:
             asked = self._with(problem, z, floor)
             answer = rough.allocate(asked)
             if z != self.ladder[0] and min(answer.served.values()) < _SERVED:
                 break
             lost = late(asked, answer, self.queue_time) if few else overflow(asked, answer)
-            accuracy = _accuracy(asked, answer)
-            most = max(most, accuracy)
-            worth = accuracy - problem.price * lost
+            worth = _accuracy(asked, answer) - problem.price * lost
             if worth > best_worth:
                 best, best_worth = z, worth
-            if most - best_worth <= _ENOUGH:
-                break
         chosen = self._with(problem, best, floor)
         planned = {d.app: d.headroom for d in chosen.demands}
         line = f"headroom: {best:g} spreads, {min(planned.values()):.2f} to {max(planned.values()):.2f} by app"
