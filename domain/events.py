@@ -124,8 +124,10 @@ class HostingChanged:
 
     ``slo``: the app's, seconds. ``promise``: what each of its streams was promised. ``peers``: (device, slice) of all
     that serve the app by the same plan: its own stream (queries without a key) goes to them in turns, and this slice
-    keeps ``own`` of it. ``loose``: the app asks for best effort, and was promised nothing. ``aside``: it gives way to
-    what was promised here, since it leaves, or comes while something does that was promised.
+    keeps ``own`` of it. ``shares``: of a promised app, what each place serves of it by the newest plan, (device, slice,
+    share), by which every other stream has its place. ``loose``: the app asks for best effort, and was promised
+    nothing. ``aside``: it gives way to what was promised here, since it leaves, or comes while something does that was
+    promised.
     """
 
     app: str
@@ -136,6 +138,7 @@ class HostingChanged:
     part: Promise | None = None
     loose: bool = False
     aside: bool = False
+    shares: tuple[tuple[str, str, float], ...] = ()
 
     @property
     def turns(self) -> int:

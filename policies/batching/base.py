@@ -61,8 +61,7 @@ class QueueingPolicy:
     counts_length: bool = False
     __slots__ = (
         "_armed", "_asked_again", "_running", "app", "by_length", "hosted", "part", "peers", "promise",
-        "queue", "seconds",
-        "slo",
+        "queue", "seconds", "shares", "slo",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -73,6 +72,7 @@ class QueueingPolicy:
         self.slo = inf
         self.promise = NO_PROMISE
         self.peers: tuple[tuple[str, str], ...] = ()
+        self.shares: tuple[tuple[str, str, float], ...] = ()
         self.part = NO_PROMISE
         self.by_length = False
         self._armed = inf
@@ -118,6 +118,7 @@ class QueueingPolicy:
                 self.slo = event.slo
                 self.promise = event.promise
                 self.peers = event.peers
+                self.shares = event.shares
                 self.part = event.own
                 self.by_length = (
                     self.counts_length

@@ -49,6 +49,7 @@ from sluicegate.policies.promises.drop_choice import balanced, blockwise, borne,
 from sluicegate.policies.promises.history import MissHistory, constraints_of
 from sluicegate.policies.promises.keeper import Share
 from sluicegate.policies.promises.safe_mode import SafeModeSwitch
+from sluicegate.policies.promises.stream_places import Shares, moved
 
 _by_deadline = attrgetter("deadline")
 _STREAMS = 16_384
@@ -63,7 +64,7 @@ class SpreadBatching(QueueingPolicy):
     """
 
     __slots__ = (
-        "_began", "_constraints", "_fastest", "_kept", "_places", "_share", "_shared", "_streams", "_with",
+        "_began", "_by", "_constraints", "_fastest", "_kept", "_places", "_share", "_shared", "_streams", "_with",
         "fixed_batch", "lateness", "others_s", "own", "safety",
     )  # fmt: skip
 
@@ -97,6 +98,7 @@ class SpreadBatching(QueueingPolicy):
         self._constraints: tuple[tuple[int, int], ...] = ()
         self._shared: tuple[tuple[int, int], ...] = ()
         self._with: tuple[tuple[str, str], ...] = ()
+        self._by: Shares = ()
         self._streams: dict[str, MissHistory] = {}
         self._kept: list[tuple[MissHistory, int]] = []
 
@@ -147,11 +149,11 @@ class SpreadBatching(QueueingPolicy):
             self._streams.clear()
         constraints, shared = constraints_of(self.promise), constraints_of(self.part)
         changed = constraints != self._constraints
-        moved = self.peers != self._with
+        others, by = self.peers != self._with, self._by
         dealt = shared != self._shared or len(self.peers) != len(self._with)
-        self._constraints, self._shared, self._with = constraints, shared, self.peers
+        self._constraints, self._shared, self._with, self._by = constraints, shared, self.peers, self.shares
         for stream in tuple(self._streams):
-            if changed or (dealt if self._is_own(stream) else moved):
+            if changed or (dealt if self._is_own(stream) else others or moved(stream, by, self.shares)):
                 self._begin(stream).spend()
 
     def allot(self, share: Share | None) -> None:

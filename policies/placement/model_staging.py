@@ -222,7 +222,8 @@ class Staging:
         known = self._catalogue.apps[app]
         loose = known.query_class is QueryClass.BEST_EFFORT and not known.promise.active
         part, aside = self._part_of(app), self._aside(app)
-        change = HostingChanged(app, hosted, slo, known.promise, self._peers_of(app), part, loose, aside)
+        shares = self._peers[app].shares if known.promise.active and app in self._peers else ()
+        change = HostingChanged(app, hosted, slo, known.promise, self._peers_of(app), part, loose, aside, shares)
         actions: list[StagingAction] = []
         if self._hosted.get(app) != change:
             self._hosted[app] = change

@@ -21,16 +21,19 @@ _REMEMBERED = 16_384
 
 Place = tuple[str, str]
 """Device and slice."""
+Shares = tuple[tuple[str, str, float], ...]
+"""Device, slice, and what is served there of an app."""
 
 
 class StreamPlaces:
     """Of one app. ``targets``: its placements, by device and slice; ``cycle``: of each turn, which of them."""
 
-    __slots__ = ("_found", "_index", "cycle", "targets")
+    __slots__ = ("_found", "_index", "cycle", "shares", "targets")
 
     def __init__(self, targets: tuple[Placement, ...]) -> None:
         self.targets = targets
         self.cycle = _dealt(tuple(max(p.share, 1e-3) for p in targets)) if targets else ()
+        self.shares: Shares = tuple([(p.device, p.slice, p.share) for p in targets])
         self._index = {(p.device, p.slice): i for i, p in enumerate(targets)}
         self._found: OrderedDict[str, Placement] = OrderedDict()
 
@@ -60,7 +63,7 @@ class StreamPlaces:
         """Of a stream with a key."""
         found = self._found.get(stream)
         if found is None:
-            found = max(self.targets, key=lambda p: _score(stream, p))
+            found = self.targets[chosen(stream, self.shares)]
             if len(self._found) >= _REMEMBERED:
                 self._found.popitem(last=False)
             self._found[stream] = found
@@ -79,8 +82,20 @@ def _dealt(weights: tuple[float, ...]) -> tuple[int, ...]:
     return dealt(weights)
 
 
-def _score(stream: str, placement: Placement) -> float:
+def chosen(stream: str, shares: Shares) -> int:
+    """Which of these places is that of a stream with a key."""
+    return max(range(len(shares)), key=lambda i: _score(stream, *shares[i]))
+
+
+def _score(stream: str, device: str, part: str, share: float) -> float:
     """Weighted rendezvous: -w / ln(u), u being a number from 0 to 1 that the hash gives."""
-    digest = blake2b(f"{stream}\0{placement.device}\0{placement.slice}".encode(), digest_size=8).digest()
+    digest = blake2b(f"{stream}\0{device}\0{part}".encode(), digest_size=8).digest()
     drawn = (int.from_bytes(digest) + 0.5) / 2.0**64
-    return -max(placement.share, 1e-3) / log(drawn)
+    return -max(share, 1e-3) / log(drawn)
+
+
+def moved(stream: str, before: Shares, after: Shares) -> bool:
+    """Whether a stream with a key has another place by the shares ``after``."""
+    if before == after or not before or not after:
+        return before != after
+    return before[chosen(stream, before)][:2] != after[chosen(stream, after)][:2]
