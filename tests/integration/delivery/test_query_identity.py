@@ -19,7 +19,7 @@ from sluicegate.streams.memory.broker import MemoryBroker
 from sluicegate.streams.ports import Record, TopicPartition
 from sluicegate.streams.records import codec
 from sluicegate_client import Client
-from tests.harness import PIXELS, Running, running, settings_for, toy_catalogue
+from tests.harness import PATIENCE_S, PIXELS, Running, running, settings_for, toy_catalogue
 
 pytestmark = pytest.mark.virtual
 
@@ -57,7 +57,9 @@ async def test_the_same_id_of_two_sources_and_of_two_apps_is_answered_each_time(
         ends = await run.ends()
         assert {key: end.kind for key, end in ends.items()} == dict.fromkeys(EVERY, OutcomeKind.ANSWERED)
         await run.ask("q1", source="south", parameters=PATIENT)
-        report = await run.settled()
+        async with asyncio.timeout(PATIENCE_S):
+            while (report := await run.settled()).duplicate_ids == 0:
+                await asyncio.sleep(0.05)
         assert (report.balanced, report.outcomes, report.duplicate_ids) == (True, 4, 1)
         (letter,) = await run.dead_letters()
         assert b"'q1' of source '/south'" in dict(letter.headers)["__dlq.errors.message"]
