@@ -8,7 +8,7 @@ queries reach the slice within H (the hop):
   query comes: Q seconds. They run while some wait, too, where the batch ends within Q of when the first of those came
   that wait: it delays them by no more than one that had begun just before. So best effort is not left with what single
   rows leave, which come one by one and run at once. Not so soon after a turn in which more came than its batch takes:
-  misses that the promise bears are not spent on best effort.
+  else misses that the promise bears would be spent on best effort.
 - Two batches of an app start at most S = D apart while its queries wait. A query that comes while nothing of its app
   waits starts within Q + D - P, P being its app's longest batch. Hence every query is a candidate of exactly one batch,
   and the candidates of one batch arrived within S, where

@@ -7,6 +7,7 @@ One slice; both apps take 8 + b ms a batch; strict queries at a fifth of their a
 capacity. Prints a line a world: rows/s with and without, and windows of the promise that broke with and without.
 """
 
+import argparse
 import os
 import sys
 from collections.abc import Mapping
@@ -117,11 +118,15 @@ def _run(document: Mapping[str, Any], source: ArrivalSource | None, seed: int) -
 
 def main() -> None:
     """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--queries", type=int, default=1500, help="strict ones")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
     say = sys.stdout.write
     say("| SLO | p95 over median | rows a query | rows/s | without a promise | windows broken | without |\n")
     say("|---|---|---|---|---|---|---|\n")
     for world in (World(*each) for each in product((100.0, 200.0), (1.0, 1.3), (1, 16))):
-        found = compared(world)
+        found = compared(world, options.queries, options.seed)
         say(
             f"| {world.slo_ms:.0f} ms | {world.spread} | {world.rows} | {found.goodput:.0f} | {found.without:.0f} "
             f"| {found.broken} | {found.broken_without} |\n"
