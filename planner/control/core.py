@@ -22,6 +22,7 @@ from sluicegate.domain.actions import Announce, ControllerAction, Publish, Recla
 from sluicegate.domain.errors import IllegalEventError
 from sluicegate.domain.events import ControllerEvent, DemandCounted, HostHeard, PlanAcknowledged, Registered, Ticked
 from sluicegate.domain.fleet.device import Device
+from sluicegate.domain.lease import Lease
 from sluicegate.domain.plan import NO_EPOCH, Epoch, Plan, follows
 from sluicegate.planner.control.controller import Controller
 from sluicegate.planner.control.controller_settings import ControllerSettings
@@ -58,6 +59,7 @@ from sluicegate.planner.control.leader_lease import (
     StepDown,
     TermSeen,
     Write,
+    leaps,
 )
 from sluicegate.planner.control.leader_lease import Stopping as GiveBack
 from sluicegate.planner.control.log_liveness import Hearing
@@ -75,6 +77,8 @@ LogEvent = LogReached | Heard | LeaseRead | PlanRead | PlanHidden | PlansRead | 
 SystemEvent = DemandCounted | DeviceHeard | DeviceNoted | PlanAcknowledged | Registered
 
 _UNHIDE, _STRANGE = 1.0, "a stranger wrote over the plan"
+_VOID = 10.0
+"""Seconds between two announcements that a record of the lease counts for nothing, at least."""
 STUCK = 0.25
 """Seconds by which a device may be overdue before plans leave it out; routers do at once."""
 _TICK = 0.1
@@ -132,6 +136,7 @@ class PlannerCore:
         self._stuck: set[str] = set()
         self._hidden = False  # the newest plan, by a record that counts for nothing
         self._published = float("-inf")
+        self._void = float("-inf")  # when a record of the lease was last said to count for nothing
 
     @property
     def settings(self) -> CoreSettings:
@@ -183,8 +188,9 @@ class PlannerCore:
                 self._lease_tell(CaughtUp(), now, actions)
             case Heard():
                 self._heard(now, actions)
-            case LeaseRead():
+            case LeaseRead(lease):
                 self._heard(now, actions)
+                self._void_lease(lease, now, actions)
                 self._lease_tell(event, now, actions)
             case PlanRead(plan):
                 self._plan_read(plan, now, actions)
@@ -230,6 +236,15 @@ class PlannerCore:
                     self._stand_by(reason, actions)
                 case _:
                     assert_never(action)
+
+    def _void_lease(self, lease: Lease, now: float, actions: list[PlannerAction]) -> None:
+        """Say that a stranger claims what nobody who leads could."""
+        newest = self._lease.newest
+        if newest is None or not leaps(lease, newest) or not self.leads(now) or now - self._void < _VOID:
+            return
+        self._void = now
+        told = f"{lease.holder} claims term {lease.term}, which cannot follow {newest.term}: it counts for nothing"
+        actions.append(Announce("planner", "refuses_lease", told))
 
     def _plan_read(self, plan: Plan, now: float, actions: list[PlannerAction]) -> None:
         if not follows(plan.epoch, self._newest.epoch if self._newest is not None else NO_EPOCH):

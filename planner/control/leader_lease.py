@@ -103,6 +103,11 @@ def valid(lease: Lease, newest: Lease | None) -> bool:
     return lease.term > newest.term
 
 
+def leaps(lease: Lease, newest: Lease) -> bool:
+    """Whether ``lease`` is of a term above that of the newest valid record that no candidate could claim."""
+    return lease.term > newest.term and not term_follows(lease.term, newest.term)
+
+
 class LeaderLease:
     """One candidate. ``holder``: its name, never used again. ``lease``: seconds. ``now``: seconds on its own clock."""
 

@@ -70,6 +70,7 @@ _LOGGED = {
     "took_over": "leads",
     "hears_again": "hears again",
     "overrules": "overrules",
+    "refuses_lease": "refuses",
     "drift": "drift",
     "as_promised": "as promised",
     "starved": "starved",

@@ -218,6 +218,27 @@ def test_a_strangers_plan_is_put_behind_by_the_one_that_was_in_force_though_nobo
     assert "overrules" in {a.state for a in world.said if isinstance(a, Announce)}
 
 
+def test_a_claim_of_a_term_that_nobody_can_have_is_told_but_not_each_time() -> None:
+    world = World()
+    world.run(1.0, "d0", "d1")
+    held = world.core._lease.newest
+    assert held is not None and world.core.leads(world.now)
+
+    def refusals(*terms: int) -> list[str]:
+        world.said.clear()
+        for term in terms:
+            world.tell(LeaseRead(Lease(term=term, holder="stranger", claims=held.place)))
+        return [a.detail for a in world.said if isinstance(a, Announce) and a.state == "refuses_lease"]
+
+    assert refusals(held.term) == []
+    (told, *more) = refusals(held.term + FAR + 1, MAX_TERM, held.term + FAR + 1)
+    assert not more and "stranger" in told and str(held.term + FAR + 1) in told
+    assert world.core.leads(world.now)
+    world.run(11.0, "d0", "d1")
+    assert len(refusals(MAX_TERM)) == 1
+    assert world.core.leads(world.now)
+
+
 def test_behind_the_highest_term_there_is_comes_the_first() -> None:
     made_up = replace(old_plan(), epoch=Epoch(MAX_TERM, 7))
     world = World(newest=made_up)

@@ -323,6 +323,7 @@ const SENTENCES = {
   wrong: ["Profile corrected", "NAME is planned with as it was measured"], right: ["Profile right", "NAME is as profiled again"],
   lost: ["Device lost", "NAME; its queries go to others"], joined: ["Device joined", "NAME"], returned: ["Device returned", "NAME"],
   left: ["Device left", "NAME"], leaving: ["Device leaves", "NAME"], overdue: ["Device stuck", "nothing advances on NAME"],
+  overrules: ["Stranger overruled", "the planner published again"], refuses_lease: ["Stranger refused", "a made-up claim to lead"],
   took_over: ["Leader changed", "another planner leads"], held: ["Leader", "this planner leads"],
   nothing_routes: ["Nothing routes", "NAME: its queries are rejected"], load_failed: ["Load failed", "on NAME"],
 };
