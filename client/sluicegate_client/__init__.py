@@ -1,6 +1,6 @@
 """A client of Sluicegate, over Kafka topics or HTTP, that needs nothing of the server."""
 
-__version__ = "0.1.0"  # of client and server: the one place that says it
+__version__ = "0.2.0"  # of client and server: the one place that says it
 
 from sluicegate_client.answers import Answer, Outcome, Status
 from sluicegate_client.client import Client
