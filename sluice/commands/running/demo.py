@@ -63,6 +63,8 @@ def demo(
                 live.update(frame(observer, elapsed=elapsed, duration=duration))
 
             result = asyncio.run(run_demo(chosen, catalogue, models, folder, arrivals=arrivals, show=show))
+        if not err.is_terminal:  # there the last line of what is live is not ended
+            err.line()
         from sluicegate.sluice.load.what_else import alternatives, first_line
 
         with err.status("the same arrivals with fewer variants, simulated"):
