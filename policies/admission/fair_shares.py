@@ -6,6 +6,10 @@ Rules.
 - What is within a client's share is let in. Above it a client gets what the others leave: of their shares as much is
   kept for them as they have asked for of late, and a little more. Alone, a client is never limited.
 - A front tells its clients apart behind its own name: ``/http/4f21…`` weighs what ``/http`` does.
+- A share that is less than a query is nobody's: such shares make up a pool, of which each of their clients gets a query
+  at a time, who comes first, until it has had its share. So many clients get together what the plan serves.
+- Names cost nothing, so that those that came within the last window weigh together no more than all that are known for
+  longer, or than ``_NEW``: who has a new name for each query takes little of those who keep theirs.
 - All of it counts in rows against what the plan serves in the window, less a part that keeps queues short (``FILL``).
   Without a plan, or one that serves nothing of the app, nobody is limited.
 - Priorities order what one client asks, and nothing between clients: where it asks with several, what is let in of a
@@ -29,6 +33,8 @@ from sluicegate.domain.query import for_source
 WINDOW_S = 1.0
 FILL = 0.85
 _CLIENTS = 256
+_NEW = 4.0
+"""Clients of weight 1 as which all that are new count at most, where no more are known."""
 _BRIDGED_S = 0.3
 """Seconds of what a plan serves that may come at once: queues bridge them."""
 _AHEAD_S = 0.1
@@ -39,6 +45,8 @@ _LITTLE = 1.5
 """Times what a client has asked for in a window that is kept for it, and one query more."""
 _AGAIN_S = 0.02
 """Seconds for which the sum of what is kept is good."""
+_KNOWN_S = WINDOW_S + 2 * _AGAIN_S
+"""Seconds after which a client that still asks is no longer new: one that asked once is forgotten by then."""
 
 
 def rows_served(parts: Sequence[HostedOn], plan: Plan) -> float:
@@ -65,13 +73,18 @@ class Verdict(Enum):
 class _Client:
     """What one client asked for. ``asked``, ``used``: rows in the window, the second of those let in.
 
-    ``levels``: the same by priority. ``stamps``: (time, priority, rows, rows let in).
+    ``levels``: the same by priority. ``stamps``: (time, priority, rows, rows let in). ``since``: when it came;
+    ``size``: rows of its last query. ``share``: rows a window; ``pooled``: of these, what is in the pool.
     """
 
-    __slots__ = ("asked", "levels", "stamps", "used", "weight")
+    __slots__ = ("asked", "levels", "pooled", "share", "since", "size", "stamps", "used", "weight")
 
-    def __init__(self, weight: float) -> None:
+    def __init__(self, weight: float, since: float) -> None:
         self.weight = weight
+        self.since = since
+        self.size = 1
+        self.share = 0.0
+        self.pooled = 0.0
         self.asked = 0
         self.used = 0
         self.levels: dict[int, list[int]] = {}
@@ -120,7 +133,9 @@ class _Client:
 class FairShares:
     """Of one app. ``weights``: of clients that have other than 1. Times are seconds that do not go back."""
 
-    __slots__ = ("_asked", "_clients", "_looked", "_refilled", "_room", "_rows", "_short", "_spare", "_weights")
+    __slots__ = (
+        "_asked", "_clients", "_looked", "_pool", "_refilled", "_room", "_rows", "_short", "_spare", "_weights",
+    )  # fmt: skip
 
     def __init__(self, weights: Mapping[str, float] | None = None) -> None:
         self._weights = weights or {}
@@ -132,6 +147,7 @@ class FairShares:
         self._looked = -inf
         self._asked = 0  # by all, when that was looked at
         self._room = 0.0  # above shares, until it is reckoned again
+        self._pool = 0.0  # of shares that are less than a query
 
     def plan(self, qps: float, *, short: bool = False) -> None:
         """The plan in force hosts so many rows a second; 0: it says nothing of the app. ``short``: fewer than are
@@ -146,10 +162,8 @@ class FairShares:
             self._look(now)
         mine = self._clients.get(client)
         if mine is None:
-            if len(self._clients) >= _CLIENTS:
-                client = ""
-            mine = self._clients.setdefault(client, _Client(for_source(client, self._weights, 1.0)))
-            self._looked = -inf
+            mine = self._new(client, rows, now)
+        mine.size = rows
         mine.forget(now - WINDOW_S)
         level = mine.level(priority)
         let_in = self._has_room(mine, level, rows, now)
@@ -159,21 +173,36 @@ class FairShares:
         floods = len(self._clients) > 1 and mine.asked > max(1.0, _FLOOD * (self._asked - mine.asked))
         return Verdict.FLOOD if floods else Verdict.REFUSED
 
+    def _new(self, client: str, rows: int, now: float) -> _Client:
+        """One that is told apart from now on, where there is room for more."""
+        if len(self._clients) >= _CLIENTS:
+            client = ""
+        mine = self._clients.get(client)
+        if mine is None:
+            mine = self._clients[client] = _Client(for_source(client, self._weights, 1.0), now)
+            mine.size = rows
+            self._reckon(now)
+        return mine
+
     def _has_room(self, mine: _Client, level: int, rows: int, now: float) -> bool:
         several = len(mine.levels) > 1
         if len(self._clients) == 1:
             return not several or self._goes_first(mine, level, rows, now)
         if self._rows == inf:
             return True
-        share = self._share(mine)
+        share = mine.share
         kept = mine.kept_above(level, share) if several else 0.0
-        if mine.used + rows + kept <= share:
-            return True
         # What it has below its share is its own, what is above comes out of what the others leave.
-        beyond = mine.used + rows - max(float(mine.used), share)
-        if beyond + kept > self._room:
+        beyond = max(0.0, mine.used + rows + kept - max(float(mine.used), share))
+        in_turn = self._pool if mine.used < share else 0.0
+        if beyond and beyond > self._room + max(0.0, in_turn - mine.pooled):
             return False
-        self._room -= max(0.0, beyond)
+        self._pool = max(0.0, self._pool - mine.pooled)
+        mine.pooled = 0.0
+        taken = max(0.0, mine.used + rows - max(float(mine.used), share))
+        of_pool = min(taken, self._pool) if in_turn else 0.0
+        self._pool -= of_pool
+        self._room -= taken - of_pool
         return True
 
     def _goes_first(self, mine: _Client, level: int, rows: int, now: float) -> bool:
@@ -189,9 +218,6 @@ class FairShares:
         self._spare = max(-most, self._spare - rows)
         return True
 
-    def _share(self, client: _Client) -> float:
-        return self._rows * client.weight / sum(one.weight for one in self._clients.values())
-
     def _look(self, now: float) -> None:
         """Forget what is past, and reckon what is left above everybody's share."""
         self._looked = now
@@ -201,9 +227,27 @@ class FairShares:
             if not one.stamps:
                 del self._clients[name]
         self._asked = sum(one.asked for one in self._clients.values())
-        total = sum(one.weight for one in self._clients.values())
-        taken = 0.0
+        self._reckon(now)
+
+    def _reckon(self, now: float) -> None:
+        self._room = self._pool = 0.0
+        if self._rows == inf:
+            return
+        known = new = 0.0
         for one in self._clients.values():
-            share = self._rows * one.weight / total if total > 0.0 else 0.0
-            taken += max(float(one.used), min(share, _LITTLE * one.asked + 1.0))
-        self._room = max(0.0, self._rows - taken) if self._rows != inf else 0.0
+            if one.since < now - _KNOWN_S:
+                known += one.weight
+            else:
+                new += one.weight
+        of_new = min(1.0, max(_NEW, known) / new) if new else 1.0
+        of_one = self._rows / (known + of_new * new) if known or new else 0.0
+        taken = pool = 0.0
+        for one in self._clients.values():
+            share = one.share = of_one * one.weight * (1.0 if one.since < now - _KNOWN_S else of_new)
+            kept = min(share, _LITTLE * one.asked + 1.0)
+            taken += max(float(one.used), kept)
+            is_less = one.used < share < one.used + one.size
+            one.pooled = max(0.0, kept - one.used) if is_less else 0.0
+            pool += one.pooled
+        self._room = max(0.0, self._rows - taken)
+        self._pool = min(pool, max(0.0, self._rows - (taken - pool)))

@@ -26,6 +26,7 @@ from sluicegate.policies.admission.transport_delay import TransportDelay
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.connections import Connections
 from sluicegate.stages.following.results_reader import ResultsReader
+from sluicegate.stages.fronts.http_auth import network_of
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.streams.objects.store import ObjectError
 from sluicegate.streams.ports import Headers, Record
@@ -177,7 +178,7 @@ class FrontDesk:
             return f"{self.name}/{name}"
         if not address:
             return self.name
-        return f"{self.name}/{blake2s(address.encode(), key=self._salt, digest_size=4).hexdigest()}"
+        return f"{self.name}/{blake2s(network_of(address).encode(), key=self._salt, digest_size=4).hexdigest()}"
 
     def check_room(self, app: App, client: str) -> None:
         """Raise FrontError where too many wait, or the way there and back takes too long for all to be sent."""

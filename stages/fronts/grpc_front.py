@@ -13,6 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 
@@ -270,5 +271,5 @@ def _handler(name: str, answer: Callable[[Any, Any], Awaitable[Any]]) -> Any:
 
 
 def _address(peer: str) -> str:
-    """Of "ipv4:127.0.0.1:4711" and "ipv6:[::1]:4711" the address alone."""
-    return peer.partition(":")[2].rpartition(":")[0]
+    """Of "ipv4:127.0.0.1:4711" and "ipv6:%5B::1%5D:4711" the address alone."""
+    return unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]")

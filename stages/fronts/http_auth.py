@@ -6,8 +6,9 @@ Rules.
   who asks.
 - A page of another origin may ask nothing (``Origin``), and where no token is set nobody under a name that is not this
   machine's own (``Host``): a web page cannot reach what listens on loopback, through a name of its own either.
-- Each address has a bucket of ``burst`` requests that refills at ``rate`` a second; an empty one gets 429 and the
-  seconds to wait. At most ``_ADDRESSES`` addresses are remembered, the longest unseen is forgotten first.
+- Each address (of IPv6 each network, ``network_of``) has a bucket of ``burst`` requests that refills at ``rate`` a
+  second; an empty one gets 429 and the seconds to wait. At most ``_ADDRESSES`` addresses are remembered, the longest
+  unseen is forgotten first.
 - Connections are limited in number and time (``sluicegate.stages.fronts.http_connections``).
 - Listening beyond loopback without a token is refused at the start.
 """
@@ -17,6 +18,7 @@ import ipaddress
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import ceil
 from urllib.parse import urlsplit
 
@@ -32,6 +34,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _ADDRESSES = 4096
+_HOST_BITS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,7 @@ class RateLimit:
 
     def wait_for(self, address: str, now: float) -> float:
         """Take one request of ``address``: 0 where it may pass, else the seconds until one may."""
+        address = network_of(address)
         level, since = self._buckets.pop(address, (self._burst, now))
         level = min(self._burst, level + self._rate * (now - since))
         passes = level > 1.0 - 1e-6
@@ -149,7 +153,7 @@ class Guard:
         if self._tokens.own is None and host is not None and not is_loopback(host):
             return refusal(403, f"host: {host!a:.80} is not this machine; ask for 127.0.0.1, or set a token")
         origin = request.headers.get("Origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and not _is_of(origin, host):
             return refusal(403, f"origin: {origin!a:.80} is not this server; pages of other places may ask nothing")
         if request.path not in self._open and self.client_of(request) is None:
             return refusal(401, "give the token of this server as 'Authorization: Bearer …'")
@@ -159,6 +163,25 @@ class Guard:
         """Who asks by a token of his own, "" where nobody is told apart so; None: who may not."""
         given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
         return self._tokens.client_of(given, answers=request.path.startswith("/v2"))
+
+
+@lru_cache(maxsize=_ADDRESSES)
+def network_of(address: str) -> str:
+    """Itself; of IPv6 its /64, since whoever has one address there has all of them."""
+    try:
+        known = ipaddress.IPv6Address(address)
+    except ValueError:
+        return address
+    if known.ipv4_mapped is not None:
+        return str(known.ipv4_mapped)
+    return str(ipaddress.IPv6Address(int(known) >> _HOST_BITS << _HOST_BITS))
+
+
+def _is_of(origin: str, host: str | None) -> bool:
+    try:
+        return urlsplit(origin).netloc == host
+    except ValueError:
+        return False
 
 
 def is_loopback(host: str) -> bool:

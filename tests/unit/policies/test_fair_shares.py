@@ -89,6 +89,50 @@ def test_names_from_outside_cost_no_memory() -> None:
     assert set(shares._clients) == {"later"}
 
 
+@pytest.mark.parametrize(("clients", "rows"), [(120, 1), (200, 1), (20, 8), (7, 40)])
+def test_many_clients_whose_shares_are_less_than_a_query_get_together_what_is_served(clients: int, rows: int) -> None:
+    shares = planned()
+    step = 1.0 / (3 * SERVED / rows)  # three times what is served
+    got = [0] * clients
+    for k in range(round(6.0 / step)):
+        at = T + k * step
+        got[k % clients] += let_in(shares, f"client {k % clients}", rows, at) and at >= T + 2.0
+    assert rows * sum(got) / 4.0 <= 1.1 * FILL * SERVED
+    assert rows * sum(got) / 4.0 >= 0.9 * FILL * SERVED - rows
+
+
+def test_nothing_is_refused_to_many_who_ask_together_for_less_than_is_served() -> None:
+    shares = planned()
+    for k in range(600):
+        assert let_in(shares, f"client {k % 80}", 1, T + k / (0.8 * SERVED * FILL))
+
+
+def test_who_has_a_new_name_for_each_query_leaves_their_shares_to_those_who_keep_theirs() -> None:
+    shares = planned()
+    got = {"nice": 0, "flood": 0}
+    for k in range(12_000):
+        at = T + k / 2000
+        flood = let_in(shares, f"made up {k}", 1, at) if at >= T + 1.5 else False
+        nice = let_in(shares, "nice", 1, at) if k % 200 == 0 else False
+        if at >= T + 2.0:
+            got["nice"] += nice
+            got["flood"] += flood
+    assert got["nice"] == 40  # all that it asked for
+    assert got["flood"] / 4.0 <= FILL * SERVED
+
+
+def test_names_beyond_those_that_are_told_apart_cost_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = planned()
+    for number in range(_CLIENTS + 1):
+        shares.admit(f"client {number}", 1, T)
+    looks = []
+    reckon = FairShares._reckon
+    monkeypatch.setattr(FairShares, "_reckon", lambda self, now: looks.append(now) or reckon(self, now))
+    for number in range(1000):
+        shares.admit(f"made up {number}", 1, T + number / 1e5)
+    assert not looks
+
+
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 8), st.floats(0.0, 0.05)), max_size=200),
     st.floats(1.0, 500.0),

@@ -17,7 +17,7 @@ from sluicegate.sluice.settings.endpoint_settings import HttpSettings, MetricsSe
 from sluicegate.sluice.settings.kafka_section import KafkaSection
 from sluicegate.sluice.settings.settings import Settings, load
 from sluicegate.sluice.system.logs import Bounded, JsonFormatter
-from sluicegate.stages.fronts.http_auth import _ADDRESSES, Access, Guard, RateLimit, Tokens, bind
+from sluicegate.stages.fronts.http_auth import _ADDRESSES, Access, Guard, RateLimit, Tokens, bind, network_of
 from sluicegate.stages.fronts.http_connections import Doors
 from tests.harness import settings_for
 
@@ -95,7 +95,13 @@ async def test_without_a_token_only_this_machine_s_names_are_answered(host: str,
 async def test_pages_of_other_origins_may_ask_nothing() -> None:
     async with guarded(Access(tokens=Tokens("right")), open_paths={"/open"}) as (session, _, _):
         ours = str(session._base_url).rstrip("/")
-        for origin, status in ((ours, 200), ("null", 403), ("https://example.org", 403), (ours + "0", 403)):
+        for origin, status in (
+            (ours, 200),
+            ("null", 403),
+            ("https://example.org", 403),
+            (ours + "0", 403),
+            ("http://[", 403),
+        ):
             async with session.get("/open", headers={"Origin": origin}) as answer:
                 assert answer.status == status, origin
 
@@ -118,6 +124,23 @@ async def test_what_does_not_exist_is_counted_too() -> None:
         async with session.get("/nowhere") as answer:
             assert answer.status == 404
         assert statuses == [404]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("2001:db8:0:7::1", "2001:db8:0:7:ffff::2", True),
+        ("2001:db8:0:7::1", "2001:db8:0:8::1", False),
+        ("::ffff:10.0.0.1", "10.0.0.1", True),
+        ("::ffff:10.0.0.1", "::ffff:10.0.0.2", False),
+        ("10.0.0.1", "10.0.0.2", False),
+    ],
+)
+def test_addresses_of_one_ipv6_network_are_one_client(one: str, other: str, same: bool) -> None:
+    assert (network_of(one) == network_of(other)) is same
+    limit = RateLimit(rate=1.0, burst=1)
+    limit.wait_for(one, 0.0)
+    assert (limit.wait_for(other, 0.0) > 0.0) is same
 
 
 def test_the_addresses_remembered_are_bounded_and_each_has_its_own_bucket() -> None:
@@ -301,3 +324,10 @@ def test_files_of_names_and_secrets_are_told_by_line_and_show_nothing(
     file.write_text("# who may ask\nbilling 0123456789abcdef\n\nsearch  fedcba9876543210 \n")
     tokens = HttpSettings(clients_file=file).access("http").tokens
     assert tokens.clients == {"billing": "0123456789abcdef", "search": "fedcba9876543210"}
+
+
+@pytest.mark.parametrize("peer", ["ipv6:%5B2001:db8::7%5D:4711", "ipv6:[2001:db8::7]:4711"])
+def test_the_address_of_a_grpc_peer_is_its_address_alone(peer: str) -> None:
+    grpc_front = pytest.importorskip("sluicegate.stages.fronts.grpc_front")
+    assert grpc_front._address(peer) == "2001:db8::7"
+    assert grpc_front._address("ipv4:127.0.0.1:4711") == "127.0.0.1"
