@@ -11,13 +11,16 @@ from sluicegate.streams.topics import Topics
 log = logging.getLogger(__name__)
 
 _RETRY = 0.5
+_STEPS = 0.45
+"""Seconds, twice, that a client may take to say that nothing came, which takes it a fifth of one."""
 
 
 class ResultsReader:
     """Reads results topics. ``handle`` gets each outcome record that is written after its app was added.
 
-    A record at which it raises is logged and skipped; a broker that is away is waited for, and whatever else a client
-    raises is tried again. ``gather``: seconds between reads; what comes close together is cheaper read together.
+    A record at which it raises is logged and skipped; a broker that is away is waited for, whatever else a client
+    raises is tried again, and one that gives no answer is replaced by another that reads on where it was. ``gather``:
+    seconds between reads; what comes close together is cheaper read together.
     ``ready``: whether the apps are read, and could be when that was last tried.
     """
 
@@ -33,7 +36,7 @@ class ResultsReader:
         self._tasks: list[asyncio.Task[None]] = []
         self._skipping = Skipping(log)
         self._added = False
-        self._failing: set[Consumer] = set()
+        self._failing: set[int] = set()
 
     @property
     def ready(self) -> bool:
@@ -49,7 +52,9 @@ class ResultsReader:
             if partitions:
                 consumer = self._broker.consumer(partitions=partitions, start_at="end")
                 await consumer.start()
-                self._tasks.append(asyncio.create_task(self._read(consumer)))
+                handled = {partition: await consumer.position(partition) for partition in partitions}
+                reading = self._keep_reading(len(self._tasks), consumer, handled)
+                self._tasks.append(asyncio.create_task(reading))
             self._apps.update(new)
             self._added = True
 
@@ -59,23 +64,54 @@ class ResultsReader:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _read(self, consumer: Consumer) -> None:
+    async def _keep_reading(self, number: int, consumer: Consumer, handled: dict[TopicPartition, int]) -> None:
+        """Read, by one client after the other where they give no answer."""
+        while True:
+            steps = [0]
+            reading = asyncio.create_task(self._read(number, consumer, handled, steps))
+            try:
+                await _until_it_stands(reading, steps)
+            finally:
+                reading.cancel()
+                await asyncio.wait([reading], timeout=_RETRY)
+            self._failing.add(number)
+            log.warning("results: their reader gives no answer; another reads on")
+            consumer = await self._another(handled)
+
+    async def _another(self, handled: dict[TopicPartition, int]) -> Consumer:
+        while True:
+            consumer = self._broker.consumer(partitions=list(handled), start_at="end")
+            try:
+                await consumer.start()
+                for partition, position in handled.items():
+                    await consumer.seek(partition, position)
+            except Exception as error:
+                log.warning("results: %s; trying again", str(error) or type(error).__name__)
+                await consumer.stop()
+                await asyncio.sleep(_RETRY)
+            else:
+                return consumer
+
+    async def _read(
+        self, number: int, consumer: Consumer, handled: dict[TopicPartition, int], steps: list[int]
+    ) -> None:
         try:
             while True:
+                steps[0] += 1
                 try:
                     records = await consumer.get_many(wait=0.2)
                 except Exception as error:
-                    self._failing.add(consumer)
+                    self._failing.add(number)
                     defect = None if isinstance(error, BrokerError) else error
                     log.warning("results: %s; trying again", str(error) or type(error).__name__, exc_info=defect)
                     await asyncio.sleep(_RETRY)
                     continue
-                self._failing.discard(consumer)
+                self._failing.discard(number)
                 for record in records:
                     self._take(record)
+                    handled[TopicPartition(record.topic, record.partition)] = record.offset + 1
                 await asyncio.sleep(self._gather)
         finally:
-            self._failing.discard(consumer)
             await consumer.stop()
 
     def _take(self, record: Record) -> None:
@@ -83,3 +119,13 @@ class ResultsReader:
             self._handle(record)
         except Exception as error:
             self._skipping.skipped(record, error)
+
+
+async def _until_it_stands(reading: "asyncio.Task[None]", steps: list[int]) -> None:
+    """Return once it took no step between two looks; after one alone this process itself may have stood still."""
+    seen, missed = 0, 0
+    while missed < 2:
+        if (await asyncio.wait([reading], timeout=_STEPS))[0]:
+            reading.result()
+        missed = missed + 1 if steps[0] == seen else 0
+        seen = steps[0]

@@ -16,6 +16,7 @@ from aiohttp import web
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError, SluiceError
 from sluicegate.streams.ports import Broker, Consumer, Producer, Record, TopicPartition, TopicSpec, Written
+from sluicegate.streams.records.bounds import LAST_TIME
 from sluicegate.streams.remote.frames import (
     CALL_HEADER,
     FRAME_TYPE,
@@ -86,7 +87,10 @@ class _Service:
         return _json({"written": fates})
 
     async def _send(self, producer: Producer, topic: str, partition: int, record: Record) -> Any:
+        at = record.timestamp if math.isfinite(record.timestamp) else None
         try:
+            if at is not None and not 0.0 <= at <= LAST_TIME:
+                raise InvalidInputError("timestamp", f"is {at:g}; give seconds since the epoch, up to the year 9999")
             written: Written = await (
                 await producer.send(
                     topic,
@@ -94,7 +98,7 @@ class _Service:
                     key=record.key,
                     headers=record.headers,
                     partition=None if partition < 0 else partition,
-                    timestamp=record.timestamp if math.isfinite(record.timestamp) else None,
+                    timestamp=at,
                 )
             )
         except (InvalidInputError, ConfigurationError) as error:
@@ -164,9 +168,16 @@ def _refusal(request: web.Request, token: str | None) -> web.Response | None:
         given = request.headers.get("Authorization", "")
         if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), f"Bearer {token}".encode()):
             return _json({"error": "configuration", "problem": "the token is missing or wrong; give it"}, 401)
-    elif (request.url.host or "") not in _LOOPBACK:
+    elif _host(request) not in _LOOPBACK:
         return _json({"error": "configuration", "problem": "this log is served on loopback only"}, 403)
     return None
+
+
+def _host(request: web.Request) -> str:
+    try:
+        return request.url.host or ""
+    except ValueError:
+        return ""
 
 
 async def _answer(handler: Handler, request: web.Request) -> web.Response:

@@ -3,7 +3,7 @@
 import pytest
 from aiohttp import ClientSession
 
-from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.streams import connect
 from sluicegate.streams.broker_settings import RemoteSettings
 from sluicegate.streams.ports import TopicSpec
@@ -26,9 +26,10 @@ async def test_a_remote_log_asks_for_its_token_and_for_a_loopback_name() -> None
             assert answer.status == 403
     async with serve(behind) as url, ClientSession() as session:
         plain = url.removeprefix("memory+")
-        headers = {"Host": "rebound.example", "Sluice-Log": "1"}
-        async with session.get(f"{plain}/log/topics", headers=headers) as answer:
-            assert answer.status == 403
+        for host in ("rebound.example", "localhost:99999"):
+            headers = {"Host": host, "Sluice-Log": "1"}
+            async with session.get(f"{plain}/log/topics", headers=headers) as answer:
+                assert answer.status == 403
 
 
 @pytest.mark.parametrize(
@@ -61,6 +62,21 @@ async def test_a_remote_log_refuses_malformed_calls_in_one_line(path: str, body:
         assert answer.status == 400
         assert (await answer.json())["problem"]
     assert await behind.admin().topics() == {"t"}
+
+
+@pytest.mark.parametrize("at", [1e308, -1e308, 1e15, -1.0])
+async def test_a_remote_log_refuses_a_record_of_a_time_that_is_none(at: float) -> None:
+    behind = connect("memory://")
+    await behind.admin().create_topics([TopicSpec(name="t")])
+    async with serve(behind) as url:
+        remote = connect(url)
+        producer = remote.producer()
+        await producer.start()
+        with pytest.raises(InvalidInputError, match="timestamp"):
+            await (await producer.send("t", b"value", timestamp=at))
+        await (await producer.send("t", b"value", timestamp=1.5))
+        await producer.stop()
+        await remote.close()
 
 
 async def test_a_remote_log_that_is_not_there_says_so() -> None:

@@ -266,3 +266,42 @@ async def test_a_reader_whose_client_fails_is_replaced_within_three_seconds_by_o
     assert seen == [b"1", b"2", b"3"]
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
+
+
+async def test_a_reader_of_results_whose_client_stands_is_replaced_by_one_that_reads_on(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, measured: Callable[[str, str], None]
+) -> None:
+    topics = Topics("sluice")
+    await broker.admin().create_topics([TopicSpec(name=topics.results("toy"), partitions=2)])
+    await told(broker, b"before", topic=topics.results("toy"))
+    seen: list[bytes | None] = []
+    reader = ResultsReader(broker, topics, lambda record: seen.append(record.value))
+    await reader.add(["toy"])
+    await told(broker, b"1", b"2", topic=topics.results("toy"))
+    while len(seen) < 2:
+        await asyncio.sleep(0.01)
+    get_many, broken = MemoryConsumer.get_many, []
+
+    async def standing(self: MemoryConsumer, **options: Any) -> Sequence[Record]:
+        if not broken:
+            broken.append(self)
+        if self is not broken[0]:
+            return await get_many(self, **options)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(MemoryConsumer, "get_many", standing)
+    while not broken:
+        await asyncio.sleep(0.01)
+    await told(broker, b"3", topic=topics.results("toy"))
+    began = asyncio.get_running_loop().time()
+    async with asyncio.timeout(5.0):
+        while len(seen) < 3:
+            await asyncio.sleep(0.01)
+    took = asyncio.get_running_loop().time() - began
+    measured("the client of a reader of results stands", f"another has read on after {took:.2f} s")
+    assert took <= 3.0
+    assert sorted(seen) == [b"1", b"2", b"3"]
+    await asyncio.sleep(0.3)
+    assert reader.ready
+    await reader.close()
