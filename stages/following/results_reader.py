@@ -47,16 +47,32 @@ class ResultsReader:
         """Read these as well. What is written once this has returned is read."""
         async with self._adding:
             new = sorted(set(apps) - self._apps)
-            counts = await self._broker.admin().partitions([self._topics.results(app) for app in new])
-            partitions = [TopicPartition(topic, i) for topic, count in sorted(counts.items()) for i in range(count)]
-            if partitions:
-                consumer = self._broker.consumer(partitions=partitions, start_at="end")
-                await consumer.start()
-                handled = {partition: await consumer.position(partition) for partition in partitions}
-                reading = self._keep_reading(len(self._tasks), consumer, handled)
-                self._tasks.append(asyncio.create_task(reading))
+            while True:
+                try:
+                    begun = await self._begin([self._topics.results(app) for app in new])
+                except BrokerError as error:
+                    log.warning("results: %s; trying again", error)
+                    await asyncio.sleep(_RETRY)
+                else:
+                    break
+            if begun is not None:
+                self._tasks.append(asyncio.create_task(self._keep_reading(len(self._tasks), *begun)))
             self._apps.update(new)
             self._added = True
+
+    async def _begin(self, topics: list[str]) -> tuple[Consumer, dict[TopicPartition, int]] | None:
+        """A consumer at the end of those ``topics`` that exist, and where that is."""
+        counts = await self._broker.admin().partitions(topics)
+        partitions = [TopicPartition(topic, i) for topic, count in sorted(counts.items()) for i in range(count)]
+        if not partitions:
+            return None
+        consumer = self._broker.consumer(partitions=partitions, start_at="end")
+        try:
+            await consumer.start()
+            return consumer, {partition: await consumer.position(partition) for partition in partitions}
+        except BaseException:
+            await consumer.stop()
+            raise
 
     async def close(self) -> None:
         """Read no more."""

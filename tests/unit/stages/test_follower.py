@@ -124,6 +124,35 @@ async def test_results_are_read_on_once_the_broker_is_back(
     await reader.close()
 
 
+@pytest.mark.parametrize("what", ["start", "position"])
+async def test_a_broker_that_is_away_when_results_are_first_read_is_waited_for(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(results_reader, "_RETRY", 0.01)
+    topics = Topics("sluice")
+    await broker.admin().create_topics([TopicSpec(name=topics.results("toy"), partitions=2)])
+    seen: list[Record] = []
+    stopped = []
+    reader = ResultsReader(broker, topics, seen.append)
+    stop = MemoryConsumer.stop
+
+    async def noted(self: MemoryConsumer) -> None:
+        stopped.append(self)
+        await stop(self)
+
+    monkeypatch.setattr(MemoryConsumer, what, failing_first(getattr(MemoryConsumer, what), 2))
+    monkeypatch.setattr(MemoryConsumer, "stop", noted)
+    await reader.add(["toy"])
+    assert reader.ready
+    assert len(stopped) == 2
+    await told(broker, b"1", topic=topics.results("toy"))
+    async with asyncio.timeout(5.0):
+        while not seen:
+            await asyncio.sleep(0.01)
+    await reader.close()
+    assert [record.value for record in seen] == [b"1"]
+
+
 def fragile(seen: list[bytes | None]) -> Callable[[Record], None]:
     def take(record: Record) -> None:
         if record.value == b"odd":
