@@ -40,19 +40,18 @@ demo: $(VENV)/.demo ## the main job on the embedded broker: build models, replay
 check: $(VENV)/.dev ## lint, types, import rules, known weaknesses of dependencies
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
-	$(BIN)/python .ci/audit.py
+	@# The audit waits for a service meanwhile.
+	$(BIN)/python .ci/audit.py & asked=$$!; $(BIN)/mypy && $(BIN)/lint-imports; checked=$$?; wait $$asked && exit $$checked
 
 test: check ## everything that must hold
 	@rm -f $(SKIPPED)
 	$(PYTEST) $(SIDE_BY_SIDE) -m "not timing and not thorough"
-	$(PYTEST) -m "timing and not thorough" $(TIMED)
+	$(PYTEST) -m "timing and not thorough" $(TIMED) --begin-anew
 
 test-all: check ## with what takes minutes, and with Apache Kafka wherever a broker can be either
 	@rm -f $(SKIPPED)
-	$(PYTEST) $(SIDE_BY_SIDE) -m "not timing" --hypothesis-profile=anew
-	$(PYTEST) -m timing $(TIMED)
+	$(PYTEST) $(SIDE_BY_SIDE) -m "not timing" --hypothesis-profile=anew --begin-anew
+	$(PYTEST) -m timing $(TIMED) --begin-anew
 
 test-random: check ## three times what make test runs side by side, in random order; SEEDS="1 2 3"
 	for seed in $(or $(SEEDS),1 2 3); do \

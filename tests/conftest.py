@@ -4,11 +4,13 @@ In several processes a file goes to one of them, as they become free (``make tes
 """
 
 import asyncio
+import gc
 import json
 import os
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from sluicegate.streams.local_kafka.broker import LocalBroker
 from sluicegate.streams.local_kafka.jars import KAFKA_VERSION
 from tests.explore.loop import ClockedLoop
 from tests.harness import PATIENCE_S
+from tests.outside.forked import begun_by_fork
 
 # How long drawing takes is told by the machine, not by the strategy.
 _PATIENT = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
@@ -52,6 +55,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("timing") is not None:
             item.add_marker(pytest.mark.flaky(reruns=TRIES - 1))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How processes of ``sluice`` begin."""
+    parser.addoption("--begin-anew", action="store_true", help="no process of sluice is forked from a warm one")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Thousands of tests are held until the end: who collects garbage need not look at them each time."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _beginning(request: pytest.FixtureRequest) -> Iterator[None]:
+    with nullcontext() if request.config.getoption("--begin-anew") else begun_by_fork():
+        yield
 
 
 _skipped: Counter[str] = Counter()

@@ -6,8 +6,6 @@ from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 TRACKED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
 FOLDERS = ("domain", "profiles", "policies", "planner", "streams", "executors", "stages", "simulator", "sluice")
@@ -84,15 +82,21 @@ def imported(path: Path) -> set[str]:
     return found & known.keys()
 
 
-@pytest.mark.parametrize("path", CODE)
-def test_a_class_docstring_says_first_what_the_class_is(path: str) -> None:
-    for node in ast.walk(ast.parse((ROOT / path).read_text())):
-        if isinstance(node, ast.ClassDef) and (told := ast.get_docstring(node)):
-            assert not told.startswith("``"), f"{path}: {node.name} begins with a parameter"
+def test_a_class_docstring_says_first_what_the_class_is() -> None:
+    begin_with_a_parameter = [
+        f"{path}: {node.name}"
+        for path in CODE
+        for node in ast.walk(ast.parse((ROOT / path).read_text()))
+        if isinstance(node, ast.ClassDef) and (ast.get_docstring(node) or "").startswith("``")
+    ]
+    assert begin_with_a_parameter == []
 
 
-@pytest.mark.parametrize("path", CODE)
-def test_comments_are_no_banners(path: str) -> None:
-    for number, line in enumerate((ROOT / path).read_text().splitlines(), 1):
-        bare = line.strip()
-        assert not bare.startswith(("# --", "# ==", "####", "# **")), f"{path}:{number}"
+def test_comments_are_no_banners() -> None:
+    banners = [
+        f"{path}:{number}"
+        for path in CODE
+        for number, line in enumerate((ROOT / path).read_text().splitlines(), 1)
+        if line.strip().startswith(("# --", "# ==", "####", "# **"))
+    ]
+    assert banners == []

@@ -185,8 +185,19 @@ async def carried_by_one(folder: Path) -> float:
     return _ALONE[0]
 
 
-@pytest.mark.parametrize("both", [False, True])
-@pytest.mark.parametrize(("poison", "kind"), [(HANG, "hang"), (CRASH, "crash"), (MEMORY, "memory"), (STOP, "stop")])
+@pytest.mark.parametrize(
+    ("poison", "kind", "both"),
+    [
+        pytest.param(HANG, "hang", False, marks=pytest.mark.thorough),
+        (HANG, "hang", True),
+        (CRASH, "crash", False),
+        pytest.param(CRASH, "crash", True, marks=pytest.mark.thorough),
+        (MEMORY, "memory", False),
+        pytest.param(MEMORY, "memory", True, marks=pytest.mark.thorough),
+        pytest.param(STOP, "stop", False, marks=pytest.mark.thorough),
+        (STOP, "stop", True),
+    ],
+)
 async def test_poison_leaves_what_the_other_device_carries_and_on_both_they_are_soon_back(
     tmp_path: Path, measured: Callable[[str, str], None], poison: float, kind: str, both: bool
 ) -> None:

@@ -101,7 +101,6 @@ async def served(
         return report, await run.outcomes()
 
 
-@pytest.mark.timing
 @pytest.mark.parametrize("mode", ["enforce", "degrade", "observe"])
 async def test_above_the_sustainable_rate_the_promise_is_kept_or_safe_mode_announced_first(
     mode: str, tmp_path: Path

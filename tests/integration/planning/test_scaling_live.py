@@ -175,7 +175,7 @@ async def test_workers_are_processes_started_when_one_dies_and_again_when_they_a
         assert isinstance(driver, WorkerProcesses)
         assert driver.running() == frozenset()
         (worker,) = [s for s in run.stages if isinstance(s, WorkerStage) and s.device.name == "d0"]
-        async with load(run, 20.0):
+        async with load(run, 10.0):
             await asyncio.sleep(1.0)
             worker._beat = lambda *, leaving=False: None  # type: ignore[method-assign]  # it is heard of no more
 
@@ -183,7 +183,7 @@ async def test_workers_are_processes_started_when_one_dies_and_again_when_they_a
                 asked = await run.ask(parameters={"latency_ms": 30_000})
                 async with asyncio.timeout(PATIENCE_S):
                     while (outcome := (await run.outcomes()).get(asked)) is None:
-                        await asyncio.sleep(0.1)
+                        await asyncio.sleep(0.5)  # each look reads all there is
                 return outcome.device == "d1"
 
             async def recorded() -> bool:

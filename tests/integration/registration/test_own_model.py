@@ -174,7 +174,7 @@ def test_the_other_examples_are_taken_as_well(script: str, rows: str, varying: t
         ("numpy_model.py", ("large",), ()),  # and a family that is made of it
         pytest.param("images_model.py", ("small", "medium", "large"), (), marks=pytest.mark.thorough),
         pytest.param("text_model.py", ("small", "medium", "large"), ("line",), marks=pytest.mark.thorough),
-        ("strings_model.py", ("small", "medium", "large"), ()),
+        pytest.param("strings_model.py", ("small", "medium", "large"), (), marks=pytest.mark.thorough),
     ],
 )
 def test_each_example_ends_with_three_variants_at_least(

@@ -3,15 +3,16 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicegate.domain.models.app import QueryClass
 from sluicegate.planner.problems.problem import Problem
 from sluicegate.planner.registry import planner
+from tests.property.examples import drawn
 from tests.property.problems import assert_feasible, problems
 
-SETTINGS = settings(max_examples=40, deadline=None)
+SETTINGS = drawn(40)
 NAMES = (
     "allocation",
     "allocation-rounded",
@@ -27,7 +28,7 @@ NAMES = (
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=25, deadline=None)
+@drawn(25)
 @given(data=st.data())
 def test_plans_satisfy_every_constraint(name: str, data: st.DataObject) -> None:
     problem = data.draw(problems())
@@ -36,7 +37,7 @@ def test_plans_satisfy_every_constraint(name: str, data: st.DataObject) -> None:
     assert answer.objective <= answer.bound + 1e-9
 
 
-@settings(max_examples=25, deadline=None)
+@drawn(25)
 @given(problem=problems(max_devices=5))
 def test_counting_identical_devices_loses_nothing_against_a_variable_for_each(problem: Problem) -> None:
     literal = planner("proteus-per-device").allocate(problem)
@@ -66,7 +67,7 @@ def test_planning_again_from_the_plan_loads_nothing(problem: Problem) -> None:
     assert again.loads == 0
 
 
-@settings(max_examples=15, deadline=None)
+@drawn(15)
 @given(problem=problems(variants_per_device=2, max_devices=4))
 def test_planning_again_where_devices_hold_two_variants_loads_nothing(problem: Problem) -> None:
     first = planner("allocation").allocate(problem)
@@ -93,7 +94,7 @@ def test_a_device_more_never_serves_less(problem: Problem) -> None:
         assert more.objective >= less.objective - 1e-3
 
 
-@settings(max_examples=25, deadline=None)
+@drawn(25)
 @given(problem=problems(variants_per_device=2, max_devices=4))
 def test_devices_that_hold_two_variants_keep_every_constraint(problem: Problem) -> None:
     answer = planner("allocation").allocate(problem)
@@ -101,7 +102,7 @@ def test_devices_that_hold_two_variants_keep_every_constraint(problem: Problem) 
     assert answer.objective <= answer.bound + 1e-9
 
 
-@settings(max_examples=25, deadline=None)
+@drawn(25)
 @given(problem=problems(max_devices=3))
 def test_holding_two_variants_never_serves_less(problem: Problem) -> None:
     one = planner("allocation").allocate(problem)

@@ -2,10 +2,11 @@
 
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.models.recut_world import RecutWorld
+from tests.property.examples import drawn
 
 STARTS = ("7g", "4g+3g", "3g+3g", "4g+2g+1g", "2g+2g+2g+1g", "1gx7")
 
@@ -17,7 +18,7 @@ STARTS = ("7g", "4g+3g", "3g+3g", "4g+2g+1g", "2g+2g+2g+1g", "1gx7")
     st.sampled_from((0.0, 2.0, 12.0)),
     st.sampled_from(("", "in use")),
 )
-@settings(max_examples=8, deadline=None)
+@drawn(8)
 def test_a_steady_demand_comes_to_rest_after_one_cut_of_a_gpu_at_most(
     start: list[str], light: float, heavy: float, cut_s: float, fault: str
 ) -> None:
@@ -33,7 +34,7 @@ def test_a_steady_demand_comes_to_rest_after_one_cut_of_a_gpu_at_most(
 
 
 @given(st.integers(0, 10**6), st.sampled_from((0.3, 1.0, 2.0)))
-@settings(max_examples=3, deadline=None)
+@drawn(3)
 def test_a_demand_that_fluctuates_as_arrivals_do_comes_to_rest_too(seed: int, load: float) -> None:
     rng = Random(seed)
     world = RecutWorld({f"g{i}": "4g+3g" for i in range(3)})

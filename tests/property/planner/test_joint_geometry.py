@@ -5,7 +5,7 @@ from itertools import combinations_with_replacement
 from random import Random
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sluicegate.domain.errors import InvalidInputError
@@ -21,6 +21,7 @@ from sluicegate.planner.geometry.mig_tables import Geometry, table_of
 from sluicegate.planner.geometry.reconfigurator import change_limit
 from sluicegate.planner.problems.problem import AppDemand, Problem
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+from tests.property.examples import drawn
 
 A100 = table_of("a100")
 SLOWER = {"7g": 1.0, "4g": 1.25, "3g": 1.5, "2g": 2.1, "1g": 3.9}
@@ -60,7 +61,7 @@ def problem(seed: int, gpus: int, load: float, *, apps: int = 2, variants: int =
 
 
 @given(st.integers(0, 10**6), st.integers(1, 9), st.floats(0.1, 3.0))
-@settings(max_examples=10, deadline=None)
+@drawn(10)
 def test_a_plan_is_valid_within_its_limit_and_its_bound(seed: int, gpus: int, load: float) -> None:
     asked = problem(seed, gpus, load)
     plan = plan_geometry(asked)
@@ -79,7 +80,7 @@ def test_a_plan_is_valid_within_its_limit_and_its_bound(seed: int, gpus: int, lo
 
 @given(st.integers(0, 10**6), st.floats(0.2, 2.0))
 @example(563, 1.5)  # the integer search ends before it finds the cut that serves all
-@settings(max_examples=6, deadline=None)
+@drawn(6)
 def test_a_plan_is_near_the_best_of_all_cuts_within_the_limit(seed: int, load: float) -> None:
     asked = problem(seed, 2, load)
     plan = plan_geometry(asked, GeometrySettings(change_weight=0.0))

@@ -2,12 +2,13 @@
 
 from math import ceil
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicegate.planner.model_less.greedy_scaling import GreedyScaling
 from sluicegate.planner.model_less.integer_program import scale_exactly
 from sluicegate.planner.model_less.scaling_problem import SLACK, Asked, Fleet, ScalingVariant
+from tests.property.examples import drawn
 
 APPS = ("a", "b")
 LOADS = st.one_of(st.just(0.0), st.floats(1.0, 2000.0))
@@ -42,7 +43,7 @@ def fleets(draw: st.DrawFn, *, limited: bool = True) -> Fleet:
     return Fleet(variants=free.variants, asked=asked, running=running, resources=resources)
 
 
-@settings(max_examples=80, deadline=None)
+@drawn(80)
 @given(fleets())
 def test_the_program_keeps_every_constraint_and_no_greedy_is_cheaper(fleet: Fleet) -> None:
     found = scale_exactly(fleet)
@@ -56,7 +57,7 @@ def test_the_program_keeps_every_constraint_and_no_greedy_is_cheaper(fleet: Flee
         assert found.cost <= greedy.cost() + 1e-6
 
 
-@settings(max_examples=80, deadline=None)
+@drawn(80)
 @given(fleets())
 def test_the_greedy_never_exceeds_resources_and_removes_nothing_that_is_needed(fleet: Fleet) -> None:
     changes = GreedyScaling().step(fleet)
@@ -70,7 +71,7 @@ def test_the_greedy_never_exceeds_resources_and_removes_nothing_that_is_needed(f
             assert after.capacity(app) >= fleet.capacity(app)
 
 
-@settings(max_examples=80, deadline=None)
+@drawn(80)
 @given(fleets(limited=False))
 def test_scaling_up_is_enough_and_never_dearer_than_replicating_what_runs(fleet: Fleet) -> None:
     changes = GreedyScaling().step(fleet)
@@ -86,7 +87,7 @@ def test_scaling_up_is_enough_and_never_dearer_than_replicating_what_runs(fleet:
                 assert paid <= v.cost * ceil(need / v.capacity - 1e-9) + 1e-6
 
 
-@settings(max_examples=60, deadline=None)
+@drawn(60)
 @given(fleets(limited=False))
 def test_under_a_constant_load_it_comes_to_rest_and_never_adds_after_the_first_tick(fleet: Fleet) -> None:
     greedy = GreedyScaling()

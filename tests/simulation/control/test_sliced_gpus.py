@@ -239,7 +239,7 @@ def test_a_cut_takes_a_step_for_each_slice_that_is_made_or_destroyed_and_spares_
     assert end - begin == pytest.approx(3 * STEP)  # 2g and 1g go, 3g comes, 4g stays
 
 
-@pytest.mark.parametrize("geometry", ["4g+3g", "3g+2g+2g"])
+@pytest.mark.parametrize("geometry", [pytest.param("4g+3g", marks=pytest.mark.thorough), "3g+2g+2g"])
 def test_more_is_right_in_time_by_the_plan_than_by_a_rule_of_the_worker(geometry: str) -> None:
     shipped = read_scenario(Path(__file__).resolve().parents[3] / "examples" / "scenarios" / "sliced-gpus.yaml", {})
     shipped.pop("systems")
