@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -166,7 +167,8 @@ async def _start(folder: Path, task: dict[str, Any], limits: GeneratorLimits) ->
 
 async def _end(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
-        process.kill()
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)  # its own kill() may reap it, of which the event loop then warns
         await process.wait()
 
 

@@ -17,6 +17,8 @@ from sluicegate.streams import connect
 from sluicegate.streams.broker_settings import MemorySettings, RemoteSettings
 from sluicegate.streams.memory.archive import MANIFEST
 from sluicegate.streams.ports import Broker
+from sluicegate.streams.remote.frames import CALL_HEADER
+from sluicegate.streams.remote.identity import identity
 from sluicegate.streams.signing import SignedBroker
 from sluicegate_client import Client
 
@@ -86,6 +88,21 @@ def live_server(settings: Settings) -> str | None:
             return address if json.load(answer).get("live") else None
     except (OSError, urllib.error.URLError, ValueError):
         return None
+
+
+def strange_home(settings: Settings, address: str) -> Path | None:
+    """The folder of the system at ``address`` that ``live_server`` found, where it is another than the settings': what
+    is registered in this one cannot be loaded there. None where it is this one, or is not said."""
+    token = settings.http.secret("http")
+    headers = {CALL_HEADER: "1"} | ({} if token is None else {"Authorization": f"Bearer {token}"})
+    request = urllib.request.Request(f"{address}/log/home", headers=headers)  # noqa: S310 - always http
+    try:
+        with urllib.request.urlopen(request, timeout=1.0) as answer:  # noqa: S310
+            told = json.load(answer)
+        theirs, folder = Path(told["home"]), str(told["folder"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return None if folder == identity(settings.home) else theirs
 
 
 def awaited_url(

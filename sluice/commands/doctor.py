@@ -1,6 +1,7 @@
 """``sluice doctor``: what is installed, what is missing, what to do."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from sluicegate.sluice.settings.settings import Settings, load
 
 SUPPORTED = ((3, 11), (3, 13))
 """Oldest and newest Python that the suite runs on."""
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+"""What programs write for terminals, also where they write to none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,7 @@ def _program(name: str, arguments: list[str], remedy: str) -> Finding:
         asked = subprocess.run([path, *arguments], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return Finding(name, False, False, str(error), remedy)
-    lines = (asked.stdout + asked.stderr).strip().splitlines()
+    lines = _COLOURS.sub("", asked.stdout + asked.stderr).strip().splitlines()
     return Finding(name, asked.returncode == 0, False, lines[0] if lines else path, remedy)
 
 

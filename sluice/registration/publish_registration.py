@@ -16,7 +16,7 @@ from sluicegate.domain.plan import NO_EPOCH, Epoch, Plan, follows
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.registered_apps import Registered
 from sluicegate.sluice.audit.result_log import read_results
-from sluicegate.sluice.catalogue.run_folders import SAID_AFTER, connected, live_server
+from sluicegate.sluice.catalogue.run_folders import SAID_AFTER, connected, live_server, strange_home
 from sluicegate.sluice.registration.registry_topic import publish_catalogue
 from sluicegate.sluice.settings.settings import Settings
 from sluicegate.streams.ports import Broker, Record, TopicPartition
@@ -51,6 +51,10 @@ async def announce(
         address = await asyncio.to_thread(live_server, settings)
         if address is None:
             return None
+        strange = await asyncio.to_thread(strange_home, settings, address)
+        if strange is not None:
+            told = f"{address}: that system's models lie in {strange}, this one's in {settings.home} (SLUICE_HOME)"
+            return Announced(why=told)
         url = f"memory+{address}"
     broker = connected(settings, url)
     producer = broker.producer()

@@ -117,6 +117,7 @@ class WebStage:
             application.router.add_get(path, self._file)
         application.router.add_get("/state", self._state)
         application.router.add_get("/outcome", self._outcome)
+        application.router.add_route("*", "/{elsewhere:.*}", self._elsewhere)
         return application
 
     async def _file(self, request: web.Request) -> web.Response:
@@ -138,6 +139,11 @@ class WebStage:
         if story is None:
             return web.json_response({"error": "not kept here any more; ask sluice explain"}, status=404)
         return web.Response(body=orjson.dumps(story), content_type="application/json", headers=_HEADERS)
+
+    async def _elsewhere(self, request: web.Request) -> web.Response:
+        where = f"{request.method} {request.path[:100]!r} is not here; this is the live page: GET /"
+        told = f"{where}. Queries go to the HTTP front (http.port): POST /v2/models/APP/infer"
+        return web.json_response({"error": told}, status=404)
 
     def _on_plan(self, record: Record) -> None:
         if record.value is not None:

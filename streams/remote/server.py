@@ -9,6 +9,7 @@ import asyncio
 import hmac
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -29,6 +30,7 @@ from sluicegate.streams.remote.frames import (
     encode_frame,
 )
 from sluicegate.streams.remote.http_bodies import BodyError, read_body
+from sluicegate.streams.remote.identity import identity
 
 Handler = Callable[[web.Request], Awaitable[web.Response]]
 _MAX_SECONDS = 10.0
@@ -36,9 +38,10 @@ _MAX_SECONDS = 10.0
 _LOOPBACK = {"127.0.0.1", "localhost", "::1", "[::1]"}
 
 
-def routes(broker: Broker, *, token: str | None = None) -> list[web.RouteDef]:
-    """Routes below ``/log`` that serve ``broker``. ``token``: asked of every call, where given."""
-    service = _Service(broker)
+def routes(broker: Broker, *, token: str | None = None, home: Path | None = None) -> list[web.RouteDef]:
+    """Routes below ``/log`` that serve ``broker``. ``token``: asked of every call, where given. ``home``: the folder
+    that its workers read models from, told to who registers."""
+    service = _Service(broker, home)
 
     def guarded(handler: Handler) -> Handler:
         async def answer(request: web.Request) -> web.Response:
@@ -47,6 +50,7 @@ def routes(broker: Broker, *, token: str | None = None) -> list[web.RouteDef]:
         return answer
 
     return [
+        web.get("/log/home", guarded(service.home)),
         web.get("/log/topics", guarded(service.topics)),
         web.post("/log/topics", guarded(service.create)),
         web.post("/log/produce", guarded(service.produce)),
@@ -57,9 +61,14 @@ def routes(broker: Broker, *, token: str | None = None) -> list[web.RouteDef]:
 
 
 class _Service:
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, home: Path | None) -> None:
         self._broker = broker
+        self._home = home
         self._producer: Producer | None = None
+
+    async def home(self, request: web.Request) -> web.Response:
+        del request
+        return _json({} if self._home is None else {"home": str(self._home), "folder": identity(self._home)})
 
     async def topics(self, request: web.Request) -> web.Response:
         del request

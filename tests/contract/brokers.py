@@ -5,6 +5,7 @@ import itertools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from aiohttp import web
 
@@ -16,10 +17,10 @@ _numbers = itertools.count()
 
 
 @asynccontextmanager
-async def serve(broker: Broker, token: str | None = None) -> AsyncIterator[str]:
+async def serve(broker: Broker, token: str | None = None, home: Path | None = None) -> AsyncIterator[str]:
     """The URL of a memory log that is served as ``sluice up`` does."""
     application = web.Application()
-    application.add_routes(server.routes(broker, token=token))
+    application.add_routes(server.routes(broker, token=token, home=home))
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

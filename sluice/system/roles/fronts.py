@@ -39,7 +39,7 @@ def http_stage(system: System, apps: "Sequence[str]") -> "HttpStage":
         system.connections,
         _desk("http", system, apps),
         access=system.settings.http.access("http"),
-        routes=routes(log) if isinstance(log, MemoryBroker) else (),
+        routes=routes(log, home=system.settings.home) if isinstance(log, MemoryBroker) else (),
     )
 
 

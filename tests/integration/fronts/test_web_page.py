@@ -139,3 +139,13 @@ async def test_when_the_server_goes_the_page_says_so(tmp_path: Path) -> None:
             await page.wait_for_selector("#tiles b")
         await page.wait_for_selector("body.stale", timeout=15_000)
         assert "no answer" in await page.inner_text("#health")
+
+
+async def test_what_is_not_on_the_page_is_told_where_it_is(tmp_path: Path) -> None:
+    async with watched(tmp_path) as (_, address), aiohttp.ClientSession() as session:
+        async with session.post(f"{address}/v2/models/sight/infer", json={}) as answer:
+            assert answer.status == 404
+            told = (await answer.json())["error"]
+        assert "POST '/v2/models/sight/infer' is not here" in told and "http.port" in told
+        async with session.get(address) as answer:
+            assert answer.status == 200

@@ -1,0 +1,61 @@
+"""What is registered in one SLUICE_HOME is not told to a system that reads its models from another."""
+
+import asyncio
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from sluicegate.sluice.catalogue.run_folders import strange_home
+from sluicegate.sluice.registration import publish_registration
+from sluicegate.sluice.registration.publish_registration import announce
+from sluicegate.sluice.settings.endpoint_settings import HttpSettings
+from sluicegate.sluice.settings.settings import Settings
+from sluicegate.streams import connect
+from sluicegate.streams.topics import Topics
+from tests.contract.brokers import serve
+from tests.harness import toy_catalogue
+
+
+@pytest.fixture(autouse=True)
+def home_as_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment's would win."""
+    monkeypatch.delenv("SLUICE_HOME", raising=False)
+
+
+async def test_a_system_with_another_home_is_told_nothing_and_one_with_this_home_by_any_path_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, ours, linked = tmp_path / "theirs", tmp_path / "ours", tmp_path / "linked"
+    theirs.mkdir()
+    ours.mkdir()
+    linked.symlink_to(theirs)
+    behind, held, registry = connect("memory://"), toy_catalogue(("mine",)), Topics().registry
+    async with serve(behind, home=theirs) as url:
+        address = url.removeprefix("memory+")
+        monkeypatch.setattr(publish_registration, "live_server", lambda settings: address)
+        told = await announce(Settings(home=ours), "mine", wait=0.0, held=held)
+        assert told is not None and told.place is None
+        assert str(theirs) in told.why and str(ours) in told.why and "SLUICE_HOME" in told.why
+        assert registry not in await behind.admin().topics(), "nothing of it may reach that system"
+        told = await announce(Settings(home=linked), "mine", wait=0.0, held=held)
+        assert told is not None and told.why == "" and told.place is not None
+        assert registry in await behind.admin().topics()
+
+
+async def test_a_system_that_does_not_say_its_home_is_told(tmp_path: Path) -> None:
+    async with serve(connect("memory://")) as url:
+        address = url.removeprefix("memory+")
+        assert await asyncio.to_thread(strange_home, Settings(home=tmp_path), address) is None
+    assert await asyncio.to_thread(strange_home, Settings(home=tmp_path), address) is None, "it has gone meanwhile"
+
+
+async def test_the_home_is_asked_for_with_the_token(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret")
+    (tmp_path / "theirs").mkdir()
+    async with serve(connect("memory://"), token="secret", home=tmp_path / "theirs") as url:
+        address = url.removeprefix("memory+")
+        settings = Settings(
+            home=tmp_path, http=HttpSettings(port=urlsplit(address).port, token_file=tmp_path / "token")
+        )
+        assert await asyncio.to_thread(strange_home, settings, address) == tmp_path / "theirs"
