@@ -48,10 +48,17 @@ class Follower:
         self._skipping = Skipping(log)
         self.ready = asyncio.Event()
         self._consumer: Consumer | None = None
+        self._over = False
         self._handled: dict[TopicPartition, int] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
         """Follow until ``stop``. A broker that is away is waited for. Raises ConfigurationError."""
+        try:
+            await self._go_on(stop)
+        finally:
+            self._over = True
+
+    async def _go_on(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
             try:
                 await self._follow(stop)
@@ -92,6 +99,7 @@ class Follower:
                     self._take(record)
                     self._handled[TopicPartition(record.topic, record.partition)] = record.offset + 1
         finally:
+            self._consumer = None
             await consumer.stop()
 
     async def _begin(self) -> tuple[Consumer, Mapping[TopicPartition, int]]:
@@ -110,18 +118,25 @@ class Follower:
             raise
 
     async def catch_up(self) -> None:
-        """Wait until everything that is on the topic now has been given to ``handle``, however long that takes."""
+        """Wait until everything that is on the topic now has been given to ``handle``, however long that takes: also
+        while one reader is replaced by another. Raises BrokerError once it is followed no more."""
         await self.ready.wait()
-        while (consumer := self._consumer) is not None:
+        while not self._over:
+            consumer = self._consumer
             try:
+                if consumer is None:
+                    raise BrokerError("its reader is being replaced")
                 ends = await consumer.end_offsets(self._partitions)
                 while not self._reached(ends):
                     await asyncio.sleep(0.01)
-            except BrokerError as error:
+            except (BrokerError, ConfigurationError) as error:
+                if isinstance(error, ConfigurationError) and self._consumer is consumer:
+                    raise  # not for being stopped meanwhile
                 log.warning("%s: %s; trying again", self._topic, error)
                 await asyncio.sleep(_RETRY)
             else:
                 return
+        raise BrokerError(f"{self._topic} is followed no more")
 
     def _reached(self, ends: Mapping[TopicPartition, int]) -> bool:
         return all(self._handled.get(partition, -1) >= end for partition, end in ends.items())

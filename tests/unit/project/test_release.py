@@ -30,7 +30,7 @@ def test_the_version_is_said_once_and_images_carry_it(release: Any) -> None:
 def test_the_client_that_the_server_asks_for_is_of_this_version(release: Any) -> None:
     text = (ROOT / "pyproject.toml").read_text()
     assert release.client(text, __version__) == []
-    assert release.client(text, "9.9.9") == ["pyproject.toml: sluicegate-client<0.2,>=0.1; the version is 9.9.9"]
+    assert release.client(text, "9.9.9") == ["pyproject.toml: sluicegate-client<0.3,>=0.2; the version is 9.9.9"]
 
 
 def test_the_changelog_has_a_section_of_this_version(release: Any) -> None:

@@ -65,6 +65,46 @@ async def test_catching_up_waits_for_a_broker_that_is_away(
     await asyncio.gather(following, return_exceptions=True)
 
 
+@pytest.mark.parametrize("what", ["stop", "start"])
+async def test_catching_up_waits_while_a_reader_that_hangs_is_replaced(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Between the two, the old one has been stopped, or is being, and the new one has not started."""
+    seen: list[Record] = []
+    follower = Follower(broker, "plan", seen.append)
+    stop, between, go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    following = asyncio.create_task(follower.run(stop))
+    await follower.ready.wait()
+    method, hangs, stopped = getattr(MemoryConsumer, what), [True], MemoryConsumer.get_many
+
+    async def slowly(self: MemoryConsumer) -> None:
+        await method(self)
+        between.set()
+        await go_on.wait()
+
+    async def hanging(*args: Any, **options: Any) -> Any:
+        if hangs.pop():
+            await asyncio.Event().wait()
+        return await stopped(*args, **options)
+
+    await told(broker, b"1")
+    monkeypatch.setattr(MemoryConsumer, what, slowly)
+    monkeypatch.setattr(MemoryConsumer, "get_many", hanging)
+    async with asyncio.timeout(30.0):
+        await between.wait()
+        monkeypatch.setattr(MemoryConsumer, "get_many", stopped)
+        catching_up = asyncio.create_task(follower.catch_up())
+        await asyncio.sleep(1.0)
+        assert not catching_up.done()
+        go_on.set()
+        await catching_up
+        assert [record.value for record in seen] == [b"1"]
+        stop.set()
+        await following
+        with pytest.raises(BrokerError, match="plan is followed no more"):
+            await follower.catch_up()
+
+
 async def test_caught_up_is_who_has_handled_what_came_not_whose_client_has_it(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
