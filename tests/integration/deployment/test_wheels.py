@@ -7,7 +7,6 @@ part of there.
 import os
 import subprocess
 import sys
-import sysconfig
 import zipfile
 from email.parser import HeaderParser
 from pathlib import Path
@@ -41,7 +40,10 @@ def project(folder: Path, *installed: Path) -> tuple[Path, Path]:
     site = next((folder / "env" / "lib").glob("python*")) / "site-packages"
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "install", "--no-index", "--no-deps"]
     subprocess.run([*pip, "--target", site, *installed], check=True)
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")  # its own .pth files are not read
+    packages = [path for path in map(Path, sys.path) if path.name == "site-packages"]
+    for entry in (entry for path in packages for entry in path.iterdir()):  # what they depend on, but nothing of ours
+        if "sluicegate" not in entry.name and entry.suffix != ".pth" and not (site / entry.name).exists():
+            (site / entry.name).symlink_to(entry)
     return folder / "project", folder / "env" / "bin" / "python"
 
 
