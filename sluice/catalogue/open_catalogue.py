@@ -84,7 +84,13 @@ def _demo(settings: Settings, names: tuple[str, ...]) -> tuple[Catalogue, Path]:
     with Progress(*columns, console=err, transient=True) as progress:
         task = progress.add_task("demo models", total=None)
 
+        said = err.is_terminal
+
         def told(what: str, done: float) -> None:
+            nonlocal said
+            if not said:  # a bar that nobody sees
+                err.print("making the demo's models, once: under a minute on two idle cores")
+                said = True
             progress.update(task, description=what, total=1.0, completed=done)
 
         apps = demo_apps(names)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from sluicegate.domain.errors import InvalidInputError, SluiceError
 from sluicegate.domain.plan import NO_EPOCH, Epoch, Plan, follows
+from sluicegate.planner.control.questions import STANDS_IN
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.registered_apps import Registered
 from sluicegate.sluice.audit.result_log import read_results
@@ -103,7 +104,8 @@ async def planned(
 async def await_loaded(
     broker: Broker, topics: Topics, apps: Collection[str], *, within: float, say: Callable[[str], None]
 ) -> None:
-    """Return once a device has loaded what the newest plan hosts of each app, or that hosts nothing of it.
+    """Return once a device has loaded what the newest plan hosts of each app, or that hosts nothing of it, unless that
+    stands in for one that is being made.
 
     A system that starts says what it serves before it can: what is asked then would expire. Returns after ``within``
     seconds in any case, and where this user may not read plans; after ``SAID_AFTER`` it is said what is waited for.
@@ -156,8 +158,8 @@ class _Watch:
         if self.plan is None:
             return False
         hosts = [p for p in self.plan.of_app(self._app) if p.variants]
-        if not hosts:
-            return not self._variants
+        if not hosts:  # a plan that stands in for a better one may host fewer apps
+            return not self._variants and STANDS_IN not in self.plan.reason
         if self._variants is not None and any(v not in self._variants for p in hosts for v in p.variants):
             return False
         return any(self._ready(p.device, frozenset(p.variants)) for p in hosts)

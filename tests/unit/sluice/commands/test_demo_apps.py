@@ -8,6 +8,7 @@ import pytest
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.domain.events import PlanAcknowledged
 from sluicegate.domain.plan import Epoch, Placement, Plan
+from sluicegate.planner.control.questions import STANDS_IN
 from sluicegate.profiles.catalogue.registered_apps import Registered
 from sluicegate.profiles.demo.build_models import DEFAULT
 from sluicegate.sluice.catalogue import run_folders
@@ -96,9 +97,9 @@ async def test_a_question_waits_until_a_worker_has_loaded_what_the_newest_plan_h
     await broker.admin().create_topics(topics.specs(["mine", "yours"]))
     said: list[str] = []
 
-    async def planned(number: int, *placed: tuple[str, str]) -> None:
+    async def planned(number: int, *placed: tuple[str, str], reason: str = "period") -> None:
         placements = tuple(Placement(device, app, (f"{app}-a",), 1.0, 8) for app, device in placed)
-        plan = Plan(epoch=Epoch(1, number), created=0.0, placements=placements)
+        plan = Plan(epoch=Epoch(1, number), created=0.0, placements=placements, reason=reason)
         await (await producer.send(topics.plan, control.encode_plan(plan), key=b"plan"))
 
     async def loaded(number: int, device: str, *variants: str) -> None:
@@ -116,13 +117,17 @@ async def test_a_question_waits_until_a_worker_has_loaded_what_the_newest_plan_h
     while not said:
         await asyncio.sleep(0.01)
     assert "mine, yours" in said[0] and not both.done(), "one of them is not loaded"
-    await planned(2, ("mine", "cpu1"))
-    await asyncio.wait_for(asking("yours"), 20.0)  # nothing hosts it: the answer says so
+    await planned(2, ("mine", "cpu1"), reason=f"cpu1 joined; the planner is late, {STANDS_IN}")
+    yours = asking("yours")
+    await asyncio.sleep(0.3)
+    assert not yours.done(), "a plan that only stands in hosts nothing of it"
+    await planned(3, ("mine", "cpu1"))
+    await asyncio.wait_for(yours, 20.0)  # nothing hosts it: the answer says so
     await loaded(1, "cpu1", "mine-a")
     said.clear()
     await await_loaded(broker, topics, ["mine"], within=0.3, say=said.append)
     assert len(said) == 1, "that was loaded for the plan before"
-    await loaded(2, "cpu1", "mine-a")
+    await loaded(3, "cpu1", "mine-a")
     await asyncio.wait_for(both, 20.0)
     await await_loaded(broker, Topics("other"), ["mine"], within=0.3, say=said.append)
     await producer.stop()
