@@ -21,6 +21,8 @@ class Hosted:
 
     ``sure``: seconds by rows that hardly any batch exceeds, what promises rest on; (): the curve's. ``least``: times
     these, once its batches have shown that they take no longer; ``pace``: times these, one after the other until then.
+    ``executors``: batches that the slice runs at a time, beside which ``curve`` counts it; ``fbr``: part of the slice's
+    bandwidth that one takes.
     """
 
     variant: str
@@ -29,6 +31,8 @@ class Hosted:
     sure: tuple[float, ...] = ()
     least: float = 1.0
     pace: float = 1.0
+    executors: int = 1
+    fbr: float = 1.0
 
     @property
     def longest(self) -> tuple[float, ...]:

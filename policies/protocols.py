@@ -73,10 +73,13 @@ class FollowsTables(Protocol):
 
 
 class StationPolicy(Protocol):
-    """All batching of one slice: one batching policy an app, one batch at a time.
+    """All batching of one slice: one batching policy an app, one batch at a time an executor.
 
-    It runs nothing between a Run and the Finished that ends it.
+    Where there is one, it runs nothing between a Run and the Finished that ends it. ``away``: executors that are being
+    started again, and hold no batch; the slice says so.
     """
+
+    away: int
 
     def handle(self, event: StationEvent, now: float) -> list[StationAction]:
         """Decide."""

@@ -1,5 +1,6 @@
 """Devices and the slices inside them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 WHOLE = "whole"
@@ -8,6 +9,11 @@ WHOLE = "whole"
 def profile_type(device_type: str, slice_profile: str) -> str:
     """Device type that profiles of a slice are filed under: the device's own for a whole one, else "type:profile"."""
     return device_type if slice_profile == WHOLE else f"{device_type}:{slice_profile}"
+
+
+def executors_of(executors: Mapping[str, int], device_type: str, slice_profile: str) -> int:
+    """How many run on such a slice. ``executors``: by device type or type of profiles, where there are several."""
+    return executors.get(profile_type(device_type, slice_profile)) or executors.get(device_type) or 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,6 +165,8 @@ class Profile:
     ``length``: of the longest inputs, which ``points`` are of, where inputs vary in length (0: they do not);
     ``shorter``: the same for shorter ones, ascending in length. Batch sizes that a shorter length was not measured at
     take what the next longer takes.
+    ``fbr``: part of the bandwidth, or of the cores, that a batch takes while it runs; all where nobody measured it.
+    ``executors``: batches that run at a time, beside which ``points`` count each of them.
     """
 
     variant: str
@@ -174,6 +176,8 @@ class Profile:
     load: float = 1.0
     length: int = 0
     shorter: tuple[LengthPoints, ...] = ()
+    fbr: float = 1.0
+    executors: int = 1
 
     def __post_init__(self) -> None:
         self._check(self.points)

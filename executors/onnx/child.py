@@ -116,8 +116,8 @@ class Child:
         # Only here, so that a missing onnxruntime is an answer and not a traceback.
         from sluicegate.executors.onnx.sessions import Sessions
 
-        if runtime.core is not None:
-            os.sched_setaffinity(0, {runtime.core})
+        if runtime.cores:
+            os.sched_setaffinity(0, runtime.cores)
         if runtime.address_space_bytes:
             limit_memory(runtime.address_space_bytes)
         if runtime.provider == "cpu" and not runtime.address_space_bytes:

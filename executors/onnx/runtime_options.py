@@ -19,7 +19,7 @@ PROVIDERS: dict[Provider, str] = {"cpu": CPU, "cuda": CUDA}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """How a child process runs models. ``threads``: inside an operator. ``core``: pin the process to this core.
+    """How a child process runs models. ``threads``: inside an operator. ``cores``: pin the process to these.
 
     ``visible``: variables that show the process its GPU, MIG instance or MPS daemon. ``memory_limit_bytes``: of the GPU
     arena (0: none). ``convolution_search``: how cuDNN's algorithms are chosen, at each new batch size.
@@ -32,7 +32,7 @@ class Runtime:
 
     provider: Provider = "cpu"
     threads: int = 1
-    core: int | None = None
+    cores: tuple[int, ...] = ()
     visible: Mapping[str, str] = field(default_factory=dict)
     memory_limit_bytes: int = 0
     convolution_search: ConvolutionSearch = "HEURISTIC"

@@ -8,6 +8,8 @@ Rules:
   need a look.
 - A query of several rows is run whole: batches smaller than the app's largest query count only where no larger one
   fits, since their limit would shut such queries out.
+- A slice that runs several batches at a time ends as many in the time of one, which
+  its profile counts beside the others.
 - ``largest-batch`` is the artifact's rule: the largest measured b of 1, 2, 4, 8 strictly below the budget, and whole
   queries a second. Larger batches are not always better, so it can waste capacity; it is kept for comparison.
 """
@@ -47,6 +49,13 @@ def throughput(
     ``factor`` multiplies every latency (what measurements taught about a wrong profile). ``rows``: of the app's largest
     query.
     """
+    found = _of_one(profile, budget, capacity, quantile, factor, rows)
+    return found if profile.executors == 1 else Throughput(found.batch, profile.executors * found.qps)
+
+
+def _of_one(
+    profile: Profile, budget: float, capacity: Capacity, quantile: Quantile, factor: float, rows: int
+) -> Throughput:
     known = [(p.batch, factor * (p.median if quantile == "median" else p.p95)) for p in profile.points]
     if capacity == "largest-batch":
         return _largest(known, budget)

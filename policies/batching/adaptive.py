@@ -164,7 +164,7 @@ class AdaptiveBatching(GreedySpread):
         curve = next((h.curve for h in self.hosted if h.variant == run.variant), None)
         if curve is not None and not event.failed:
             expected = curve.at(min(event.rows, curve.max_batch), run.length if self.by_length else 0)
-            overrun = now - self._began - expected
+            overrun = now - self.began - expected
             self._overruns.append(overrun if overrun > NEGLIGIBLE * expected else 0.0)
             if len(self._overruns) > OUTLIERS:
                 self.margin = min(sorted(self._overruns)[-1 - OUTLIERS], MOST_MARGIN * self.slo)
@@ -191,7 +191,6 @@ class AdaptiveBatching(GreedySpread):
     @override
     def decide(self, now: float, actions: list[StationAction]) -> None:
         """Wait, or run the choice worth most."""
-        self._began = now
         if self.promise.active:
             super().decide(now, actions)
             return

@@ -3,6 +3,7 @@
 Rules.
 - Arrived enqueues. Offered expires what is past its deadline, drops the heads that no batch can save any more
   (``now + latency(rows of the head) > deadline``), then lets ``decide`` run a batch or wait.
+- Where a slice runs several batches at a time (``Hosted.executors``) Offered comes again while one of them runs.
 - A wake is asked for only where none is outstanding that comes as early; it stands until its time comes, even where the
   query it was asked for is gone by then. One wake an SLO is enough for a queue that never lets anything expire.
 - Woke before its time asks again, once for each time asked for: an early timer is made good, and a second timer that
@@ -60,8 +61,8 @@ class QueueingPolicy:
     name: str = ""
     counts_length: bool = False
     __slots__ = (
-        "_armed", "_asked_again", "_running", "app", "by_length", "hosted", "part", "peers", "promise",
-        "queue", "seconds", "shares", "slo",
+        "_armed", "_asked_again", "_running", "_seats", "app", "began", "by_length", "hosted", "part", "peers",
+        "promise", "queue", "seconds", "shares", "slo",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -77,7 +78,9 @@ class QueueingPolicy:
         self.by_length = False
         self._armed = inf
         self._asked_again = False
-        self._running: Run | None = None
+        self.began = 0.0  # when the executor was offered last; within ``finished``, when that batch began
+        self._running: list[tuple[Run, float]] = []
+        self._seats = 1
 
     @property
     def queued(self) -> int:
@@ -91,7 +94,7 @@ class QueueingPolicy:
         return items[0].deadline if items else inf
 
     def handle(self, event: BatchingEvent, now: float) -> list[StationAction]:
-        """Decide. Raises IllegalEventError for Offered while a batch runs and for Finished while none does."""
+        """Decide. Raises IllegalEventError for Offered while as many run as may, and for Finished while none does."""
         actions: list[StationAction] = []
         if isinstance(event, Arrived):
             query = event.query
@@ -113,6 +116,7 @@ class QueueingPolicy:
                 self._woke(now, actions)
             case HostingChanged():
                 self.hosted = event.hosted
+                self._seats = max([h.executors for h in event.hosted], default=self._seats)
                 self.seconds = event.hosted[0].curve.seconds if event.hosted else ()
                 self.app = event.app
                 self.slo = event.slo
@@ -188,8 +192,9 @@ class QueueingPolicy:
         self, batch: tuple[Query, ...], rows: int, actions: list[StationAction], hosted: Hosted | None = None
     ) -> None:
         """Run ``batch``, which has left the queue."""
-        self._running = Run((hosted or self.hosted[0]).variant, batch, rows)
-        actions.append(self._running)
+        run = Run((hosted or self.hosted[0]).variant, batch, rows)
+        self._running.append((run, self.began))
+        actions.append(run)
 
     def wake_by(self, at: float, actions: list[StationAction]) -> None:
         """Be woken at ``at`` at the latest."""
@@ -255,8 +260,9 @@ class QueueingPolicy:
             self.drop_head(Reason.TOO_LARGE, actions)
 
     def _offered(self, now: float, actions: list[StationAction]) -> None:
-        if self._running is not None:
-            raise IllegalEventError(f"{self.name}: offered the executor at {now} while {self._running} runs")
+        if len(self._running) >= self._seats:
+            raise IllegalEventError(f"{self.name}: offered the executor at {now} while {self._running[0][0]} runs")
+        self.began = now
         items = self.queue.items
         if self._armed < now:  # its timer went off too early, twice: it will not come back
             self._armed = inf
@@ -272,9 +278,10 @@ class QueueingPolicy:
             self.wake_by(items[0].deadline, actions)
 
     def _finished(self, event: Finished, now: float, actions: list[StationAction]) -> None:
-        if self._running is None:
+        if not self._running:
             raise IllegalEventError(f"{self.name}: {event} at {now} while no batch runs")
-        running, self._running = self._running, None
+        ended = next((i for i, (run, _) in enumerate(self._running) if run.variant == event.variant), 0)
+        running, self.began = self._running.pop(ended)
         self.finished(event, running, now, actions)
 
     def _woke(self, now: float, actions: list[StationAction]) -> None:

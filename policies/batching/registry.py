@@ -1,6 +1,6 @@
 """Batching policies by name, and how apps of a slice take turns."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from inspect import signature
 from types import MappingProxyType
 from typing import Any
@@ -98,6 +98,24 @@ def check_whole(name: str, options: Mapping[str, Any], variants: Mapping[str, in
         raise ConfigurationError(
             f"worker.batching: {name!r} chooses among an app's variants, and {alone} has one each; register a smaller "
             "or a larger model beside it (sluice register), or choose adaptive"
+        )
+
+
+def check_shared(name: str, executors: Mapping[str, int], promised: Iterable[str]) -> None:
+    """Raises ConfigurationError where several executors share slices, and what is asked counts on one batch at a time.
+
+    ``executors``: by device type or slice; ``promised``: apps with a promise.
+    """
+    several = ", ".join(sorted(kind for kind, number in executors.items() if number > 1))
+    if several and selects(name):
+        raise ConfigurationError(
+            f"slices.executors: several on {several}, and the batching rule {name!r} chooses for one at a time; choose "
+            "adaptive, deadline or eager, or leave them out"
+        )
+    if several and (apps := ", ".join(sorted(promised))):
+        raise ConfigurationError(
+            f"slices.executors: several on {several}, and what {apps} was promised rests on one batch at a time; leave "
+            "them out, or the promise"
         )
 
 

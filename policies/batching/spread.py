@@ -64,7 +64,7 @@ class SpreadBatching(QueueingPolicy):
     """
 
     __slots__ = (
-        "_began", "_by", "_constraints", "_fastest", "_kept", "_places", "_share", "_shared", "_streams", "_with",
+        "_by", "_constraints", "_fastest", "_kept", "_places", "_share", "_shared", "_streams", "_with",
         "fixed_batch", "lateness", "others_s", "own", "safety",
     )  # fmt: skip
 
@@ -94,7 +94,6 @@ class SpreadBatching(QueueingPolicy):
         self.safety = SafeModeSwitch(calm)
         self._places: tuple[Places, ...] = ()
         self._fastest: Places | None = None
-        self._began = 0.0
         self._constraints: tuple[tuple[int, int], ...] = ()
         self._shared: tuple[tuple[int, int], ...] = ()
         self._with: tuple[tuple[str, str], ...] = ()
@@ -194,7 +193,6 @@ class SpreadBatching(QueueingPolicy):
     @override
     def decide(self, now: float, actions: list[StationAction]) -> None:
         """Wait for the start, then run the head of the queue or a selection of the candidates."""
-        self._began = now
         items = self.queue.items
         if self.lateness and self._may_wait(items[0], now, actions):
             return

@@ -48,7 +48,8 @@ def hosted_variant(
         max(a / b for a, b in zip(profile.curve(quantity, limit=max(1, limit)).seconds, sure, strict=True))
         for quantity in _EARNED
     )
-    return Hosted(profile.variant, catalogue.variants[profile.variant].accuracy, curve, sure, least, pace)
+    accuracy = catalogue.variants[profile.variant].accuracy
+    return Hosted(profile.variant, accuracy, curve, sure, least, pace, profile.executors, profile.fbr)
 
 
 def hosted_on(

@@ -1,13 +1,13 @@
 """Which slice of a GPU a query goes to, where several host its app: one queue before all of them.
 
 Rules.
-- A slice has room for two batches, the one that runs and the one that forms, as large as both are done within the SLO:
-  what waits beyond that is late, and would be in time elsewhere. Memory stands for room, so that every rule of
+- A slice has room for the batches that it runs at a time and the one that forms, as large as two are done within the
+  SLO: what waits beyond that is late, and would be in time elsewhere. Memory stands for room, so that every rule of
   ``sluicegate.policies.placement`` applies as it stands: a row takes the same part of each slice's memory.
 - A query takes its place when it is put on a slice and gives it back when it ends. What finds no room waits here, in
   the order of the rule (strict first), and is put on a slice as soon as one has room.
-- Slices run one batch at a time: each takes all of it. eta counts the batch that a query will be in, the one that
-  runs, and what waits there, in batches.
+- eta counts the batch that a query will be in, those that run, and what waits there, each by the part of the slice's
+  bandwidth that it takes: all of it where nobody measured that, so that batches are counted.
 - RDF is taken from what the slices host for the app: the time of the largest such batch that all of them can run.
 - A query whose deadline passes while it waits goes to a slice all the same, which ends it. One whose app is hosted
   nowhere any more is given back.
@@ -31,9 +31,9 @@ from sluicegate.policies.placement.slice_queue_port import SlicePlacement, Waiti
 from sluicegate.profiles.catalogue.slowdown import SlowdownTable, VariantDemand
 
 _BATCHES = 2
-"""Batches that a slice has room for."""
+"""Batches in a row that a query is done with within its SLO."""
 _OWN = 1.0
-"""Of a slice's time that the batch which a query will be in takes."""
+"""Of a slice's bandwidth that the batch which a query will be in takes, as long as nothing is hosted there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,10 @@ class BatchStarted:
 
 @dataclass(frozen=True, slots=True)
 class BatchEnded:
-    """The slice is idle."""
+    """A batch of ``app`` has ended on the slice."""
 
     part: str
+    app: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,16 @@ SharingAction = Place | GiveBack | WakeAt
 
 
 @dataclass(slots=True)
+class _Kept:
+    """Of an app on a slice: ``curve``, of what is most accurate; ``fbr`` that a batch takes; ``room``: batches at a
+    time."""
+
+    curve: LatencyCurve
+    fbr: float
+    room: int
+
+
+@dataclass(slots=True)
 class _Held:
     """A query on a slice. ``waits``: its part of a batch there, 0 once it runs."""
 
@@ -106,7 +117,9 @@ class SliceSharing:
             SliceLoad(p.name, p.name, p.memory_bytes, p.memory_bytes, fbr=_OWN) for p in parts if p.memory_bytes
         )
         self._by_name = {load.name: load for load in self._loads}
-        self._curves: dict[str, dict[str, LatencyCurve]] = {}  # app -> slice -> curve of what is most accurate there
+        self._curves: dict[str, dict[str, _Kept]] = {}  # app -> slice
+        self._own = {load.name: _OWN for load in self._loads}
+        self._running: dict[str, list[tuple[str, float]]] = {load.name: [] for load in self._loads}  # (app, fbr)
         self._table = SlowdownTable({})
         self._rule = make(self._table)
         self._held: dict[Query, _Held] = {}
@@ -139,11 +152,16 @@ class SliceSharing:
                 for query in queries:
                     self._runs(query)
                 if part in self._by_name:
-                    self._by_name[part].fbr += 1.0
+                    app = queries[0].app
+                    kept = self._curves.get(app, {}).get(part)
+                    self._running[part].append((app, kept.fbr if kept is not None else _OWN))
+                    self._by_name[part].fbr += self._running[part][-1][1]
                 return []
-            case BatchEnded(part):
+            case BatchEnded(part, app):
                 if part in self._by_name:
-                    self._by_name[part].fbr -= 1.0
+                    running = self._running[part]
+                    ended = next((i for i, (of, _) in enumerate(running) if of == app), 0)
+                    self._by_name[part].fbr -= running.pop(ended)[1]
                 return self._next() if self._queue else []
             case HostedOnSlice(part, change):
                 return self._hosted(part, change)
@@ -181,7 +199,8 @@ class SliceSharing:
 
     def _place(self, query: Query, load: SliceLoad) -> Place:
         demand = self._table.demands[query.app]
-        waits = query.rows / self._curves[query.app][load.name].max_batch
+        kept = self._curves[query.app][load.name]
+        waits = kept.fbr * query.rows / kept.curve.max_batch
         held = _Held(load.name, query.rows * demand.memory_bytes, waits, query.query_class is QueryClass.STRICT)
         self._held[query] = held
         load.free_bytes -= held.memory_bytes
@@ -223,13 +242,16 @@ class SliceSharing:
             return []
         curves = self._curves.setdefault(change.app, {})
         if change.hosted:
-            whole = change.hosted[0].curve
-            rows = max(1, whole.largest_within(change.slo / _BATCHES))
-            curves[part] = LatencyCurve(whole.seconds[:rows])
+            first = change.hosted[0]
+            rows = max(1, first.curve.largest_within(change.slo / _BATCHES))
+            curves[part] = _Kept(LatencyCurve(first.curve.seconds[:rows]), first.fbr, first.executors)
         else:
             curves.pop(part, None)
         if not curves:
             del self._curves[change.app]
+        own = max((on[part].fbr for on in self._curves.values() if part in on), default=_OWN)
+        self._by_name[part].fbr += own - self._own[part]
+        self._own[part] = own
         self._table = SlowdownTable({app: self._demand(app, on) for app, on in self._curves.items()})
         self._rule = self._make(self._table)
         actions: list[SharingAction] = []
@@ -241,18 +263,21 @@ class SliceSharing:
                 actions.append(GiveBack(query))
         return actions + self._next()
 
-    def _demand(self, app: str, curves: dict[str, LatencyCurve]) -> VariantDemand:
+    def _demand(self, app: str, there: dict[str, _Kept]) -> VariantDemand:
         """One row of ``app``; slices are named in the place of their profiles, for they may host other variants."""
+        curves = {part: kept.curve for part, kept in there.items()}
         batch = min(curve.max_batch for curve in curves.values())
         solo = min(curve(batch) for curve in curves.values())
-        row = min(self._by_name[part].memory_bytes / (_BATCHES * curve.max_batch) for part, curve in curves.items())
+        row = min(
+            self._by_name[part].memory_bytes / ((kept.room + 1) * kept.curve.max_batch) for part, kept in there.items()
+        )
         return VariantDemand(
             name=app,
             solo=solo,
             memory_bytes=max(1, int(row)),
             rdf={part: curve(batch) / solo for part, curve in curves.items()},
             fbr=1.0,
-            fbr_by_profile={part: 1.0 / curve.max_batch for part, curve in curves.items()},
+            fbr_by_profile={part: kept.fbr / kept.curve.max_batch for part, kept in there.items()},
             batch=batch,
         )
 

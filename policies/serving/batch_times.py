@@ -7,6 +7,7 @@ from sluicegate.domain.events import LatencyMeasured
 from sluicegate.domain.fleet.device import Device, Slice, profile_type
 from sluicegate.domain.models.profile import LatencyCurve
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.catalogue.slowdown import crowded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,18 +114,26 @@ class BatchTimes:
         """A batch of that size has run: the next one needs no warming."""
         self._size(variant, rows).warm = True
 
-    def note(self, run: Run, seconds: float) -> None:
-        """It took so long."""
+    def note(self, run: Run, seconds: float, together: int = 1) -> None:
+        """It took so long, while so many ran at a time at most. Profiles say what it takes while all executors run."""
         size = self._sizes.get((run.variant, run.rows)) or self._size(run.variant, run.rows)
         size.warm = True
         curve = self._curves.get(run.variant)
         if not size.batches:
             self._measured.append(size)
         size.batches += 1
+        self._busy_s += seconds
+        seconds *= self._crowded(run.variant, together)
         size.seconds += (
             seconds if curve is None or curve.lengths is None else curve.as_of_longest(run.rows, run.length, seconds)
         )
-        self._busy_s += seconds
+
+    def _crowded(self, variant: str, together: int) -> float:
+        """How much longer a batch takes while all executors run than while ``together`` do, by the slowdown model."""
+        profile = self._catalogue.profiles.get((variant, self.kind))
+        if profile is None or profile.executors <= together:
+            return 1.0
+        return crowded(profile.fbr, profile.executors) / crowded(profile.fbr, together)
 
     def take_measured(self) -> tuple[LatencyMeasured, ...]:
         """Batch latencies since the last call, one mean a variant and size."""

@@ -19,7 +19,8 @@ from sluicegate.policies.placement.repartition import Cut
 
 @dataclass(slots=True)
 class RunBatch:
-    """Run it on ``part`` now; answer with BatchEnded or BatchFailed. It hangs after ``within`` seconds.
+    """Run it on ``part``, in its executor number ``seat``, now; answer with BatchEnded or BatchFailed. It hangs after
+    ``within`` seconds.
 
     ``again``: one query of a batch that failed, alone.
     """
@@ -28,6 +29,7 @@ class RunBatch:
     run: Run
     within: float
     again: bool = False
+    seat: int = 0
 
 
 @dataclass(slots=True)
@@ -80,6 +82,7 @@ class LoadVariant:
     variant: str
     max_batch: int
     within: float | None
+    seat: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,7 @@ class UnloadVariant:
 
     part: str
     variant: str
+    seat: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,7 @@ class RestartExecutor:
 
     part: str
     after: float
+    seat: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,7 @@ class ReloadVariant:
     variant: str
     max_batch: int
     within: float | None
+    seat: int = 0
 
 
 @dataclass(slots=True)

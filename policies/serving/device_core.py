@@ -137,7 +137,7 @@ class DeviceCore:
                     raise IllegalEventError(f"{event.query.id} came at {now} while no plan counts on this worker")
                 slices.came(event, now, actions)
             elif isinstance(event, BatchEnded):
-                slices.named(event.part).ended(event.execution_s, event.seconds, now, actions)
+                slices.named(event.part).ended(event, now, actions)
             else:
                 self._hear(event, now, actions)
         except IllegalEventError as error:
@@ -160,8 +160,8 @@ class DeviceCore:
                 slices.purge(now, actions)
             case ContentsTold():
                 slices.contents(event, now)
-            case Loaded(part, variant, ok, seconds):
-                slices.named(part).loaded_variant(variant, ok, seconds, now, actions)
+            case Loaded():
+                slices.named(event.part).loaded_variant(event, now, actions)
             case ExecutorEnded() | ExecutorStarted() | Reloaded():
                 slices.named(event.part).executor_told(event, now, actions)
                 slices.purge(now, actions)
@@ -286,7 +286,7 @@ class DeviceCore:
             seen = replace(seen, slices=cut.slices, fault=cut.fault, fault_epoch=cut.fault_epoch)
         epoch = self._plan.epoch if self._plan is not None else NO_EPOCH
         reports = self._slices.reports(now, actions)
-        busy_s = sum([part.times.take_busy() for part in parts])
+        busy_s = sum([part.times.take_busy() / len(part.executors) for part in parts])
         poison = self._slices.poison.all(now)
         ended = self._ended.take()
         actions.append(Beat(seen, epoch, len(self._slices.held), busy_s, reports, poison, late, ended))

@@ -1,5 +1,5 @@
 """What a device's worker is told, beside ``PlanPublished``, ``Registered`` and ``TurnsTold`` of
-``sluicegate.domain.events``.
+``sluicegate.domain.events``. What happens to a batch or load names its slice, and by ``seat`` which of its executors.
 
 Queries are named by themselves only when they come; what happens to a batch names its slice. Those that come for each
 query or batch are not declared frozen, because creation is on the hot path: treat them as frozen.
@@ -32,6 +32,7 @@ class BatchEnded:
     part: str
     execution_s: float
     seconds: float
+    seat: int = 0
 
 
 class Failure(StrEnum):
@@ -58,6 +59,7 @@ class BatchFailed:
     part: str
     detail: str
     failure: Failure = Failure.RAISED
+    seat: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ class Loaded:
     variant: str
     ok: bool
     seconds: float = 0.0
+    seat: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ class ExecutorEnded:
     with it."""
 
     part: str
+    seat: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,7 @@ class ExecutorStarted:
     """The answer to RestartExecutor: it runs again, and holds nothing."""
 
     part: str
+    seat: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,7 @@ class Reloaded:
     variant: str
     ok: bool
     seconds: float = 0.0
+    seat: int = 0
 
 
 @dataclass(slots=True)

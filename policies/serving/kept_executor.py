@@ -30,6 +30,7 @@ from sluicegate.policies.serving.device_events import (
     Failure,
     Reloaded,
 )
+from sluicegate.policies.serving.running_batch import Batch
 
 _LIVES = 1.0
 KILLS = 6
@@ -39,7 +40,8 @@ KILLS_WITHIN = 60.0
 
 
 class KeptExecutor:
-    """Of slice ``part``, started at ``now``; ``poison`` is known to end it.
+    """Number ``seat`` of slice ``part``, started at ``now``; ``poison`` is known to end it. ``kills``: by variant, of
+    all executors of the slice. ``batch``: what runs on it.
 
     ``whole``: it runs, and holds what it should. Until then ``waits`` what is to be run, and ``failure`` says how the
     batch failed that it ended under.
@@ -55,14 +57,22 @@ class KeptExecutor:
         "_load",
         "_loads",
         "_started",
+        "batch",
         "failure",
+        "loads_last",
         "part",
         "poison",
+        "seat",
         "waits",
         "whole",
     )
 
-    def __init__(self, part: str, now: float, poison: KnownPoison) -> None:
+    def __init__(
+        self, part: str, now: float, poison: KnownPoison, seat: int = 0, kills: dict[str, deque[float]] | None = None
+    ) -> None:
+        self.seat = seat
+        self.batch: Batch | None = None
+        self.loads_last = ""
         self.poison = poison
         self.whole = True
         self.waits: RunBatch | None = None
@@ -75,7 +85,7 @@ class KeptExecutor:
         self._before: int | None = 0  # deaths before it; None: it is tried once more
         self._again = False  # that waits
         self._loads: dict[str, LoadVariant] = {}  # what each variant was loaded by
-        self._kills: dict[str, deque[float]] = {}
+        self._kills = {} if kills is None else kills
         self._left: deque[ReloadVariant] | None = None  # to be loaded again; None: it does not run yet
 
     def run(self, batch: RunBatch, actions: list[DeviceAction]) -> None:
@@ -88,10 +98,11 @@ class KeptExecutor:
     def abandon(self) -> None:
         """What waits to be run is others' now."""
         if self.waits is not None:
-            self.waits, self.failure = None, BatchFailed(self.part, "it was abandoned", Failure.BLAMELESS)
+            self.waits, self.failure = None, BatchFailed(self.part, "it was abandoned", Failure.BLAMELESS, self.seat)
 
     def load(self, load: LoadVariant, actions: list[DeviceAction]) -> None:
         """Load it; only what is whole is asked, for one at a time."""
+        self.loads_last = load.variant
         self._load, self._before = load, self._deaths
         actions.append(load)
 
@@ -135,7 +146,9 @@ class KeptExecutor:
                     raise IllegalEventError(f"the executor of {self.part} was started at {now}, and runs")
                 self._started = now
                 loads = [self._loads[name] for name in held]
-                self._left = deque(ReloadVariant(self.part, one.variant, one.max_batch, one.within) for one in loads)
+                self._left = deque(
+                    ReloadVariant(self.part, one.variant, one.max_batch, one.within, self.seat) for one in loads
+                )
             case Reloaded():
                 if self._left is None:
                     raise IllegalEventError(f"{event} at {now}, which nobody asked for")
@@ -151,7 +164,7 @@ class KeptExecutor:
         self._died = False
         self._left = None
         # A clock that was set meanwhile must not hold it up for longer.
-        return (RestartExecutor(self.part, min(_LIVES, max(0.0, self._started + _LIVES - now))),)
+        return (RestartExecutor(self.part, min(_LIVES, max(0.0, self._started + _LIVES - now)), self.seat),)
 
     def _whole(self) -> Sequence[DeviceAction]:
         self.whole, self._left = True, None

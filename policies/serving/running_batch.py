@@ -25,8 +25,8 @@ class Neighbours(Protocol):
         """It runs a batch."""
         ...
 
-    def ended(self, part: str, now: float, actions: list[DeviceAction]) -> None:
-        """The batch has ended."""
+    def ended(self, part: str, app: str, now: float, actions: list[DeviceAction]) -> None:
+        """A batch of ``app`` has ended."""
         ...
 
     def left(self, query: Query) -> None:
@@ -106,12 +106,14 @@ class Retry:
 
 
 class Batch:
-    """What runs, since ``started``. ``gone``: its queries are others' now; ``retry``: it failed."""
+    """What runs, since ``started``. ``gone``: its queries are others' now; ``retry``: it failed. ``together``: how many
+    ran on the slice at a time, at most, while it did."""
 
-    __slots__ = ("gone", "retry", "run", "started")
+    __slots__ = ("gone", "retry", "run", "started", "together")
 
     def __init__(self, run: Run, started: float) -> None:
         self.run = run
         self.started = started
         self.gone = False
         self.retry: Retry | None = None
+        self.together = 1

@@ -85,8 +85,8 @@ class SharedQueue(Neighbours):
         self._tell(BatchStarted(part, queries), now, actions)
 
     @override
-    def ended(self, part: str, now: float, actions: list[DeviceAction]) -> None:
-        self._tell(BatchEnded(part), now, actions)
+    def ended(self, part: str, app: str, now: float, actions: list[DeviceAction]) -> None:
+        self._tell(BatchEnded(part, app), now, actions)
 
     @override
     def left(self, query: Query) -> None:

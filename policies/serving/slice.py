@@ -1,21 +1,23 @@
-"""One slice of a device: its station, its staging, the batch that runs, the promises kept there.
+"""One slice of a device: its station, its staging, the batches that run, the promises kept there.
 
 Rules.
-- One batch runs at a time. A batch that fails is run again query by query (``running_batch``), and all of them end
-  together.
+- Each of its executors, one where nothing else was set, runs one batch at a time. A batch that fails is run again query
+  by query (``running_batch``), there, and all of them end together.
+- All executors hold the same: a variant is loaded once all have loaded it, and where one of them cannot, none has it.
 - The policy hears of misses before they are told: it may have to announce them. Where nothing is hosted yet for an app
   with a promise there is none: safe mode is announced before the first miss, and its end once something is hosted, or
   nothing is to be.
-- A variant is forgotten once the batch that runs with it has ended, and what is loaded in its place waits for that.
+- A variant is forgotten once the batches that run with it have ended, and what is loaded in its place waits for that.
 - An app that leaves is retired once none of its queries waits or runs here.
-- An executor whose process ends is made whole again (``sluicegate.policies.serving.kept_executor``): what is to be run
-  or loaded waits for that.
-- A batch that takes far longer than its profile says is overdue: heartbeats tell.
+- An executor whose process ends is made whole again (``sluicegate.policies.serving.kept_executor``), alone: what is to
+  be loaded waits for that, and batches run on the others.
+- A batch that takes far longer than its profile says is overdue: heartbeats tell where no executor is left without one.
 - A batch of queries that were abandoned runs to its end and answers nobody.
 """
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import assert_never
 
 from sluicegate.domain.actions import (
@@ -62,7 +64,14 @@ from sluicegate.policies.serving.device_actions import (
     UnloadVariant,
     WakeMe,
 )
-from sluicegate.policies.serving.device_events import BatchFailed, ExecutorEvent, Failure, Reloaded
+from sluicegate.policies.serving.device_events import (
+    BatchEnded,
+    BatchFailed,
+    ExecutorEvent,
+    Failure,
+    Loaded,
+    Reloaded,
+)
 from sluicegate.policies.serving.kept_executor import KILLS, KILLS_WITHIN, KeptExecutor
 from sluicegate.policies.serving.running_batch import Batch, Neighbours, Retry
 
@@ -73,13 +82,13 @@ _GONE = 0.001
 
 
 class SliceCore:
-    """The slice of ``executor``. ``held``: all queries of the device, with their turns; ``gathering``: of its slices'
+    """The slice of ``executors``. ``held``: all queries of the device, with their turns; ``gathering``: of its slices'
     reports. ``neighbours``: what shares queries among the slices, if anything does.
     """
 
     def __init__(
         self,
-        executor: KeptExecutor,
+        executors: Sequence[KeptExecutor],
         *,
         station: StationPolicy,
         staging: StagingPolicy,
@@ -89,13 +98,13 @@ class SliceCore:
         gathering: Gathering,
         neighbours: Neighbours | None,
     ) -> None:
-        name = self.name = executor.part
-        self.executor = executor
+        name = self.name = executors[0].part
+        self.executors = tuple(executors)
+        self.poison = executors[0].poison
         self.station = station
         self.staging = staging
         self.times = times
         self.book = book
-        self.batch: Batch | None = None
         self._promises = False  # whether anything hosted here was promised something
         self._held = held
         self._gathering = gathering
@@ -104,14 +113,19 @@ class SliceCore:
         self._retiring: dict[str, None] = {}
         self._warned: dict[str, None] = {}  # apps whose safe mode no policy has announced
         self._waiting: deque[LoadVariant | UnloadVariant] = deque()  # loads and what makes room for them, in order
-        self._late: Batch | None = None  # at the last heartbeat
+        self._load_ends: dict[int, bool] = {}  # of the load under way, by executor
+        self._late: dict[int, Batch] = {}  # at the last heartbeat
         self.left = False  # what waited went back, since the batch is overdue
 
     @property
     def queued(self) -> int:
         """Queries waiting or running."""
-        batch = self.batch
-        return self.station.queued + (len(batch.run.queries) if batch is not None and not batch.gone else 0)
+        return self.station.queued + sum([len(batch.run.queries) for batch in self.batches if not batch.gone])
+
+    @property
+    def batches(self) -> Iterator[Batch]:
+        """Those that run."""
+        return (batch for executor in self.executors if (batch := executor.batch) is not None)
 
     @property
     def loaded(self) -> tuple[str, ...]:
@@ -125,11 +139,12 @@ class SliceCore:
 
     def report(self, now: float) -> SliceReport:
         """For a heartbeat; what was measured is told once."""
-        batch = self.batch
         busy = age = 0.0
-        if batch is not None:
-            age = now - batch.started
-            busy = max(0.0, self.times.expected(batch.run) - age)
+        running = list(self.batches)
+        if running:
+            age = now - min(batch.started for batch in running)
+        if len(running) == len(self.executors):
+            busy = min(max(0.0, self.times.expected(one.run) - (now - one.started)) for one in running)
         observed = self.station.take_observed(now)
         return SliceReport(
             self.name,
@@ -140,27 +155,29 @@ class SliceCore:
             self.times.take_measured(),
             observed,
             max(0.0, age),
-            self._overdue(batch, age),
+            min([self._overdue(executor, now) for executor in self.executors]),
             self.station.margins,
         )
 
-    def _overdue(self, batch: Batch | None, age: float) -> float:
+    def _overdue(self, executor: KeptExecutor, now: float) -> float:
         """By how much, at two heartbeats in a row: of one alone this process itself may be late.
 
         An executor that is being started again is on its way: routers leave it, and plans keep it.
         """
-        if batch is None or not self.executor.whole:
-            self._late = None
-            return 0.0 if self.executor.whole else _GONE
-        late = age - self.times.patience(batch.run)
-        before, self._late = self._late, batch if late > 0.0 else None
+        batch, seat = executor.batch, executor.seat
+        before = self._late.pop(seat, None)
+        if batch is None or not executor.whole:
+            return 0.0 if executor.whole else _GONE
+        late = now - batch.started - self.times.patience(batch.run)
+        if late > 0.0:
+            self._late[seat] = batch
         return late if late > 0.0 and before is batch else 0.0
 
     def arrived(self, event: Arrived, now: float, actions: list[DeviceAction]) -> None:
         """A query is put on this slice."""
         if self._promises and (resumed := self.book.arrived(event.query)) is not None:
             self._tell(resumed, now, actions)
-        if event.flaw or self.executor.poison.refuses(event.query, now):
+        if event.flaw or self.poison.refuses(event.query, now):
             self._refuse(event.query, now, actions, event.flaw)
             return
         decided = self.station.handle(event, now)
@@ -171,7 +188,7 @@ class SliceCore:
 
     def purge(self, now: float, actions: list[DeviceAction]) -> None:
         """What waits here and is known by now to end executors is not run."""
-        poison = self.executor.poison
+        poison = self.poison
         for app in sorted({query.app for query in self._held if poison.refuses(query, now)}):
             for query in self.station.drain(app):
                 if poison.refuses(query, now):
@@ -202,9 +219,10 @@ class SliceCore:
         self.book.abandon()
         for app in apps:
             self.station.drain(app)
-        if self.batch is not None:
-            self.batch.gone = True
-            self.executor.abandon()
+        for executor in self.executors:
+            if executor.batch is not None:
+                executor.batch.gone = True
+                executor.abandon()
 
     def take_waiting(self, apps: Collection[str], now: float, actions: list[DeviceAction]) -> list[Query]:
         """Take out what waits of ``apps``, and not what runs."""
@@ -214,18 +232,18 @@ class SliceCore:
         self._retire(now, actions)
         return taken
 
-    def ended(self, execution_s: float, seconds: float, now: float, actions: list[DeviceAction]) -> None:
+    def ended(self, event: BatchEnded, now: float, actions: list[DeviceAction]) -> None:
         """What ran has ended."""
-        batch = self.batch or self._ran("BatchEnded", now)
-        run = batch.run
+        executor, batch = self._ran(event, now)
+        run, execution_s = batch.run, event.execution_s
         if batch.retry is not None:
             self.times.ran(run.variant, batch.retry.rows)
             batch.retry.answered(execution_s, now)
-            self._run_next_alone(batch, batch.retry, now, actions)
+            self._run_next_alone(executor, batch, batch.retry, now, actions)
             return
-        if seconds > 0.0:
-            self.times.note(run, seconds)
-        self.batch = None
+        if event.seconds > 0.0:
+            self.times.note(run, event.seconds, batch.together)
+        executor.batch = None
         finished = Finished(run.queries[0].app, run.variant, run.rows, execution_s)
         if batch.gone:
             self._finish(finished, now, actions)
@@ -247,21 +265,21 @@ class SliceCore:
 
     def failed(self, failed: BatchFailed, now: float, actions: list[DeviceAction]) -> None:
         """What ran failed."""
-        batch = self._ran("BatchFailed", now)
-        if not self.executor.whole:
-            self.executor.failure = failed
+        executor, batch = self._ran(failed, now)
+        if not executor.whole:
+            executor.failure = failed
             return
         if failed.failure is Failure.KILLED:
-            self._killed(batch.run.variant, now, actions)
+            self._killed(executor, batch.run.variant, now, actions)
         if batch.retry is None:
-            batch.retry = Retry(batch.run.queries, failed, self.executor.poison, now)
+            batch.retry = Retry(batch.run.queries, failed, self.poison, now)
         else:
             batch.retry.failed(failed, now)
-        self._run_next_alone(batch, batch.retry, now, actions)
+        self._run_next_alone(executor, batch, batch.retry, now, actions)
 
-    def _killed(self, variant: str, now: float, actions: list[DeviceAction]) -> None:
+    def _killed(self, executor: KeptExecutor, variant: str, now: float, actions: list[DeviceAction]) -> None:
         """Too often: plans do without it for a while, where the app has another."""
-        if not self.executor.killed(variant, now) or self.times.is_only(variant):
+        if not executor.killed(variant, now) or self.times.is_only(variant):
             return
         told = (
             f"{variant} ended its executor {KILLS} times within {KILLS_WITHIN:.0f} s; plans do without it for a while"
@@ -271,30 +289,49 @@ class SliceCore:
         if withdrawn is not None:
             actions.append(withdrawn)
 
-    def _ran(self, what: str, now: float) -> Batch:
-        if self.batch is None:
-            raise IllegalEventError(f"{what} of {self.name} at {now} while nothing runs there")
-        return self.batch
+    def _at(self, seat: int, now: float) -> KeptExecutor:
+        if not 0 <= seat < len(self.executors):
+            raise IllegalEventError(f"{self.name} has no executor {seat} at {now}")
+        return self.executors[seat]
+
+    def _ran(self, event: BatchEnded | BatchFailed, now: float) -> tuple[KeptExecutor, Batch]:
+        executor = self._at(event.seat, now)
+        if executor.batch is None:
+            raise IllegalEventError(f"{type(event).__name__} of {self.name} at {now} while nothing runs there")
+        return executor, executor.batch
+
+    def _idle(self, run: Run, now: float) -> KeptExecutor:
+        """Of those without a batch the first that runs, else the first."""
+        idle = [executor for executor in self.executors if executor.batch is None]
+        if not idle:
+            runs = ", ".join(batch.run.variant for batch in self.batches)
+            raise IllegalEventError(f"{self.name} is to run {run.variant} at {now} while {runs} runs")
+        return next((executor for executor in idle if executor.whole), idle[0])
 
     def _begin(self, run: Run, now: float, actions: list[DeviceAction]) -> None:
-        if self.batch is not None:
-            raise IllegalEventError(f"{self.name} is to run {run.variant} at {now} while {self.batch.run.variant} runs")
+        executor = self._idle(run, now)
         held = self._held
         for query in run.queries:
             if query not in held:
                 raise IllegalEventError(f"{self.name} is to run query {query.id} at {now}, which is not here")
-        self.batch = Batch(run, now)
+        executor.batch = Batch(run, now)
+        self._count_away()
+        together = sum([1 for _ in self.batches])
+        for batch in self.batches:
+            batch.together = max(batch.together, together)
         if self._neighbours is not None:
             self._neighbours.started(self.name, run.queries, now, actions)
-        self.executor.run(RunBatch(self.name, run, self.times.limit(run)), actions)
+        executor.run(RunBatch(self.name, run, self.times.limit(run), seat=executor.seat), actions)
 
-    def _run_next_alone(self, batch: Batch, retry: Retry, now: float, actions: list[DeviceAction]) -> None:
+    def _run_next_alone(
+        self, executor: KeptExecutor, batch: Batch, retry: Retry, now: float, actions: list[DeviceAction]
+    ) -> None:
         query = None if batch.gone else retry.next(now)
         if query is not None:
             run = Run(batch.run.variant, (query,), query.rows)
-            self.executor.run(RunBatch(self.name, run, self.times.limit(run), again=True), actions)
+            executor.run(RunBatch(self.name, run, self.times.limit(run), again=True, seat=executor.seat), actions)
             return
-        self.batch = None
+        executor.batch = None
         run = batch.run
         self._finish(Finished(run.queries[0].app, run.variant, run.rows, 0.0, failed=True), now, actions)
         for query, kind, at, execution_s, detail, reason in () if batch.gone else retry.ends:
@@ -310,7 +347,7 @@ class SliceCore:
 
     def _finish(self, event: Finished, now: float, actions: list[DeviceAction]) -> None:
         if self._neighbours is not None:
-            self._neighbours.ended(self.name, now, actions)
+            self._neighbours.ended(self.name, event.app, now, actions)
         self._tell(event, now, actions)
         if self._waiting:
             self._load_on(actions)
@@ -373,12 +410,20 @@ class SliceCore:
         """Staging asked for it."""
         self._stage(_WOKE, now, actions)
 
-    def loaded_variant(self, variant: str, ok: bool, seconds: float, now: float, actions: list[DeviceAction]) -> None:
-        """A load has ended."""
-        if not self.executor.loaded(variant, ok, actions):
+    def loaded_variant(self, event: Loaded, now: float, actions: list[DeviceAction]) -> None:
+        """A load has ended in one of the executors, and with the last of them altogether."""
+        executor, variant, ends = self._at(event.seat, now), event.variant, self._load_ends
+        if not executor.loaded(variant, event.ok, actions):
             return
-        if ok:
-            self.times.loaded(variant, seconds)
+        ends[event.seat] = event.ok
+        if event.ok:
+            self.times.loaded(variant, event.seconds)
+        if len(ends) < len(self.executors):
+            return
+        ok = all(ends.values())
+        if not ok:
+            actions += [UnloadVariant(self.name, variant, seat) for seat, loaded in ends.items() if loaded]
+        ends.clear()
         self._stage(LoadEnded(variant, ok), now, actions)
 
     def _stage(self, event: StagingEvent, now: float, actions: list[DeviceAction]) -> None:
@@ -411,31 +456,43 @@ class SliceCore:
 
     def executor_told(self, event: ExecutorEvent, now: float, actions: list[DeviceAction]) -> None:
         """Its process has ended, or it is being made whole."""
+        executor = self._at(event.seat, now)
         if isinstance(event, Reloaded) and event.ok:
             self.times.loaded(event.variant, event.seconds)
-        actions += self.executor.told(event, self.loaded, now)
-        if not self.executor.whole:
+        # What it has loaded already while others still load it is to be loaded again, too.
+        under_way = (executor.loads_last,) if self._load_ends.get(event.seat) else ()
+        actions += executor.told(event, (*self.loaded, *under_way), now)
+        self._count_away()
+        if not executor.whole:
             return
-        failure, self.executor.failure = self.executor.failure, None
+        failure, executor.failure = executor.failure, None
         if failure is not None:
             self.failed(failure, now, actions)
         self._load_on(actions)
+        if len(self.executors) > 1:
+            self._tell(_WOKE, now, actions)
+
+    def _count_away(self) -> None:
+        if len(self.executors) > 1:
+            self.station.away = sum([not one.whole and one.batch is None for one in self.executors])
 
     def _load_on(self, actions: list[DeviceAction]) -> None:
-        if not self.executor.whole:
+        if not all(executor.whole for executor in self.executors):
             return
-        runs = self.batch.run.variant if self.batch is not None else None
+        run = {batch.run.variant for batch in self.batches}
         waiting = self._waiting
-        while waiting and not (isinstance(waiting[0], UnloadVariant) and waiting[0].variant == runs):
+        while waiting and not (isinstance(waiting[0], UnloadVariant) and waiting[0].variant in run):
             asked = waiting.popleft()
-            if isinstance(asked, LoadVariant):
-                self.executor.load(asked, actions)
-            else:
-                actions.append(asked)
+            for executor in self.executors:
+                mine = replace(asked, seat=executor.seat) if executor.seat else asked
+                if isinstance(mine, LoadVariant):
+                    executor.load(mine, actions)
+                else:
+                    actions.append(mine)
 
     def _retire(self, now: float, actions: list[DeviceAction]) -> None:
-        running = self.batch.run.queries[0].app if self.batch is not None else None
+        running = {batch.run.queries[0].app for batch in self.batches}
         for app in tuple(self._retiring):
-            if app != running and app in self._retiring and not self.station.queued_of(app):
+            if app not in running and app in self._retiring and not self.station.queued_of(app):
                 del self._retiring[app]
                 self._stage(Retired(app), now, actions)

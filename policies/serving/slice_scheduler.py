@@ -1,27 +1,31 @@
-"""One slice: a batching policy for each app and class it serves, and one executor that runs one batch at a time.
+"""One slice: a batching policy for each app and class it serves, and the executors that run a batch each.
 
 Rules.
 - A query goes to the policy of its app and class. An app that is not hosted (yet, or any more) keeps its queue, which
   only expires until hosting comes back or ``drain`` takes it out.
-- While the executor is idle it is offered after every event to those who have queries waiting: strict ones first, then
+- While an executor is idle it is offered after every event to those who have queries waiting: strict ones first, then
   by the deadline of the most urgent query, until one runs a batch. Best effort is offered it only where no strict query
   waits; but a strict batch with places left takes best-effort queries of its app along, where that makes nobody late.
   Where anything was promised, best effort may run before (``sluicegate.policies.promises.keeper``).
-- Finished goes to the policy whose batch it was, and frees the executor.
+- What is hosted says how many executors there are (``Hosted.executors``), and what a batch takes while all of them run:
+  whoever starts beside it, it ends in time. While strict queries wait for company, best effort may start where another
+  executor stays idle for them. Where anything was promised one batch runs at a time.
+- Finished goes to the policy whose batch it was, and frees its executor. Batches of one app, variant and size are
+  alike.
 - Promises are about strict queries; best-effort ones are not in the sequence. Where anything hosted was promised, apps
   take turns, and all batches are as short as the ``Terms`` of the slice ask (``sluicegate.policies.promises.keeper``).
 - There what a batch takes at most goes by what those before it took (``sluicegate.policies.promises.margins``).
 - A wake is asked for only where none is outstanding that comes as early. A shell may send Woke for each WakeAt, or keep
   one timer, the earliest asked for. Woke before its time asks again, once for each time asked for.
 
-Illegal: Finished while idle, or for another batch than the one that runs.
+Illegal: Finished while idle, or for another batch than those that run.
 """
 
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from sluicegate.domain.actions import Run, StationAction, WakeAt
 from sluicegate.domain.errors import IllegalEventError
@@ -51,27 +55,36 @@ _CALM = 20.0
 """Turns since one that was more than full, after which best effort may be in the way of strict queries."""
 
 
+class _Running(NamedTuple):
+    """A batch that runs. ``lent``: its policy did not choose it."""
+
+    run: Run
+    lane: Lane
+    began: float
+    lent: bool = False
+
+
 class Station:
     """StationPolicy over one batching policy an app and class; ``make_policy`` is called for each.
 
-    ``hops``: how long queries are on their way here.
+    ``hops``: how long queries are on their way here. ``away``: executors that are being started again, and hold no
+    batch.
     """
 
     __slots__ = (
         "_asked_again",
-        "_began",
         "_hops",
         "_lanes",
-        "_lent",
         "_loose",
         "_make",
         "_margins",
         "_running",
-        "_running_lane",
+        "_seats",
         "_story",
         "_strict",
         "_tables",
         "_wake",
+        "away",
         "last_app",
         "terms",
     )
@@ -81,13 +94,12 @@ class Station:
         self._hops = hops
         self.terms = FREE
         self._margins = Margins()
-        self._began = 0.0
-        self._lent: Run | None = None  # a batch that its policy did not choose
         self._strict: dict[str, Lane] = {}
         self._loose: dict[str, Lane] = {}
         self._lanes: list[Lane] = []
-        self._running: Run | None = None
-        self._running_lane: Lane | None = None
+        self._running: list[_Running] = []
+        self._seats = 1
+        self.away = 0
         self.last_app = ""
         self._tables: dict[str, TablesChanged] = {}
         self._wake = inf
@@ -97,7 +109,7 @@ class Station:
     @property
     def busy(self) -> bool:
         """A batch is running."""
-        return self._running is not None
+        return bool(self._running)
 
     @property
     def queued(self) -> int:
@@ -147,8 +159,8 @@ class Station:
         else:
             self._change(event, now, actions)
         self._story.append((now, event))
-        if self._running is None:
-            self._offer(now, actions)
+        while len(self._running) < max(1, self._seats - self.away) and self._offer(now, actions):
+            pass
         return actions
 
     def _change(self, event: _Change, now: float, actions: list[StationAction]) -> None:
@@ -212,6 +224,8 @@ class Station:
         strict = [lane for lane in self._lanes if lane.in_turn and lane.hosted]
         loose = any(lane.asked.loose and lane.hosted and not lane.asked.aside for lane in self._lanes)
         self.terms = terms({lane.app: lane.party(margins) for lane in strict}, self._hops, loose=loose)
+        executors = [h.executors for lane in self._lanes for h in lane.hosted]
+        self._seats = 1 if self.terms.shares else max(executors, default=1)
         for lane in self._lanes:
             share = self.terms.shares.get(lane.app)
             if lane.strict and isinstance(lane.policy, SpreadBatching):
@@ -234,25 +248,38 @@ class Station:
         return asked
 
     def _finish(self, event: Finished, now: float, actions: list[StationAction]) -> None:
-        lane, running = self._running_lane, self._running
-        if lane is None or running is None:
+        if not self._running:
             raise IllegalEventError(f"{event} at {now} while nothing runs", self._told())
-        if (event.app, event.variant) != (lane.app, running.variant):
-            raise IllegalEventError(f"{event} at {now} while {running.variant} runs for {lane.app}", self._told())
-        decided = [] if self._lent is running else lane.policy.handle(event, now)
-        self._running = self._running_lane = self._lent = None
+        ended = self._ended(event)
+        if ended is None:
+            runs = ", ".join(f"{run.variant} runs for {lane.app}" for run, lane, _, _ in self._running)
+            raise IllegalEventError(f"{event} at {now} while {runs}", self._told())
+        self._running.remove(ended)
+        lane = ended.lane
+        decided = [] if ended.lent else lane.policy.handle(event, now)
         if decided:
             self._absorb(lane, decided, now, actions)
         if self.terms.shares and not event.failed:
-            self._ran(lane, running, now, actions)
+            self._ran(ended, now, actions)
 
-    def _ran(self, lane: Lane, run: Run, now: float, actions: list[StationAction]) -> None:
+    def _ended(self, event: Finished) -> _Running | None:
+        """The batch that has; of equal size where there is one."""
+        found = None
+        for one in self._running:
+            if one.lane.app == event.app and one.run.variant == event.variant:
+                if one.run.rows == event.rows:
+                    return one
+                found = found or one
+        return found
+
+    def _ran(self, ended: _Running, now: float, actions: list[StationAction]) -> None:
         """Learn from how long it took."""
+        lane, run = ended.lane, ended.run
         hosted = next((h for h in lane.hosted if h.variant == run.variant), None)
         share = self.terms.shares.get(lane.app)
         turn_s = self.terms.blocking_s if share is None or not lane.in_turn else share.processing_s
         if hosted is not None and run.rows <= hosted.curve.max_batch:
-            self._margins.ran(hosted, run.rows, now - self._began, turn_s, now)
+            self._margins.ran(hosted, run.rows, now - ended.began, turn_s, now)
         if self._margins.adopt(now):
             self._share_out(now, actions)
 
@@ -270,25 +297,31 @@ class Station:
         self._wake = inf
         self._wake_by(min((lane.wake for lane in self._lanes), default=inf), actions)
 
-    def _offer(self, now: float, actions: list[StationAction]) -> None:
+    def _offer(self, now: float, actions: list[StationAction]) -> bool:
+        """Offer an executor to those who have queries waiting; whether one runs a batch."""
         lanes = self._lanes
         if len(lanes) > 1:
             lanes = [lane for lane in lanes if lane.policy.queued]
             if len(lanes) > 1:
                 if self.terms.shares and self._runs_first(lanes, now, actions):
-                    return
-                lanes = self.order(lanes)
+                    return True
+                first = self.order(lanes)
+                if len(first) < len(lanes) and self._seats - self.away - len(self._running) > 1:
+                    first = first + [lane for lane in lanes if lane not in first]
+                lanes = first
         elif not (lanes and lanes[0].policy.queued):
-            return
+            return False
+        running = len(self._running)
         for lane in lanes:
             self._absorb(lane, lane.policy.handle(_OFFERED, now), now, actions)
-            if self._running is not None:
+            if len(self._running) > running:
                 if not lane.policy.queued:
                     lane.since = inf
                 if lane.strict and lane.app in self._loose:
-                    self._fill(self._running, self._loose[lane.app], now, actions)
-                self._story.append((now, self._running))
-                return
+                    self._fill(self._running[-1], self._loose[lane.app], actions)
+                self._story.append((now, self._running[-1].run))
+                return True
+        return False
 
     def _runs_first(self, lanes: list[Lane], now: float, actions: list[StationAction]) -> bool:
         """Whether best effort runs before those that take turns: it ends as early as if it had begun when they came."""
@@ -304,15 +337,14 @@ class Station:
         run = loose.lent_within(room, now)
         if run is None:
             return False
-        self._lent = self._running = run
-        self._running_lane = loose
-        self._began = now
+        self._running.append(_Running(run, loose, now, lent=True))
         self._story.append((now, run))
         actions.append(run)
         return True
 
-    def _fill(self, run: Run, loose: Lane, now: float, actions: list[StationAction]) -> None:
+    def _fill(self, begun: _Running, loose: Lane, actions: list[StationAction]) -> None:
         """Best-effort queries in the places that a strict batch leaves."""
+        run, now = begun.run, begun.began
         hosted = next(h for h in loose.hosted if h.variant == run.variant)
         hosted = hosted.times(self._margins.in_force.get(run.variant, 1.0))
         seconds = hosted.curve.seconds
@@ -327,8 +359,9 @@ class Station:
         along = loose.policy.lend(rows - run.rows, now + seconds[rows - 1]) if rows > run.rows else ()
         taken = run.rows + sum(q.rows for q in along)
         if along:
-            self._running = Run(run.variant, run.queries + along, taken)
-            actions[actions.index(run)] = self._running
+            filled = Run(run.variant, run.queries + along, taken)
+            self._running[-1] = begun._replace(run=filled)
+            actions[actions.index(run)] = filled
 
     def _absorb(self, lane: Lane, decided: list[StationAction], now: float, actions: list[StationAction]) -> None:
         for action in decided:
@@ -337,9 +370,7 @@ class Station:
                 self._wake_by(action.at, actions)
                 continue
             if isinstance(action, Run):
-                self._running = action
-                self._running_lane = lane
-                self._began = now
+                self._running.append(_Running(action, lane, now))
                 self.last_app = lane.app
             actions.append(action)
 

@@ -17,14 +17,15 @@ Rules.
 Illegal: a query that is here already; the end of what was not begun; an event of a slice that is not.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from sluicegate.domain.actions import Acknowledge
 from sluicegate.domain.errors import IllegalEventError
 from sluicegate.domain.events import LatencyMeasured, PlanPublished, TurnsTold
-from sluicegate.domain.fleet.device import Device, Slice
+from sluicegate.domain.fleet.device import Device, Slice, executors_of
 from sluicegate.domain.plan import Plan
 from sluicegate.domain.query import Query
 from sluicegate.policies.mdp_serving.known_tables import KnownTables
@@ -73,7 +74,8 @@ class DeviceRules:
 
     ``self_fence``: how long a worker may stand still and go on without a look at the newest plan. ``bound``: apps whose
     queries keep the slice of the plan; it may change. ``cuttable``: whether plans may have the device cut.
-    ``instances``: whether records of them are written.
+    ``instances``: whether records of them are written. ``executors``: of each slice, by device type or profile of it;
+    one where nothing is said.
     """
 
     limits: RunLimits = field(default_factory=RunLimits)
@@ -82,6 +84,7 @@ class DeviceRules:
     bound: Collection[str] = ()
     cuttable: bool = False
     instances: bool = False
+    executors: Mapping[str, int] = field(default_factory=dict)
 
 
 class DeviceSlices:
@@ -182,7 +185,7 @@ class DeviceSlices:
     @property
     def _idle(self) -> bool:
         """Nothing waits or runs, and nothing is hosted that queries could still come for."""
-        return not self.held and not any(part.hosts or part.batch for part in self.by_name.values())
+        return not self.held and not any(part.hosts or any(part.batches) for part in self.by_name.values())
 
     def _instead(self, app: str) -> SliceCore | None:
         parts = self.by_name.values()
@@ -267,8 +270,10 @@ class DeviceSlices:
         if sharing is not None:
             self._shared = SharedQueue(sharing, self.by_name, self.held, self._rules.bound)
         for part in slices:
+            kills: dict[str, deque[float]] = {}
+            number = executors_of(self._rules.executors, device.type, part.profile)
             core = self.by_name[part.name] = SliceCore(
-                KeptExecutor(part.name, now, self.poison),
+                [KeptExecutor(part.name, now, self.poison, seat, kills) for seat in range(number)],
                 station=self._parts.make_station(),
                 staging=self._parts.make_staging(device, part),
                 times=BatchTimes(device, part, self._catalogue, self._rules.limits),

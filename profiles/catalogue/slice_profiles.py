@@ -6,6 +6,8 @@ Rules:
   the rest does not (1.4, 1.7, 2.3 and 4 on 4g, 3g, 2g and 1g of seven). Latencies measured while serving correct it, as
   they do any profile.
 - A GPU type that nothing is profiled on may stand on another type's profiles, as fake GPUs do.
+- Where several executors share a slice or a device's cores, its profile says what a batch takes while all of them run,
+  by the slowdown model, and what all of them hold.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,6 +16,7 @@ from dataclasses import replace
 from sluicegate.domain.fleet.device import profile_type
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.catalogue.slowdown import crowded
 
 SCALED = 0.5
 
@@ -43,6 +46,28 @@ def with_slices(
             if (variant, kind) not in found:
                 found[variant, kind] = slowed(own, kind, rdf.get(part) or rdf_of(slices, whole))
     return Catalogue.of(catalogue.apps.values(), catalogue.variants.values(), found.values())
+
+
+def shared(catalogue: Catalogue, executors: Mapping[str, int]) -> Catalogue:
+    """``catalogue`` where so many executors, by device type or type of profiles, share a slice. What is shared already
+    stays as it is."""
+    if not executors:
+        return catalogue
+    found = {
+        (variant, kind): crowd(p, executors.get(kind) or executors.get(kind.partition(":")[0]) or 1)
+        for (variant, kind), p in catalogue.profiles.items()
+    }
+    return Catalogue(catalogue.apps, catalogue.variants, found)
+
+
+def crowd(profile: Profile, executors: int) -> Profile:
+    """The same while ``executors`` batches run at a time; one: alone."""
+    if profile.executors == executors:
+        return profile
+    factor = crowded(profile.fbr, executors) / crowded(profile.fbr, profile.executors)
+    memory = profile.memory_bytes // profile.executors * executors
+    found = slowed(profile, profile.device_type, factor)
+    return replace(found, memory_bytes=memory, load=factor * profile.load, executors=executors)
 
 
 def slowed(profile: Profile, kind: str, factor: float) -> Profile:

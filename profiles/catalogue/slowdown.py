@@ -85,6 +85,11 @@ def eta(rdf: float, fbr: float, residents_fbr: float, pressure: float = 0.0) -> 
     return rdf * bandwidth if bandwidth > 1.0 else rdf
 
 
+def crowded(fbr: float, executors: int) -> float:
+    """How much longer each of ``executors`` batches takes that run at a time, of ``fbr`` each, than one alone."""
+    return max(1.0, fbr * executors)
+
+
 def _footprint(demand: VariantDemand, profile: str) -> Footprint:
     rdf = demand.rdf[profile]
     fbr = demand.fbr_by_profile.get(profile, demand.fbr)

@@ -25,6 +25,8 @@ MAX_BATCH = 4096
 """Largest batch a profile may hold: a latency curve has one number for each batch up to it."""
 MAX_LATENCY = 3600.0
 """Seconds."""
+MAX_FBR = 4.0
+"""No batch asks for more than this many times a slice's bandwidth."""
 MAX_ROW_BYTES = 64 << 20
 """Largest row of one tensor."""
 
@@ -104,7 +106,10 @@ class LengthDocument(_Strict):
 
 
 class ProfileDocument(_Strict):
-    """One variant on one device type. ``length``, ``shorter``: where inputs vary in length, else 0 and nothing."""
+    """One variant on one device type. ``length``, ``shorter``: where inputs vary in length, else 0 and nothing.
+
+    ``fbr``: part of the bandwidth that a batch takes, where it was measured, else 1.
+    """
 
     variant: Annotated[VariantName, Field(max_length=128)]
     device_type: Annotated[Label, Field(min_length=1)]
@@ -113,6 +118,7 @@ class ProfileDocument(_Strict):
     load_s: Annotated[float, Field(ge=0.0, le=MAX_LATENCY, allow_inf_nan=False)] = 1.0
     length: Annotated[int, Field(ge=0, le=1 << 24)] = 0
     shorter: Annotated[tuple[LengthDocument, ...], Field(max_length=64)] = ()
+    fbr: Annotated[float, Field(ge=0.0, le=MAX_FBR, allow_inf_nan=False)] = 1.0
 
 
 class CatalogueDocument(_Strict):
@@ -209,6 +215,8 @@ def profile_to_document(profile: Profile) -> dict[str, Any]:
         document["shorter"] = [
             {"length": each.length, "points": _points_to_document(each.points)} for each in profile.shorter
         ]
+    if profile.fbr != 1.0:
+        document["fbr"] = profile.fbr
     return document
 
 
@@ -284,6 +292,7 @@ def _profile(document: ProfileDocument) -> Profile:
         load=document.load_s,
         length=document.length,
         shorter=tuple(LengthPoints(each.length, _points(each.points)) for each in document.shorter),
+        fbr=document.fbr,
     )
 
 

@@ -1,7 +1,9 @@
 """What device time there is, by resource, and what a second on each kind of slice takes of it.
 
 A resource is the slices of one kind, a processor that slices share, or the compute slices or memory slots of GPUs that
-plans may cut. Resources of equal devices are counted together: any of them may serve any query.
+plans may cut. Resources of equal devices are counted together: any of them may serve any query. Where several executors
+share a slice each batch is priced alone, and takes what it takes of the slice's bandwidth; of a GPU that plans may cut,
+its part of what it is made of.
 """
 
 from collections.abc import Mapping
@@ -9,9 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sluicegate.domain.fleet.device import Device, profile_type
+from sluicegate.domain.fleet.device import Device, executors_of, profile_type
 from sluicegate.domain.models.profile import Profile
 from sluicegate.planner.geometry.mig_tables import TABLES
+from sluicegate.profiles.catalogue.slice_profiles import crowd
 from sluicegate.simulator.bound.priced_time import Floats
 from sluicegate.simulator.engine.slice_model import SharingModel
 from sluicegate.simulator.engine.system_model import SystemModel
@@ -47,7 +50,7 @@ class Fleet:
         kinds: dict[tuple[str, ...], Kind] = {}
         for device in system.devices:
             if device.name in system.sharing.cuttable:
-                self._cut_any_way(device.type, kinds)
+                self._cut_any_way(device.type, system.sharing, kinds)
             else:
                 self._as_it_is(device, system.sharing, kinds)
         self.kinds = tuple(kinds.values())
@@ -60,27 +63,36 @@ class Fleet:
     def profile(self, variant: str, kind: Kind) -> Profile | None:
         """Of ``variant`` there; as live, what nothing says of a slice is as on the whole device."""
         profiles = self._catalogue.profiles
-        return profiles.get((variant, kind.profiled)) or profiles.get((variant, kind.device_type))
+        found = profiles.get((variant, kind.profiled)) or profiles.get((variant, kind.device_type))
+        return None if found is None else crowd(found, 1)
 
     def _as_it_is(self, device: Device, sharing: SharingModel, kinds: dict[tuple[str, ...], Kind]) -> None:
         processors = {sharing.instances.get((device.name, part.name)) for part in device.slices} - {None}
         common = {name: self._one_more("processors", device.type, name) for name in sorted(filter(None, processors))}
         for part in device.slices:
             kind = profile_type(device.type, part.profile)
-            alone = ((self._one_more("slices", kind), 1.0),)
+            executors = executors_of(sharing.executors, device.type, part.profile)
+            alone = ((self._one_more("slices", kind), 1.0 / executors),)
             processor = sharing.instances.get((device.name, part.name))
-            if processor is None:
+            if processor is None and executors > 1:
+                between = self._one_more("processors", kind)
+                kinds.setdefault((kind,), Kind(device.type, kind, alone, between, sharing.parts))
+            elif processor is None:
                 kinds.setdefault((kind,), Kind(device.type, kind, alone))
             else:
                 shared = Kind(device.type, kind, alone, common[processor], sharing.parts)
                 kinds.setdefault((kind, processor), shared)
 
-    def _cut_any_way(self, gpu: str, kinds: dict[tuple[str, ...], Kind]) -> None:
+    def _cut_any_way(self, gpu: str, sharing: SharingModel, kinds: dict[tuple[str, ...], Kind]) -> None:
         table = TABLES[gpu]
         compute, memory = self._one_more("compute", gpu), self._one_more("memory", gpu)
         for profile in table.profiles.values():
             kind = profile_type(gpu, profile.name)
-            parts = (compute, profile.compute / table.compute_slices), (memory, profile.span / table.memory_slots)
+            each = 1.0 / executors_of(sharing.executors, gpu, profile.name)
+            parts = (
+                (compute, each * profile.compute / table.compute_slices),
+                (memory, each * profile.span / table.memory_slots),
+            )
             kinds.setdefault((kind,), Kind(gpu, kind, parts))
 
     def _one_more(self, *name: str) -> int:

@@ -208,11 +208,12 @@ class SimulatedDevice:
         work, self._work = self._work, deque()
         return self._end - len(work), [came.query for came in work]
 
-    def processor_of(self, part: str) -> SharedProcessor | None:
-        """Compute that a slice shares with others, if it does."""
+    def processor_of(self, part: str, executors: int = 1) -> SharedProcessor | None:
+        """Compute that a slice shares with others, or its executors share, if they do."""
         instance = self.model.instances.get((self.device.name, part))
-        if instance is None:
+        if instance is None and executors == 1:
             return None
+        instance = instance or f"executors of {part}"
         return self._processors.setdefault(instance, SharedProcessor(self.timeline))
 
     def next_incarnation(self) -> str:
@@ -253,7 +254,7 @@ class SimulatedWorker:
         self.said: Beat | None = None
         self._owner = owner
         self._timeline = owner.timeline
-        self._executors: dict[str, ModelledExecutor] = {}
+        self._executors: dict[tuple[str, int], ModelledExecutor] = {}
         self._delay = owner.model.delay_of(owner.device)
         self._hears_at = now
         self._open()
@@ -284,7 +285,7 @@ class SimulatedWorker:
             return
         for action in self.core.handle(event, now):
             if isinstance(action, RunBatch):
-                self._executors[action.part].run(action.run, now)
+                self._executors[action.part, action.seat].run(action.run, now)
             elif isinstance(action, Answer):
                 owner = self._owner
                 by = (owner.device.name, action.part, owner.model.policy)
@@ -302,9 +303,9 @@ class SimulatedWorker:
             case SendBack() | Acknowledge() | Announce() | Say() | Beat() | Recorded():
                 self._write(action, now)
             case LoadVariant() | ReloadVariant():
-                self._executors[action.part].load(action, now)
-            case RestartExecutor(part, after):
-                self._executors[part].restart(after, now)
+                self._executors[action.part, action.seat].load(action, now)
+            case RestartExecutor(part, after, seat):
+                self._executors[part, seat].restart(after, now)
             case Read():
                 self._timeline.at(now, self._read)
             case Seek(offset):
@@ -345,7 +346,7 @@ class SimulatedWorker:
 
     def executor_dies(self, part: str, now: float) -> None:
         """The process behind the executor of ``part`` ends; "": of each."""
-        for name, executor in self._executors.items():
+        for (name, _), executor in self._executors.items():
             if not self.dead and part in ("", name):
                 executor.dies(now)
 
@@ -353,9 +354,11 @@ class SimulatedWorker:
         owner = self._owner
         for executor in self._executors.values():
             executor.close()
+        models = {part.name: owner.model.make_slice(owner, part) for part in owner.device.slices}
         self._executors = {
-            part.name: ModelledExecutor(part.name, owner.model.make_slice(owner, part), owner.timeline, self.hear)
-            for part in owner.device.slices
+            (name, seat): ModelledExecutor(name, seat, model, owner.timeline, self.hear)
+            for name, model in models.items()
+            for seat in range(model.executors)
         }
 
     def _woke(self, key: str, now: float) -> None:

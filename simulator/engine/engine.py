@@ -36,7 +36,7 @@ from sluicegate.domain.events import (
     TurnsTold,
     Woke,
 )
-from sluicegate.domain.fleet.device import Device, Slice, profile_type
+from sluicegate.domain.fleet.device import Device, Slice, executors_of, profile_type
 from sluicegate.domain.fleet.instance import Instance
 from sluicegate.domain.outcome import Outcome, OutcomeKind, Reason
 from sluicegate.domain.plan import Plan
@@ -431,19 +431,22 @@ class Engine:
             make_staging=lambda device, part: system.make_staging(device, part, self._known),
             make_sharing=system.sharing.make_sharing,
         )
-        rules = replace(system.rules, bound=self._bound, cuttable=device.name in system.sharing.cuttable)
+        cuttable = device.name in system.sharing.cuttable
+        rules = replace(system.rules, bound=self._bound, cuttable=cuttable, executors=system.sharing.executors)
         return DeviceCore(device, parts, self._known, rules)
 
     def _slice(self, owner: SimulatedDevice, part: Slice) -> SliceModel:
         system, device = self._system, owner.device
         kind = profile_type(device.type, part.profile)
+        executors = executors_of(system.sharing.executors, device.type, part.profile)
         return SliceModel(
             service=self._service.of(kind),
             load=lambda variant: profile_on(system.catalogue, device, part.name, variant).load,
             by_length=self._service.by_length(kind),
             slowdown=system.faults.slowdown_of(device),
-            processor=owner.processor_of(part.name),
+            processor=owner.processor_of(part.name, executors),
             parts=system.sharing.parts,
+            executors=executors,
             exclusive_loads=system.exclusive_loads,
             start_s=system.faults.executor_start_s,
         )

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.models.profile import Z95, LatencyCurve, Profile, Quantile
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.catalogue.slice_profiles import crowd
 
 ServiceMode = Literal["median", "p95", "sampled", "exponential"]
 
@@ -49,11 +50,12 @@ class ServiceTimes:
         self._by_length: dict[str, dict[str, LatencyCurve]] = {}
 
     def of(self, kind: str) -> Callable[[str, int], float]:
-        """Seconds that (variant, rows) of the longest inputs takes on a device type or slice profile."""
+        """Seconds that (variant, rows) of the longest inputs takes on a device type or slice profile, alone there."""
         table = self._tables.setdefault(kind, {})
         spreads = self._spreads.setdefault(kind, {})
         for (variant, on), profile in self._catalogue.profiles.items():
             if on == kind:
+                profile = crowd(profile, 1)
                 table[variant] = profile.curve("p95" if self._mode == "p95" else "median").seconds
                 spreads[variant] = _spread(profile)
         return self._with_slow_batches(self._drawn(table, spreads))

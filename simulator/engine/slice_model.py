@@ -32,7 +32,7 @@ class SharingModel:
     ``cuttable``: devices that plans may have cut otherwise, which takes ``step_s`` seconds for each slice that is made
     or destroyed. ``make_sharing``: of the queue before the slices of a device. ``instances``: by device and slice, what
     it shares with others of the device (MPS); those that are not named have their compute for themselves. ``parts``: by
-    variant, the part of that which a batch takes; others take all.
+    variant, the part of that which a batch takes; others take all. ``executors``: as ``DeviceRules`` has them.
     """
 
     cuttable: frozenset[str] = frozenset()
@@ -40,13 +40,15 @@ class SharingModel:
     make_sharing: Callable[[Device], SliceSharing | None] = lambda _device: None
     instances: Mapping[tuple[str, str], str] = field(default_factory=dict)
     parts: Mapping[str, float] = field(default_factory=dict)
+    executors: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceModel:
     """Times on a slice. ``service``: seconds of (variant, rows) there; ``load``: of loading a variant.
 
-    ``by_length``: curves of variants whose inputs vary in length. ``slowdown``: factor on all batches at a time.
+    ``service`` is of a batch alone, where ``executors`` run one each at the same time. ``by_length``: curves of
+    variants whose inputs vary in length. ``slowdown``: factor on all batches at a time.
     ``processor``: compute shared with others, if any; ``parts``: of it, as ``SharingModel`` has them. ``start_s``:
     seconds that a process behind it takes to start again.
     """
@@ -59,10 +61,11 @@ class SliceModel:
     parts: Mapping[str, float] = field(default_factory=dict)
     exclusive_loads: bool
     start_s: float
+    executors: int = 1
 
 
 class ModelledExecutor:
-    """Of slice ``part``; ``tell`` hears what has ended."""
+    """Number ``seat`` of slice ``part``; ``tell`` hears what has ended."""
 
     __slots__ = (
         "_began",
@@ -75,6 +78,7 @@ class ModelledExecutor:
         "_part",
         "_parts",
         "_processor",
+        "_seat",
         "_service",
         "_slowdown",
         "_start_s",
@@ -84,9 +88,10 @@ class ModelledExecutor:
     )
 
     def __init__(
-        self, part: str, model: SliceModel, timeline: Timeline, tell: Callable[[DeviceEvent, float], None]
+        self, part: str, seat: int, model: SliceModel, timeline: Timeline, tell: Callable[[DeviceEvent, float], None]
     ) -> None:
         self._part = part
+        self._seat = seat
         self._service = model.service
         self._load = model.load
         self._by_length = model.by_length
@@ -135,12 +140,13 @@ class ModelledExecutor:
         began, self._began = self._began, None
         loading, self._under_way = self._under_way, None
         self._busy_until = self._loading_until = now
-        self._tell(ExecutorEnded(self._part), now)
+        self._tell(ExecutorEnded(self._part, self._seat), now)
         if began is not None:
-            self._tell(BatchFailed(self._part, "the executor's process is gone", Failure.BLAMELESS), now)
+            why = "the executor's process is gone"
+            self._tell(BatchFailed(self._part, why, Failure.BLAMELESS, self._seat), now)
         if loading is not None:
             told = Loaded if isinstance(loading, LoadVariant) else Reloaded
-            self._tell(told(self._part, loading.variant, False), now)
+            self._tell(told(self._part, loading.variant, False, seat=self._seat), now)
 
     def restart(self, after: float, now: float) -> None:
         """Have it run again."""
@@ -153,16 +159,16 @@ class ModelledExecutor:
     def _started(self, _: object, now: float) -> None:
         if self._life > 0:
             self._life += 1
-            self._tell(ExecutorStarted(self._part), now)
+            self._tell(ExecutorStarted(self._part, self._seat), now)
 
     def _ended(self, began: float, now: float) -> None:
         if began == self._began:  # else it died meanwhile
             self._began = None
-            self._tell(BatchEnded(self._part, now - began, now - began), now)
+            self._tell(BatchEnded(self._part, now - began, now - began, self._seat), now)
 
     def _loaded(self, load: tuple[LoadVariant | ReloadVariant, float, int], now: float) -> None:
         asked, seconds, life = load
         if life == self._life:
             self._under_way = None
             told = Loaded if isinstance(asked, LoadVariant) else Reloaded
-            self._tell(told(self._part, asked.variant, True, seconds), now)
+            self._tell(told(self._part, asked.variant, True, seconds, self._seat), now)

@@ -18,7 +18,7 @@ from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.query import Goal
 from sluicegate.policies.admission.registry import admission
 from sluicegate.policies.admission.sustainable import SustainableAdmission
-from sluicegate.policies.batching.registry import STATIONS, batching, check_whole
+from sluicegate.policies.batching.registry import STATIONS, batching, check_shared, check_whole
 from sluicegate.policies.mdp_serving.jellyfish_model_switching import ModelSwitching, PublishedModelSwitching
 from sluicegate.policies.mdp_serving.table_policy import TableSelection
 from sluicegate.policies.placement.model_staging import Staging
@@ -63,6 +63,8 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
     registry = registry_of(scenario, catalogue)
     first = registry[0].served if registry else catalogue
     policies, simulation = scenario.policies, scenario.simulation
+    promised = [name for name, app in catalogue.apps.items() if app.promise.active]
+    check_shared(policies.batching.name, scenario.slices.executors, promised)
     scales = scenario.planner.scales
     specs = {name: spec for name, spec in (scenario.apps or {}).items() if spec is not None}
     tables = rules_of_tables(scenario.tables, policies)

@@ -272,11 +272,15 @@ class SimulationSpec(Section):
 
 
 class SlicesSpec(Section):
-    """Slices of GPUs. ``step_s``: seconds to make or destroy one; others as live (``worker.slices``)."""
+    """Slices of GPUs. ``step_s``: seconds to make or destroy one; others as live (``worker.slices``).
+
+    What a batch takes of what ``executors`` share is the catalogue's, or ``simulation.bandwidth``.
+    """
 
     choice: Literal["plan", "strict-first", "strict-room"] = "plan"
     drain_s: Positive = 5.0
     rdf: Mapping[Text, Factor] = Field(default_factory=dict)
+    executors: Mapping[Text, Annotated[int, Field(ge=1, le=64)]] = Field(default_factory=dict)
     step_s: NotNegative = 0.5
 
 

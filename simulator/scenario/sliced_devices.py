@@ -1,7 +1,8 @@
 """The devices of a scenario: as they are cut at the start, what their slices share, what is profiled on them."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.domain.fleet.device import Device, Slice
@@ -9,6 +10,7 @@ from sluicegate.planner.geometry.first_cut import first_cut, laid_out, profiled
 from sluicegate.policies.batching.registry import takes
 from sluicegate.policies.placement.strategies import sharing
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.catalogue.slice_profiles import shared
 from sluicegate.profiles.formats.proteus_csv import DEVICE_TYPES
 from sluicegate.simulator.engine.slice_model import SharingModel
 from sluicegate.simulator.scenario.scenario_fields import DeviceSpec, Scenario
@@ -38,15 +40,18 @@ def sharing_of(scenario: Scenario, catalogue: Catalogue) -> SharingModel:
     for variant in simulation.bandwidth:
         if variant not in catalogue.variants:
             raise ConfigurationError(f"simulation.bandwidth: the catalogue has no variant {variant!r}")
-        if not instances:
+        if not instances and not slices.executors:
             raise ConfigurationError(f"simulation.bandwidth: {variant!r} shares nothing; see simulation.shared")
+    # What profiles of shared slices say, and what the scenario says of all variants, is one and the same by now.
+    parts = {p.variant: p.fbr for p in catalogue.profiles.values() if p.executors > 1} | dict(simulation.bandwidth)
     by_tables = takes(scenario.policies.batching.name, "tables")  # which count on strict turns
     return SharingModel(
         cuttable=frozenset(cuttable),
         step_s=slices.step_s,
         make_sharing=lambda device: None if by_tables else sharing(slices.choice, device),
         instances=instances,
-        parts=simulation.bandwidth,
+        parts=parts,
+        executors=slices.executors,
     )
 
 
@@ -57,9 +62,20 @@ def profiled_on(catalogue: Catalogue, scenario: Scenario) -> Catalogue:
     """
     found = _specified(scenario)
     kinds = sorted({device.type for device, spec in found if spec.geometry is not None})
-    catalogue = profiled(catalogue, kinds, rdf=scenario.slices.rdf)
+    catalogue = shared(
+        profiled(_measured(catalogue, scenario.simulation.bandwidth), kinds, rdf=scenario.slices.rdf),
+        scenario.slices.executors,
+    )
     _check(catalogue, [device for device, _ in found])
     return catalogue
+
+
+def _measured(catalogue: Catalogue, parts: Mapping[str, float]) -> Catalogue:
+    """With these parts of a slice that batches take, by variant."""
+    if not parts:
+        return catalogue
+    found = {key: replace(p, fbr=parts.get(p.variant, p.fbr)) for key, p in catalogue.profiles.items()}
+    return Catalogue(catalogue.apps, catalogue.variants, found)
 
 
 def _check(catalogue: Catalogue, devices: Sequence[Device]) -> None:

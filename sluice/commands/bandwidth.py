@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -10,10 +12,12 @@ from rich.table import Table
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.executor import Executor
+from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
 from sluicegate.sluice.commands.models.profile import choose
+from sluicegate.sluice.commands.models.profile import keep as keep_profiles
 from sluicegate.sluice.console import JsonOption, err, one_line_errors, out, print_json
-from sluicegate.sluice.settings.settings import load
+from sluicegate.sluice.settings.settings import Settings, load
 
 _HELD = 6
 """Co-locations that the estimate is held against."""
@@ -31,12 +35,15 @@ def bandwidth(
         str | None,
         typer.Option("--gpu", metavar="UUID", help="GPU or MIG device, as `devices list --json` names it; else CPU."),
     ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep what is found in the profiles of --device-type.")] = False,
+    device_type: Annotated[str, typer.Option(help="Device type, or slice, that this stands for.")] = "cpu",
     settings: Annotated[Path | None, typer.Option(help="Settings file (YAML).")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Estimate FBR: run two and more copies of each variant, and every pair, and compare with running alone.
 
-    Two of one variant beside one of another are run too, and held against what the estimate says of them.
+    Two of one variant beside one of another are run too, and held against what the estimate says of them. What is kept
+    says how much slower batches run beside each other where worker.slices.executors has several at a time.
     """
     from sluicegate.executors.colocation import colocations, measure_colocations, unseen
     from sluicegate.executors.devices.mps import check_uuid
@@ -49,7 +56,8 @@ def bandwidth(
             check_uuid(gpu)
         if cores is not None:
             _pin(cores)
-        catalogue, folder = open_catalogue(load(settings), app)
+        given = load(settings)
+        catalogue, folder = open_catalogue(given, app)
         chosen = choose(catalogue, app)
         visible = {"CUDA_VISIBLE_DEVICES": gpu} if gpu is not None else {}
         runtime = Runtime(provider="cuda", visible=visible) if gpu is not None else Runtime()
@@ -65,6 +73,8 @@ def bandwidth(
             )
         # Two per cent is noise on an idle GPU; a shared CPU has more.
         found = estimate_fbr(measured[: len(fitted)], saturation=0.05)
+        if keep:
+            _keep(given, catalogue, folder, {n: found.fbr[n] for n in found.identifiable}, device_type)
     rows = [
         {
             "variants": list(m.variants),
@@ -94,6 +104,18 @@ def bandwidth(
         )
     out.print(table)
     out.print("times and rates over those of one alone; p95 is over its p95 alone", style="dim")
+
+
+def _keep(settings: Settings, catalogue: Catalogue, folder: Path, fbr: Mapping[str, float], kind: str) -> None:
+    """Write it into the profiles of device type ``kind``. Raises ConfigurationError where a variant has none."""
+    missing = sorted(name for name in fbr if (name, kind) not in catalogue.profiles)
+    if missing or not fbr:
+        raise ConfigurationError(
+            f"--keep: {', '.join(missing)} not profiled on {kind!r}; run sluice profile first"
+            if missing
+            else "--keep: nothing was found; more --copies or --seconds tell more"
+        )
+    keep_profiles(settings, catalogue, folder, [replace(catalogue.profiles[n, kind], fbr=f) for n, f in fbr.items()])
 
 
 def _pin(cores: str) -> None:

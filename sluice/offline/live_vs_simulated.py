@@ -111,6 +111,7 @@ def check(scenario: Scenario) -> None:
         "simulation.service: exponential": simulation.service == "exponential",
         "simulation.slow_batches": simulation.slow_batches.probability > 0.0,
         "simulation.shared": bool(simulation.shared),
+        "slices.executors": bool(scenario.slices.executors),
         "devices.*.slices.*.instance": any(part.instance for spec in scenario.devices for part in spec.slices),
         "simulation.failures": bool(simulation.failures),
         "simulation.stragglers": bool(simulation.stragglers),

@@ -1,7 +1,7 @@
 """Settings of GPUs and their slices."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -16,10 +16,10 @@ from sluicegate.sluice.settings.endpoint_settings import Section
 class CudaSettings(Section):
     """How ONNX Runtime runs on a GPU or slice, one process each.
 
-    ``memory_limit_mb``: of its arena; by default the slice's memory, 0: no limit. ``convolution_search``: of cuDNN's
-    algorithms. ``warm_every_batch``: run each batch size once at loading, else 1, 2, 4, ... ``cpu_fallback``: whether
-    the CPU may stand in where CUDA is missing. ``mps``: an MPS daemon before each slice, with directories under
-    ``mps_folder``; ``mps_threads``: per cent of the slice's compute.
+    ``memory_limit_mb``: of its arena; by default its part of the memory of its slice, 0: no limit.
+    ``convolution_search``: of cuDNN's algorithms. ``warm_every_batch``: run each batch size once at loading, else 1,
+    2, 4, ... ``cpu_fallback``: whether the CPU may stand in where CUDA is missing. ``mps``: an MPS daemon before each
+    slice, with directories under ``mps_folder``; ``mps_threads``: per cent of the slice's compute.
     """
 
     memory_limit_mb: int | None = Field(default=None, ge=0)
@@ -37,14 +37,17 @@ class SliceSettings(Section):
 
     ``geometry``: what a GPU without any instance is cut into at the start (default: one instance). ``drain_s``: how
     long queries may wait on a GPU that is to be cut before they go to others. ``rdf``: time on a slice profile over
-    that on the whole GPU, for variants that are not profiled there. ``fake_step_s``: seconds that a fake GPU takes to
-    make or destroy an instance.
+    that on the whole GPU, for variants that are not profiled there. ``executors``: processes a slice that run a batch
+    each at the same time, by device type or slice (``cpu: 2``, ``a100:4g: 3``); plans count on what they end together
+    by what share of the slice a batch takes (``sluice devices bandwidth --keep``), all where that is not known.
+    ``fake_step_s``: seconds that a fake GPU takes to make or destroy an instance.
     """
 
     choice: Literal["plan", "strict-first", "strict-room"] = "plan"
     geometry: Text | None = None
     drain_s: float = Field(default=5.0, gt=0, le=600, allow_inf_nan=False)
     rdf: dict[str, Factor] = Field(default_factory=dict)
+    executors: dict[str, Annotated[int, Field(ge=1, le=64)]] = Field(default_factory=dict)
     fake_step_s: float = Field(default=0.5, ge=0, le=60, allow_inf_nan=False)
 
     @field_validator("geometry")

@@ -53,7 +53,8 @@ Served = Annotated[str, Field(pattern=NAME)]
 class DeviceSettings(Section):
     """A device that this deployment has. ``type`` names its pool and must be profiled in the catalogue.
 
-    ``threads``: of a CPU worker, as its type was profiled with (``cpu2``: 2). ``price``: money an hour. ``gpu``: which
+    ``threads``: of a CPU worker, as its type was profiled with (``cpu2``: 2). ``cores``: what its executors are pinned
+    to (default: nothing). ``price``: money an hour. ``gpu``: which
     GPU of its worker's machine it is, as ``sluice devices list`` numbers them.
     """
 
@@ -63,6 +64,7 @@ class DeviceSettings(Section):
     price: NotNegative = 0.0
     spot: bool = False
     threads: int = Field(default=1, ge=1, le=256)
+    cores: tuple[Annotated[int, Field(ge=0, le=4095)], ...] = ()
     gpu: int | None = Field(default=None, ge=0, le=1023)
 
     def device(self) -> Device:

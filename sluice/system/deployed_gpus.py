@@ -10,14 +10,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.executor import Executor
-from sluicegate.domain.fleet.device import Device, Slice
+from sluicegate.domain.fleet.device import Device, Slice, executors_of
 from sluicegate.planner.geometry.first_cut import first_cut, profiled
 from sluicegate.planner.geometry.mig_tables import TABLES, Geometry
 from sluicegate.policies.batching.registry import takes
 from sluicegate.policies.placement.slice_queue import SliceSharing
 from sluicegate.policies.placement.strategies import sharing
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.catalogue.slice_profiles import shared
 from sluicegate.sluice.settings.settings import Settings
 
 if TYPE_CHECKING:
@@ -53,9 +55,9 @@ class Gpus:
         return self._settings.fake_gpu is not None or self._settings.worker.executor == "emulated"
 
     def profiled(self, catalogue: Catalogue) -> Catalogue:
-        """``catalogue`` with profiles on all slices that the GPUs can have."""
+        """``catalogue`` with profiles on all slices that the GPUs can have, and as their executors share them."""
         like = _LIKE if self._settings.fake_gpu is not None else None
-        return profiled(catalogue, self._types, rdf=self._slices.rdf, like=like)
+        return shared(profiled(catalogue, self._types, rdf=self._slices.rdf, like=like), self._slices.executors)
 
     def gpu(self, device: Device) -> "Gpu | None":
         """What ``device`` is on this machine; None for one that is no GPU. Raises ConfigurationError."""
@@ -65,6 +67,12 @@ class Gpus:
         from sluicegate.executors.devices.gpu import Gpu, MpsOptions
 
         cuda = self._settings.worker.cuda
+        several = sorted(k for k, n in self._slices.executors.items() if n > 1 and k.partition(":")[0] == device.type)
+        if several and not cuda.mps and not self.emulated:
+            raise ConfigurationError(
+                f"worker.slices.executors: several on {', '.join(several)} run one after the other without MPS; set "
+                "worker.cuda.mps, or leave them out"
+            )
         mps = MpsOptions(folder=cuda.mps_folder, threads=cuda.mps_threads) if cuda.mps and not self.emulated else None
         return Gpu(self._library, index, name=device.name, kind=device.type, mps=mps)
 
@@ -99,7 +107,8 @@ class Gpus:
         from sluicegate.executors.onnx.runtime_options import Runtime
 
         cuda = self._settings.worker.cuda
-        limit = part.memory_bytes if cuda.memory_limit_mb is None else cuda.memory_limit_mb * _MB
+        each = executors_of(self._slices.executors, gpu.device.type, part.profile)
+        limit = part.memory_bytes // each if cuda.memory_limit_mb is None else cuda.memory_limit_mb * _MB
         return Runtime(
             provider="cuda",
             visible=gpu.visible(part.name),

@@ -19,6 +19,10 @@ def executor_of(
 
     if settings.worker.executor == "emulated" or settings.fake_gpu is not None:
         return EmulatedExecutor(known, profiled_as(known, device, part), memory_bytes=part.memory_bytes)
-    threads = {d.name: d.threads for d in settings.devices}
-    margin = settings.worker.memory_margin_mb << 20
-    return OnnxExecutor(models, known.apps, Runtime(threads=threads.get(device.name, 1), memory_margin_bytes=margin))
+    said = next((d for d in settings.devices if d.name == device.name), None)
+    runtime = Runtime(
+        threads=1 if said is None else said.threads,
+        cores=() if said is None else said.cores,
+        memory_margin_bytes=settings.worker.memory_margin_mb << 20,
+    )
+    return OnnxExecutor(models, known.apps, runtime)

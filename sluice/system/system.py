@@ -14,7 +14,7 @@ from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.executor import Executor
 from sluicegate.domain.fleet.device import Device, Slice
 from sluicegate.domain.models.app import App
-from sluicegate.policies.batching.registry import check_whole, keeps_promises, selects, takes
+from sluicegate.policies.batching.registry import check_shared, check_whole, keeps_promises, selects, takes
 from sluicegate.policies.routing.weighted import WeightedRouting
 from sluicegate.profiles.catalogue.catalogue import Catalogue, KnownCatalogue
 from sluicegate.profiles.catalogue.registered_apps import Registered
@@ -92,6 +92,7 @@ class System:
         check_whole(worker.batching, worker.batching_options, counts)
         self.catalogue = self.gpus.profiled(self.catalogue)
         self.promised = {name: app for name, app in self.apps.items() if app.promise.active}
+        check_shared(worker.batching, worker.slices.executors, self.promised)
         self.bound = {*self.promised, *self.settings.slo_classes_s}
         if self.promised:
             self.check_keeps(self.promised)
@@ -164,6 +165,7 @@ class System:
                 f"worker.batching: {rule!r} keeps no promises, and {', '.join(promised)} was promised something; "
                 "choose adaptive, greedy or balanced"
             )
+        check_shared(rule, self.settings.worker.slices.executors, promised)
         apps = [served.apps[name] for name in promised if name in served.apps]
         check_promises(served, self.devices, self.settings.admission.hops(), apps)
 

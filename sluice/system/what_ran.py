@@ -85,13 +85,14 @@ def _slice(core: SliceCore, runner: SliceRunner) -> dict[str, Any]:
     assert isinstance(station, Station)
     found = {
         "profile": core.times.kind,
+        "executors": len(runner.executors),
         "turns": turns[type(station)],
         "batching": {
             app if of_class == "strict" else f"{app}/{of_class}": {"name": policy.name, **_options(policy)}
             for (app, of_class), policy in station.policies.items()
         },
     }
-    executor = runner.executor
+    executor = runner.executors[0]
     if isinstance(executor, EmulatedExecutor):
         found |= {"profiled_as": executor.profiled_as, "service": executor.service, "loads_s": executor.loads}
     return found

@@ -1,8 +1,9 @@
-"""One slice at work: its executor, and the tasks that run batches and load variants there as the core says."""
+"""One slice at work: its executors, and the tasks that run batches and load variants there as the core says."""
 
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import Any, Protocol, assert_never
 
 from sluicegate.domain.clock import Clock
@@ -62,20 +63,21 @@ class SlicesOwner(Protocol):
 
 
 class SliceRunner:
-    """Slice ``part`` of ``device``. ``catalogue``: everything that is known."""
+    """Slice ``part`` of ``device``. ``executors``: each runs one batch at a time. ``catalogue``: everything that is
+    known."""
 
     def __init__(
         self,
         device: str,
         part: str,
         *,
-        executor: Executor,
+        executors: Sequence[Executor],
         owner: SlicesOwner,
         catalogue: Catalogue,
         clock: Clock,
         telemetry: Telemetry,
     ) -> None:
-        self.executor = executor
+        self.executors = tuple(executors)
         self._device = device
         self._part = part
         self._owner = owner
@@ -83,13 +85,14 @@ class SliceRunner:
         self._clock = clock
         self._meters, self._tracing = telemetry.meters, telemetry.tracing
         self._tasks: dict[asyncio.Task[None], None] = {}  # in one order: they are cancelled in it
-        self._loads = asyncio.Lock()
+        self._loads = [asyncio.Lock() for _ in executors]
         self._closing = False
 
     async def start(self) -> None:
-        """Start the executor."""
-        self.executor.watch(self._ended)
-        await self.executor.start()
+        """Start the executors."""
+        for seat, executor in enumerate(self.executors):
+            executor.watch(partial(self._ended, seat))
+            await executor.start()
 
     def run(self, batch: RunBatch) -> None:
         """Begin to run it."""
@@ -102,32 +105,33 @@ class SliceRunner:
                 self._spawn(self._load(asked, Loaded))
             case ReloadVariant():
                 self._spawn(self._load(asked, Reloaded))
-            case UnloadVariant(_, variant):
-                self._spawn(self._unload(variant))
-            case RestartExecutor(_, after):
-                self._spawn(self._restart(after))
+            case UnloadVariant():
+                self._spawn(self._unload(asked))
+            case RestartExecutor():
+                self._spawn(self._restart(asked))
             case _:
                 assert_never(asked)
 
     async def close(self) -> None:
-        """Stop tasks and the executor."""
+        """Stop tasks and the executors."""
         self._closing = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.executor.close()
+        await asyncio.gather(*(executor.close() for executor in self.executors))
 
     async def _run(self, batch: RunBatch) -> None:
         run = batch.run
         inputs = [(query, tensors) for query in run.queries if (tensors := self._owner.inputs(query)) is not None]
         if not inputs:
-            self._owner.tell(BatchEnded(self._part, 0.0, 0.0))
+            self._owner.tell(BatchEnded(self._part, 0.0, 0.0, batch.seat))
             return
         rows = sum(query.rows for query, _ in inputs)
         started, began = self._clock.wall(), self._clock.monotonic()  # the wall clock may be set while it runs
         try:
             given = [tensors for _, tensors in inputs]
-            ran = await self.executor.run(run.variant, given, rows, within=batch.within, apart=batch.again)
+            executor = self.executors[batch.seat]
+            ran = await executor.run(run.variant, given, rows, within=batch.within, apart=batch.again)
         except ExecutionError as error:
             self._failed(batch, error)
             return
@@ -140,7 +144,7 @@ class SliceRunner:
         if self._tracing is not None:
             told = {"sluice.variant": run.variant, "sluice.device": self._device, "sluice.rows": run.rows}
             self._tracing.batch((query.key for query, _ in inputs), started, self._clock.wall(), told)
-        self._owner.tell(BatchEnded(self._part, ran.execution_s, seconds))
+        self._owner.tell(BatchEnded(self._part, ran.execution_s, seconds, batch.seat))
 
     def _failed(self, batch: RunBatch, error: ExecutionError) -> None:
         run = batch.run
@@ -155,35 +159,35 @@ class SliceRunner:
             self._owner.tell(ContentsTold(self._owner.contents()))
         by_itself = Failure.KILLED if error.fatal else Failure.APART if error.apart else Failure.RAISED
         why = Failure.BLAMELESS if error.blameless else by_itself
-        self._owner.tell(BatchFailed(self._part, str(error), why))
+        self._owner.tell(BatchFailed(self._part, str(error), why, batch.seat))
 
     async def _load(self, asked: LoadVariant | ReloadVariant, told: type[Loaded] | type[Reloaded]) -> None:
-        variant = self._catalogue.variants[asked.variant]
+        variant, seat = self._catalogue.variants[asked.variant], asked.seat
         try:
-            async with self._loads:
-                loaded = await self.executor.load(variant, max_batch=asked.max_batch, within=asked.within)
+            async with self._loads[seat]:
+                loaded = await self.executors[seat].load(variant, max_batch=asked.max_batch, within=asked.within)
         except (LoadError, ExecutionError) as error:
             log.error("%s cannot be loaded on %s: %s", variant.name, self._device, error)
             self._meters.add("sluice_variant_loads", self._device, variant.name, "no")
-            self._owner.tell(told(self._part, variant.name, ok=False))
+            self._owner.tell(told(self._part, variant.name, ok=False, seat=seat))
         else:
             self._meters.add("sluice_variant_loads", self._device, variant.name, "yes")
-            self._owner.tell(told(self._part, variant.name, ok=True, seconds=loaded.load_s))
+            self._owner.tell(told(self._part, variant.name, ok=True, seconds=loaded.load_s, seat=seat))
 
-    async def _unload(self, variant: str) -> None:
-        async with self._loads:
-            await self.executor.unload(variant)
+    async def _unload(self, asked: UnloadVariant) -> None:
+        async with self._loads[asked.seat]:
+            await self.executors[asked.seat].unload(asked.variant)
 
-    def _ended(self) -> None:
+    def _ended(self, seat: int) -> None:
         if not self._closing:
-            self._owner.tell(ExecutorEnded(self._part))
+            self._owner.tell(ExecutorEnded(self._part, seat))
 
-    async def _restart(self, after: float) -> None:
+    async def _restart(self, asked: RestartExecutor) -> None:
         log.warning("%s/%s: the executor's process is gone; starting it again", self._device, self._part)
         self._meters.add("sluice_executor_restarts", self._device)
-        await asyncio.sleep(after)
-        await self.executor.start()
-        self._owner.tell(ExecutorStarted(self._part))
+        await asyncio.sleep(asked.after)
+        await self.executors[asked.seat].start()
+        self._owner.tell(ExecutorStarted(self._part, asked.seat))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

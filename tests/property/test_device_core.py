@@ -60,7 +60,7 @@ class Steps:
                 world.mend(self.data.draw(st.sampled_from(sorted(world.down))))
             case "die":
                 restarts = {part for part, asked in world.down.items() if isinstance(asked, RestartExecutor)}
-                alive = sorted(world.core.slices.keys() - restarts)
+                alive = sorted({*world.places()} - restarts)
                 if alive:
                     world.die(self.data.draw(st.sampled_from(alive)))
             case _:
@@ -90,11 +90,13 @@ class Steps:
                 world.tell(Suspended(draw(st.sampled_from([1.0, 2.0]))))
 
 
-@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(
+    ("shared", "executors"), [(False, {}), (True, {}), (False, {"gpu": 2, "gpu:3g": 3}), (True, {"gpu:4g": 3})]
+)
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_each_query_that_was_read_has_one_end(shared: bool, data: st.DataObject) -> None:
-    world = World(shared=shared, bound=("b",))
+def test_each_query_that_was_read_has_one_end(shared: bool, executors: dict[str, int], data: st.DataObject) -> None:
+    world = World(shared=shared, bound=("b",), executors=executors)
     world.plan((("a", "a-large", BIG), ("b", "b-only", SMALL), ("a", "a-small", SMALL)))
     steps = Steps(data, world)
     for _ in range(data.draw(st.integers(1, 60))):

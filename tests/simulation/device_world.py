@@ -1,7 +1,7 @@
 """The core of a device, and a shell that carries out nothing by itself: tests say what happens next."""
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from sluicegate.domain.actions import Acknowledge, Announce
@@ -58,6 +58,7 @@ from sluicegate.policies.serving.device_events import (
 from sluicegate.policies.serving.slice_scheduler import Station
 from sluicegate.policies.serving.slices import DeviceParts, DeviceRules
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.catalogue.slice_profiles import shared as as_shared
 
 GB = 1 << 30
 BIG, SMALL = Slice("4g.0", "4g", 20 * GB), Slice("3g.4", "3g", 10 * GB)
@@ -90,12 +91,33 @@ def world_catalogue() -> Catalogue:
     )
 
 
-class World:
-    """One worker. ``asked``: by kind, what it is to do and has not done; ``ends``: how often each query has ended."""
+def place_of(action: RunBatch | LoadVariant | UnloadVariant | RestartExecutor | ReloadVariant) -> str:
+    """The executor that it is about: by its slice, and its number where it is not the first."""
+    return f"{action.part}#{action.seat}" if action.seat else action.part
 
-    def __init__(self, *, shared: bool = False, cuttable: bool = True, bound: Collection[str] = ()) -> None:
+
+def _at(place: str) -> tuple[str, int]:
+    part, _, seat = place.partition("#")
+    return part, int(seat or 0)
+
+
+class World:
+    """One worker. ``asked``: by kind, what it is to do and has not done; ``ends``: how often each query has ended.
+
+    Executors are named as by ``place_of``.
+    """
+
+    def __init__(
+        self,
+        *,
+        shared: bool = False,
+        cuttable: bool = True,
+        bound: Collection[str] = (),
+        executors: Mapping[str, int] | None = None,
+    ) -> None:
         self.now = START
-        self.catalogue = world_catalogue()
+        self.executors = dict(executors or {})
+        self.catalogue = as_shared(world_catalogue(), self.executors)
         self.device = Device(name="gpu0", type="gpu", memory_bytes=40 * GB, slices=(BIG, SMALL))
         make = batching("balanced")
 
@@ -113,6 +135,7 @@ class World:
             bound=bound,
             cuttable=cuttable,
             self_fence=1.5,
+            executors=self.executors,
         )
         self.core = DeviceCore(self.device, parts, self.catalogue, rules)
         self.starts = 0
@@ -143,8 +166,9 @@ class World:
         self.said += actions
         for action in actions:
             if isinstance(action, RestartExecutor | ReloadVariant):
-                assert action.part not in self.down and action.part not in self.runs
-                self.down[action.part] = action
+                place = place_of(action)
+                assert place not in self.down and place not in self.runs
+                self.down[place] = action
             else:
                 self._note(action)
         return actions
@@ -152,11 +176,12 @@ class World:
     def _note(self, action: DeviceAction) -> None:
         match action:
             case RunBatch():
-                assert action.part not in self.runs, "two batches at a time"
-                assert action.run.variant in self.loaded[action.part], "not loaded"
+                place = place_of(action)
+                assert place not in self.runs, "two batches at a time"
+                assert action.run.variant in self.loaded[place], "not loaded"
                 assert all(not self.ends[q] for q in action.run.queries), "ran after its end"
                 assert action.within >= 0.3
-                self.runs[action.part] = action
+                self.runs[place] = action
             case Answer():
                 assert not self.catching_up
                 assert action.started <= action.at <= self.now
@@ -171,8 +196,8 @@ class World:
                 self.reads = False
                 self.join()
             case LoadVariant() | UnloadVariant():
-                self.commands.setdefault(action.part, []).append(action)
-                self._unload(action.part)
+                self.commands.setdefault(place_of(action), []).append(action)
+                self._unload(place_of(action))
             case WakeMe(at, key):
                 self.wakes[key] = min(at, self.wakes.get(key, at))
             case Cut():
@@ -241,7 +266,9 @@ class World:
         """The batch on a slice ends."""
         del self.runs[part]
         self.now += seconds
-        return self.tell(BatchFailed(part, "it broke") if fails else BatchEnded(part, seconds, seconds))
+        slice_, seat = _at(part)
+        failed = BatchFailed(slice_, "it broke", seat=seat)
+        return self.tell(failed if fails else BatchEnded(slice_, seconds, seconds, seat))
 
     def load(self, part: str, ok: bool = True, seconds: float = 0.2) -> None:
         """The next load on a slice ends."""
@@ -250,7 +277,8 @@ class World:
         self.now += seconds
         if ok:
             self.loaded.setdefault(part, set()).add(asked.variant)
-        self.tell(Loaded(part, asked.variant, ok, seconds))
+        slice_, seat = _at(part)
+        self.tell(Loaded(slice_, asked.variant, ok, seconds, seat))
         if part in self.commands:
             self._unload(part)
 
@@ -259,31 +287,39 @@ class World:
         asked = self.down.pop(part, None)
         assert not isinstance(asked, RestartExecutor), "there is no process"
         ran = self.runs.pop(part, None)
-        actions = self.tell(ExecutorEnded(part))
+        slice_, seat = _at(part)
+        actions = self.tell(ExecutorEnded(slice_, seat))
         if asked is not None:
-            actions += self.tell(Reloaded(part, asked.variant, False))
+            actions += self.tell(Reloaded(slice_, asked.variant, False, seat=seat))
         if ran is not None:
             here = [query.key for query in self.core.queries]
             actions += self.tell(ContentsTold(tuple((key, self.contents[key]) for key in here)))
-            actions += self.tell(BatchFailed(part, "it died", failure))
+            actions += self.tell(BatchFailed(slice_, "it died", failure, seat))
         if self.commands.get(part):
             load = self.commands[part].pop(0)
-            actions += self.tell(Loaded(part, load.variant, False))
+            actions += self.tell(Loaded(slice_, load.variant, False, seat=seat))
             self._unload(part)
         return actions
 
     def die_apart(self, part: str, failure: Failure = Failure.APART) -> list[DeviceAction]:
         """A query that runs alone ends the process that was made for it."""
         assert self.runs.pop(part).again
-        return self.tell(BatchFailed(part, "its process died", failure))
+        slice_, seat = _at(part)
+        return self.tell(BatchFailed(slice_, "its process died", failure, seat))
 
     def mend(self, part: str) -> list[DeviceAction]:
         """The next step of making it whole is done."""
         asked = self.down.pop(part)
+        slice_, seat = _at(part)
         if isinstance(asked, ReloadVariant):
-            return self.tell(Reloaded(part, asked.variant, True, 0.1))
+            return self.tell(Reloaded(slice_, asked.variant, True, 0.1, seat))
         self.now += asked.after
-        return self.tell(ExecutorStarted(part))
+        return self.tell(ExecutorStarted(slice_, seat))
+
+    def places(self) -> list[str]:
+        """Executors that there are."""
+        seats = [(part, executor.seat) for part, core in self.core.slices.items() for executor in core.executors]
+        return [place_of(RestartExecutor(part, 0.0, seat)) for part, seat in seats]
 
     def loads(self) -> list[str]:
         """Slices where something is being loaded."""

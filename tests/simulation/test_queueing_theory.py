@@ -10,6 +10,7 @@ from sluicegate.domain.actions import Run, Send
 from sluicegate.domain.events import Arrived, Finished, HostingChanged, PlanActivated
 from sluicegate.domain.query import Query
 from sluicegate.policies.serving.router import RouterRules
+from sluicegate.profiles.catalogue.slice_profiles import shared
 from sluicegate.simulator.engine.slice_model import SharingModel
 from tests.simulation.worlds import Waits, interval, one_app, poisson, simulate, world
 
@@ -74,6 +75,7 @@ class _PooledStation:
         free.add(name)
 
     busy = False
+    away = 0
     queued = 0
     margins = ()
 
@@ -120,6 +122,41 @@ def test_servers_with_one_queue_wait_as_m_m_c(servers: int, load: float) -> None
     low, high = interval(means)
     assert low < expected < high
     assert high - low < 0.8 * expected
+
+
+@pytest.mark.parametrize(("executors", "load"), [(2, 0.7), (3, 0.8)])
+def test_executors_that_are_not_in_each_others_way_wait_as_m_m_c(executors: int, load: float) -> None:
+    """The cores' own queue and offers: each takes a third of the slice at most."""
+    service = 0.04
+    offered = executors * load
+    expected = erlang_c(executors, offered) * service / (executors * (1.0 - load))
+    means = []
+    for seed in _RUNS:
+        known = one_app([service])
+        known = replace(known, profiles={k: replace(p, fbr=0.3) for k, p in known.profiles.items()})
+        system = replace(
+            world(shared(known, {"cpu": executors})),
+            sharing=SharingModel(executors={"cpu": executors}, parts={"v": 0.3}),
+            service="exponential",
+        )
+        waits = Waits(after=30.0)
+        simulate(system, poisson(offered / service, 230.0, seed), seed, waits)
+        means.append(waits.mean_wait)
+    low, high = interval(means)
+    assert low < expected < high
+    assert high - low < 0.8 * expected
+
+
+@pytest.mark.parametrize(("fbr", "times"), [(0.25, 4.0), (0.5, 2.0), (1.0, 1.0)])
+def test_executors_end_together_what_the_bandwidth_allows(fbr: float, times: float) -> None:
+    seconds, executors = [0.010, 0.012, 0.014, 0.016], 4
+    known = one_app(seconds)
+    known = replace(known, profiles={k: replace(p, fbr=fbr) for k, p in known.profiles.items()})
+    sharing = SharingModel(executors={"cpu": executors}, parts={"v": fbr})
+    system = replace(world(shared(known, {"cpu": executors})), sharing=sharing)
+    last = _Last()
+    queries = simulate(system, poisson(1500.0, 40.0, 0), 0, last).summary.queries
+    assert queries / last.at == pytest.approx(times * 4 / 0.016, rel=0.02)
 
 
 def test_a_shared_processor_serves_as_m_g_1_ps() -> None:

@@ -1,5 +1,6 @@
 """``sluice profile``: measure variants again on this machine, through the executor that serves them."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -44,8 +45,11 @@ def profile(
         given = load(settings)
         catalogue, folder = open_catalogue(given, app or [])
         chosen = choose(catalogue, list(catalogue.apps) if every else app or [])
-        measured = _measure(folder, catalogue, chosen, device_type, sizes, repeats)
-        merged = _keep(given, catalogue, folder, measured)
+        measured = [
+            replace(found, fbr=known.fbr) if (known := catalogue.profiles.get((found.variant, device_type))) else found
+            for found in _measure(folder, catalogue, chosen, device_type, sizes, repeats)
+        ]
+        merged = keep(given, catalogue, folder, measured)
     if as_json:
         profiles = [profile_to_document(p) for p in measured]
         print_json({"folder": str(folder), "fingerprint": fingerprint(merged), "profiles": profiles})
@@ -54,7 +58,7 @@ def profile(
     out.print(f"kept in {folder}, fingerprint {fingerprint(merged)[:12]}")
 
 
-def _keep(settings: Settings, catalogue: Catalogue, folder: Path, measured: list[Profile]) -> Catalogue:
+def keep(settings: Settings, catalogue: Catalogue, folder: Path, measured: list[Profile]) -> Catalogue:
     """Write ``measured`` into the catalogue they belong to."""
     registered = Registered(settings.home)
     if folder == registered.folder:

@@ -1,8 +1,9 @@
-"""The role ``worker``: one a device, with its core, and an executor for each of its slices."""
+"""The role ``worker``: one a device, with its core, and the executors of its slices."""
 
 import uuid
 
-from sluicegate.domain.fleet.device import Device, Slice
+from sluicegate.domain.executor import Executor
+from sluicegate.domain.fleet.device import Device, Slice, executors_of
 from sluicegate.policies.batching.registry import STATIONS, batching, takes
 from sluicegate.policies.placement.model_staging import Staging
 from sluicegate.policies.serving.batch_times import RunLimits
@@ -22,15 +23,16 @@ def worker_stage(system: System, device: Device) -> WorkerStage:
     core = device_core(system, device, cuttable=gpu is not None and gpu.cuttable)
 
     def make_runner(stage: WorkerStage, device: Device, part: Slice) -> SliceRunner:
-        executor = (
-            system.make_executor(device, part)
-            if gpu is None or system.gpus.emulated
-            else system.gpus.executor(gpu, part, system.known, system.model_folders)
-        )
+        def make() -> Executor:
+            if gpu is None or system.gpus.emulated:
+                return system.make_executor(device, part)
+            return system.gpus.executor(gpu, part, system.known, system.model_folders)
+
+        number = executors_of(worker.slices.executors, device.type, part.profile)
         return SliceRunner(
             device.name,
             part.name,
-            executor=executor,
+            executors=[make() for _ in range(number)],
             owner=stage,
             catalogue=system.known,
             clock=system.clock,
@@ -94,5 +96,6 @@ def device_core(system: System, device: Device, *, cuttable: bool = False) -> De
             bound=system.bound,
             cuttable=cuttable,
             instances=True,
+            executors=worker.slices.executors,
         ),
     )

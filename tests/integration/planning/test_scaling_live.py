@@ -92,7 +92,7 @@ def executor_of(stages: tuple[Stage, ...], device: str) -> EmulatedExecutor:
     """What runs the variants of a device."""
     (worker,) = [s for s in stages if isinstance(s, WorkerStage) and s.device.name == device]
     (runner,) = worker.runners.values()
-    executor = runner.executor
+    (executor,) = runner.executors
     assert isinstance(executor, EmulatedExecutor)
     return executor
 

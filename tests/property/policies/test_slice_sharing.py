@@ -63,7 +63,7 @@ def test_a_running_batch_sends_strict_queries_to_the_next_best_slice_until_it_en
     sharing.handle(Arrived(first), 0.0)
     sharing.handle(BatchStarted("4g.0", (first,)), 0.0)
     assert placed(sharing.handle(Arrived(query(1)), 0.0)) == ["2g.4"]
-    sharing.handle(BatchEnded("4g.0"), 0.0)
+    sharing.handle(BatchEnded("4g.0", "a"), 0.0)
     assert placed(sharing.handle(Arrived(query(2)), 0.0)) == ["4g.0"]
 
 
@@ -154,7 +154,7 @@ class Sharing(RuleBasedStateMachine):
     def ends(self, part: str) -> None:
         batch = self.running.pop(part, ())
         if batch:
-            self._do(self.sharing.handle(BatchEnded(part), self.now))
+            self._do(self.sharing.handle(BatchEnded(part, batch[0].app), self.now))
         for one in batch:
             del self.on[one]
             self._do(self.sharing.handle(Left(one), self.now))
