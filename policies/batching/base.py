@@ -280,7 +280,9 @@ class QueueingPolicy:
     def _finished(self, event: Finished, now: float, actions: list[StationAction]) -> None:
         if not self._running:
             raise IllegalEventError(f"{self.name}: {event} at {now} while no batch runs")
-        ended = next((i for i, (run, _) in enumerate(self._running) if run.variant == event.variant), 0)
+        ended = 0
+        if len(self._running) > 1:
+            ended = next((i for i, (run, _) in enumerate(self._running) if run.variant == event.variant), 0)
         running, self.began = self._running.pop(ended)
         self.finished(event, running, now, actions)
 

@@ -114,8 +114,9 @@ class BatchTimes:
         """A batch of that size has run: the next one needs no warming."""
         self._size(variant, rows).warm = True
 
-    def note(self, run: Run, seconds: float, together: int = 1) -> None:
-        """It took so long, while so many ran at a time at most. Profiles say what it takes while all executors run."""
+    def note(self, run: Run, seconds: float, together: int = 0) -> None:
+        """It took so long. ``together``: so many ran at a time at most, where several executors share the slice; their
+        profiles say what it takes while all of them run."""
         size = self._sizes.get((run.variant, run.rows)) or self._size(run.variant, run.rows)
         size.warm = True
         curve = self._curves.get(run.variant)
@@ -123,7 +124,8 @@ class BatchTimes:
             self._measured.append(size)
         size.batches += 1
         self._busy_s += seconds
-        seconds *= self._crowded(run.variant, together)
+        if together:
+            seconds *= self._crowded(run.variant, together)
         size.seconds += (
             seconds if curve is None or curve.lengths is None else curve.as_of_longest(run.rows, run.length, seconds)
         )

@@ -242,7 +242,7 @@ class SliceCore:
             self._run_next_alone(executor, batch, batch.retry, now, actions)
             return
         if event.seconds > 0.0:
-            self.times.note(run, event.seconds, batch.together)
+            self.times.note(run, event.seconds, batch.together if len(self.executors) > 1 else 0)
         executor.batch = None
         finished = Finished(run.queries[0].app, run.variant, run.rows, execution_s)
         if batch.gone:
@@ -295,13 +295,17 @@ class SliceCore:
         return self.executors[seat]
 
     def _ran(self, event: BatchEnded | BatchFailed, now: float) -> tuple[KeptExecutor, Batch]:
-        executor = self._at(event.seat, now)
+        seat, executors = event.seat, self.executors
+        executor = executors[seat] if 0 <= seat < len(executors) else self._at(seat, now)
         if executor.batch is None:
             raise IllegalEventError(f"{type(event).__name__} of {self.name} at {now} while nothing runs there")
         return executor, executor.batch
 
     def _idle(self, run: Run, now: float) -> KeptExecutor:
         """Of those without a batch the first that runs, else the first."""
+        first = self.executors[0]
+        if first.batch is None and first.whole:
+            return first
         idle = [executor for executor in self.executors if executor.batch is None]
         if not idle:
             runs = ", ".join(batch.run.variant for batch in self.batches)
@@ -315,10 +319,11 @@ class SliceCore:
             if query not in held:
                 raise IllegalEventError(f"{self.name} is to run query {query.id} at {now}, which is not here")
         executor.batch = Batch(run, now)
-        self._count_away()
-        together = sum([1 for _ in self.batches])
-        for batch in self.batches:
-            batch.together = max(batch.together, together)
+        if len(self.executors) > 1:
+            self._count_away()
+            together = sum([1 for _ in self.batches])
+            for batch in self.batches:
+                batch.together = max(batch.together, together)
         if self._neighbours is not None:
             self._neighbours.started(self.name, run.queries, now, actions)
         executor.run(RunBatch(self.name, run, self.times.limit(run), seat=executor.seat), actions)
@@ -491,6 +496,8 @@ class SliceCore:
                     actions.append(mine)
 
     def _retire(self, now: float, actions: list[DeviceAction]) -> None:
+        if not self._retiring:
+            return
         running = {batch.run.queries[0].app for batch in self.batches}
         for app in tuple(self._retiring):
             if app not in running and app in self._retiring and not self.station.queued_of(app):

@@ -159,8 +159,11 @@ class Station:
         else:
             self._change(event, now, actions)
         self._story.append((now, event))
-        while len(self._running) < max(1, self._seats - self.away) and self._offer(now, actions):
-            pass
+        if not self._running:
+            self._offer(now, actions)
+        if self._seats > 1 and self._running:
+            while len(self._running) < self._seats - self.away and self._offer(now, actions):
+                pass
         return actions
 
     def _change(self, event: _Change, now: float, actions: list[StationAction]) -> None:
