@@ -35,7 +35,7 @@ async def ask(run: Running) -> str:
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shared")
-    register(request_of(write_model(folder, looping()), write_rows(folder), slo=2.0), folder / "home")
+    register(request_of(write_model(folder, looping()), write_rows(folder), slo=20.0), folder / "home")
     return folder / "home"
 
 

@@ -75,12 +75,12 @@ async def test_every_stage_goes_on_behind_what_it_cannot_read(
     async with running(settings, broker, close=False) as run:
         await run.planned()
         topics = run.topics
-        asked = [await run.ask("before", parameters={"latency_ms": 5_000})]
+        asked = [await run.ask("before", parameters={"latency_ms": 30_000})]
         read = [topics.queries("toy"), topics.admitted("toy"), topics.work("d0"), topics.results("toy")]
         places = set[tuple[str, int, int]]().union(*[await poison(run, url, topic) for topic in read])
         for topic in (topics.plan, topics.acks, topics.demand, topics.devices_metrics, topics.registry):
             await poison(run, url, topic)
-        asked.append(await run.ask("behind", parameters={"latency_ms": 5_000}))
+        asked.append(await run.ask("behind", parameters={"latency_ms": 30_000}))
         await run.settled()
         async with asyncio.timeout(PATIENCE_S):
             while told(await run.dead_letters()) != places:
@@ -88,7 +88,7 @@ async def test_every_stage_goes_on_behind_what_it_cannot_read(
     async with running(settings, broker if kind == "memory" else connect(url)) as again:
         await again.planned()
         again.sent = run.sent
-        asked.append(await again.ask("restarted", parameters={"latency_ms": 5_000}))
+        asked.append(await again.ask("restarted", parameters={"latency_ms": 30_000}))
         report = await again.settled()
         outcomes = await again.outcomes()
         assert told(await again.dead_letters()) == places
