@@ -8,8 +8,8 @@ Rules:
   need a look.
 - A query of several rows is run whole: batches smaller than the app's largest query count only where no larger one
   fits, since their limit would shut such queries out.
-- A slice that runs several batches at a time ends as many in the time of one, which
-  its profile counts beside the others.
+- A slice that runs several batches at a time ends as many in the time of one, which its profile counts beside the
+  others.
 - ``largest-batch`` is the artifact's rule: the largest measured b of 1, 2, 4, 8 strictly below the budget, and whole
   queries a second. Larger batches are not always better, so it can waste capacity; it is kept for comparison.
 """

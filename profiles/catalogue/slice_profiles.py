@@ -13,7 +13,7 @@ Rules:
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from sluicegate.domain.fleet.device import profile_type
+from sluicegate.domain.fleet.device import WHOLE, executors_of, profile_type
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.slowdown import crowded
@@ -54,7 +54,7 @@ def shared(catalogue: Catalogue, executors: Mapping[str, int]) -> Catalogue:
     if not executors:
         return catalogue
     found = {
-        (variant, kind): crowd(p, executors.get(kind) or executors.get(kind.partition(":")[0]) or 1)
+        (variant, kind): crowd(p, executors_of(executors, kind.partition(":")[0], kind.partition(":")[2] or WHOLE))
         for (variant, kind), p in catalogue.profiles.items()
     }
     return Catalogue(catalogue.apps, catalogue.variants, found)
