@@ -68,7 +68,7 @@ def test_a_small_model_and_a_large_one_of_an_app_are_both_served_and_variants_of
     served = {name.split(".")[2] for name in catalogue.variants}
     assert served == {"small", "large"}
     best = catalogue.of_app("mine")[0]
-    fastest = min(catalogue.of_app("mine"), key=lambda v: catalogue.profiles[v.name, "cpu"].points[0].median)
+    fastest = min(catalogue.of_app("mine"), key=lambda v: catalogue.profiles[v.name, "cpu"].points[-1].median)
     assert (best.name.split(".")[2], fastest.name.split(".")[2]) == ("large", "small")
     assert made.record.source == "small.onnx, large.onnx"
     assert Registered(home).served_version("mine") == 1
