@@ -10,12 +10,10 @@ Rules.
   once ``calm`` consecutive queries fitted: hysteresis.
 - A bound is of queries that ask for the SLO of their app, or more. One that asks for less would have to be served
   before those that the bound was made for: unless all is let in it is rejected (INFEASIBLE).
-- A client is a stream. Clients that asked within the last window share the bound equally; who is above its share gets
-  only what the others leave. Rejected queries count for nobody.
+- Who asks and which stream it is for share the window fairly (``sluicegate.policies.admission.fair_window``).
 """
 
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Literal, get_args
@@ -26,82 +24,13 @@ from sluicegate.domain.events import Arrived
 from sluicegate.domain.models.app import QueryClass
 from sluicegate.domain.outcome import Reason
 from sluicegate.policies.admission.deadline_feasibility import MAX_HORIZON_S, DeadlineAdmission
+from sluicegate.policies.admission.fair_window import FairWindow
 from sluicegate.policies.promises.safe_mode import SafeModeSwitch
 from sluicegate.policies.promises.window_limiter import Place, PlaceLimit, WindowLimiter
 
 Mode = Literal["enforce", "degrade", "observe"]
 _WHOLE = 0.99
 """Of its app's SLO, what a query must ask for: clocks are read twice. What is less counts as part of the hop."""
-_CLIENTS = 1024
-"""Clients told apart; further ones share one place, so that keys from outside cost no memory."""
-
-
-class FairWindow:
-    """A WindowLimiter whose rows clients share."""
-
-    __slots__ = ("_asked", "_limiter", "_stamps", "_swept")
-
-    def __init__(self, limiter: WindowLimiter) -> None:
-        self._limiter = limiter
-        self._stamps: dict[str, deque[tuple[float, int]]] = {}
-        self._asked: dict[str, float] = {}
-        self._swept = -inf
-
-    @property
-    def bound(self) -> int:
-        """Queries of one row a window."""
-        return self._limiter.bound
-
-    def bound_of(self, rows: int) -> int:
-        """Queries of ``rows`` rows a window."""
-        return self._limiter.bound_of(rows)
-
-    def admit(self, client: str, now: float, rows: int = 1, place: Place | None = None) -> bool:
-        """Count a query of ``client`` where it fits, and say whether it did."""
-        window_s = self._limiter.window_s
-        since = now - window_s
-        if self._swept <= now - window_s / 8:
-            self._forget(since)
-            self._swept = now
-        if client not in self._asked and len(self._asked) >= _CLIENTS:
-            client = ""
-        self._asked[client] = now
-        own = self._stamps.get(client)
-        if own is None:
-            own = self._stamps[client] = deque()
-        while own and own[0][0] <= since:
-            own.popleft()
-        if len(self._asked) > 1 and self._beyond_share(own, rows):
-            return False
-        if not self._limiter.admit(now, rows, place):
-            return False
-        own.append((now, rows))
-        return True
-
-    def resize(self, limits: Sequence[PlaceLimit], window_s: float) -> None:
-        """Other limits from now on; what was admitted counts."""
-        self._limiter = self._limiter.resized(limits, window_s)
-
-    def _beyond_share(self, own: deque[tuple[float, int]], rows: int) -> bool:
-        share = self._limiter.bound // len(self._asked)
-        if _rows(own) + rows <= max(1, share) or not own:
-            return False
-        used = {client: _rows(stamps) for client, stamps in self._stamps.items()}
-        kept_for_others = sum(max(0, share - used.get(client, 0)) for client in self._asked)
-        return sum(used.values()) + rows + kept_for_others > self._limiter.bound
-
-    def _forget(self, since: float) -> None:
-        for client in [c for c, at in self._asked.items() if at <= since]:
-            del self._asked[client]
-        for client, stamps in list(self._stamps.items()):
-            while stamps and stamps[0][0] <= since:
-                stamps.popleft()
-            if not stamps:
-                del self._stamps[client]
-
-
-def _rows(stamps: Iterable[tuple[float, int]]) -> int:
-    return sum([rows for _, rows in stamps])
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +80,9 @@ class _AppWindow:
 
     __slots__ = ("degraded", "fair", "latest", "least", "limits", "switch")
 
-    def __init__(self, limits: Limits, calm: int) -> None:
-        self.fair = FairWindow(WindowLimiter(limits.places, limits.window_s))
-        self.degraded = WindowLimiter(limits.degraded, limits.degraded_s)
+    def __init__(self, limits: Limits, calm: int, weights: Mapping[str, float]) -> None:
+        self.fair = FairWindow(WindowLimiter(limits.places, limits.window_s), weights)
+        self.degraded = FairWindow(WindowLimiter(limits.degraded, limits.degraded_s), weights)
         self.limits = limits
         self.least = _WHOLE * limits.slo
         self.switch = SafeModeSwitch(calm)
@@ -161,7 +90,7 @@ class _AppWindow:
 
     def resize(self, limits: Limits) -> None:
         self.fair.resize(limits.places, limits.window_s)
-        self.degraded = self.degraded.resized(limits.degraded, limits.degraded_s)
+        self.degraded.resize(limits.degraded, limits.degraded_s)
         self.limits = limits
         self.least = _WHOLE * limits.slo
 
@@ -170,11 +99,12 @@ class SustainableAdmission:
     """See the module's rules. ``bound``: rows of each app in any ``window_s`` seconds.
 
     ``bound`` None: nothing is limited until ``resize`` is called for an app (before a plan is ready nothing is known).
-    ``degraded_bound``: rows a window that the fastest variants sustain (None: twice the bound).
+    ``degraded_bound``: rows a window that the fastest variants sustain (None: twice the bound). ``weights``: of sources
+    that have other than 1.
     """
 
     name = "sustainable"
-    __slots__ = ("_apps", "_calm", "_deadline", "_limits", "mode")
+    __slots__ = ("_apps", "_calm", "_deadline", "_limits", "_weights", "mode")
 
     def __init__(
         self,
@@ -185,6 +115,7 @@ class SustainableAdmission:
         degraded_bound: int | None = None,
         calm: int = 200,
         max_horizon_s: float = MAX_HORIZON_S,
+        weights: Mapping[str, float] | None = None,
     ) -> None:
         if mode not in get_args(Mode):
             raise ConfigurationError(f"admission mode {mode!r} is unknown; choose one of {', '.join(get_args(Mode))}")
@@ -201,6 +132,7 @@ class SustainableAdmission:
         self.mode: Mode = mode
         self._deadline = DeadlineAdmission(max_horizon_s=max_horizon_s)
         self._calm = calm
+        self._weights = weights or {}
         self._limits: Limits | None = None
         if bound is not None:
             degraded = 2 * bound if degraded_bound is None else degraded_bound
@@ -226,7 +158,7 @@ class SustainableAdmission:
         """Other limits for ``app``, when a plan changes what is hosted; what was admitted counts."""
         window = self._apps.get(app)
         if window is None:
-            self._apps[app] = _AppWindow(limits, self._calm)
+            self._apps[app] = _AppWindow(limits, self._calm, self._weights)
         elif window.limits != limits:
             window.resize(limits)
 
@@ -246,10 +178,10 @@ class SustainableAdmission:
         at = window.latest = max(window.latest, min(query.arrival, now))
         stream = query.stream
         place = window.limits.place_of(stream) if stream and stream != query.app else None
-        fits = window.fair.admit(stream, at, query.rows, place)
+        fits = window.fair.admit(query.source, stream, at, query.rows, place)
         if fits and self.mode == "enforce" and not window.switch.active:
             return [first]
-        within = window.degraded.admit(at, query.rows, place) if self.mode == "degrade" else False
+        within = self.mode == "degrade" and window.degraded.admit(query.source, stream, at, query.rows, place)
         actions = self._said(query.app, window, fits)
         if fits or self.mode == "observe" or (self.mode == "degrade" and within):
             return [*actions, first]
@@ -260,7 +192,7 @@ class SustainableAdmission:
     def _of(self, app: str) -> _AppWindow | None:
         window = self._apps.get(app)
         if window is None and self._limits is not None:
-            window = self._apps[app] = _AppWindow(self._limits, self._calm)
+            window = self._apps[app] = _AppWindow(self._limits, self._calm, self._weights)
         return window
 
     def _said(self, app: str, window: _AppWindow, fits: bool) -> list[AdmissionAction]:

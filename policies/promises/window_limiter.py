@@ -50,10 +50,12 @@ class PlaceLimit:
             total += rows * (sizes[rows] - gone)
         return total <= self.batch
 
-    def bound(self, rows: int) -> int:
-        """The most queries of ``rows`` rows of the own stream that may come in a window."""
+    def bound(self, rows: int, *, keyed: bool = False) -> int:
+        """The most queries of ``rows`` rows that may come in a window of the own stream; ``keyed``: of others."""
         batch = self.batch // rows
         here = min((k * batch // (k - m) for m, k in self.pairs), default=batch)
+        if keyed:
+            return here
         count = 0
         while self.turns.most(count + 1) <= here:
             count += 1
@@ -83,9 +85,12 @@ class WindowLimiter:
         """At most ``bound`` rows a window."""
         return WindowLimiter([PlaceLimit(bound)], window_s)
 
-    def bound_of(self, rows: int) -> int:
-        """The most queries of ``rows`` rows, of the app's own stream, that may come in a window."""
-        return min((limit.bound(rows) for limit in self.limits), default=0)
+    def bound_of(self, rows: int, place: Place | None = None) -> int:
+        """The most queries of ``rows`` rows that may come in a window, of streams that go to ``place``; None: of the
+        app's own stream."""
+        if place is None:
+            return min((limit.bound(rows) for limit in self.limits), default=0)
+        return min((limit.bound(rows, keyed=True) for limit in self._by_place.get(place, ())), default=0)
 
     def would_admit(self, now: float, rows: int = 1, place: Place | None = None) -> bool:
         """Whether a query that comes at ``now`` fits. ``place``: where its stream goes; None: it is the app's own."""

@@ -80,7 +80,8 @@ class AdmissionSettings(Section):
     fastest variants of the plan sustain, "observe" only announces.
 
     ``shares``: clients of an app (``ce_source``) share what plans host for it, by ``weights`` (1 where none is given):
-    who asks for more gets what the others leave. Not of apps with a promise, and never where one asks alone.
+    who asks for more gets what the others leave. Of an app with a promise they share its bound (policy "sustainable"),
+    always. Who asks alone has all of it.
     ``source_keys_file``: lines of a source and its key: queries of these sources must be signed with it, so that nobody
     asks in another's name; ``proven``: those of all others get a dead letter. ``priorities``: the highest priority that
     a client may ask for (0 where none is given), like ``weights``; None: any.

@@ -47,8 +47,9 @@ def admission_rules(system: System, apps: "Sequence[str]") -> AdmissionRules:
     limits = system.settings.admission
     horizon = limits.max_latency_s + limits.max_skew_s
     by_plan = limits.policy == SustainableAdmission.name
+    sustainable = partial(SustainableAdmission, bound=None, mode=limits.mode, weights=limits.weights)
     return AdmissionRules(
-        make_policy=partial(SustainableAdmission, bound=None, mode=limits.mode, max_horizon_s=horizon)
+        make_policy=partial(sustainable, max_horizon_s=horizon)
         if by_plan
         else admission(limits.policy, max_horizon_s=horizon),
         by_plan=by_plan,

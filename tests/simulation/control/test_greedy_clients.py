@@ -34,6 +34,58 @@ class OnTime:
         return self.on_time[app, client] / self.asked[app, client]
 
 
+def promised(greedy: float, queries: list[dict[str, Any]]) -> OnTime:
+    """The same of an app with a promise, whose two CPU workers sustain some 2,000 queries a second with it."""
+    whole = NICE + greedy + WORDS
+    latency = {"cpu": {1: 9.0, 32: 40.0}}
+    document: dict[str, Any] = {
+        "name": "promised",
+        "seed": 3,
+        "duration_s": 12.0,
+        "apps": {
+            "images": {
+                "slo_ms": 100,
+                "promise": {"weakly_hard": [{"m": 2, "k": 10}]},
+                "queries": [{"share": NICE / (NICE + greedy), "client": "/nice"}, *queries],
+            },
+            "words": {"slo_ms": 300},
+        },
+        "catalogue": {
+            "format": "inline",
+            "variants": [
+                {"name": f"{app}-v", "app": app, "accuracy": accuracy, "load_s": 0.1, "latency_ms": latency}
+                for app, accuracy in (("images", 0.9), ("words", 0.7))
+            ],
+        },
+        "devices": [{"type": "cpu", "count": 3}],
+        "traces": {
+            "format": "generator",
+            "qps": [whole, whole],
+            "shares": {"images": 1.0 - WORDS / whole, "words": WORDS / whole},
+            "generator": {"spikes": 0},
+        },
+        "policies": {"admission": "sustainable", "batching": "adaptive"},
+    }
+    scenario = scenario_of(document)
+    system, seen = build(scenario, lambda: 0.0), OnTime()
+    source = source_of(scenario, system.catalogue, np.random.default_rng(5))
+    Engine(system, np.random.default_rng([5, 2]), [seen]).run(source)
+    return seen
+
+
+def test_a_flood_costs_another_client_of_an_app_with_a_promise_little(measured: Callable[[str, str], None]) -> None:
+    greedy = 8000.0
+    flood = [{"share": 1.0 - NICE / (NICE + greedy), "client": "/greedy"}]
+    calm, under = promised(0.001, []), promised(greedy, flood)
+    same = calm.share("images", "/nice"), under.share("images", "/nice")
+    other = calm.share("words", ""), under.share("words", "")
+    told = f"another on its app: {100 * same[0]:.0f} % before, {100 * same[1]:.0f} % under it"
+    measured("a flood on an app with a promise, simulated", f"{told}; on another app: {100 * other[1]:.0f} % (on time)")
+    assert same[1] >= same[0] - 0.10, (same, other)
+    assert other[1] >= other[0] - 0.02, (same, other)
+    assert 0.05 < under.share("images", "/greedy") < 0.5
+
+
 def flooded(greedy: float) -> OnTime:
     """What became of all, while ``greedy`` asks for so many images a second."""
     images = NICE + greedy

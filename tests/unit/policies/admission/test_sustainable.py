@@ -15,7 +15,7 @@ from sluicegate.domain.outcome import Reason
 from sluicegate.domain.plan import Epoch, Placement, Plan
 from sluicegate.domain.query import Query
 from sluicegate.policies.admission.registry import admission
-from sluicegate.policies.admission.sustainable import FairWindow, Limits, SustainableAdmission
+from sluicegate.policies.admission.sustainable import Limits, SustainableAdmission
 from sluicegate.policies.admission.sustained_rates import limits, sustained
 from sluicegate.policies.placement.hosted_variants import Hosting
 from sluicegate.policies.promises.keeper import NO_HOPS
@@ -63,21 +63,6 @@ def test_a_deadline_that_passed_is_rejected_first_and_takes_no_place() -> None:
     (late,) = policy.handle(Arrived(Query("q", "a", 0.0, 0.5)), 0.6)
     assert isinstance(late, Expire)
     assert isinstance(ask(policy, 0.7)[-1], Accept)
-
-
-def test_a_greedy_client_leaves_others_their_share_and_may_use_what_they_leave() -> None:
-    fair = FairWindow(WindowLimiter.of_rows(10, 1.0))
-    assert fair.admit("quiet", 0.0)
-    taken = [fair.admit("greedy", 0.001 * i) for i in range(1, 20)]
-    assert sum(taken) == 5
-    assert sum(fair.admit("quiet", 0.1 + 0.001 * i) for i in range(10)) == 4
-    alone = FairWindow(WindowLimiter.of_rows(10, 1.0))
-    assert sum(alone.admit("greedy", 0.001 * i) for i in range(20)) == 10
-
-
-def test_many_clients_share_a_small_bound_without_starving_all() -> None:
-    fair = FairWindow(WindowLimiter.of_rows(3, 1.0))
-    assert sum(fair.admit(str(i), 0.001 * i) for i in range(20)) == 3
 
 
 @settings(max_examples=60, deadline=None)
