@@ -84,6 +84,37 @@ async def test_a_flood_costs_another_client_little_and_another_app_less(
         assert on_time(ends, greedy) * FLOOD > 0.2 * CAPACITY, told  # one of two devices is its app's
 
 
+async def test_a_flood_costs_another_client_of_an_app_with_a_promise_little(
+    tmp_path: Path, measured: Callable[[str, str], None]
+) -> None:
+    settings = settings_for(
+        "memory://",
+        tmp_path,
+        partitions=1,
+        promises={"toy": {"weakly_hard": [[1, 10]]}},
+        admission={"policy": "sustainable"},
+        worker={"executor": "emulated", "batching": "adaptive"},
+    )
+    async with running(settings, connect("memory://"), catalogue=slow_catalogue()) as run:
+        await run.planned()
+        await asyncio.sleep(5.0)  # until the plan before counts no more
+        quiet = await ask_on(run, INNOCENT, SECONDS, source="nice")
+        flooded, greedy = await asyncio.gather(
+            ask_on(run, INNOCENT, SECONDS, source="nice"), ask_on(run, FLOOD, SECONDS, source="greedy")
+        )
+        report = await run.settled()
+        assert (report.lost, report.duplicates) == (0, 0)
+        assert [stream.broken for stream in report.promises] == [0]
+        ends = await run.outcomes()
+        refused = [sum(ends[one].kind is OutcomeKind.REJECTED for one in asked) for asked in (quiet, flooded, greedy)]
+        told = [f"{100 * on_time(ends, asked):.0f} %" for asked in (quiet, flooded)]
+        measured("a flood on an app with a promise", f"another: {told[0]} on time before, {told[1]} under it")
+        assert refused[1] <= refused[0] + 0.1 * len(flooded), refused
+        assert on_time(ends, flooded) >= on_time(ends, quiet) - 0.10
+        assert refused[2] > 0.5 * len(greedy)
+        assert on_time(ends, greedy) > 0.0
+
+
 async def test_a_flood_through_a_front_costs_who_asks_there_from_elsewhere_little(tmp_path: Path) -> None:
     settings = settings_for("memory://", tmp_path, partitions=1)
     async with running(settings, connect("memory://"), catalogue=slow_catalogue()) as run:
