@@ -25,6 +25,7 @@ from sluicegate.domain.models.app import QueryClass
 from sluicegate.domain.outcome import Reason
 from sluicegate.policies.admission.deadline_feasibility import MAX_HORIZON_S, DeadlineAdmission
 from sluicegate.policies.admission.fair_window import FairWindow
+from sluicegate.policies.admission.rows_taken import Taken
 from sluicegate.policies.promises.safe_mode import SafeModeSwitch
 from sluicegate.policies.promises.window_limiter import Place, PlaceLimit, WindowLimiter
 
@@ -153,6 +154,17 @@ class SustainableAdmission:
         """Queries of ``rows`` rows that are let in, in so many seconds; None: any number."""
         window = self._of(app)
         return None if window is None else (window.fair.bound_of(rows), window.limits.window_s)
+
+    def taken(self, app: str, most: int) -> Taken | None:
+        """The largest queries of ``app``, up to ``most`` rows, that any window lets in; None: all are."""
+        limits = self.limits_of(app)
+        if limits is None or self.mode == "observe":
+            return None
+        places, window_s = limits.places, limits.window_s
+        if self.mode == "degrade":
+            places, window_s = limits.degraded, limits.degraded_s
+        rows = min([most, *(place.batch for place in places)])
+        return Taken(rows, min([place.bound(rows) for place in places], default=0) if rows else 0, window_s)
 
     def resize(self, app: str, limits: Limits) -> None:
         """Other limits for ``app``, when a plan changes what is hosted; what was admitted counts."""

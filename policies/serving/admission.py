@@ -11,6 +11,8 @@ Rules.
   an app with a promise expires so, safe mode is announced before, and its end once a router of the app is heard.
 - Where bounds follow plans, they change with each plan. From its publication until ``SETTLED`` seconds after its
   capacity is ready, when no device holds to the one before any more, what both sustain is let in.
+- Where what is in force lets none in of the larger queries that an app with a promise declares to take, that is said
+  (``sluicegate.policies.admission.rows_taken``).
 - Where clients have shares (``sluicegate.policies.admission.fair_shares``), what is over its client's is rejected.
 
 Illegal: a query of an app that was never registered. Records of control topics may come in any order.
@@ -45,6 +47,7 @@ from sluicegate.domain.query import Query
 from sluicegate.policies.admission.dedupe import DedupeWindow
 from sluicegate.policies.admission.fair_shares import FairShares, Verdict, rows_served
 from sluicegate.policies.admission.known_goals import GoalAdmission
+from sluicegate.policies.admission.rows_taken import RowsTold
 from sluicegate.policies.admission.sustainable import SustainableAdmission
 from sluicegate.policies.admission.sustained_rates import limits, sustained
 from sluicegate.policies.model_less.deployment import goal_variants
@@ -200,6 +203,7 @@ class AdmissionCore:
         "_policy",
         "_promised",
         "_routed",
+        "_rows",
         "_rules",
         "_settling",
         "_story",
@@ -210,6 +214,7 @@ class AdmissionCore:
         self._rules = rules
         self._policy = rules.make_policy() if rules.make_policy is not None else None
         self._promised: set[str] = set()
+        self._rows = RowsTold()
         self._warned: set[str] = set()  # apps whose safe mode was announced here
         self._door = GoalAdmission(self._policy, {}, self._promised) if self._policy is not None else None
         self._dedupe = DedupeWindow(rules.dedupe_s, rules.dedupe_entries) if rules.dedupe_entries else None
@@ -370,7 +375,7 @@ class AdmissionCore:
             for action in activation.handle(event, now):
                 match action:
                     case Activate(plan):
-                        self._bound(app, plan, both=True)
+                        actions += self._bound(app, plan, both=True)
                         self._settling[app] = (now + SETTLED, plan)
                         actions.append(WakeAt(now + SETTLED))
                     case WakeAt():
@@ -380,12 +385,12 @@ class AdmissionCore:
             if not isinstance(event, PlanPublished) or activation.active is None:
                 continue
             if activation.pending is event.plan:  # else it is not followed
-                self._bound(app, event.plan, both=True)
+                actions += self._bound(app, event.plan, both=True)
         for app in [app for app, (at, _) in self._settling.items() if at <= now]:
             _, plan = self._settling.pop(app)
             pending = self._activations[app].pending
             if pending is None or pending.epoch == plan.epoch:  # else both count until that one has settled
-                self._bound(app, plan, both=False)
+                actions += self._bound(app, plan, both=False)
         return actions
 
     def _bounds_told(self, event: MarginsTold | PartHeld, now: float) -> Sequence[AdmissionCoreAction]:
@@ -403,7 +408,7 @@ class AdmissionCore:
         for app in apps:
             plan = self._activations[app].active if app in self._activations else None
             if plan is not None and (not device or any(p.device == device for p in plan.of_app(app))):
-                self._bound(app, plan, both=True)
+                actions += self._bound(app, plan, both=True)
                 self._settling[app] = (now + SETTLED, plan)
                 actions.append(WakeAt(now + SETTLED))
         return actions
@@ -418,17 +423,24 @@ class AdmissionCore:
                 short = plan.served.get(name, 1.0) < _SERVED
                 known.shares.plan(rows_served(self._hosting.of(name, plan), plan), short=short)
 
-    def _bound(self, app: str, plan: Plan, *, both: bool) -> None:
-        """Keep to what ``plan`` sustains of ``app`` from now on; ``both``: and to what it was kept to until now."""
+    def _bound(self, app: str, plan: Plan, *, both: bool) -> Sequence[Announce]:
+        """Keep to what ``plan`` sustains of ``app`` from now on; ``both``: and to what it was kept to until now.
+
+        Says which of the queries that the app declares to take are none that may come.
+        """
         if not isinstance(self._policy, SustainableAdmission):
-            return
+            return ()
         known = self._hosting.catalogue.apps[app]
-        found = limits(known, sustained(known, self._hosting, plan, self._rules.hops), plan)
+        slices = sustained(known, self._hosting, plan, self._rules.hops)
+        found = limits(known, slices, plan)
         if found is not None and app in self._parts:
             found = found.part(self._parts[app])
         before = self._policy.limits_of(app)
         if found is not None:
             self._policy.resize(app, found if not both or before is None else before.beside(found))
+        why = next((one.share.refused for one in slices if one.share.refused), "")
+        said = self._rows.now(known, self._policy.taken(app, known.max_rows), why)
+        return () if said is None else (said,)
 
     def _serve(self, event: Registered, steady: float, now: float) -> Sequence[AdmissionCoreAction]:
         catalogue = Catalogue.of(event.apps, event.variants, event.profiles)
@@ -444,6 +456,7 @@ class AdmissionCore:
             self._promised.discard(app.name)
             if app.promise.active:
                 self._promised.add(app.name)
+        self._rows.registered({name: catalogue.apps[name] for name in served})
         if self._door is not None:
             self._door.registered(goal_variants(catalogue, self._hosting.devices))
         given_up = self._routed.watch(served, steady)

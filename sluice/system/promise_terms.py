@@ -1,18 +1,22 @@
 """What each promise of a system comes to on its devices, term by term; what cannot be kept on any is refused."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from sluicegate.domain.actions import Announce
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.fleet.device import Device, profile_type
-from sluicegate.domain.models.app import App, Promise, QueryClass
+from sluicegate.domain.models.app import HOP_PART, App, Promise, QueryClass
 from sluicegate.domain.models.profile import LatencyCurve, Profile
 from sluicegate.domain.models.sustainable_rate import Sustainable, max_rate
+from sluicegate.policies.admission.rows_taken import Taken, refused_rows
 from sluicegate.policies.placement.hosted_variants import hosted_variant, profile_on
 from sluicegate.policies.promises.keeper import Hops, Party, Share, Terms, terms
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 ROWS = (1, 2, 4, 8)
+_ROUNDED_UP = 1.001
+"""So that what is told to four digits is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,50 @@ def check_promises(catalogue: Catalogue, devices: Iterable[Device], hops: Hops, 
                 f"promises.{app.name}: cannot be kept on any device: {reasons}. An SLO of {1e3 * least:.4g} ms could "
                 "be; or give it a faster variant, or a shorter admission.hop_ms"
             )
+
+
+def rows_refused(
+    catalogue: Catalogue, devices: Iterable[Device], hops: Hops, apps: Iterable[App]
+) -> tuple[Announce, ...]:
+    """What is to be said of apps that declare to take larger queries than any device keeps their promise for, even
+    where nothing is beside it. A plan that leaves an app less is spoken of by admission."""
+    devices = tuple(devices)
+    said: list[Announce] = []
+    for app in apps:
+        most = _most_taken(catalogue, devices, hops, app)
+        if most is not None and most.rows < app.max_rows:
+            slo = _slo_for_all(catalogue, devices, hops, app)
+            if (one := refused_rows(app, most, slo=slo)) is not None:
+                said.append(one)
+    return tuple(said)
+
+
+def _most_taken(catalogue: Catalogue, devices: Sequence[Device], hops: Hops, app: App) -> Taken | None:
+    """On the device that takes the largest queries, before batches have shown how long they take."""
+    alone = [one.first for one in kept(catalogue, devices, hops, app.name) if not one.beside and not one.first.refused]
+    if not alone:
+        return None
+    share = max(alone, key=lambda one: (one.batch, -one.window_s))
+    rows = min(share.batch, app.max_rows)
+    return Taken(rows, share.bound(app.promise, max(1, rows)), share.window_s)
+
+
+def _slo_for_all(catalogue: Catalogue, devices: Sequence[Device], hops: Hops, app: App) -> float | None:
+    """Seconds with which queries of all sizes that ``app`` declares are taken; None where a longer SLO helps not."""
+    found: list[float] = []
+    for device, part in _kinds(devices).values():
+        for profile in _fastest_first(catalogue, device, part, app.name):
+            longest = max(profile.curve("sure", limit=app.max_rows).seconds[: app.max_rows])
+            slo = 2.0 * longest / (1.0 - HOP_PART) if hops.seconds is None else 2.0 * longest + hops.seconds
+            longer = replace(app, slo=_ROUNDED_UP * slo)
+            most = _most_taken(_with(catalogue, longer), (device,), hops, longer)
+            if most is not None and most.rows >= app.max_rows:
+                found.append(longer.slo)
+    return min(found, default=None)
+
+
+def _with(catalogue: Catalogue, app: App) -> Catalogue:
+    return replace(catalogue, apps={**catalogue.apps, app.name: app})
 
 
 def _kinds(devices: Iterable[Device]) -> dict[str, tuple[Device, str]]:

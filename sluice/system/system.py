@@ -21,7 +21,7 @@ from sluicegate.profiles.catalogue.registered_apps import Registered
 from sluicegate.sluice.settings.elastic_settings import driven
 from sluicegate.sluice.settings.settings import Settings
 from sluicegate.sluice.system.deployed_gpus import Gpus
-from sluicegate.sluice.system.promise_terms import check_promises
+from sluicegate.sluice.system.promise_terms import check_promises, rows_refused
 from sluicegate.sluice.system.slice_executor import executor_of
 from sluicegate.stages.connections import Connections
 from sluicegate.stages.following.registry_follower import RegistryStage
@@ -156,6 +156,7 @@ class System:
     def check_keeps(self, promised: Collection[str], catalogue: Catalogue | None = None) -> None:
         """Raises ConfigurationError where the batching rule keeps no promises, or no device what was promised.
 
+        Says of which queries that an app declares to take none could come.
         ``catalogue``: what is to be served, where that is not what is served now.
         """
         served = self.catalogue if catalogue is None else self.gpus.profiled(catalogue)
@@ -167,7 +168,10 @@ class System:
             )
         check_shared(rule, self.settings.worker.slices.executors, promised)
         apps = [served.apps[name] for name in promised if name in served.apps]
-        check_promises(served, self.devices, self.settings.admission.hops(), apps)
+        hops = self.settings.admission.hops()
+        check_promises(served, self.devices, hops, apps)
+        for said in rows_refused(served, self.devices, hops, apps):
+            self.notices.warn(said)
 
     def serve(self, catalogue: Catalogue) -> None:
         """Serve these apps, and no others, from now on. What was served before stays known to who still runs it."""

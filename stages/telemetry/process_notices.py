@@ -48,5 +48,12 @@ class Notices:
     def say(self, subject: str, state: str, detail: str) -> None:
         """On the status topic, and in the log."""
         log.error("%s %s: %s", subject, state, detail)
-        said = Announce(subject, state, detail)
-        self._outbox.post(self._topics.status, control.encode_announce(said), key=subject.encode())
+        self._write(Announce(subject, state, detail))
+
+    def warn(self, said: Announce) -> None:
+        """On the status topic, and in the log as a warning."""
+        log.warning("%s %s: %s", said.subject, said.state, said.detail)
+        self._write(said)
+
+    def _write(self, said: Announce) -> None:
+        self._outbox.post(self._topics.status, control.encode_announce(said), key=said.subject.encode())

@@ -190,3 +190,31 @@ async def test_a_client_is_called_when_safe_mode_is_announced(tmp_path: Path) ->
                 while not any(said.state == "safe_mode" for said in heard):
                     await asyncio.sleep(0.05)
     assert {said.subject for said in heard if said.state == "safe_mode"} == {"app:toy"}
+
+
+@pytest.mark.virtual(False)
+async def test_queries_too_large_for_a_promise_are_told_of_at_the_start_and_once_a_plan_is_in_force(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[Status] = []
+    settings = settings_for(
+        "memory://",
+        tmp_path,
+        devices=1,
+        promises={"toy": {"weakly_hard": [[4, 10]]}},
+        worker={"executor": "emulated", "batching": "adaptive"},
+        admission={"policy": "sustainable"},
+        http={"port": 0},
+    )
+    async with running(settings, connect("memory://"), catalogue=slow_catalogue((0.05,)), roles=(*ROLES, "http")) as up:
+        (at_start,) = [one.message for one in caplog.records if "rows_refused" in one.message]
+        assert "rows:toy" in at_start and "an SLO of" in at_start
+        await up.planned()
+        url = next(s.address for s in up.stages if isinstance(s, HttpStage)).replace("http://", "memory+http://")
+        async with Client(BrokerLog(connect(url)), prefix=settings.prefix) as client:
+            client.on_status(heard.append)
+            async with asyncio.timeout(PATIENCE_S):
+                while not any(said.state == "rows_refused" for said in heard):
+                    await asyncio.sleep(0.05)
+    (said,) = [said for said in heard if said.state == "rows_refused"]
+    assert said.subject == "rows:toy" and "no query of 4 to 8 rows" in said.detail

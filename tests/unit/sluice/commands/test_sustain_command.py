@@ -1,6 +1,7 @@
 """``sluice sustain``: the rate a promise sustains, from latencies given or profiled."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from sluicegate.policies.promises.keeper import Hops
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
 from sluicegate.sluice.commands.offline import sustain
-from sluicegate.sluice.system.promise_terms import kept
+from sluicegate.sluice.system.promise_terms import kept, rows_refused
 
 app = typer.Typer()
 sustain.register(app)
@@ -130,3 +131,24 @@ def test_the_bound_of_a_system_is_explained_term_by_term(tmp_path: Path) -> None
     assert told.exit_code == 0
     for term in ("jitter", "turns of the others", "blocking", "hop", "queries of 8 rows", "at first", "the theorem"):
         assert term in told.output
+
+
+def test_the_start_tells_of_queries_that_no_device_takes_and_of_an_slo_with_which_it_would() -> None:
+    known, devices = exact(Promise(weakly_hard=(WeaklyHard(2, 10),))), [Device(name="d", type="cpu")]
+
+    def said(max_rows: int, slo: float, hops: Hops) -> list[str]:
+        app = replace(known.apps["a"], max_rows=max_rows, slo=slo)
+        served = replace(known, apps={**known.apps, "a": app})
+        return [one.detail for one in rows_refused(served, devices, hops, [app])]
+
+    for hops in (Hops(), Hops(0.03)):
+        alone, _ = kept(known, devices, hops, "a")
+        most = alone.first.batch
+        assert said(most, 0.1, hops) == []
+        (detail,) = said(most + 4, 0.1, hops)
+        found = re.search(rf"a batch that keeps its promise holds {most}\..* an SLO of ([\d.]+) ms", detail)
+        assert found is not None
+        slo = float(found[1]) / 1e3
+        assert said(most + 4, slo, hops) == []
+        assert said(most + 4, 0.99 * slo, hops) != []
+    assert said(65, 10.0, Hops()) != [] and "a longer SLO" not in said(16, 0.1, Hops()), "no profile says more"
