@@ -181,8 +181,10 @@ class _Ledger:
         for name, one in list(self._known.items()):
             if one.at <= now - _FORGOTTEN_S:
                 del self._known[name]
-        for place in self._newcomers.keys() - {place for _, place in self._new}:
-            del self._newcomers[place]
+        told = {place for _, place in self._new}
+        for place, others in list(self._newcomers.items()):
+            if place not in told and (len(self._new) < _CLIENTS or others.at <= now - _KNOWN_S):
+                del self._newcomers[place]
 
 
 _LetIn = tuple[float, Place | None, float, _Client, float, _Client, float]
