@@ -6,7 +6,9 @@ Rules:
 - Single units then move to whom lacks most, where that helps.
 - Then accuracy: idle units, and units whose app can do with fewer, hold more accurate variants as long as service does
   not fall, the largest gain first; in steps of a part of the fleet, then of one unit.
-- One variant a unit. The bound is the accuracy of the best variants: a loose one.
+- One variant a unit, unless units may hold several and apps are more than units: they share them then
+  (``sluicegate.planner.shared_units``), so that each is hosted. The bound is the accuracy of the best
+  variants: a loose one.
 """
 
 from dataclasses import replace
@@ -24,6 +26,7 @@ from sluicegate.planner.allocation.unit_repair import repaired
 from sluicegate.planner.allocation.units import count_loaded, group_units
 from sluicegate.planner.problems.problem import Allocation, Problem
 from sluicegate.planner.problems.problem_checks import check
+from sluicegate.planner.shared_units import SharedUnits
 
 _CHUNKS = 256
 
@@ -37,7 +40,10 @@ class GreedyFill:
         """Always an allocation; raises InvalidInputError for input that is not finite or out of range."""
         check(problem, by_slo=problem.tables is not None)
         pools = group_units(problem.devices, problem.previous, by_price=problem.by_price)
-        single = replace(problem, variants_per_device=1, loads="free", max_loads=None, money_weight=0.0)
+        free = replace(problem, loads="free", max_loads=None, money_weight=0.0)
+        if problem.variants_per_device > 1 and (shared := SharedUnits(free, pools)).needed:
+            return self.place(*shared.hosted(), pools)
+        single = replace(free, variants_per_device=1)
         program = build(single, {k: len(u) for k, u in pools.items()}, count_loaded(pools))
         return self.place(program, self.counts(program), pools)
 

@@ -48,7 +48,7 @@ def build(
     by_app: dict[str, dict[int, AppDemand]] = {}
     for i, demand in enumerate(demands):
         by_app.setdefault(demand.app, {})[i] = demand
-    variants = _variants_by_app(problem.catalogue)
+    variants = variants_by_app(problem.catalogue)
     best = {app: problem.catalogue.best_accuracy(app) for app in by_app}
     held: dict[PoolKey, set[str]] = {}
     for (key, names, _), count in loaded.items():
@@ -71,7 +71,7 @@ def build(
             load = sum(c.load_s for c in host.members)
             stood = min(problem.stood.get(c.variant.app, 0.0) for c in host.members)
             for candidate in host.members:
-                serves.extend(_serves(len(hosts), candidate, demands, best))
+                serves.extend(serves_of(len(hosts), candidate, demands, best))
             hosts.append(Host(p, host.names, loaded.get(Loaded(key, host.names), 0), load, stood))
     program = Program(
         demands=demands,
@@ -143,9 +143,9 @@ def _sets(
     for members in chosen[:MAX_SETS]:
         apps = {c.variant.app for c in members}
         budget = min(slo[app] for app in apps) / (len(apps) + 1)
-        rated = tuple(_rated(problem, key, c, budget) for c in members)
-        if all(c.rates for c in rated):
-            yield _Held(rated)
+        within = tuple(rated(problem, key, c, budget) for c in members)
+        if all(c.rates for c in within):
+            yield _Held(within)
 
 
 def _spread(found: Sequence[Candidate], each: int) -> list[Candidate]:
@@ -165,7 +165,7 @@ def _fits(members: Sequence[Candidate], key: PoolKey) -> bool:
     return not key.memory_bytes or sum(c.memory_bytes for c in members) <= key.memory_bytes
 
 
-def _rated(problem: Problem, key: PoolKey, candidate: Candidate, budget: float) -> Candidate:
+def rated(problem: Problem, key: PoolKey, candidate: Candidate, budget: float) -> Candidate:
     """The candidate with throughputs for a budget of ``budget`` seconds a batch."""
     profile = problem.catalogue.profiles[candidate.variant.name, key.type]
     factor = problem.latency_factor.get((candidate.variant.name, key.type), 1.0)
@@ -221,10 +221,13 @@ def prune(found: Sequence[Candidate], loaded: Iterable[str], *, by_memory: bool)
     return tuple(kept)
 
 
-def _serves(
+def serves_of(
     host: int, candidate: Candidate, demands: Sequence[AppDemand], best: Mapping[str, float]
 ) -> Iterable[Serve]:
-    """``best``: accuracy of the best variant by app, which is 1 here: apps may be measured by different metrics."""
+    """What a candidate answers on a host.
+
+    ``best``: accuracy of the best variant by app, which is 1 here: apps may be measured by different metrics.
+    """
     variant = candidate.variant
     accuracy = variant.accuracy / best[variant.app] if best[variant.app] > 0.0 else 1.0
     for i, rate in candidate.rates.items():
@@ -232,7 +235,8 @@ def _serves(
         yield Serve(host, i, variant.name, accuracy, need, rate.batch, rate.qps)
 
 
-def _variants_by_app(catalogue: Catalogue) -> dict[str, list[Variant]]:
+def variants_by_app(catalogue: Catalogue) -> dict[str, list[Variant]]:
+    """Variants of each app that has any."""
     grouped: dict[str, list[Variant]] = {}
     for variant in catalogue.variants.values():
         grouped.setdefault(variant.app, []).append(variant)

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 import sluicegate.planner.registry
+from sluicegate.domain.outcome import OutcomeKind
 from sluicegate.planner.greedy_fill import GreedyFill
 from sluicegate.planner.problems.problem import Allocation, Planner, Problem
 from sluicegate.sluice.audit.result_log import read_results
 from sluicegate.streams import connect
 from sluicegate.streams.ports import TopicPartition
 from sluicegate.streams.records import control
-from tests.harness import Running, running, settings_for
+from tests.harness import Running, running, settings_for, toy_catalogue
 
 pytestmark = pytest.mark.virtual
 
@@ -80,5 +81,27 @@ async def test_while_the_planner_is_late_a_heuristic_stands_in(monkeypatch: pyte
             await run.planned()
             assert any("stands in" in reason for reason in await reasons(run))
             assert await serves(run)
+        finally:
+            hanging.released.set()
+
+
+@pytest.mark.virtual(False)
+async def test_a_stand_in_hosts_every_app_where_apps_are_more_than_devices(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    apps = tuple(f"app{i}" for i in range(5))
+    hanging = Hanging()
+    use(monkeypatch, hanging)
+    settings = settings_for("memory://", tmp_path, devices=2)
+    async with running(settings, connect("memory://"), catalogue=toy_catalogue(apps)) as run:
+        try:
+            await run.planned()
+            for app in apps * 4:
+                await run.ask(app=app)
+            assert (await run.settled()).balanced
+            outcomes = (await run.outcomes()).values()
+            assert {o.app for o in outcomes if o.on_time} == set(apps)
+            assert not [o for o in outcomes if o.kind is OutcomeKind.DROPPED]
+            assert all("stands in" in reason for reason in await reasons(run))
         finally:
             hanging.released.set()
