@@ -271,7 +271,7 @@ def _show(made: Any, announced: Announced | None, wait: float, *, added: bool, a
                 "rows": record.scored_rows,
                 "notes": record.notes,
                 "variants": candidate_rows(record),
-                "nothing_to_scale_with": _alone(record),
+                "nothing_to_scale_with": bool(_nothing_to_scale_with(record)),
                 "skipped": record.skipped,
             }
         )
@@ -292,13 +292,13 @@ def _show(made: Any, announced: Announced | None, wait: float, *, added: bool, a
             soft_wrap=True,
         )
     name = record.app.name
-    if _alone(record):
-        out.print(f"[yellow]{nothing_to_scale_with(name)}[/]", highlight=False, soft_wrap=True)
+    if told := _nothing_to_scale_with(record):
+        out.print(f"[yellow]{told}[/]", highlight=False, soft_wrap=True)
     out.print(f"{name} {state}, version {record.version}; {_served(announced, name, wait)}", soft_wrap=True)
 
 
-def _alone(record: Record) -> bool:
-    return sum(candidate.served for candidate in record.candidates) == 1
+def _nothing_to_scale_with(record: Record) -> str:
+    return nothing_to_scale_with(record.app.name, [c.variant for c in record.candidates if c.served])
 
 
 def candidate_table(record: Record) -> Table:

@@ -14,12 +14,16 @@ from sluicegate.domain.models.profile import Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.registered_apps import Record, Registered
+from sluicegate.profiles.formats.catalogue_json import VariantDocument
 from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
 from sluicegate.sluice.console import JsonOption, one_line_errors, out, print_json
 from sluicegate.sluice.settings.settings import load
 
 _CONFIDENT = 1.96
 """Standard errors of a difference below which two accuracies are not told apart."""
+
+Measured = Variant | VariantDocument
+"""A variant, as it is served or as it stands in a record."""
 
 
 def register(app: typer.Typer) -> None:
@@ -54,15 +58,30 @@ def variants(
             )
         for line in _noise(catalogue.of_app(name)):
             out.print(f"[dim]{line}[/]")
-        if len(catalogue.of_app(name)) == 1:
-            out.print(f"[yellow]{nothing_to_scale_with(name)}[/]", highlight=False, soft_wrap=True)
+        if told := nothing_to_scale_with(name, catalogue.of_app(name)):
+            out.print(f"[yellow]{told}[/]", highlight=False, soft_wrap=True)
 
 
-def nothing_to_scale_with(app: str) -> str:
-    """What to do where an app is served by one variant: between it and others nothing can be chosen."""
+def nothing_to_scale_with(app: str, served: Sequence[Measured]) -> str:
+    """What to do where an app is served by one variant, or by equally accurate ones; empty where there is a choice."""
+    if len(served) == 1:
+        said = "nothing to scale with: only one variant, accuracy cannot follow load"
+    elif served and _equally_accurate(served):
+        said = f"its {len(served)} variants are equally accurate as far as the rows tell, accuracy cannot follow load"
+    else:
+        return ""
     return (
-        f"{app}: nothing to scale with: only one variant, accuracy cannot follow load. Have smaller ones made: sluice "
-        f"register --app {app} MODEL --validation … --make-family; or give your own: … small.onnx large.onnx, or --add"
+        f"{app}: {said}. Have smaller ones made: sluice register --app {app} MODEL --validation … --make-family; "
+        "or give your own: … small.onnx large.onnx, or --add"
+    )
+
+
+def _equally_accurate(variants: Sequence[Measured]) -> bool:
+    """Whether no two can be told apart."""
+    return all(
+        one.accuracy == other.accuracy or other.name in within_noise(one, [other])
+        for i, one in enumerate(variants)
+        for other in variants[i + 1 :]
     )
 
 
@@ -140,7 +159,7 @@ def _first_profile(profiles: Sequence[Profile]) -> dict[str, Any]:
     }
 
 
-def within_noise(variant: Variant, others: Sequence[Variant]) -> list[str]:
+def within_noise(variant: Measured, others: Sequence[Measured]) -> list[str]:
     """Names of ``others`` whose measured accuracy does not differ from ``variant``'s by 1.96 standard errors."""
     return [
         other.name

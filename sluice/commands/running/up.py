@@ -127,8 +127,9 @@ async def _tell(built: System, stages: Sequence[Stage], roles: Sequence[str], st
     err.print(f"[bold]sluice[/] {names} on {built.broker.url}; Ctrl-C stops", soft_wrap=True)
     if built.settings.apps:
         err.print(f"only the apps that are named: {', '.join(built.settings.apps)}", highlight=False, soft_wrap=True)
-    for app in (name for name in built.apps if len(built.catalogue.of_app(name)) == 1 and not roles):
-        err.print(f"[yellow]{nothing_to_scale_with(app)}[/]", highlight=False, soft_wrap=True)
+    for app in () if roles else built.apps:
+        if told := nothing_to_scale_with(app, built.catalogue.of_app(app)):
+            err.print(f"[yellow]{told}[/]", highlight=False, soft_wrap=True)
     for front in fronts:
         err.print(_TOLD[front.name].format(front.address), soft_wrap=True)
 

@@ -142,7 +142,7 @@ def test_models_that_are_not_of_one_task_are_refused_by_name(tmp_path: Path) -> 
     assert Registered(tmp_path / "home").apps() == ()
 
 
-def test_one_variant_is_said_to_leave_nothing_to_scale_with_and_two_are_not(tmp_path: Path) -> None:
+def test_one_variant_or_equally_accurate_ones_are_said_to_leave_nothing_to_scale_with(tmp_path: Path) -> None:
     model, rows, home = write_model(tmp_path, linear()), write_rows(tmp_path), tmp_path / "home"
     environment = {**os.environ, "SLUICE_HOME": str(home)}
 
@@ -158,12 +158,29 @@ def test_one_variant_is_said_to_leave_nothing_to_scale_with_and_two_are_not(tmp_
     record = registered.record("mine", 1)
     with np.load(home / "registered" / "records" / "mine.v1.npz") as held:
         samples = dict(held)
-    for served in (1, 2):
+    kept = record.candidates[:2]
+    assert len(kept) == 2
+    for accuracies, told in (
+        ((0.9,), "nothing to scale with: only one variant"),
+        ((0.9, 0.9), "its 2 variants are equally accurate"),
+        ((0.9, 0.88), "its 2 variants are equally accurate"),
+        ((0.9, 0.6), ""),
+    ):
         # What is served of such small models is left to the noise of the machine: say it for the test.
-        chosen = [c.model_copy(update={"served": i < served}) for i, c in enumerate(record.candidates)]
-        changed = record.model_copy(update={"candidates": tuple(chosen)})
+        known = dict(zip((c.recipe for c in kept), accuracies, strict=False))
+        chosen = tuple(
+            c.model_copy(
+                update={
+                    "served": c.recipe in known,
+                    "variant": c.variant.model_copy(update={"accuracy": known.get(c.recipe, 0.5), "accuracy_se": 0.02}),
+                }
+            )
+            for c in record.candidates
+        )
+        changed = record.model_copy(update={"candidates": chosen})
         registered.keep(changed, samples)
         registered.publish(changed)
         for text in (said(*asked), said("variants", "--app", "mine")):
-            assert ("mine: nothing to scale with: only one variant" in text) is (served == 1)
-            assert ("sluice register --app mine MODEL --validation … --make-family" in text) is (served == 1)
+            assert (f"mine: {told or 'nothing to scale'}" in text) is bool(told)
+            assert ("sluice register --app mine MODEL --validation … --make-family" in text) is bool(told)
+            assert ("accuracy cannot follow load" in text) is bool(told)
