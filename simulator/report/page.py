@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from html import escape
 
 _LONG = 24
-"""Characters from which on a cell may break."""
+"""Characters from which on a cell may break, and its column is text: aligned to the left, its header too."""
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2126; --soft: #5c6670; --line: #dfe3e7; --page: #f6f7f8; --card: #fff; }
@@ -18,17 +18,17 @@ body { margin: 0; background: var(--page); color: var(--ink); font: 15px/1.5 sys
 main { max-width: 1180px; margin: 0 auto; padding: 28px 20px 60px; }
 h1 { font-size: 24px; margin: 0 0 4px; } h2 { font-size: 17px; margin: 34px 0 12px; }
 .intro { color: var(--soft); margin: 0 0 20px; max-width: 75ch; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); gap: 12px; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(115px, 1fr)); gap: 12px; }
 .tile, figure, .table { background: var(--card); border: 1px solid var(--line); border-radius: 8px; }
 .tile { padding: 10px 14px; } .tile b { display: block; font-size: 21px; font-variant-numeric: tabular-nums; }
 .tile span { color: var(--soft); font-size: 12.5px; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 520px), 1fr)); gap: 14px; }
 figure { margin: 0; padding: 12px 14px; } figure svg { width: 100%; height: auto; display: block; }
 figcaption { font-weight: 600; margin-bottom: 6px; } figcaption small { font-weight: 400; color: var(--soft); }
-td.long { white-space: normal; min-width: 9ch; overflow-wrap: anywhere; text-align: left; }
+td.long { white-space: normal; min-width: 9ch; overflow-wrap: anywhere; }
 .table { overflow-x: auto; padding: 4px 14px; } table { border-collapse: collapse; width: 100%; }
 th, td { padding: 6px 10px; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; } tr:last-child td { border-bottom: 0; }
+th:first-child, td:first-child, .text { text-align: left; } tr:last-child td { border-bottom: 0; }
 th { color: var(--soft); font-weight: 600; font-size: 13px; } td { font-variant-numeric: tabular-nums; }
 .notes { color: var(--soft); font-size: 13.5px; }
 """
@@ -97,11 +97,18 @@ def _figure(figure: Figure) -> str:
 
 
 def _table(table: Table) -> str:
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in table.header)
-    rows = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in table.rows)
+    text = [any(len(row[i]) > _LONG for row in table.rows) for i in range(len(table.header))]
+    head = "".join(map(_head, table.header, text))
+    rows = "".join("<tr>" + "".join(map(_cell, row, text)) + "</tr>" for row in table.rows)
     return f'<h2>{escape(table.title)}</h2><div class="table"><table><tr>{head}</tr>{rows}</table></div>'
 
 
-def _cell(text: str) -> str:
+def _head(name: str, text: bool) -> str:
+    return f'<th class="text">{escape(name)}</th>' if text else f"<th>{escape(name)}</th>"
+
+
+def _cell(said: str, text: bool) -> str:
     """Numbers stay on their line; sentences and lists break, or columns behind them would be out of sight."""
-    return f'<td class="long">{escape(text)}</td>' if len(text) > _LONG else f"<td>{escape(text)}</td>"
+    if not text:
+        return f"<td>{escape(said)}</td>"
+    return f'<td class="text{" long" * (len(said) > _LONG)}">{escape(said)}</td>'

@@ -17,6 +17,18 @@ from tests.outside.browser import browser
 NASTY = "<img src=x onerror=\"document.title='owned'\">"
 
 
+LENGTHENED = """() => {
+  const notes = [...document.querySelectorAll(".tile em, .hosted span:first-child")];
+  for (const note of notes) note.textContent = "promised at most 1 in 1000 late; the least of 10 s " + "x".repeat(60);
+  document.querySelector("#accuracy-legend").style.height = "90px";
+  const cut = notes.filter((note) => note.scrollWidth > note.clientWidth + 1 && note.clientWidth > 0
+    || getComputedStyle(note).textOverflow === "ellipsis").map((note) => note.textContent);
+  const [flow, accuracy] = ["#flow", "#accuracy"].map((id) => document.querySelector(id).getBoundingClientRect());
+  return [cut, Math.abs(flow.bottom - accuracy.bottom) < 1];
+}"""
+"""Long notes and a legend of several lines; what of them is cut, and whether charts beside each other stay level."""
+
+
 @asynccontextmanager
 async def watched(folder: Path, **web: Any) -> AsyncIterator[tuple[Running, str]]:
     """A system of two apps with its page; the page's address."""
@@ -113,6 +125,17 @@ async def test_a_phone_needs_no_sideways_scrolling(tmp_path: Path) -> None:
         await asked(run, 1.0)
         await page.wait_for_selector("#devices article")
         assert await page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+async def test_nothing_is_cut_where_names_and_notes_are_long(tmp_path: Path) -> None:
+    async with watched(tmp_path) as (run, address), browser() as chrome:
+        page = await chrome.new_page(viewport={"width": 1280, "height": 900})
+        await page.goto(address)
+        await asked(run, 1.0)
+        await page.wait_for_selector("#devices .hosted span")
+        cut, level = await page.evaluate(LENGTHENED)
+        assert not cut
+        assert level
 
 
 async def test_a_token_is_asked_for_and_kept_for_the_session(tmp_path: Path) -> None:

@@ -117,3 +117,15 @@ def test_a_page_has_of_each_part_what_it_was_given_and_nothing_of_the_others() -
         assert ("<h2>Plots</h2>" in made, "<h2>Notes</h2>" in made) == (name == "figures", name == "notes")
         assert ('class="tiles"' in made, 'class="intro"' in made) == (name == "tiles", name == "intro")
     assert not any(mark in page("Title") for mark in marks.values())
+
+
+def test_a_column_of_sentences_is_aligned_to_the_left_in_every_row_and_its_header() -> None:
+    rows = [["1.1", "burst", "3 ms"], ["1.2", "latency of conv64 is 5.34 times its profile", "12 ms"]]
+    made = page("Title", tables=[Table("Plans", ["epoch", "because", "solved in"], rows)])
+    assert '<th class="text">because</th>' in made
+    assert '<td class="text">burst</td>' in made
+    assert '<td class="text long">latency of conv64' in made
+    assert "<th>epoch</th>" in made
+    assert "<th>solved in</th>" in made
+    assert "<td>3 ms</td>" in made
+    assert "<td>12 ms</td>" in made
