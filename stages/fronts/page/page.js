@@ -314,7 +314,7 @@ function planLine(plan) {
   const gap = plan.bound > plan.objective + 0.0005 ? `, bound ${percent(plan.bound)} %` : "";
   const became = plan.changes.length ? `; ${plan.changes.join("; ")}` : plan.epoch[1] > 1 ? "; the same variants, other shares" : "";
   return el("li", {}, el("time", {}, ago(plan.created)), el("span", {}, el("b", {}, `plan ${plan.epoch.join(".")}`), ` because: ${plan.reason}${became}`),
-    el("small", {}, `for ${demand || "no demand"}: accuracy ${percent(plan.objective)} %${gap} on ${plan.devices} devices, ${number(plan.solve_ms)} ms${served.length ? "; " + served.join(", ") : ""}`));
+    el("small", {}, `for ${demand || "no demand"}: accuracy ${percent(plan.objective)} %${gap} on ${plan.devices === 1 ? "one device" : `${plan.devices} devices`}, ${number(plan.solve_ms)} ms${served.length ? "; " + served.join(", ") : ""}`));
 }
 const SENTENCES = {
   safe_mode: ["Safe mode", "promises to NAME may break"], promise_kept: ["Promise kept", "to NAME again"],
