@@ -34,7 +34,7 @@ from sluicegate.policies.serving.admission import (
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.connections import Connections
 from sluicegate.stages.following.control_follower import Follower
-from sluicegate.stages.runtime.consumer_loop import Intake, Reading
+from sluicegate.stages.runtime.consumer_loop import Intake, Reading, topic_seen
 from sluicegate.stages.runtime.decision_log import Handle
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.stages.runtime.timers import Wakes
@@ -109,7 +109,12 @@ class AdmissionStage:
         self._outbox = Outbox(connections.producer, connections.topics.control)
         reading = door.reading
         once = reading.exactly_once(topics.admission_group) if reading.exactly_once is not None else None
-        self._intake = Intake(self._make_consumer, limit=reading.max_in_flight, exactly_once=once)
+        self._intake = Intake(
+            self._make_consumer,
+            limit=reading.max_in_flight,
+            exactly_once=once,
+            answers=topic_seen(self._broker, topics.status),
+        )
         self._letters: dict[Query, tuple[codec.QueryMessage | None, Record]] = {}
         """Of the queries that the core has; None: of one that is wrong."""
         self._wakes = Wakes(connections.clock)

@@ -27,7 +27,7 @@ from sluicegate.policies.serving.router import Ignore, LookedUp, LookUp, RouterA
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.following.control_follower import Follower
 from sluicegate.stages.following.work_topics import WorkTopics
-from sluicegate.stages.runtime.consumer_loop import Intake, Reading
+from sluicegate.stages.runtime.consumer_loop import Intake, Reading, topic_seen
 from sluicegate.stages.runtime.decision_log import Handle
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.stages.runtime.read_up import ReadUp
@@ -85,7 +85,12 @@ class RouterStage:
         self._reading = reading
         self._outbox = Outbox(producer, topics.control)
         once = reading.exactly_once(topics.router_group(app)) if reading.exactly_once is not None else None
-        self._intake = Intake(self._make_consumer, limit=reading.max_in_flight, exactly_once=once)
+        self._intake = Intake(
+            self._make_consumer,
+            limit=reading.max_in_flight,
+            exactly_once=once,
+            answers=topic_seen(broker, topics.status),
+        )
         self._epoch = NO_EPOCH
         self._works = WorkTopics(broker, topics, clock)
         self._asked_for: set[str] = set()
@@ -154,8 +159,7 @@ class RouterStage:
         await self._intake.on_assigned(partitions)
 
     async def _watch_read_up(self) -> None:
-        consumer = await self._intake.consumer()
-        await self._read_up.watch(consumer)
+        await self._read_up.watch(self._intake.consumer)
 
     def takes(self, query: Query) -> bool:
         """Whether ``query``, which is let in by this process now, may come without its topic."""

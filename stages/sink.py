@@ -19,7 +19,7 @@ from sluicegate.domain.query import QueryKey
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.connections import Connections
 from sluicegate.stages.runtime.append_file import Appending
-from sluicegate.stages.runtime.consumer_loop import Intake
+from sluicegate.stages.runtime.consumer_loop import Intake, topic_seen
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.streams.ports import Consumer, Letter, Record, Unreadable
 from sluicegate.streams.records import codec, control
@@ -104,7 +104,7 @@ class SinkStage:
         self._member = member
         self._retry = retry
         self._outbox = Outbox(connections.producer, connections.topics.control)
-        self._intake = Intake(self._make_consumer)
+        self._intake = Intake(self._make_consumer, answers=topic_seen(self._broker, self._topics.status))
         self._read: deque[Record] = deque()
         self._came = asyncio.Event()
         self._meters = telemetry.meters

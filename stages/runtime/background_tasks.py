@@ -1,9 +1,12 @@
-"""Background tasks whose failure fails the stage."""
+"""Background tasks: whose failure fails the stage, and that end when they are to."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
+
+_ENDS = 0.5
+"""Seconds that what is cancelled has to end."""
 
 
 @asynccontextmanager
@@ -22,3 +25,22 @@ async def beside(work: Iterable[Coroutine[Any, Any, None]]) -> AsyncIterator[Non
                     task.cancel()
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
+
+
+def raise_failures(tasks: Iterable["asyncio.Task[None]"]) -> None:
+    """What the first of these that failed has raised."""
+    for task in tasks:
+        if task.done() and not task.cancelled():
+            task.result()
+
+
+async def ended(tasks: Iterable["asyncio.Task[None]"]) -> None:
+    """Cancel these and wait for them, but not for ever: what calls a client that hangs may not end."""
+    tasks = tuple(tasks)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=_ENDS)
+    for task in tasks:
+        if task.done() and not task.cancelled():
+            task.exception()  # told where it matters

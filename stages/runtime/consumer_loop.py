@@ -11,6 +11,10 @@ transaction with the record's offset. A member of a group that is fenced, but th
 it back after ``rest`` seconds: it was a zombie that came back, which is fenced by that in its turn, or a transaction
 was open for too long. Who reads without a group says with ``on_fenced`` what is to be done.
 
+A client that gives no answer while the broker gives one to others (``answers``) is replaced. Who reads without a group
+reads on where it was, with all that is in flight; in a group the next client begins with what was committed, as after
+any other loss of partitions.
+
 What is done beside the reading, here or by the stage (``beside``), must not end unseen: where it fails, the reading
 fails.
 """
@@ -21,14 +25,19 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from sluicegate.domain.errors import InvalidInputError, SluiceError
+from sluicegate.stages.runtime.background_tasks import ended, raise_failures
 from sluicegate.stages.runtime.exactly_once import ExactlyOnce, Instead
 from sluicegate.stages.runtime.offset_tracker import CommitTracker
 from sluicegate.stages.runtime.outbox import Outbox
-from sluicegate.streams.ports import Consumer, Letter, Record, TopicPartition
+from sluicegate.streams.ports import Broker, Consumer, Letter, Record, TopicPartition
 
 log = logging.getLogger(__name__)
 
 _LAG_EVERY = 5.0
+_LOOKS = 0.45
+"""Seconds, twice, that a client may take to say that nothing came, which takes it a fifth of one."""
+_ENDS = 0.5
+"""Seconds that a client which gives no answer has to end, and the broker to answer another."""
 
 Handler = Callable[[Sequence[Record]], Awaitable[None]]
 ConsumerFactory = Callable[["Intake"], Consumer]
@@ -63,7 +72,9 @@ class Intake:
         rest: float = 1.0,
         exactly_once: ExactlyOnce | None = None,
         on_fenced: Callable[[], None] | None = None,
+        answers: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
+        self._answers = answers
         self._exactly_once = exactly_once
         self._make_consumer = make_consumer
         self._limit = limit
@@ -84,6 +95,9 @@ class Intake:
         self._one_commit = asyncio.Lock()
         self._consumer: Consumer | None = None
         self._started = asyncio.Event()
+        self._asking = self._rebalancing = False
+        self._asked = 0
+        self._next: dict[TopicPartition, int] = {}
         self.read = 0
         self.stepped: float | None = None
         """When it last took a step, by the event loop's clock; None where it does not read."""
@@ -135,35 +149,103 @@ class Intake:
         """Read until ``stop``, then drain and leave. ``after_start`` may seek. Raises what ended a task ``beside``."""
         consumer = self._consumer = self._make_consumer(self)
         await consumer.start()
-        self._started.set()
         once = self._exactly_once
         if once is not None:
             await once.begin(consumer.assignment() - once.partitions, consumer)
         if after_start is not None:
             await after_start(consumer)
-        committing = self._commit_often(consumer) if once is None else once.run(self.done, self._lost)
-        tasks = [asyncio.create_task(work) for work in (committing, self._watch_lag(consumer))]
+        if not self._shared:
+            self._next = {partition: await consumer.position(partition) for partition in consumer.assignment()}
+        self._started.set()
+        self.stepped = asyncio.get_running_loop().time()
+        writing = [asyncio.create_task(once.run(self.done, self._lost))] if once is not None else []
+        reading = asyncio.create_task(self._read(consumer, handle, stop, (*writing, *beside)))
         try:
-            while not stop.is_set():
-                self.stepped = asyncio.get_running_loop().time()
-                await self._step(consumer, handle)
-                raise_failures((*tasks, *beside))
+            while await self._stands(reading):
+                consumer = await self._replaced(consumer, reading)
+                reading = asyncio.create_task(self._read(consumer, handle, stop, (*writing, *beside)))
             await self._drain()
         finally:
             self.stepped = None
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await ended([reading, *writing])
             await self._let_go()
             await self._commit(consumer)
             if once is not None:
                 await once.end(once.partitions)
             await consumer.stop()
 
+    async def _read(
+        self, consumer: Consumer, handle: Handler, stop: asyncio.Event, beside: Sequence["asyncio.Task[None]"]
+    ) -> None:
+        """By one client."""
+        tasks = [asyncio.create_task(self._watch_lag(consumer))]
+        if self._exactly_once is None:
+            tasks.append(asyncio.create_task(self._commit_often(consumer)))
+        try:
+            while not stop.is_set():
+                await self._step(consumer, handle)
+                self.stepped = asyncio.get_running_loop().time()
+                raise_failures((*tasks, *beside))
+        finally:
+            await ended(tasks)
+
+    async def _stands(self, reading: "asyncio.Task[None]") -> bool:
+        """Whether its client gives no answer; False once it has ended. After one look alone this process itself may
+        have stood still. Raises what ended it."""
+        seen = missed = 0
+        while not (await asyncio.wait([reading], timeout=_LOOKS))[0]:
+            is_still = self._asking and not self._rebalancing and self._asked == seen
+            missed = missed + 1 if is_still else 0
+            seen = self._asked
+            if missed >= 2 and await self._broker_answers() and self._asked == seen:  # it may have answered meanwhile
+                return True
+        reading.result()
+        return False
+
+    async def _broker_answers(self) -> bool:
+        """Whether it does to another client: where the broker is away, a second client is no better."""
+        if self._answers is None:
+            return True
+        try:
+            async with asyncio.timeout(_ENDS):
+                await self._answers()
+        except Exception as error:
+            log.debug("the broker does not answer others either (%s)", error)
+            return False
+        return True
+
+    async def _replaced(self, gone: Consumer, reading: "asyncio.Task[None]") -> Consumer:
+        """Another client, in the place of ``gone``, which gives no answer."""
+        log.warning("a client that reads %s gives no answer; another reads on", _topics(gone.assignment()))
+        self._started.clear()
+        self._consumer = None  # what is still heard of it counts for nothing
+        await ended([reading])
+        await _stopped(gone)
+        await self._let_go()
+        if self._shared:
+            self._forget(frozenset(self._next))
+            self._next.clear()
+        while True:
+            consumer = self._consumer = self._make_consumer(self)
+            try:
+                await consumer.start()
+                for partition, offset in self._next.items():
+                    await consumer.seek(partition, offset)
+            except Exception as error:  # a broker that has gone away meanwhile, whatever a client raises
+                log.warning("no other client reads on yet (%s); trying again", error)
+                await _stopped(consumer)
+                await asyncio.sleep(self._rest)
+            else:
+                break
+        if self._exactly_once is not None and not self._shared:
+            self._exactly_once.reads_by(consumer)
+        self._started.set()
+        return consumer
+
     async def consumer(self) -> Consumer:
         """What it reads by, once it reads at all."""
-        await self._started.wait()
-        assert self._consumer is not None
+        while self._consumer is None or not self._started.is_set():
+            await self._started.wait()
         return self._consumer
 
     async def subscribe(self, topics: Sequence[str]) -> None:
@@ -181,20 +263,27 @@ class Intake:
 
     async def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
         """Finish and commit what is theirs, within the bound; the rest is read again by its next owner."""
-        await self._let_go()
-        await self._drain()
-        if self._consumer is not None:
-            await self._commit(self._consumer)
-        if self._exactly_once is not None:
-            await self._exactly_once.end(partitions)
-        self._forget(partitions)
+        self._rebalancing = True
+        try:
+            await self._let_go()
+            await self._drain()
+            if self._consumer is not None:
+                await self._commit(self._consumer)
+            if self._exactly_once is not None:
+                await self._exactly_once.end(partitions)
+            self._forget(partitions)
+        finally:
+            self._rebalancing = False
 
     async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
         """Start with nothing in flight."""
-        self._shared = True
-        self._forget(partitions)
-        if self._exactly_once is not None and self._consumer is not None:
-            await self._exactly_once.begin(partitions, self._consumer)
+        self._shared = self._rebalancing = True
+        try:
+            self._forget(partitions)
+            if self._exactly_once is not None and self._consumer is not None:
+                await self._exactly_once.begin(partitions, self._consumer)
+        finally:
+            self._rebalancing = False
 
     def _lost(self, partition: TopicPartition) -> None:
         self._forget(frozenset([partition]))
@@ -239,8 +328,8 @@ class Intake:
         if room <= 0:
             await self._wait_for_room(consumer)
             return
-        records = await consumer.get_many(wait=self._poll, max_records=min(room, 500))
-        if self._abandoned:
+        records = await self._ask(consumer, self._poll, min(room, 500))
+        if self._abandoned or consumer is not self._consumer:
             return
         if self._fenced:
             records = [r for r in records if TopicPartition(r.topic, r.partition) not in self._fenced]
@@ -248,12 +337,22 @@ class Intake:
             return
         begin = self._tracker.begin
         for record in records:
-            begin(TopicPartition(record.topic, record.partition), record.offset)
+            partition = TopicPartition(record.topic, record.partition)
+            begin(partition, record.offset)
+            self._next[partition] = record.offset + 1
         if self._exactly_once is not None:
             self._exactly_once.read(records)
         self._empty.clear()
         self.read += len(records)
         await handle(records)
+
+    async def _ask(self, consumer: Consumer, wait: float, most: int = 500) -> Sequence[Record]:
+        self._asking = True
+        self._asked += 1
+        try:
+            return await consumer.get_many(wait=wait, max_records=most)
+        finally:
+            self._asking = False
 
     async def _wait_for_room(self, consumer: Consumer) -> None:
         """Hold still, without fetching, until half of what is in flight is done."""
@@ -265,7 +364,7 @@ class Intake:
             async with asyncio.timeout(self._poll):
                 await self._room.wait()
         except TimeoutError:
-            await consumer.get_many(wait=0.0)  # paused partitions give nothing; a group member must go on polling
+            await self._ask(consumer, 0.0)  # paused partitions give nothing; a group member must go on polling
         finally:
             self._paused = False
             consumer.resume((assigned & consumer.assignment()) - self._fenced)
@@ -309,8 +408,17 @@ class Intake:
                 self._tracker.committed(due)
 
 
-def raise_failures(tasks: Iterable["asyncio.Task[None]"]) -> None:
-    """What the first of these that failed has raised."""
-    for task in tasks:
-        if task.done() and not task.cancelled():
-            task.result()
+def topic_seen(broker: Broker, topic: str) -> Callable[[], Awaitable[object]]:
+    """Asks the broker, by another client than those that read, for something small."""
+    return lambda: broker.admin().partitions([topic])
+
+
+async def _stopped(consumer: Consumer) -> None:
+    """Ended as far as it lets itself be."""
+    stopping = asyncio.create_task(consumer.stop())
+    await asyncio.wait([stopping], timeout=_ENDS)
+    await ended([stopping])
+
+
+def _topics(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(sorted({partition.topic for partition in partitions})) or "nothing yet"

@@ -155,6 +155,10 @@ class ExactlyOnce:
             self._lanes[partition] = _Lane(transactions)
             await consumer.seek(partition, await self._patiently(partial(_committed, consumer, partition)))
 
+    def reads_by(self, consumer: Consumer) -> None:
+        """The same partitions are read by another client from now on."""
+        self._consumer = consumer
+
     async def _patiently(self, step: Callable[[], Awaitable[T]]) -> T:
         patient_until = asyncio.get_running_loop().time() + self._patience
         while True:

@@ -5,12 +5,15 @@ What comes to it another way may then pass by its topic: nothing older waits the
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from sluicegate.domain.errors import SluiceError
 from sluicegate.streams.ports import Consumer, TopicPartition
 
 log = logging.getLogger(__name__)
+
+_ANSWERS = 5.0
+"""Seconds that a client has to say how far there is to read."""
 
 
 class ReadUp:
@@ -35,14 +38,19 @@ class ReadUp:
             self._partitions.discard(partition)
             self._ends.pop(partition, None)
 
-    async def watch(self, consumer: Consumer) -> None:
-        """Look, until cancelled."""
+    async def watch(self, consumer: Callable[[], Awaitable[Consumer]]) -> None:
+        """Look, until cancelled, by what ``consumer`` says that reads now."""
         while True:
-            left = consumer.assignment() - self._partitions
+            reads = await consumer()
+            left = reads.assignment() - self._partitions
             if left:
                 try:
-                    await self._look(consumer, left)
-                except SluiceError as error:  # a broker that is away, a partition that was given up: again later
+                    async with asyncio.timeout(_ANSWERS):
+                        await self._look(reads, left)
+                except (
+                    SluiceError,
+                    TimeoutError,
+                ) as error:  # a broker that is away, a partition that was given up: again later
                     log.debug("not known yet how far there is to read (%s)", error)
             await asyncio.sleep(self._every)
 

@@ -60,7 +60,7 @@ from sluicegate.policies.serving.device_events import (
 )
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.following.control_follower import Follower
-from sluicegate.stages.runtime.consumer_loop import Intake
+from sluicegate.stages.runtime.consumer_loop import Intake, topic_seen
 from sluicegate.stages.runtime.decision_log import Handle
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.stages.runtime.timers import Wakes
@@ -337,6 +337,7 @@ class WorkerStage:
             drain_s=self.options.drain_s,
             exactly_once=self._ports.exactly_once and self._ports.exactly_once(group),
             on_fenced=lambda: self.tell(Fenced()),
+            answers=topic_seen(self._broker, self._topics.status),
         )
         await intake.run(self._take, self._session, after_start=self._seek_to_fence)
 

@@ -6,7 +6,7 @@ import pytest
 
 from sluicegate.stages.runtime.read_up import ReadUp
 from sluicegate.streams.memory.broker import MemoryBroker
-from sluicegate.streams.ports import TopicPartition, TopicSpec
+from sluicegate.streams.ports import Consumer, TopicPartition, TopicSpec
 
 pytestmark = pytest.mark.virtual
 
@@ -23,7 +23,11 @@ async def test_a_partition_is_read_up_once_what_waited_there_is_read() -> None:
     consumer = broker.consumer(topics=["old", "new"], group="g")
     await consumer.start()
     read_up = ReadUp(every=0.1)
-    watching = asyncio.create_task(read_up.watch(consumer))
+
+    async def reads() -> Consumer:
+        return consumer
+
+    watching = asyncio.create_task(read_up.watch(reads))
     await asyncio.sleep(0.25)
     assert NEW in read_up and OLD not in read_up
     assert len(await consumer.get_many(wait=0.1, max_records=2)) == 2

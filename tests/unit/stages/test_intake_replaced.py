@@ -1,0 +1,217 @@
+"""A client that gives no answer is replaced: noticed within a second, read on within three, nothing lost."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from sluicegate.stages.runtime.consumer_loop import Intake
+from sluicegate.streams.memory.broker import MemoryBroker
+from sluicegate.streams.ports import BrokerError, Consumer, Record, TopicPartition, TopicSpec
+
+pytestmark = pytest.mark.virtual
+
+PARTITIONS = [TopicPartition("work", 0), TopicPartition("work", 1)]
+
+
+class Reading:
+    """An intake whose clients stand from ``stand`` on. ``hold``: what is handled is not done yet."""
+
+    def __init__(self, broker: MemoryBroker, *, grouped: bool, **options: Any) -> None:
+        self.broker = broker
+        self.grouped = grouped
+        self.clients: list[Consumer] = []
+        self.standing: set[Consumer] = set()
+        self.stops_too = False
+        self.held: list[Record] = []
+        self.hold = False
+        self.seen: list[bytes | None] = []
+        self.at: dict[bytes | None, float] = {}
+        self.stop = asyncio.Event()
+        self.intake = Intake(self._make, commit_every=0.05, drain_s=0.2, rest=0.1, **options)
+        self.task = asyncio.create_task(self.intake.run(self._handle, self.stop))
+
+    async def stand(self, *, stops_too: bool = False) -> None:
+        """From the next read on."""
+        self.stops_too = stops_too
+        self.standing.add(self.clients[-1])
+        await asyncio.sleep(0.25)
+
+    def _make(self, intake: Intake) -> Consumer:
+        if self.grouped:
+            consumer = self.broker.consumer(topics=["work"], group="g", listener=intake)
+        else:
+            consumer = self.broker.consumer(partitions=PARTITIONS, group="g", listener=intake)
+        get_many, stop, commit = consumer.get_many, consumer.stop, consumer.commit
+
+        async def reads(**options: Any) -> Sequence[Record]:
+            if consumer in self.standing:
+                await asyncio.Event().wait()
+            return await get_many(**options)
+
+        async def stops() -> None:
+            if consumer in self.standing and self.stops_too:
+                await asyncio.Event().wait()
+            await stop()
+
+        async def commits(offsets: Mapping[TopicPartition, int]) -> None:
+            if consumer in self.standing:
+                await asyncio.Event().wait()
+            await commit(offsets)
+
+        consumer.get_many, consumer.stop, consumer.commit = reads, stops, commits  # type: ignore[method-assign]
+        self.clients.append(consumer)
+        return consumer
+
+    async def _handle(self, records: Sequence[Record]) -> None:
+        for record in records:
+            self.seen.append(record.value)
+            self.at[record.value] = asyncio.get_running_loop().time()
+            if self.hold:
+                self.held.append(record)
+            else:
+                self.intake.done(record)
+
+
+@pytest.fixture
+async def broker() -> MemoryBroker:
+    made = MemoryBroker()
+    await made.admin().create_topics([TopicSpec(name="work", partitions=2)])
+    return made
+
+
+async def ask(broker: MemoryBroker, *values: bytes) -> None:
+    producer = broker.producer()
+    await producer.start()
+    for value in values:
+        await (await producer.send("work", value, key=value))
+    await producer.stop()
+
+
+async def until(condition: Callable[[], bool], within: float = 5.0) -> None:
+    async with asyncio.timeout(within):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def committed(broker: MemoryBroker) -> int:
+    return sum([await broker.admin().committed("g", partition) or 0 for partition in PARTITIONS])
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+async def test_another_client_reads_on(
+    broker: MemoryBroker, grouped: bool, measured: Callable[[str, str], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    reading = Reading(broker, grouped=grouped)
+    first = [b"%d" % i for i in range(6)]
+    await ask(broker, *first)
+    await until(lambda: len(reading.seen) == 6)
+    await asyncio.sleep(0.2)
+    assert await committed(broker) == 6
+    await reading.stand()
+    began = asyncio.get_running_loop().time()
+    await ask(broker, b"after", b"later")
+    await until(lambda: len(reading.seen) >= 8)
+    took = reading.at[b"after"] - began
+    measured(f"the client of a stage stands ({'in a group' if grouped else 'alone'})", f"read on after {took:.2f} s")
+    assert took <= 3.0
+    assert sorted(reading.seen) == sorted([*first, b"after", b"later"])
+    assert "gives no answer; another reads on" in caplog.text and len(reading.clients) == 2
+    await asyncio.sleep(0.3)
+    assert await committed(broker) == 8
+    reading.stop.set()
+    await reading.task
+
+
+async def test_alone_it_reads_on_where_it_was_and_what_is_in_flight_stays_so(broker: MemoryBroker) -> None:
+    reading = Reading(broker, grouped=False)
+    reading.hold = True
+    await ask(broker, b"a", b"b", b"c")
+    await until(lambda: len(reading.seen) == 3)
+    await reading.stand(stops_too=True)
+    await ask(broker, b"d")
+    await until(lambda: len(reading.seen) >= 4)
+    await asyncio.sleep(0.5)
+    assert sorted(reading.seen) == [b"a", b"b", b"c", b"d"], "each once"
+    assert await committed(broker) == 0
+    for record in reading.held:
+        reading.intake.done(record)
+    await asyncio.sleep(0.3)
+    assert await committed(broker) == 4
+    reading.stop.set()
+    await reading.task
+
+
+async def test_in_a_group_what_was_in_flight_is_read_again_and_not_committed_before(broker: MemoryBroker) -> None:
+    reading = Reading(broker, grouped=True)
+    await ask(broker, b"done")
+    await until(lambda: len(reading.seen) == 1)
+    await asyncio.sleep(0.2)
+    reading.hold = True
+    await ask(broker, b"a", b"b")
+    await until(lambda: len(reading.seen) == 3)
+    await reading.stand()
+    await until(lambda: len(reading.seen) == 5)
+    assert sorted(reading.seen[1:]) == [b"a", b"a", b"b", b"b"]
+    stale, again = reading.held[:2], reading.held[2:]
+    for record in stale:
+        reading.intake.done(record)
+    for record in again:
+        reading.intake.done(record)
+    await asyncio.sleep(0.3)
+    assert await committed(broker) == 3
+    reading.stop.set()
+    await reading.task
+
+
+async def test_while_the_broker_answers_nobody_no_other_client_is_made(broker: MemoryBroker) -> None:
+    away = True
+
+    async def answers() -> None:
+        if away:
+            raise BrokerError("away")
+
+    reading = Reading(broker, grouped=False, answers=answers)
+    await ask(broker, b"a")
+    await until(lambda: len(reading.seen) == 1)
+    await reading.stand()
+    await asyncio.sleep(10.0)
+    assert len(reading.clients) == 1
+    away = False
+    await ask(broker, b"b")
+    await until(lambda: len(reading.seen) == 2)
+    assert len(reading.clients) == 2
+    reading.stop.set()
+    await reading.task
+
+
+async def test_one_that_stands_too_is_replaced_as_well(broker: MemoryBroker) -> None:
+    reading = Reading(broker, grouped=True)
+    await ask(broker, b"a")
+    await until(lambda: len(reading.seen) == 1)
+    await reading.stand()
+    await until(lambda: len(reading.clients) == 2)
+    await reading.stand()
+    await until(lambda: len(reading.clients) == 3, within=20.0)
+    await ask(broker, b"b")
+    await until(lambda: reading.seen.count(b"b") == 1, within=30.0)
+    reading.stop.set()
+    await reading.task
+
+
+async def test_one_whose_listener_takes_long_does_not_stand(broker: MemoryBroker) -> None:
+    """Partitions are given up, and what is in flight of them takes its time: that happens within a read."""
+    reading = Reading(broker, grouped=True)
+    reading.intake._drain_s = 3.0
+    reading.hold = True
+    await ask(broker, *[b"%d" % i for i in range(8)])
+    await until(lambda: len(reading.seen) == 8)
+    other = broker.consumer(topics=["work"], group="g")
+    await other.start()
+    for _ in range(40):
+        await other.get_many(wait=0.1)
+    assert len(reading.clients) == 1
+    await other.stop()
+    reading.stop.set()
+    await reading.task
