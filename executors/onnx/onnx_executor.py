@@ -158,7 +158,8 @@ class OnnxExecutor:
         specs = self._inputs.get(variant)
         if specs is None:
             if self._runs is None or not self._runs.open:
-                raise ExecutionError(f"the executor's process {self._ending()}; start it again", fatal=True)
+                told = f"the executor's process {self._ending()}; start it again"
+                raise ExecutionError(told, fatal=True, blameless=True)  # it had not come to the process
             raise ExecutionError(f"{variant} is not loaded")
         described, buffers = stack(variant, specs, inputs, rows)
         header: Header = {"op": "run", "variant": variant, "rows": rows, "tensors": described}
