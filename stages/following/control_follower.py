@@ -6,14 +6,17 @@ whose client fails, or gives no answer, is replaced by one that reads on where i
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, TypeVar
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.stages.following.skipped_records import Skipping
+from sluicegate.stages.runtime.background_tasks import ended, stopped
 from sluicegate.streams.ports import Broker, BrokerError, Consumer, Record, TopicPartition, Unreadable
 
 log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
 
 _RETRY = 0.5
 _ANSWERS = 0.45
@@ -87,7 +90,7 @@ class Follower:
                 try:
                     # A client's position may be past records that it has not given yet: it says what was handled only
                     # before more is asked for.
-                    self._handled = {partition: await consumer.position(partition) for partition in ends}
+                    self._handled = await _answered(_positions(consumer, ends))
                     if self._reached(ends):
                         self.ready.set()
                     records = await _answered(consumer.get_many(wait=0.2 if self.ready.is_set() else 0.02))
@@ -100,7 +103,7 @@ class Follower:
                     self._handled[TopicPartition(record.topic, record.partition)] = record.offset + 1
         finally:
             self._consumer = None
-            await consumer.stop()
+            await stopped(consumer)
 
     async def _begin(self) -> tuple[Consumer, Mapping[TopicPartition, int]]:
         """A consumer that reads, and where the topic ends now."""
@@ -114,7 +117,7 @@ class Follower:
                 await consumer.seek(partition, position)
             return consumer, await consumer.end_offsets(self._partitions)
         except BaseException:
-            await consumer.stop()
+            await stopped(consumer)
             raise
 
     async def catch_up(self) -> None:
@@ -152,7 +155,11 @@ class Follower:
             self._passed_over()
 
 
-async def _answered(asked: Coroutine[Any, Any, Sequence[Record]]) -> Sequence[Record]:
+async def _positions(consumer: Consumer, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    return {partition: await consumer.position(partition) for partition in partitions}
+
+
+async def _answered(asked: Coroutine[Any, Any, Answer]) -> Answer:
     """What a client answers. Raises TimeoutError; after one look alone this process itself may have stood still."""
     answer = asyncio.ensure_future(asked)
     try:
@@ -162,5 +169,4 @@ async def _answered(asked: Coroutine[Any, Any, Sequence[Record]]) -> Sequence[Re
         raise TimeoutError
     finally:
         if not answer.done():
-            answer.cancel()
-            await asyncio.gather(answer, return_exceptions=True)
+            await ended([answer])

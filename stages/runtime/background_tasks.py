@@ -5,8 +5,12 @@ from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from sluicegate.streams.ports import Consumer
+
 _ENDS = 0.5
 """Seconds that what is cancelled has to end."""
+_STOPS = 2.0
+"""Seconds that a client has to leave its broker."""
 
 
 @asynccontextmanager
@@ -34,7 +38,7 @@ def raise_failures(tasks: Iterable["asyncio.Task[None]"]) -> None:
             task.result()
 
 
-async def ended(tasks: Iterable["asyncio.Task[None]"]) -> None:
+async def ended(tasks: Iterable["asyncio.Task[Any]"]) -> None:
     """Cancel these and wait for them, but not for ever: what calls a client that hangs may not end."""
     tasks = tuple(tasks)
     for task in tasks:
@@ -44,3 +48,10 @@ async def ended(tasks: Iterable["asyncio.Task[None]"]) -> None:
     for task in tasks:
         if task.done() and not task.cancelled():
             task.exception()  # told where it matters
+
+
+async def stopped(consumer: Consumer, within: float = _STOPS) -> None:
+    """Ended as far as it lets itself be."""
+    stopping = asyncio.create_task(consumer.stop())
+    await asyncio.wait([stopping], timeout=within)
+    await ended([stopping])

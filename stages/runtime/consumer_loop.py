@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from sluicegate.domain.errors import InvalidInputError, SluiceError
-from sluicegate.stages.runtime.background_tasks import ended, raise_failures
+from sluicegate.stages.runtime.background_tasks import ended, raise_failures, stopped
 from sluicegate.stages.runtime.exactly_once import ExactlyOnce, Instead
 from sluicegate.stages.runtime.offset_tracker import CommitTracker
 from sluicegate.stages.runtime.outbox import Outbox
@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 _LAG_EVERY = 5.0
 _LOOKS = 0.45
 """Seconds, twice, that a client may take to say that nothing came, which takes it a fifth of one."""
-_ENDS = 0.5
-"""Seconds that a client which gives no answer has to end, and the broker to answer another."""
+_ANSWERS = 0.5
+"""Seconds that the broker has to answer another client, and a client that gives no answer to end."""
 
 Handler = Callable[[Sequence[Record]], Awaitable[None]]
 ConsumerFactory = Callable[["Intake"], Consumer]
@@ -207,7 +207,7 @@ class Intake:
         if self._answers is None:
             return True
         try:
-            async with asyncio.timeout(_ENDS):
+            async with asyncio.timeout(_ANSWERS):
                 await self._answers()
         except Exception as error:
             log.debug("the broker does not answer others either (%s)", error)
@@ -220,7 +220,7 @@ class Intake:
         self._started.clear()
         self._consumer = None  # what is still heard of it counts for nothing
         await ended([reading])
-        await _stopped(gone)
+        await stopped(gone, _ANSWERS)
         await self._let_go()
         if self._shared:
             self._forget(frozenset(self._next))
@@ -233,7 +233,7 @@ class Intake:
                     await consumer.seek(partition, offset)
             except Exception as error:  # a broker that has gone away meanwhile, whatever a client raises
                 log.warning("no other client reads on yet (%s); trying again", error)
-                await _stopped(consumer)
+                await stopped(consumer)
                 await asyncio.sleep(self._rest)
             else:
                 break
@@ -411,13 +411,6 @@ class Intake:
 def topic_seen(broker: Broker, topic: str) -> Callable[[], Awaitable[object]]:
     """Asks the broker, by another client than those that read, for something small."""
     return lambda: broker.admin().partitions([topic])
-
-
-async def _stopped(consumer: Consumer) -> None:
-    """Ended as far as it lets itself be."""
-    stopping = asyncio.create_task(consumer.stop())
-    await asyncio.wait([stopping], timeout=_ENDS)
-    await ended([stopping])
 
 
 def _topics(partitions: Iterable[TopicPartition]) -> str:

@@ -14,7 +14,7 @@ from sluicegate.stages.following.results_reader import ResultsReader
 from sluicegate.stages.following.skipped_records import Skipping
 from sluicegate.streams.memory.broker import MemoryBroker
 from sluicegate.streams.memory.consumer import MemoryConsumer
-from sluicegate.streams.ports import BrokerError, Record, TopicSpec
+from sluicegate.streams.ports import BrokerError, Record, TopicPartition, TopicSpec
 from sluicegate.streams.topics import Topics
 
 pytestmark = pytest.mark.virtual
@@ -297,7 +297,40 @@ async def test_a_reader_of_results_outlasts_whatever_a_client_raises_and_is_not_
     assert read == [b"an outcome"]
 
 
-@pytest.mark.parametrize("fault", ["raises", "stands"])
+def breaks_by(fault: str, monkeypatch: pytest.MonkeyPatch) -> list[MemoryConsumer]:
+    """The first client that is asked from now on, once it is."""
+    get_many, position, stop = MemoryConsumer.get_many, MemoryConsumer.position, MemoryConsumer.stop
+    broken: list[MemoryConsumer] = []
+
+    async def faulty(self: MemoryConsumer, **options: Any) -> Sequence[Record]:
+        if not broken:
+            broken.append(self)
+        if self is not broken[0]:
+            return await get_many(self, **options)
+        if fault == "raises":
+            raise RuntimeError("a defect of the client")
+        if fault == "does not say where it is":
+            return []
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def lost(self: MemoryConsumer, partition: TopicPartition) -> int:
+        if fault == "does not say where it is" and self in broken:
+            await asyncio.Event().wait()
+        return await position(self, partition)
+
+    async def stays(self: MemoryConsumer) -> None:
+        if fault == "stands and does not stop" and self in broken:
+            await asyncio.Event().wait()
+        await stop(self)
+
+    monkeypatch.setattr(MemoryConsumer, "position", lost)
+    monkeypatch.setattr(MemoryConsumer, "stop", stays)
+    monkeypatch.setattr(MemoryConsumer, "get_many", faulty)
+    return broken
+
+
+@pytest.mark.parametrize("fault", ["raises", "stands", "does not say where it is", "stands and does not stop"])
 async def test_a_reader_whose_client_fails_is_replaced_within_three_seconds_by_one_that_reads_on(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, fault: str, measured: Callable[[str, str], None]
 ) -> None:
@@ -308,19 +341,7 @@ async def test_a_reader_whose_client_fails_is_replaced_within_three_seconds_by_o
     await told(broker, b"1", b"2")
     while len(seen) < 2:
         await asyncio.sleep(0.01)
-    get_many, broken = MemoryConsumer.get_many, []
-
-    async def faulty(self: MemoryConsumer, **options: Any) -> Sequence[Record]:
-        if not broken:
-            broken.append(self)
-        if self is not broken[0]:
-            return await get_many(self, **options)
-        if fault == "raises":
-            raise RuntimeError("a defect of the client")
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    monkeypatch.setattr(MemoryConsumer, "get_many", faulty)
+    broken = breaks_by(fault, monkeypatch)
     while not broken:
         await asyncio.sleep(0.01)
     await told(broker, b"3")
