@@ -87,7 +87,7 @@ class Front:
 
     def audited(self) -> str:
         """What the audit says once it was told to end, and has: nothing is wrong."""
-        assert self.process.terminated(60.0) == 0, self.process.log
+        assert self.process.terminated(20.0) == 0, self.process.log
         command = [sys.executable, "-m", "sluicegate.sluice.main", "audit", "--json", *self.settings]
         told = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
         assert told.returncode == 0, told.stdout + told.stderr

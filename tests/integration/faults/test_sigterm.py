@@ -21,7 +21,7 @@ from tests.models.slow_solver import FOLDER
 from tests.outside.processes import Process, processes, settings_file
 
 JSON = {"Content-Type": "application/json"}
-BOUND = 60.0
+BOUND = 20.0
 """Seconds: what hangs here does so for ever."""
 
 
