@@ -110,6 +110,13 @@ class Consumer:
         self._failure: Exception | None = None
         self._last_read: float | None = None
         self._running = False
+        self.stands = False
+        """Whether it gives no answer any more."""
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started, and not stopped."""
+        return self._running
 
     @property
     def _shared(self) -> bool:
@@ -144,6 +151,8 @@ class Consumer:
 
     async def get_many(self, *, wait: float, max_records: int = 500) -> Sequence[Record]:
         """Records, after their way here."""
+        if self.stands:
+            await asyncio.Event().wait()
         self._check_running()
         loop = self._link.loop
         until = loop.time() + wait
@@ -502,7 +511,7 @@ class Connection:
         exclusive: bool = False,
     ) -> Consumer:
         """A new one."""
-        return Consumer(
+        made = Consumer(
             self.link,
             topics=topics,
             partitions=partitions,
@@ -512,6 +521,8 @@ class Connection:
             listener=listener,
             exclusive=exclusive,
         )
+        self.link.readers.append(made)
+        return made
 
     def transactions(self, transactional_id: str) -> Transactions:
         """A new writer."""

@@ -98,6 +98,7 @@ class Link:
         self._cut_until = 0.0
         self._last_arrival = 0.0
         self._sending: list[_Sending] = []
+        self.readers: list[Consumer] = []
         self.gone = False
 
     @property

@@ -256,6 +256,20 @@ async def forged(world: World, rng: Random) -> str:
     return "forged records"
 
 
+async def silent_client(world: World, rng: Random) -> str:
+    """One that a process reads by gives no answer any more."""
+    name = _name(world, rng)
+    readers = world.processes[name].link.readers
+    readers[:] = [one for one in readers if one.running]
+    if not readers:
+        return "nobody silent"
+    silent = rng.choice(readers)
+    world.note(f"silent client {readers.index(silent)} of {name}")
+    silent.stands = True
+    await _rest(rng, 1.0, 3.0)
+    return f"silent client {name}"
+
+
 async def full_disk(world: World, rng: Random) -> str:
     """A sink's disk is full for a while. Where there is no sink, one comes."""
     names = [name for name in world.processes if name.startswith("sink")]
@@ -271,7 +285,13 @@ async def full_disk(world: World, rng: Random) -> str:
     return f"full disk {name}"
 
 
-HOSTILE: Mapping[str, Fault] = {"poison": poison, "greedy": greedy, "forged": forged, "full-disk": full_disk}
+HOSTILE: Mapping[str, Fault] = {
+    "poison": poison,
+    "greedy": greedy,
+    "forged": forged,
+    "full-disk": full_disk,
+    "silent-client": silent_client,
+}
 """What comes in through the front door, and what that may fill: in one world of four, beside its faults."""
 KINDS: Mapping[str, Fault] = {
     "crash": crash,
