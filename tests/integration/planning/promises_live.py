@@ -17,13 +17,12 @@ import os
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from sluicegate.domain.models.app import App, QueryClass
 from sluicegate.domain.models.profile import BatchLatency, Profile
@@ -119,11 +118,10 @@ def bound_of(run: Running) -> tuple[int, float]:
 
 async def ask(run: Running, app: str, rows: int, number: int) -> None:
     spec = run.system.apps[app].inputs[0]
-    data = np.zeros((rows, *spec.row_shape), "<f4").tobytes()
+    tensor = Tensor(spec.name, spec.datatype, (rows, *spec.row_shape), bytes(rows * spec.row_bytes))
     message = codec.encode_query(
-        f"{app}-{number}", (Tensor(spec.name, "FP32", (rows, *spec.row_shape), data),), app=app,
-        now=run.system.clock.wall(), source="live", parameters={},
-    )  # fmt: skip
+        f"{app}-{number}", (tensor,), app=app, now=run.system.clock.wall(), source="live", parameters={}
+    )
     await run.producer.send(run.topics.queries(app), message.value, key=message.key, headers=message.headers)
     run.sent += 1
 
@@ -191,6 +189,7 @@ async def tried(url: str, folder: Path, executor: str, seconds: float) -> dict[s
         await asyncio.sleep(2 * LOOSE_SLO)  # counting holds up the loop: all have ended before
         ended = run.system.clock.wall()
         report = await run.settled(within=60.0)
+        loose_ends = [one for one in (await run.outcomes()).values() if one.app == LOOSE]
     late.sort()
     (stream,) = report.promises
     return {
@@ -199,7 +198,8 @@ async def tried(url: str, folder: Path, executor: str, seconds: float) -> dict[s
         "misses": stream.misses,
         "broken_windows": stream.broken,
         "unannounced": stream.unannounced,
-        "broken_before_end_s": [round(ended - at, 2) for at in stream.broken_at[:20]],
+        "broken_by_minute_before_end": dict(sorted(Counter(int(ended - at) // 60 for at in stream.broken_at).items())),
+        "best_effort": dict(Counter(str(one.reason or one.kind) for one in loose_ends)),
         "balanced": report.balanced,
         "bound_qps": [round(most / window_s) for most, window_s in (first, last)],
         "loop_late_ms": {q: round(1e3 * late[min(len(late) - 1, int(p * len(late)))], 1)
