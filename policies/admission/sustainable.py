@@ -130,6 +130,9 @@ class SustainableAdmission:
                 f"sustainable admission: bound {bound}, window_s {window_s}, degraded_bound {degraded_bound}, "
                 f"calm {calm}: give bound >= 0, window_s > 0, degraded_bound >= bound, calm >= 1"
             )
+        for source, weight in (weights or {}).items():
+            if not 0.0 < weight < inf:
+                raise ConfigurationError(f"sustainable admission: weights: {weight} for {source!r}; give one above 0")
         self.mode: Mode = mode
         self._deadline = DeadlineAdmission(max_horizon_s=max_horizon_s)
         self._calm = calm

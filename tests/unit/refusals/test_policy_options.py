@@ -85,6 +85,7 @@ TABLE: dict[str, dict[str, dict[str, Row]]] = {
             "degraded_bound": (None, (1, 2), (0, -1)),
             "calm": (200, (1, 9), (0, -1)),
             "max_horizon_s": (3600.0, (LEAST, inf), (0.0, -1.0, nan)),
+            "weights": (None, ({}, {"/a": LEAST, "/b": 9.0}), ({"/a": 0.0}, {"/a": -1.0}, {"/a": nan}, {"/a": inf})),
         },
     },
 }
