@@ -1,10 +1,12 @@
 """Apache Kafka's jars: copied once from the Maven repositories that this machine's Maven is set up for."""
 
+import fcntl
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from sluicegate.domain.errors import ConfigurationError
@@ -51,7 +53,8 @@ def find_java() -> str:
 
 
 def ensure_jars(home: Path, progress: Callable[[str], None] = lambda _: None, version: str = KAFKA_VERSION) -> Path:
-    """Folder with all jars, below ``home``; fetched where absent. Raises ConfigurationError where that fails."""
+    """Folder with all jars, below ``home``; fetched where absent, by one process at a time. Raises ConfigurationError
+    where that fails."""
     folder = home / "kafka" / f"{version}-log4j-{LOG4J_VERSION}"
     if folder.is_dir():
         return folder
@@ -63,14 +66,25 @@ def ensure_jars(home: Path, progress: Callable[[str], None] = lambda _: None, ve
     progress(f"fetching Apache Kafka {version}")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix="fetch-") as work:
-            _copy(maven, Path(work), version)
-            fetched = Path(work) / "lib"
-            if not folder.is_dir():  # another process may have been faster
-                fetched.replace(folder)
+        with _alone(folder.parent):
+            if not folder.is_dir():  # another process may have been first
+                with tempfile.TemporaryDirectory(dir=folder.parent, prefix="fetch-") as work:
+                    _copy(maven, Path(work), version)
+                    (Path(work) / "lib").replace(folder)
     except OSError as error:
         raise ConfigurationError(f"{folder}: {error.strerror}; set SLUICE_HOME to a writable folder") from error
     return folder
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """No other process is in here for this folder. The lock goes with the process, however that ends."""
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
 
 
 def _copy(maven: str, work: Path, version: str) -> None:

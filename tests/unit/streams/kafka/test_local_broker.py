@@ -2,6 +2,7 @@
 
 import json
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,27 @@ def test_what_maven_complains_of_is_told_and_nothing_half_done_is_left(
     with pytest.raises(ConfigurationError, match="no such artifact"):
         ensure_jars(tmp_path / "home")
     assert list((tmp_path / "home" / "kafka").iterdir()) == []
+
+
+def test_of_those_that_miss_the_jars_at_once_one_fetches_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    maven = tmp_path / "bin" / "mvn"
+    maven.parent.mkdir()
+    maven.write_text(
+        f"""#!/bin/sh
+echo asked >> {tmp_path}/asked
+sleep 0.2
+for argument in "$@"; do case $argument in -DoutputDirectory=*) made=${{argument#*=}};; esac; done
+mkdir -p "$made" && touch "$made/kafka_2.13.jar"
+"""
+    )
+    maven.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{maven.parent}:/usr/bin:/bin")
+    home = tmp_path / "home"
+    with ThreadPoolExecutor(4) as some:
+        folders = list(some.map(lambda _: ensure_jars(home), range(4)))
+    assert (tmp_path / "asked").read_text().split() == ["asked"]
+    assert {folder.name for folder in folders} == {p.name for p in (home / "kafka").iterdir()}
+    assert [p.name for p in folders[0].iterdir()] == ["kafka_2.13.jar"]
 
 
 def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalBroker:
