@@ -55,7 +55,7 @@ def find_java() -> str:
 def ensure_jars(home: Path, progress: Callable[[str], None] = lambda _: None, version: str = KAFKA_VERSION) -> Path:
     """Folder with all jars, below ``home``; fetched where absent, by one process at a time. Raises ConfigurationError
     where that fails."""
-    folder = home / "kafka" / f"{version}-log4j-{LOG4J_VERSION}"
+    folder = home.resolve() / "kafka" / f"{version}-log4j-{LOG4J_VERSION}"
     if folder.is_dir():
         return folder
     maven = shutil.which("mvn")

@@ -89,9 +89,11 @@ mkdir -p "$made" && touch "$made/kafka_2.13.jar"
     )
     maven.chmod(0o755)
     monkeypatch.setenv("PATH", f"{maven.parent}:/usr/bin:/bin")
-    home = tmp_path / "home"
+    monkeypatch.chdir(tmp_path)
+    home = Path("home")  # Maven reads paths as seen from its own folder
     with ThreadPoolExecutor(4) as some:
         folders = list(some.map(lambda _: ensure_jars(home), range(4)))
+    assert folders[0].is_absolute()
     assert (tmp_path / "asked").read_text().split() == ["asked"]
     assert {folder.name for folder in folders} == {p.name for p in (home / "kafka").iterdir()}
     assert [p.name for p in folders[0].iterdir()] == ["kafka_2.13.jar"]
