@@ -4,10 +4,12 @@ from collections import deque
 from collections.abc import Mapping
 from math import inf
 
-from sluicegate.domain.actions import Run
+from sluicegate.domain.actions import Announce, Run
 from sluicegate.domain.events import Hosted, HostingChanged
 from sluicegate.domain.models.app import NO_PROMISE
+from sluicegate.domain.query import Query
 from sluicegate.policies.batching.spread import SpreadBatching
+from sluicegate.policies.promises.hop_watch import HopWatch
 from sluicegate.policies.promises.keeper import Party, Share, within
 from sluicegate.policies.protocols import BatchingPolicy, FollowsTables
 
@@ -19,7 +21,20 @@ class Lane:
     ``crowded``: when more rows had last come within a turn than its batch takes, where anything was promised.
     """
 
-    __slots__ = ("_came", "_rows", "app", "asked", "crowded", "follows", "policy", "since", "strict", "told", "wake")
+    __slots__ = (
+        "_came",
+        "_hops",
+        "_rows",
+        "app",
+        "asked",
+        "crowded",
+        "follows",
+        "policy",
+        "since",
+        "strict",
+        "told",
+        "wake",
+    )
 
     def __init__(self, app: str, strict: bool, policy: BatchingPolicy) -> None:
         self.app = app
@@ -31,17 +46,19 @@ class Lane:
         self.wake = inf
         self.since = inf
         self.crowded = -inf
+        self._hops = HopWatch(app)
         self._came: deque[tuple[float, int]] = deque()
         self._rows = 0  # of those
 
-    def came(self, rows: int, share: Share, now: float) -> None:
-        """Rows of a query, which waits from now on where ``share`` says how."""
-        self._came.append((now, rows))
-        self._rows += rows
+    def came(self, query: Query, share: Share, now: float) -> tuple[Announce, ...]:
+        """A query waits from now on where ``share`` says how; what is to be said of its way here."""
+        self._came.append((now, query.rows))
+        self._rows += query.rows
         while self._came[0][0] <= now - share.window_s:
             self._rows -= self._came.popleft()[1]
         if self._rows > share.batch:
             self.crowded = now
+        return self._hops.came(now - query.arrival, share.hop_s, now)
 
     @property
     def hosted(self) -> tuple[Hosted, ...]:

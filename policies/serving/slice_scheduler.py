@@ -146,7 +146,7 @@ class Station:
             if now < lane.since:
                 lane.since = now
             if self.terms.shares and lane.in_turn and (share := self.terms.shares.get(lane.app)) is not None:
-                lane.came(query.rows, share, now)
+                actions += lane.came(query, share, now)
             if decided := lane.policy.handle(event, now):
                 self._absorb(lane, decided, now, actions)
         elif isinstance(event, Finished):

@@ -326,6 +326,7 @@ const SENTENCES = {
   overrules: ["Stranger overruled", "the planner published again"], refuses_lease: ["Stranger refused", "a made-up claim to lead"],
   took_over: ["Leader changed", "another planner leads"], held: ["Leader", "this planner leads"],
   rows_refused: ["Large queries refused", "of NAME, for the promise made to it"], rows_taken: ["Large queries taken", "of NAME"],
+  hop_exceeded: ["Late on their way", "queries of NAME, for the promise made to it"], hop_kept: ["In time on their way", "queries of NAME"],
   nothing_routes: ["Nothing routes", "NAME: its queries are rejected"], load_failed: ["Load failed", "on NAME"],
 };
 function saidLine(one) {
