@@ -54,15 +54,15 @@ class KafkaSettings:
     """Seconds and bytes. ``linger``: how long a batch waits to fill; ``batch_bytes``: how large it gets a partition.
 
     ``rebalance_timeout``: what members of a group have to finish what they hold. ``fetch_wait``: how long the broker
-    holds a fetch open, and so how late a resumed partition may be read; ``fetch_bytes``: of one partition at once.
-    ``gather``: least time between two reads of a consumer that find something: each costs a request to the broker, and
-    what comes close together is cheaper read together. ``stop_timeout``: how long a client may take to flush or leave
-    before it is cut off. ``transaction_timeout``: after which the broker undoes a transaction left open, until when
-    nobody reads past it. ``answer_timeout``: how long a broker may take to answer before it is taken for hung and asked
-    again, or another is; ``request_timeout``: how long all of that may take. ``metadata_age``: how old what a client
-    knows of who leads what may get: who was cut off from the others answers on. ``rack``: where the client runs; the
-    nearest replica is read. ``replication``, ``min_insync_replicas``: of topics that are created, None: as the broker
-    does by default.
+    holds a fetch open (half a second at least of who belongs to no group), and so how late a resumed partition may be
+    read; ``fetch_bytes``: of one partition at once. ``gather``: least time between two reads of a consumer that find
+    something: each costs a request to the broker, and what comes close together is cheaper read together.
+    ``stop_timeout``: how long a client may take to flush or leave before it is cut off. ``transaction_timeout``: after
+    which the broker undoes a transaction left open, until when nobody reads past it. ``answer_timeout``: how long a
+    broker may take to answer before it is taken for hung and asked again, or another is; ``request_timeout``: how long
+    all of that may take. ``metadata_age``: how old what a client knows of who leads what may get: who was cut off from
+    the others answers on. ``rack``: where the client runs; the nearest replica is read. ``replication``,
+    ``min_insync_replicas``: of topics that are created, None: as the broker does by default.
     """
 
     client_id: str = "sluicegate"

@@ -20,10 +20,10 @@ class KafkaClientSection(Section):
     """What every client does, beyond what it is told by whom it serves.
 
     ``linger_ms``, ``batch_bytes``: how long and how large a batch gets. ``fetch_wait_ms``, ``fetch_bytes``: how long
-    the broker holds a fetch open, and bytes of a partition at once. ``gather_ms``: least time between two reads that
-    find something. ``answer_timeout_s``: after which a broker that does not answer is taken for hung;
-    ``metadata_age_s``: how old what is known of who leads what may get. ``rack``: where this process runs; the nearest
-    replica is read.
+    the broker holds a fetch open (half a second at least of who belongs to no group), and bytes of a partition at once.
+    ``gather_ms``: least time between two reads that find something. ``answer_timeout_s``: after which a broker that
+    does not answer is taken for hung; ``metadata_age_s``: how old what is known of who leads what may get. ``rack``:
+    where this process runs; the nearest replica is read.
     """
 
     client_id: Text = _CLIENT.client_id

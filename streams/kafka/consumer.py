@@ -46,6 +46,10 @@ _LOST = (
     CommitFailedError, IllegalGenerationError, IllegalStateError, RebalanceInProgressError, UnknownMemberIdError,
 )  # fmt: skip
 
+_FOLLOWING = 0.5
+"""Seconds at least that the broker holds a fetch of who belongs to no group: that one pauses nothing, and what comes is
+told at once all the same. A process follows a dozen topics on which hardly anything comes."""
+
 
 class Counts(Protocol):
     """Who knows how many partitions topics have."""
@@ -105,7 +109,7 @@ class KafkaConsumer:
             session_timeout_ms=int(1e3 * settings.session_timeout),
             rebalance_timeout_ms=int(1e3 * settings.rebalance_timeout),
             heartbeat_interval_ms=int(1e3 * settings.heartbeat_interval),
-            fetch_max_wait_ms=int(1e3 * settings.fetch_wait),
+            fetch_max_wait_ms=int(1e3 * max(settings.fetch_wait, 0.0 if self._reads.group else _FOLLOWING)),
             max_partition_fetch_bytes=settings.fetch_bytes,
             client_rack=settings.rack,
         )
