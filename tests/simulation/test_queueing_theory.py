@@ -124,7 +124,7 @@ def test_servers_with_one_queue_wait_as_m_m_c(servers: int, load: float) -> None
     assert high - low < 0.8 * expected
 
 
-@pytest.mark.parametrize(("executors", "load"), [(2, 0.7), (3, 0.8)])
+@pytest.mark.parametrize(("executors", "load"), [(2, 0.7), pytest.param(3, 0.8, marks=pytest.mark.thorough)])
 def test_executors_that_are_not_in_each_others_way_wait_as_m_m_c(executors: int, load: float) -> None:
     """The cores' own queue and offers: each takes a third of the slice at most."""
     service = 0.04
