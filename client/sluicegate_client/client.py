@@ -117,7 +117,8 @@ class Client:
         """Call ``callback`` with what stands on the status topic and whatever is announced from now on; Kafka only.
 
         ``subject`` "app:<name>": state "safe_mode" before a promise breaks and "promise_kept" once misses are within it
-        again; "over_sustainable_rate", "degrade" and "within_sustainable_rate" of admission. Where the callback raises,
+        again; "over_sustainable_rate", "degrade" and "within_sustainable_rate" of admission. "hop:<name>":
+        "hop_exceeded" where queries are longer on their way than the promise allows for. Where the callback raises,
         that is logged, and it is called with what comes next. Raises ClientError where the client is not connected.
         """
         if not self._connected:

@@ -324,7 +324,10 @@ class SpreadBatching(QueueingPolicy):
 
     def _announce_trouble(self, actions: list[StationAction]) -> None:
         if self.safety.trouble():
-            detail = "more queries must be missed than were promised: the load is above the sustainable rate"
+            detail = (
+                "more queries must be missed than were promised: the load is above the sustainable rate, or batches or "
+                "ways here take longer than it allows for"
+            )
             actions.append(Announce(f"app:{self.app}", "safe_mode", detail))
 
 
