@@ -20,9 +20,9 @@ from sluicegate.simulator.scenario import build, scenario_of
 from tests.models.best_schedule import best_schedule
 
 WORLDS = 1000
-PARTS = 20
+PARTS = 10
 IN_TURN = [0, *(pytest.param(part, marks=pytest.mark.thorough) for part in range(1, PARTS))]
-"""Fifty worlds by default."""
+"""A hundred worlds by default."""
 CLOSE = 1e-9
 KINDS = ("old", "new")
 

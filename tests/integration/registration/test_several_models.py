@@ -67,9 +67,11 @@ def test_a_small_model_and_a_large_one_of_an_app_are_both_served_and_variants_of
     assert catalogue is not None
     served = {name.split(".")[2] for name in catalogue.variants}
     assert served == {"small", "large"}
-    best = catalogue.of_app("mine")[0]
-    fastest = min(catalogue.of_app("mine"), key=lambda v: catalogue.profiles[v.name, "cpu"].points[-1].median)
-    assert (best.name.split(".")[2], fastest.name.split(".")[2]) == ("large", "small")
+    best, *others = catalogue.of_app("mine")
+    assert best.name.split(".")[2] == "large"
+    took = {v.name: catalogue.profiles[v.name, "cpu"].points[-1].median for v in others}
+    small_took = min(seconds for name, seconds in took.items() if name.split(".")[2] == "small")
+    assert small_took < 0.5 * catalogue.profiles[best.name, "cpu"].points[-1].median
     assert made.record.source == "small.onnx, large.onnx"
     assert Registered(home).served_version("mine") == 1
     again = register(request_of(large, tmp_path / "rows.npz"), home)
