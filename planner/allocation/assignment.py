@@ -4,6 +4,8 @@ Rules:
 - In each pool a host keeps min(old, new) of the units that hold it. What it lacks comes from units that hold nothing,
   then from those whose variants are no longer wanted, in the order of their names. The number of loads is thereby the
   lower bound: sum of max(0, new - old) over hosts.
+- Where units that hold nothing are a pool of their own, its hosts take those that hold what they ask for and that
+  nothing else asks for first: which of two equal pools it was counted in is no reason to load.
 - Each unit of a host takes an equal part of each share that is served there. Units with selection tables share by what
   they can answer at most, whatever the program splits: their tables hold for their share, and a share that moves with
   the demand would have them made anew for every plan.
@@ -27,9 +29,13 @@ def assign(
     """Placements sorted by device, slice and app; and the (device, variant) pairs that must be loaded."""
     placements: list[Placement] = []
     loads = 0
-    for p, key in enumerate(program.pools):
+    left: dict[PoolKey, list[Unit]] = {}
+    for key in sorted(program.pools, key=lambda k: k.empty):
+        p = program.pools.index(key)
         hosts = [h for h in range(len(program.hosts)) if program.hosts[h].pool == p and whole.units[h] > 0]
-        for host, units in _match(program, hosts, whole, pools[key]).items():
+        like = left.get(key._replace(empty=False))
+        taken, left[key] = _match(program, hosts, whole, [*pools[key], *like] if like else pools[key])
+        for host, units in taken.items():
             parts = _parts(program, whole, host)
             for unit in units:
                 loads += len(set(program.hosts[host].variants) - set(unit.loaded))
@@ -40,7 +46,10 @@ def assign(
     return tuple(placements), loads
 
 
-def _match(program: Program, hosts: Sequence[int], whole: Whole, units: Sequence[Unit]) -> dict[int, list[Unit]]:
+def _match(
+    program: Program, hosts: Sequence[int], whole: Whole, units: Sequence[Unit]
+) -> tuple[dict[int, list[Unit]], list[Unit]]:
+    """The units of each host, and those that are left."""
     taken: dict[int, list[Unit]] = {h: [] for h in hosts}
     wanted = {(program.hosts[h].variants, program.hosts[h].slo): h for h in hosts}
     rest: list[Unit] = []
@@ -61,7 +70,7 @@ def _match(program: Program, hosts: Sequence[int], whole: Whole, units: Sequence
                 rest = [u for u in rest if u not in gone]
             else:
                 rest = []
-    return taken
+    return taken, rest
 
 
 def _nearest(host: Host, rest: Sequence[Unit], missing: int) -> Sequence[Unit]:

@@ -130,7 +130,7 @@ class AllocationPlanner:
         if program.loaded.any():
             best = self._previous(program, best, steps)
         bound = self._bound(program, relaxed, best)
-        if bound - best.value > self._enough(program, best):
+        if program.money_weight > 0 or bound - best.value > self._enough(program, best):
             best, bound = self._exchange(program, relaxed, best, bound, steps)
         timed_out = False
         if self.polish and (bound - best.value > self._enough(program, best) or not _as_served(program, relaxed, best)):

@@ -5,8 +5,9 @@ Rules:
   therefore known host by host; a move from one app to another is worth the sum. Within an app every swap is tried.
 - A move takes idle units, or units of another host of the same pool, in steps of ``chunk``. The best one is made, then
   what changed is looked at anew, until no move gains or ``moves`` were made. No demand is ever served less.
-- Loads and money count as they do in the program's objective, and idle units only as far as the budget goes. Programs
-  with a cap on loads or a core on demand, and those where a host answers several apps, are left as they are.
+- Loads and money count as they do in the program's objective, and idle units only as far as the budget goes. Where
+  money counts, units that bring less than they cost are given back. Programs with a cap on loads or a core on demand,
+  and those where a host answers several apps, are left as they are.
 """
 
 from dataclasses import dataclass
@@ -22,11 +23,11 @@ _NEVER = -np.inf
 
 
 class _Move(NamedTuple):
-    """Units that change hosts. ``giver``: None where the units are idle."""
+    """Units that change hosts. ``giver``: None where the units are idle; ``target``: None where they become so."""
 
     gain: float
     giver: int | None
-    target: int
+    target: int | None
 
 
 def improved(program: Program, whole: Whole, *, chunk: int = 1, moves: int = 200) -> Whole:
@@ -101,6 +102,8 @@ class _State:
             giving, getting = int(np.argmax(self._less[:, p])), int(np.argmax(self._more[:, p]))
             if self._idle[p] >= self._chunk and self._affordable(p):
                 found.append(_Move(float(self._more[getting, p]), None, int(self._target[getting, p])))
+            if self._program.money_weight > 0:
+                found.append(_Move(float(self._less[giving, p]), int(self._giver[giving, p]), None))
             if giving == getting:
                 others = np.delete(np.arange(len(self._apps)), giving)
                 pairs = [(giving, int(b)) for b in others] + [(int(a), getting) for a in others]
@@ -124,12 +127,13 @@ class _State:
 
     def make(self, move: _Move) -> None:
         """Move units and look again at the apps concerned."""
-        pool = self._program.host_pool[move.target]
-        self.units[move.target] += self._chunk
-        if move.giver is None:
-            self._idle[pool] -= self._chunk
-        else:
+        pools = self._program.host_pool
+        if move.target is not None:
+            self.units[move.target] += self._chunk
+            self._idle[pools[move.target]] -= self._chunk
+        if move.giver is not None:
             self.units[move.giver] -= self._chunk
+            self._idle[pools[move.giver]] += self._chunk
         for a, app in enumerate(self._apps):
             if move.target in app.hosts or move.giver in app.hosts:
                 self._look(a)

@@ -52,6 +52,17 @@ def test_a_slow_load_is_not_made_for_little_accuracy(name: str) -> None:
 
 
 @BOTH
+@pytest.mark.parametrize("device", ["p0", "p2"])
+def test_where_money_counts_what_one_device_holds_stays_there(name: str, device: str) -> None:
+    problem = ask(5.0, 1.0, "exact")
+    held = tuple(replace(p, share=1.0) for p in problem.previous if p.device == device)
+    priced = tuple(replace(d, price=2.0) for d in problem.devices)
+    answer = planner(name).allocate(replace(problem, devices=priced, previous=held, money_weight=1e-4))
+    assert [(p.device, p.variants) for p in answer.placements] == [(device, ("exact",))]
+    assert answer.loads == 0
+
+
+@BOTH
 def test_a_load_that_is_over_when_a_burst_is_seen_is_free(name: str) -> None:
     assert answering(name, ask(30.0, 1.0, "fast")) == {"exact"}
 
