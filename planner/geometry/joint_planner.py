@@ -3,15 +3,19 @@
 Rules:
 - A GPU that is to be cut otherwise hosts nothing meanwhile: the answer is for the others, and its demand goes there.
 - GPUs that are being cut count as they will be when a geometry is chosen, and not at all when something is placed.
-- A change that serves more may cost service for as long as it takes, if it brings that back within ``pays_within``; one
-  that only makes answers more accurate may cost none. Where as many changes as are allowed cost too much, a single one
-  is tried; else everything stays.
+- A change that serves more may cost service for as long as it takes, if it brings that back within ``pays_within``. One
+  that only makes answers more accurate may cost no service, and has to bring back the accuracy that it costs for as
+  long as what is gained may be expected to last: as long again as the apps' hosts have stood, ``pays_within`` at most.
+  What would pay if it lasted longer is thought about again.
+- Where as many changes as are allowed cost too much, a single one is tried; else everything stays.
 """
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 
 from sluicegate.domain.models.app import QueryClass
+from sluicegate.planner.allocation.program import CALM
 from sluicegate.planner.allocation.solver_types import Limits, SolverError
 from sluicegate.planner.geometry.geometry_search import GeometrySettings
 from sluicegate.planner.geometry.gpu_pools import recut
@@ -58,15 +62,12 @@ class JointGeometry:
         return self._inner.name
 
     def allocate(self, problem: Problem) -> Allocation:
-        """Raises InvalidInputError, and what ``inner`` raises; without a geometry where its solver fails.
-
-        Loads are free: a cut unloads what others must take up at once, and has patience of its own.
-        """
+        """Raises InvalidInputError, and what ``inner`` raises; without a geometry where its solver fails."""
         recuts = problem.recuts
-        problem = replace(problem, loads="free")
         stay = self._inner.allocate(problem)
         if recuts is None:
             return stay
+        undecided = False
         most = max((g.limit for g in recuts.groups), default=0)
         for limit in sorted({most, min(most, 1)} - {0}, reverse=True):
             try:
@@ -77,22 +78,36 @@ class JointGeometry:
             if not changes:
                 break
             meanwhile = self._inner.allocate(_without(problem, changes))
-            if self._pays(plan, _served(problem, stay), _served(problem, meanwhile)):
+            pays = self._pays_after(plan, problem, stay, meanwhile)
+            if pays <= _lasts(problem):
                 cut = {d.name: d for d in problem.devices if d.name in changes}
                 parts = {n: recut(cut[n], g, self._tables[cut[n].type]).slices for n, g in changes.items()}
                 return replace(meanwhile, geometries=parts, steps=(*plan.steps, *meanwhile.steps))
-            stay = replace(stay, steps=(*stay.steps, f"geometry: {len(changes)} changes would cost too much"))
-        return replace(stay, geometries={})
+            undecided = undecided or pays <= self._rules.pays_within
+            stay = replace(stay, steps=(*stay.steps, f"geometry: {len(changes)} changes pay after {pays:.0f} s"))
+        return replace(stay, geometries=None if undecided else {})
 
-    def _pays(self, plan: GeometryPlan, stay: Shares, meanwhile: Shares) -> bool:
-        """The first class that a change serves more of says so; classes before it may lose nothing."""
+    def _pays_after(self, plan: GeometryPlan, problem: Problem, stay: Allocation, meanwhile: Allocation) -> float:
+        """Seconds until a change has brought back what it costs.
+
+        The first class that it serves more of says so; classes before it may lose nothing. Where none is served more,
+        accuracy does.
+        """
+        before, during = _served(problem, stay), _served(problem, meanwhile)
         for query_class in (QueryClass.STRICT, QueryClass.BEST_EFFORT):
-            lost, gained = stay[query_class] - meanwhile[query_class], plan.gained[query_class]
+            lost, gained = before[query_class] - during[query_class], plan.gained[query_class]
             if gained > _NONE:
-                return lost * self._rules.takes <= gained * self._rules.pays_within
+                return 0.0 if lost * self._rules.takes <= gained * self._rules.pays_within else inf
             if lost > _NONE:
-                return False
-        return True
+                return inf
+        lost = max(0.0, stay.objective - meanwhile.objective)
+        gained = plan.counts.whole.value - plan.before.whole.value
+        return lost * self._rules.takes / gained if gained > 0.0 else inf
+
+
+def _lasts(problem: Problem) -> float:
+    """Seconds for which what a change gains may be expected to last."""
+    return max(CALM, min(problem.stood.values(), default=0.0))
 
 
 def _as_they_will_be(problem: Problem, recuts: Recuts, limit: int) -> Problem:
