@@ -10,7 +10,11 @@ from sluicegate.planner.baselines.as_published import AtItsWord, proteus
 from sluicegate.planner.baselines.clipper_sommelier import ClipperPlanner, SommelierPlanner
 from sluicegate.planner.baselines.infaas_accuracy import InfaasAccuracyPlanner
 from sluicegate.planner.baselines.per_device import PerDevicePlanner
+from sluicegate.planner.geometry.geometry_search import GeometrySettings
+from sluicegate.planner.geometry.joint_planner import JointGeometry
 from sluicegate.planner.greedy_fill import GreedyFill
+from sluicegate.planner.model_less.planner_choice import PlannerChoice
+from sluicegate.planner.model_less.scaled_plan import ScaledPlan
 from sluicegate.planner.model_less.scaling_planners import ScalingPlanner
 from sluicegate.planner.priced_headroom import PricedHeadroom
 from sluicegate.planner.problems.problem import Planner
@@ -45,3 +49,14 @@ def planner(name: str) -> Planner:
     if name not in PLANNERS:
         raise ConfigurationError(f"planner {name!r} is unknown; choose one of {', '.join(sorted(PLANNERS))}")
     return PLANNERS[name]()
+
+
+def planner_of(choice: PlannerChoice, *, geometries: GeometrySettings | None = None) -> Planner:
+    """The planner that settings or a scenario choose. ``geometries``: how the joint ones are searched for.
+    Raises ConfigurationError."""
+    if choice.takes_its_place:
+        return ScalingPlanner(exact=choice.scaling == "ilp")
+    chosen = planner(choice.name)
+    if choice.geometry == "joint":
+        chosen = JointGeometry(chosen, settings=geometries)
+    return ScaledPlan(chosen) if choice.scales else chosen

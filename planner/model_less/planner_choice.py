@@ -8,9 +8,10 @@ from sluicegate.profiles.formats.field_types import Names, Seconds, Text
 
 
 class PlannerChoice(BaseModel):
-    """A planner by ``name``, or model-less ``scaling`` in its place: "greedy" replicates, upgrades and downgrades
-    instances by their cost, "ilp" solves for the least cost, both once a second; variants that queries ask for are
-    loaded on demand, what interferes is mitigated. ``spare``: devices whose workers it starts when they are needed.
+    """A planner by ``name``. Model-less ``scaling``, once a second: "plan" has it use as few units as its answer takes;
+    in its place "greedy" replicates, upgrades and downgrades instances by their cost, and "ilp" solves for the least
+    cost. With all three, variants that queries ask for are loaded on demand, and what interferes is mitigated.
+    ``spare``: devices whose workers are started when they are needed.
 
     ``geometry``: "joint" cuts GPUs otherwise as demand moves, where their workers can do that, once it has moved for
     ``geometry_patience_s``; "protean" by PROTEAN's rule, between two geometries. Each GPU not again for
@@ -20,7 +21,7 @@ class PlannerChoice(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: Text = "allocation"
-    scaling: Literal["off", "greedy", "ilp"] = "off"
+    scaling: Literal["off", "greedy", "ilp", "plan"] = "off"
     spare: Names = ()
     geometry: Literal["off", "joint", "protean"] = "off"
     geometry_patience_s: Seconds = 5.0
@@ -28,13 +29,21 @@ class PlannerChoice(BaseModel):
 
     @property
     def scales(self) -> bool:
-        """Whether plans are made by scaling."""
+        """Whether instances and workers come and go."""
         return self.scaling != "off"
+
+    @property
+    def takes_its_place(self) -> bool:
+        """Whether scaling makes the plans, not the planner by name."""
+        return self.scaling in {"greedy", "ilp"}
 
     @model_validator(mode="after")
     def _one_planner(self) -> "PlannerChoice":
-        if self.scales and (self.name != "allocation" or self.geometry != "off"):
-            raise ValueError("scaling takes the place of the planner: leave name and geometry as they are")
+        if self.takes_its_place and (self.name != "allocation" or self.geometry != "off"):
+            raise ValueError(
+                f"scaling: {self.scaling} takes the place of the planner: leave name and geometry as they are, or set "
+                "scaling to plan"
+            )
         if self.spare and not self.scales:
-            raise ValueError("spare: set scaling to greedy or ilp, which starts their workers")
+            raise ValueError("spare: set scaling to plan, greedy or ilp, which starts their workers")
         return self

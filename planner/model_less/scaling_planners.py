@@ -12,12 +12,13 @@ Rules.
 
 from dataclasses import replace
 
-from sluicegate.domain.plan import Placement
-from sluicegate.planner.capacity.events import Wishes
+from typing_extensions import override
+
 from sluicegate.planner.model_less.greedy_scaling import GreedyScaling
 from sluicegate.planner.model_less.integer_program import scale_exactly
 from sluicegate.planner.model_less.problem_adapter import Scale
 from sluicegate.planner.model_less.scaling_problem import Fleet
+from sluicegate.planner.model_less.wishes import FollowsWishes, restored
 from sluicegate.planner.problems.problem import Allocation, Problem
 from sluicegate.planner.problems.problem_checks import check
 
@@ -28,24 +29,24 @@ UNHURRIED = 20.0
 _ENOUGH = 1e-6
 
 
-class ScalingPlanner:
+class ScalingPlanner(FollowsWishes):
     """Model-less scaling as a planner. ``exact``: by the program, the greedy only where nothing answers all. ``tick``:
     seconds between calls.
 
-    ``rate``: lambda, 1/s. ``wishes`` may be set between calls.
+    ``rate``: lambda, 1/s.
     """
 
     def __init__(self, *, exact: bool, tick: float = TICK, rate: float = 0.0) -> None:
-        self.name = "scaling-ilp" if exact else "scaling-greedy"
+        super().__init__("scaling-ilp" if exact else "scaling-greedy")
         self._exact = exact
         self._rate = rate
         self._greedy = GreedyScaling(slack=1.0, rate=rate, tick=tick)
-        self.wishes = Wishes((), (), {})
 
+    @override
     def allocate(self, problem: Problem) -> Allocation:
         """Scale by one tick. Raises InvalidInputError for what is no problem."""
         check(problem)
-        problem = replace(problem.merged(), previous=(*problem.previous, *self._restored(problem)))
+        problem = replace(problem.merged(), previous=(*problem.previous, *restored(problem, self.wishes)))
         kept = tuple(d for d in problem.devices if d.name not in self.wishes.avoided)
         scale = Scale(problem)
         if kept and len(kept) < len(problem.devices):
@@ -61,18 +62,6 @@ class ScalingPlanner:
             if found is not None:
                 return fleet.after(found.changes)
         return fleet.after(self._greedy.step(fleet))
-
-    def _restored(self, problem: Problem) -> list[Placement]:
-        """Placements that make what a dead worker held count as loaded on the one in its place."""
-        held = {p.device for p in problem.previous}
-        known = problem.catalogue.variants
-        return [
-            Placement(device.name, known[name].app, (name,), 0.0, 1)
-            for device in problem.devices
-            if device.name not in held
-            for name in self.wishes.restored.get(device.name, ())[:1]
-            if name in known
-        ]
 
     def _with_wanted(self, scale: Scale, fleet: Fleet) -> Fleet:
         """One instance of each variant that is asked for by name, where that leaves every other app what it has."""

@@ -45,7 +45,7 @@ from sluicegate.planner.capacity.procurement import (
     SpotAnswered,
 )
 from sluicegate.planner.control.events import DeviceNoted
-from sluicegate.planner.model_less.scaling_planners import ScalingPlanner
+from sluicegate.planner.model_less.wishes import FollowsWishes
 from sluicegate.policies.serving.device_actions import Beat
 from sluicegate.simulator.engine.control_plane import ControlEvent, ControlPlane, Plant
 from sluicegate.simulator.engine.planned_control import SimulatedPlanner
@@ -210,7 +210,7 @@ class ElasticControl:
             case Wants() | Serving() | Told() | Announce():
                 pass
             case Wishes():
-                assert self._beside is not None and isinstance(self._beside.planner, ScalingPlanner)
+                assert self._beside is not None and isinstance(self._beside.planner, FollowsWishes)
                 self._beside.planner.wishes = action
             case EndInstance(key):
                 self._plant.record(key, None, now)

@@ -16,13 +16,12 @@ from sluicegate.planner.control.controller_settings import ControllerSettings
 from sluicegate.planner.control.core import CoreSettings, PlannerCore
 from sluicegate.planner.estimates.demand_estimate import demand_settings
 from sluicegate.planner.geometry.geometry_search import GeometrySettings
-from sluicegate.planner.geometry.joint_planner import JointGeometry
 from sluicegate.planner.geometry.recut_tracker import ChangeSettings
-from sluicegate.planner.model_less.scaling_planners import TICK, UNHURRIED, ScalingPlanner
+from sluicegate.planner.model_less.scaling_planners import TICK, UNHURRIED
 from sluicegate.planner.policy_tables.table_requests import TableRules
 from sluicegate.planner.problems.plan_limits import Loads, limits_of
 from sluicegate.planner.problems.problem import Planner
-from sluicegate.planner.registry import planner
+from sluicegate.planner.registry import planner_of
 from sluicegate.policies.model_less.instance_states import LEASE, InstanceIndex
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.simulator.engine.control_plane import ControlPlane
@@ -57,12 +56,11 @@ def control_of(
     """The control plane of ``scenario``. ``timer``: wall seconds, to measure solves. ``tables``: how planners make
     selection tables, if they do. Raises ConfigurationError."""
     spec = scenario.planner
-    chosen = planner(spec.name)
-    if spec.geometry == "joint":
-        chosen = JointGeometry(chosen, settings=GeometrySettings(limits=_SEARCHED))
+    searched = GeometrySettings(limits=_SEARCHED)
+    chosen = planner_of(spec, geometries=searched)
 
     def make_planner() -> Planner:
-        return ScalingPlanner(exact=spec.scaling == "ilp") if spec.scales else chosen
+        return planner_of(spec, geometries=searched) if spec.scales else chosen
 
     hop = scenario.simulation.control_ms / 1e3
     rated = rated_by(scenario.tables, scenario.policies)
@@ -167,7 +165,7 @@ def controller_settings(
 ) -> ControllerSettings:
     """Settings of the controller, here and live; ``loads``: as executors do; ``tables``: by which plans rate slices.
     Raises ConfigurationError."""
-    shares = spec.name.startswith("allocation") and spec.geometry == "off" and not spec.scales
+    shares = spec.name.startswith("allocation") and spec.geometry != "protean" and not spec.takes_its_place
     return ControllerSettings(
         plan_period=min(spec.period_s, TICK) if spec.scales else spec.period_s,
         burst_interval=spec.burst_interval_s,

@@ -42,7 +42,7 @@ from sluicegate.planner.capacity.events import (
     WorkerStopped,
 )
 from sluicegate.planner.capacity.procurement import AskSpot, InstanceUp, Noticed, OrderOnDemand, SpotAnswered
-from sluicegate.planner.model_less.scaling_planners import ScalingPlanner
+from sluicegate.planner.model_less.wishes import FollowsWishes
 from sluicegate.stages.connections import Connections
 from sluicegate.stages.following.control_follower import Follower
 from sluicegate.stages.runtime.background_tasks import beside
@@ -71,7 +71,7 @@ class Market:
 class BesidePlanner:
     """The planner that scales, in this process, and whether it leads."""
 
-    planner: ScalingPlanner
+    planner: FollowsWishes
     leads: Callable[[], bool]
 
 

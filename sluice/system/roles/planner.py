@@ -24,9 +24,10 @@ def planner_stages(system: System, apps: "Sequence[str]") -> list[Stage]:
     from sluicegate.planner.control.core import CoreSettings, PlannerCore
     from sluicegate.planner.estimates.demand_estimate import demand_settings
     from sluicegate.planner.geometry.recut_tracker import ChangeSettings
-    from sluicegate.planner.model_less.scaling_planners import TICK, UNHURRIED, ScalingPlanner
+    from sluicegate.planner.model_less.scaling_planners import TICK, UNHURRIED
+    from sluicegate.planner.model_less.wishes import FollowsWishes
     from sluicegate.planner.problems.plan_limits import limits_of
-    from sluicegate.planner.registry import planner
+    from sluicegate.planner.registry import planner_of
     from sluicegate.sluice.system.model_less_scaling import scaling
     from sluicegate.stages.planner.stage import PlannerStage
 
@@ -35,8 +36,8 @@ def planner_stages(system: System, apps: "Sequence[str]") -> list[Stage]:
     if windows:
         _kafka_for(system, "planner.demand: faust")
     scales = settings.scales
-    shares = settings.name.startswith("allocation") and settings.geometry == "off" and not scales
-    chosen = ScalingPlanner(exact=settings.scaling == "ilp") if scales else planner(settings.name)
+    shares = settings.name.startswith("allocation") and settings.geometry != "protean" and not settings.takes_its_place
+    chosen = planner_of(settings)
     rules = system.rules or ControllerSettings(
         plan_period=min(settings.period_s, TICK) if scales else settings.period_s,
         device_timeout=settings.device_timeout_s,
@@ -72,20 +73,19 @@ def planner_stages(system: System, apps: "Sequence[str]") -> list[Stage]:
         library=tables.library if tables is not None else None,
         demand_windows=windows,
     )
-    return [stage, scaling(system, stage, chosen)] if isinstance(chosen, ScalingPlanner) else [stage]
+    return [stage, scaling(system, stage, chosen)] if isinstance(chosen, FollowsWishes) else [stage]
 
 
 def _solver(system: System, chosen: "Planner") -> "Solver":
     """A model-less planner goes on from its last answer and is told wishes meanwhile: it stays in this process."""
-    from sluicegate.planner.geometry.joint_planner import JointGeometry
-    from sluicegate.planner.model_less.scaling_planners import ScalingPlanner
+    from sluicegate.planner.model_less.wishes import FollowsWishes
     from sluicegate.stages.planner.solver import SolvesApart, SolvesHere
 
-    settings, joint = system.settings.planner, system.settings.planner.geometry == "joint"
-    if system.solves_apart and not isinstance(chosen, ScalingPlanner):
+    settings = system.settings.planner
+    if system.solves_apart and not isinstance(chosen, FollowsWishes):
         say = partial(system.notices.say, "solver")
-        return SolvesApart(settings.name, system.telemetry.meters, say, joint=joint)
-    return SolvesHere(JointGeometry(chosen) if joint else chosen)
+        return SolvesApart(settings.name, system.telemetry.meters, say, joint=settings.geometry == "joint")
+    return SolvesHere(chosen)
 
 
 def _noting(settings: "Settings", *, scales: bool) -> frozenset[str]:

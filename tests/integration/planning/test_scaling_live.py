@@ -97,8 +97,9 @@ def executor_of(stages: tuple[Stage, ...], device: str) -> EmulatedExecutor:
     return executor
 
 
-async def test_a_variant_that_nothing_runs_is_loaded_for_the_query_that_names_it(tmp_path: Path) -> None:
-    async with scaled(tmp_path, devices=2) as run:
+@pytest.mark.parametrize("scaling", ["greedy", "plan"])
+async def test_a_variant_that_nothing_runs_is_loaded_for_the_query_that_names_it(scaling: str, tmp_path: Path) -> None:
+    async with scaled(tmp_path, devices=2, scaling=scaling) as run:
         plan = await newest(run)
         assert plan is not None
         held = {v for p in plan.placements for v in p.variants}
@@ -110,7 +111,7 @@ async def test_a_variant_that_nothing_runs_is_loaded_for_the_query_that_names_it
         assert not report.lost
 
 
-@pytest.mark.parametrize("scaling", ["greedy", "ilp"])
+@pytest.mark.parametrize("scaling", ["greedy", "ilp", "plan"])
 async def test_an_interfered_instance_is_moved_and_its_record_says_why(scaling: str, tmp_path: Path) -> None:
     async with scaled(tmp_path, devices=2, scaling=scaling) as run, load(run, 40.0):
         plan = await newest(run)

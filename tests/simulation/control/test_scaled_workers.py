@@ -1,6 +1,7 @@
 """Model-less scaling in a run as live: workers of spare devices start, end and replace others."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,21 @@ def test_spare_workers_start_for_the_rush_and_end_after_it_and_are_paid_for_that
     assert {i.device for i in engine.instances.values()} <= {"cpu0", "gpu0"}, "who ends, ends its records"
 
 
+def test_by_the_plan_it_is_more_accurate_and_money_weight_says_what_that_may_cost(tmp_path: Path) -> None:
+    least, _, _ = run(tmp_path, RUSH)
+    plan, seen, engine = run(tmp_path, RUSH, **{"planner.scaling": "plan"})
+    dear, _, _ = run(tmp_path, RUSH, **{"planner.scaling": "plan", "planner.money_weight": 0.1})
+    always, _, _ = run(tmp_path, RUSH, **{"planner.scaling": "plan", "planner.spare": []})
+    runs = (least, dear, plan, always)
+    for cheap, good in pairwise(runs):
+        assert cheap.cost["on_demand"] < good.cost["on_demand"]
+        assert cheap.summary.effective_accuracy < good.summary.effective_accuracy
+    assert plan.summary.violation_ratio < 0.03
+    assert min(seen.by["gpu1"]) >= 20 + 4, "a spare one is started for the rush"
+    assert max(seen.by["gpu1"]) < 100, "and ended after it"
+    assert {i.device for i in engine.instances.values()} <= {"cpu0", "gpu0"}
+
+
 def test_a_dead_worker_is_replaced_by_a_spare_of_its_hardware_that_holds_the_same(tmp_path: Path) -> None:
     failures = [{"device": "gpu0", "at_s": 20.0}]
     result, seen, engine = run(tmp_path, [100] * 60, **{"simulation.failures": failures})
@@ -86,8 +102,8 @@ def test_what_follows_a_planner_that_died_scales_on_with_the_workers_there_are(t
     [
         ({"planner.spare": ["gpu7"]}, "planner.spare: 'gpu7' is not among the devices"),
         ({"scaling": {"spare": ["cpu1"]}}, "planner.spare: 'cpu1' is driven by scaling or procurement already"),
-        ({"planner.scaling": "off"}, "spare: set scaling to greedy or ilp"),
-        ({"planner.name": "greedy-fill"}, "scaling takes the place of the planner"),
+        ({"planner.scaling": "off"}, "spare: set scaling to plan, greedy or ilp"),
+        ({"planner.name": "greedy-fill"}, "greedy takes the place of the planner"),
     ],
 )
 def test_what_makes_no_sense_is_told(tmp_path: Path, changes: dict[str, Any], told: str) -> None:

@@ -1,0 +1,137 @@
+"""The planner of the settings under model-less scaling: few units, wishes followed, geometries with it."""
+
+from dataclasses import replace
+
+import pytest
+
+from sluicegate.domain.fleet.device import Device, Slice
+from sluicegate.domain.models.app import App
+from sluicegate.domain.models.profile import BatchLatency, Profile
+from sluicegate.domain.models.variant import Variant
+from sluicegate.domain.plan import Placement
+from sluicegate.planner.capacity.events import Wishes
+from sluicegate.planner.model_less.planner_choice import PlannerChoice
+from sluicegate.planner.model_less.scaled_plan import ScaledPlan
+from sluicegate.planner.problems.problem import Allocation, AppDemand, Problem, RecutGroup, Recuts
+from sluicegate.planner.registry import planner, planner_of
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+
+PARTS = {"4g": 2.0, "3g": 2.8}
+
+
+def catalogue() -> Catalogue:
+    """``a``: slow 0.9 at 10/s, quick 0.8 at 100/s on a CPU, more on a GPU. ``b``: one variant."""
+    variants = [
+        Variant(name="slow", app="a", accuracy=0.9, family="net"),
+        Variant(name="quick", app="a", accuracy=0.8, family="net"),
+        Variant(name="words", app="b", accuracy=0.6, family="text"),
+    ]
+    seconds = {
+        ("slow", "cpu"): 0.1,
+        ("quick", "cpu"): 0.01,
+        ("words", "cpu"): 0.02,
+        ("slow", "a100"): 0.01,
+        ("quick", "a100"): 0.00125,
+    }
+    profiles = [
+        Profile(variant=v, device_type=t, points=(BatchLatency(1, s, s),), load=2.0) for (v, t), s in seconds.items()
+    ]
+    for part, times in PARTS.items():
+        profiles += [
+            Profile(variant=v, device_type=f"a100:{part}", points=(BatchLatency(1, s * times, s * times),), load=2.0)
+            for (v, t), s in seconds.items()
+            if t == "a100"
+        ]
+    return Catalogue.of([App(name="a", slo=0.5), App(name="b", slo=0.3)], variants, profiles)
+
+
+def asked(a: float, b: float = 0.0, *, cpus: int = 4, gpus: int = 1, **more: object) -> Problem:
+    devices = [Device(name=f"cpu{i}", type="cpu", price=1.0) for i in range(cpus)]
+    devices += [Device(name=f"gpu{i}", type="a100", price=5.0) for i in range(gpus)]
+    demands = [AppDemand(app="a", qps=a, slo=0.5, headroom=1.05)]
+    if b:
+        demands.append(AppDemand(app="b", qps=b, slo=0.3, headroom=1.05))
+    problem = Problem(demands=tuple(demands), devices=tuple(devices), catalogue=catalogue())
+    return replace(problem, **more)  # type: ignore[arg-type]
+
+
+def held(allocation: Allocation) -> list[tuple[str, str]]:
+    return sorted((p.device[:3], p.variants[0]) for p in allocation.placements)
+
+
+def scaled(name: str = "allocation") -> ScaledPlan:
+    return ScaledPlan(planner(name))
+
+
+def test_it_is_as_accurate_as_the_planner_alone_and_leaves_what_that_does_not_take() -> None:
+    for a in (5.0, 40.0, 90.0, 300.0):
+        alone = planner("allocation").allocate(asked(a, 20.0))
+        few = scaled().allocate(asked(a, 20.0))
+        assert few.served == pytest.approx(alone.served)
+        assert few.objective == pytest.approx(alone.objective, abs=1e-3)
+        assert len(few.placements) <= len(alone.placements)
+    assert held(scaled().allocate(asked(5.0, 20.0))) == [("cpu", "slow"), ("cpu", "words")], "the GPU costs five"
+
+
+def test_dear_money_is_minded_and_units_without_a_price_count_alike() -> None:
+    assert ("gpu", "slow") in held(scaled().allocate(asked(90.0)))
+    dear = scaled().allocate(asked(90.0, money_weight=0.1))
+    assert held(dear) == [("cpu", "quick")]
+    free = asked(5.0, gpus=0)
+    free = replace(free, devices=tuple(replace(d, price=0.0) for d in free.devices))
+    assert held(scaled().allocate(free)) == [("cpu", "slow")]
+
+
+def test_a_device_that_interferes_is_left_while_others_serve_as_much() -> None:
+    planning = scaled()
+    placed = planning.allocate(asked(5.0)).placements
+    assert [p.device for p in placed] == ["cpu0"]
+    planning.wishes = Wishes(("cpu0",), (), {})
+    moved = planning.allocate(asked(5.0, previous=placed))
+    assert [p.device for p in moved.placements] == ["cpu1"]
+    alone = asked(5.0, cpus=1, gpus=0, previous=placed)
+    assert [p.device for p in planning.allocate(alone).placements] == ["cpu0"], "nothing else could answer"
+
+
+def test_a_variant_that_is_asked_for_gets_an_idle_unit_or_one_that_others_can_spare() -> None:
+    planning = scaled()
+    planning.wishes = Wishes((), ("quick", "unheard-of"), {})
+    found = planning.allocate(asked(5.0))
+    assert held(found) == [("cpu", "quick"), ("cpu", "slow")], "on the cheapest that is idle"
+    (extra,) = (p for p in found.placements if p.variants == ("quick",))
+    assert (extra.share, extra.max_batch, found.loads) == (0.0, 1, 2)
+    spared = planning.allocate(asked(9.0, cpus=2, gpus=0, previous=_both("slow")))
+    assert held(spared) == [("cpu", "quick"), ("cpu", "slow")]
+    assert spared.served == {"a": 1.0}
+    full = planning.allocate(asked(9.5, cpus=1, gpus=0))
+    assert held(full) == [("cpu", "slow")], "it would leave its app with less"
+
+
+def _both(variant: str) -> tuple[Placement, ...]:
+    return tuple(Placement(f"cpu{i}", "a", (variant,), 0.5, 1) for i in range(2))
+
+
+def test_what_a_dead_worker_held_is_what_the_one_in_its_place_gets() -> None:
+    planning = scaled()
+    planning.wishes = Wishes((), (), {"cpu3": ("slow",)})
+    found = planning.allocate(asked(5.0))
+    assert ([p.device for p in found.placements], found.loads) == (["cpu3"], 0)
+
+
+def test_gpus_are_cut_with_it_but_for_one_that_interferes() -> None:
+    planning = planner_of(PlannerChoice(scaling="plan", geometry="joint"))
+    assert isinstance(planning, ScaledPlan)
+    gpus = tuple(
+        Device(name=f"gpu{i}", type="a100", price=5.0, slices=(Slice("7g.0", "7g", 40 << 30),)) for i in range(2)
+    )
+    world = replace(
+        asked(90.0, cpus=1, gpus=0),
+        demands=tuple(AppDemand(app="a", qps=90.0, slo=0.019, headroom=1.05) for _ in range(1)),
+        devices=gpus,
+        recuts=Recuts((RecutGroup(frozenset({"gpu0", "gpu1"}), 1),)),
+    )
+    assert planning.allocate(world).geometries is not None
+    planning.wishes = Wishes(("gpu0",), (), {})
+    found = planning.allocate(world)
+    assert "gpu0" not in {p.device for p in found.placements}
+    assert "gpu0" not in (found.geometries or {})
