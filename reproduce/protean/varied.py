@@ -6,6 +6,7 @@ from typing import Any
 from reproduce.figure import Options, Result
 from reproduce.protean.plots import grouped
 from reproduce.protean.runs import SHOWN, compared, scenario, seconds_of
+from reproduce.protean.slices.slices_fields import SliceScenario
 from reproduce.protean.tables import FOUR, Compared, beside, percent, points, tables_of, wiki
 from sluicegate.simulator.report.page import Table
 
@@ -221,13 +222,11 @@ def oracle(options: Options) -> Result:
     )
 
 
-def counts(options: Options) -> Result:
-    """Not in the paper: other numbers of GPUs, the load in proportion."""
-    found = {
-        f"{n} GPUs": compared(wiki("vgg19", options, gpus={"count": n}, traces={"scale": n / 8}), SHOWN, options)
-        for n in range(7, 12)
-    }
-    header = ("GPUs", *SHOWN)
+TRACES = ("wiki", "twitter")
+
+
+def _on_time(title: str, header: str, found: Mapping[str, Compared]) -> Table:
+    """Strict queries on time, with intervals: a row a world."""
     rows = [
         (
             name,
@@ -238,11 +237,57 @@ def counts(options: Options) -> Result:
         )
         for name, f in found.items()
     ]
+    return Table(title, (header, *next(iter(found.values()))), rows)
+
+
+def _vgg19(trace: str, options: Options, **changes: Any) -> SliceScenario:
+    return scenario(f"protean-{trace}", seconds_of(options), **changes)
+
+
+def counts(options: Options) -> Result:
+    """Not in the paper: other numbers of GPUs, the load in proportion."""
+    found = {
+        f"{trace}, {n} GPUs": compared(
+            _vgg19(trace, options, gpus={"count": n}, traces={"scale": n / 8}), SHOWN, options
+        )
+        for trace in TRACES
+        for n in range(7, 12)
+    }
     return Result(
         "7 to 11 GPUs, the load in proportion",
-        "Wiki trace, VGG19 strict. Means of the seeds, with 95 % intervals.",
-        [("strict queries on time, %", grouped({"% on time": percent(found)}, limit=102.0))],
-        [Table("Strict queries on time", header, rows), *tables_of(found)],
+        "Both traces, VGG19 strict. Means of the seeds, with 95 % intervals.",
+        [("strict queries on time, %", grouped({"% on time": percent(found)}, limit=102.0, width=12.0))],
+        [_on_time("Strict queries on time", "trace and GPUs", found), *tables_of(found)],
+        [],
+        found,
+    )
+
+
+WORLDS: Mapping[str, Mapping[str, Any]] = {
+    "as shipped": {},
+    "bursts every 0.4 s": {"bursts": {"gap_s": 0.4, "width_ms": 50, "shape": 4}},
+    "bursts every 1.6 s": {"bursts": {"gap_s": 1.6, "width_ms": 50, "shape": 4}},
+    "bursts like clockwork": {"bursts": {"gap_s": 0.8, "width_ms": 50, "shape": 400}},
+    "bursts at random": {"bursts": {"gap_s": 0.8, "width_ms": 50, "shape": 1}},
+    "best effort redrawn every 7 s": {"redraw_s": 7},
+    "SLO twice the time alone": {"slo_multiplier": 2.0},
+}
+"""Of the workload, what is otherwise."""
+
+
+def bursts(options: Options) -> Result:
+    """Not in the paper: other bursts, phases and limits."""
+    shown = ("infless", "mps-mig", "protean", "joint")
+    found = {
+        f"{trace}, {name}": compared(_vgg19(trace, options, workload=dict(workload)), shown, options)
+        for trace in TRACES
+        for name, workload in WORLDS.items()
+    }
+    return Result(
+        "other bursts, phases and limits",
+        "Both traces, VGG19 strict, eight GPUs. Means of the seeds, with 95 % intervals.",
+        [("strict queries on time, %", grouped({"% on time": percent(found)}, limit=102.0, width=14.0))],
+        [_on_time("Strict queries on time", "trace and workload", found), *tables_of(found)],
         [],
         found,
     )
