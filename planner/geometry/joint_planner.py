@@ -79,7 +79,7 @@ class JointGeometry:
                 break
             meanwhile = self._inner.allocate(_without(problem, changes))
             pays = self._pays_after(plan, problem, stay, meanwhile)
-            if pays <= _lasts(problem):
+            if pays <= min(self._rules.pays_within, _lasts(problem)):
                 cut = {d.name: d for d in problem.devices if d.name in changes}
                 parts = {n: recut(cut[n], g, self._tables[cut[n].type]).slices for n, g in changes.items()}
                 return replace(meanwhile, geometries=parts, steps=(*plan.steps, *meanwhile.steps))

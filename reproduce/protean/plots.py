@@ -28,7 +28,8 @@ def grouped(panels: Mapping[str, Groups], *, limit: float | None = None, width: 
                 at = np.arange(len(groups)) - 0.41 + (i + 0.5) * step
                 values = [g.get(system, np.nan) for g in groups.values()]
                 panel.bar(at, values, width=step, color=COLOURS[i % len(COLOURS)], label=system)
-            panel.set_xticks(np.arange(len(groups)), list(groups), fontsize=7, rotation=20 if len(groups) > 5 else 0)
+            turned = {"rotation": 20, "ha": "right", "rotation_mode": "anchor"} if len(groups) > 5 else {}
+            panel.set_xticks(np.arange(len(groups)), list(groups), fontsize=7, **turned)
             panel.set(ylabel=label)
             if limit is not None:
                 panel.set_ylim(0.0, limit)
