@@ -1,4 +1,4 @@
-"""What a cut costs meanwhile, and how long what it gains has to last: eight whole GPUs, two apps, examples' profiles."""
+"""What a cut costs meanwhile, and how long what it gains has to last: eight whole GPUs, two apps."""
 
 from dataclasses import replace
 from functools import cache
