@@ -17,6 +17,7 @@ import onnxruntime as ort
 from sluicegate.domain.errors import ExecutionError, LoadError
 from sluicegate.domain.models.tensor import TensorSpec
 from sluicegate.executors.devices.cuda import refuse_fallback, warm_sizes
+from sluicegate.executors.devices.gpu_memory import GpuMemory, Held, taken
 from sluicegate.executors.dtypes import Array, zeros
 from sluicegate.executors.onnx.runtime_options import PROVIDERS, Runtime
 
@@ -32,7 +33,8 @@ WARM_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A loaded variant: the inputs it takes, the outputs asked of it, and what loading took."""
+    """A loaded variant: the inputs it takes, the outputs asked of it, and what loading took. ``memory_bytes``: of the
+    GPU where it runs there, else of this process."""
 
     inference: ort.InferenceSession
     inputs: tuple[TensorSpec, ...]
@@ -49,6 +51,7 @@ class Sessions:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._sessions: dict[str, Session] = {}
+        self._gpu = GpuMemory() if runtime.provider == "cuda" else None
         missing = PROVIDERS[runtime.provider] not in ort.get_available_providers()
         if missing and not runtime.cpu_fallback:
             raise LoadError(
@@ -65,7 +68,7 @@ class Sessions:
         old = self._sessions.get(variant)
         if old is not None and old.digest == digest and old.warmed >= max_batch:
             return old
-        begun, before = time.perf_counter(), resident_bytes()
+        begun, before, on_gpu = time.perf_counter(), resident_bytes(), self._held()
         try:
             inference = self._create(path, digest)
             inputs = _check_inputs(inference, specs)
@@ -78,10 +81,16 @@ class Sessions:
             raise
         except Exception as error:  # ONNX Runtime raises its own classes, OSError, ValueError, ...
             raise LoadError(f"{variant}: {one_line(error)}") from error
-        took = max(resident_bytes() - before, path.stat().st_size)
+        now = self._held()
+        took = taken(on_gpu, now) if on_gpu is not None and now is not None else resident_bytes() - before
+        took = max(took, path.stat().st_size)
         session = Session(inference, inputs, names, digest, max_batch, time.perf_counter() - begun, took)
         self._sessions[variant] = session
         return session
+
+    def _held(self) -> Held | None:
+        """Of the GPU's memory, where models are there and that can be asked."""
+        return self._gpu.held() if self._gpu is not None else None
 
     @property
     def largest_bytes(self) -> int:
