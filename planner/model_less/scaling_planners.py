@@ -1,6 +1,8 @@
 """Model-less scaling as planners: the greedy, tick after tick, and the integer program (INFaaS, ATC 2021, 5.1).
 
 Rules.
+- An instance that loads costs its price and serves nothing: for as long again as the apps' hosts have stood, which is
+  what a change may be expected to last, so lambda is one over that.
 - What runs is what the plan in force holds on the devices that are there. An instance that is not needed is given up:
   its device is then free for other apps, and a worker of it may be ended.
 - Devices in ``avoided`` (an instance on them is interfered with) host nothing as long as the others can answer all that
@@ -14,8 +16,10 @@ from dataclasses import replace
 
 from typing_extensions import override
 
+from sluicegate.planner.allocation.program import CALM
 from sluicegate.planner.model_less.greedy_scaling import GreedyScaling
 from sluicegate.planner.model_less.integer_program import scale_exactly
+from sluicegate.planner.model_less.objectives import LeastCost
 from sluicegate.planner.model_less.problem_adapter import Scale
 from sluicegate.planner.model_less.scaling_problem import Fleet
 from sluicegate.planner.model_less.wishes import FollowsWishes, restored
@@ -31,21 +35,21 @@ _ENOUGH = 1e-6
 
 class ScalingPlanner(FollowsWishes):
     """Model-less scaling as a planner. ``exact``: by the program, the greedy only where nothing answers all. ``tick``:
-    seconds between calls.
+    seconds between calls. ``rate``: lambda, 1/s, where it is not to follow from the problem."""
 
-    ``rate``: lambda, 1/s.
-    """
-
-    def __init__(self, *, exact: bool, tick: float = TICK, rate: float = 0.0) -> None:
+    def __init__(self, *, exact: bool, tick: float = TICK, rate: float | None = None) -> None:
         super().__init__("scaling-ilp" if exact else "scaling-greedy")
         self._exact = exact
         self._rate = rate
-        self._greedy = GreedyScaling(slack=1.0, rate=rate, tick=tick)
+        self._aim = LeastCost(rate or 0.0)
+        self._greedy = GreedyScaling(slack=1.0, tick=tick, aim=self._aim)
 
     @override
     def allocate(self, problem: Problem) -> Allocation:
         """Scale by one tick. Raises InvalidInputError for what is no problem."""
         check(problem)
+        if self._rate is None:
+            self._aim.rate = 1.0 / max(CALM, min(problem.stood.values(), default=0.0))
         problem = replace(problem.merged(), previous=(*problem.previous, *restored(problem, self.wishes)))
         kept = tuple(d for d in problem.devices if d.name not in self.wishes.avoided)
         scale = Scale(problem)
@@ -58,7 +62,7 @@ class ScalingPlanner(FollowsWishes):
 
     def _scaled(self, fleet: Fleet) -> Fleet:
         if self._exact:
-            found = scale_exactly(fleet, slack=1.0, rate=self._rate)
+            found = scale_exactly(fleet, slack=1.0, rate=self._aim.rate)
             if found is not None:
                 return fleet.after(found.changes)
         return fleet.after(self._greedy.step(fleet))

@@ -51,6 +51,18 @@ def test_the_least_that_answers_is_started_and_more_with_the_load(exact: bool) -
 
 
 @BOTH
+def test_what_loads_slowly_is_started_where_demand_has_stood_for_long(exact: bool) -> None:
+    problem = asked(80)
+    profiles = [replace(p, load=60.0 if p.device_type == "cpu" else 0.2) for p in problem.catalogue.profiles.values()]
+    slow = Catalogue.of(problem.catalogue.apps.values(), problem.catalogue.variants.values(), profiles)
+    for stood, there in ((0.0, "gpu"), (12.0, "gpu"), (600.0, "cpu")):
+        found = ScalingPlanner(exact=exact).allocate(replace(problem, catalogue=slow, stood={"a": stood, "b": 700.0}))
+        assert [device for device, _ in held(found)] == [there]
+    free = ScalingPlanner(exact=exact, rate=0.0).allocate(replace(problem, catalogue=slow))
+    assert [device for device, _ in held(free)] == ["cpu"]
+
+
+@BOTH
 def test_what_is_not_needed_is_given_up_once_that_has_lasted(exact: bool) -> None:
     planner = ScalingPlanner(exact=exact)
     placed = planner.allocate(asked(180)).placements
