@@ -28,7 +28,7 @@ WORTH = 1e-3
 
 
 class ScaledPlan(FollowsWishes):
-    """``inner``, on as few units as its answer takes."""
+    """A planner, ``inner``, held to as few units as its answer takes."""
 
     def __init__(self, inner: Planner) -> None:
         super().__init__(inner.name)
