@@ -71,13 +71,15 @@ class ScaledPlan(FollowsWishes):
 
 def _priced(problem: Problem) -> Problem:
     """Each unit at its price, or at 1 where nothing has one, and no unit for nothing."""
-    devices = problem.devices
+    devices, recuts = problem.devices, problem.recuts
     if not any(d.price > 0.0 for d in devices):
         devices = tuple(replace(d, price=1.0) for d in devices)
+        if recuts is not None:
+            recuts = replace(recuts, changing=tuple(replace(d, price=1.0) for d in recuts.changing))
     units = sum(len(d.slices) for d in devices)
     dearest = max((d.price for d in devices), default=1.0)
     least = WORTH / max(1, units) / dearest
-    return replace(problem, devices=devices, money_weight=max(problem.money_weight, least))
+    return replace(problem, devices=devices, recuts=recuts, money_weight=max(problem.money_weight, least))
 
 
 def _without(problem: Problem, names: Collection[str]) -> Problem:
@@ -101,8 +103,11 @@ def _without_unit(problem: Problem, unit: Unit) -> Problem:
 
 
 def _as_much(allocation: Allocation, before: Allocation) -> bool:
-    """Whether no app is served less."""
-    return all(allocation.served.get(app, 0.0) >= share - SAME for app, share in before.served.items())
+    """Whether no app is served less, in either class."""
+    by_class = allocation.served_by_class
+    return all(allocation.served.get(app, 0.0) >= share - SAME for app, share in before.served.items()) and all(
+        by_class.get(of, 0.0) >= share - SAME for of, share in before.served_by_class.items()
+    )
 
 
 def _fitting(problem: Problem, variant: str) -> Iterator[tuple[PoolKey, Unit, int]]:

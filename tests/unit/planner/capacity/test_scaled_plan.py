@@ -4,19 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from sluicegate.domain.fleet.device import Device, Slice
+from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.models.app import App
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.plan import Placement
 from sluicegate.planner.capacity.events import Wishes
+from sluicegate.planner.geometry.gpu_pools import sliced
 from sluicegate.planner.model_less.planner_choice import PlannerChoice
 from sluicegate.planner.model_less.scaled_plan import ScaledPlan
-from sluicegate.planner.problems.problem import Allocation, AppDemand, Problem, RecutGroup, Recuts
+from sluicegate.planner.problems.problem import Allocation, AppDemand, Problem
 from sluicegate.planner.registry import planner, planner_of
 from sluicegate.profiles.catalogue.catalogue import Catalogue
-
-PARTS = {"4g": 2.0, "3g": 2.8}
+from tests.unit.planner.geometry.test_change_price import standing
 
 
 def catalogue() -> Catalogue:
@@ -36,12 +36,6 @@ def catalogue() -> Catalogue:
     profiles = [
         Profile(variant=v, device_type=t, points=(BatchLatency(1, s, s),), load=2.0) for (v, t), s in seconds.items()
     ]
-    for part, times in PARTS.items():
-        profiles += [
-            Profile(variant=v, device_type=f"a100:{part}", points=(BatchLatency(1, s * times, s * times),), load=2.0)
-            for (v, t), s in seconds.items()
-            if t == "a100"
-        ]
     return Catalogue.of([App(name="a", slo=0.5), App(name="b", slo=0.3)], variants, profiles)
 
 
@@ -118,20 +112,38 @@ def test_what_a_dead_worker_held_is_what_the_one_in_its_place_gets() -> None:
     assert ([p.device for p in found.placements], found.loads) == (["cpu3"], 0)
 
 
-def test_gpus_are_cut_with_it_but_for_one_that_interferes() -> None:
+@pytest.mark.parametrize("price", [0.0, 2.0])
+def test_gpus_are_cut_with_it_but_for_one_that_interferes(price: float) -> None:
     planning = planner_of(PlannerChoice(scaling="plan", geometry="joint"))
     assert isinstance(planning, ScaledPlan)
-    gpus = tuple(
-        Device(name=f"gpu{i}", type="a100", price=5.0, slices=(Slice("7g.0", "7g", 40 << 30),)) for i in range(2)
+    busy = _gpus(300.0, 200.0, price)
+    found = planning.allocate(busy)
+    assert found.geometries
+    assert {p.device for p in found.placements} == {d.name for d in busy.devices} - set(found.geometries)
+    beside = sorted(found.geometries)[0]
+    planning.wishes = Wishes((beside,), (), {})
+    moved = planning.allocate(busy)
+    assert beside not in {*(moved.geometries or ()), *(p.device for p in moved.placements)}
+    assert moved.served_by_class == found.served_by_class
+    calm = planning.allocate(_gpus(40.0, 20.0, price))
+    assert calm.objective == pytest.approx(1.0, abs=1e-3)
+    assert len({p.device for p in calm.placements}) <= 5, "of eight"
+
+
+@pytest.mark.parametrize("demand", [(110.0, 75.0), (200.0, 130.0), (300.0, 200.0)])
+def test_gpus_without_a_price_are_cut_like_those_of_one(demand: tuple[float, float]) -> None:
+    free, dear = (
+        planner_of(PlannerChoice(scaling="plan", geometry="joint")).allocate(_gpus(*demand, price))
+        for price in (0.0, 3.0)
     )
-    world = replace(
-        asked(90.0, cpus=1, gpus=0),
-        demands=tuple(AppDemand(app="a", qps=90.0, slo=0.019, headroom=1.05) for _ in range(1)),
-        devices=gpus,
-        recuts=Recuts((RecutGroup(frozenset({"gpu0", "gpu1"}), 1),)),
-    )
-    assert planning.allocate(world).geometries is not None
-    planning.wishes = Wishes(("gpu0",), (), {})
-    found = planning.allocate(world)
-    assert "gpu0" not in {p.device for p in found.placements}
-    assert "gpu0" not in (found.geometries or {})
+    assert free.geometries == dear.geometries
+    assert free.placements == dear.placements
+
+
+def _gpus(vision: float, bulk: float, price: float) -> Problem:
+    """Eight whole GPUs that have stood for 50 s; one of them is being cut."""
+    problem = replace(standing(vision, bulk), stood={"vision": 50.0, "bulk": 90.0})
+    assert problem.recuts is not None
+    devices = tuple(replace(d, price=price) for d in problem.devices)
+    changing = replace(sliced("g8", "a100", ("4g", "3g")), price=price)
+    return replace(problem, devices=devices, recuts=replace(problem.recuts, changing=(changing,)))
