@@ -7,6 +7,7 @@ Rules.
   (``LookUp``); a plan that names one without was written by a stranger and is ignored.
 - Until a plan that speaks of the app is in force (it may have been registered just now), queries are held, as is one
   that nothing hosted can answer while the variant that could is asked for, once in ``ASK_AGAIN`` seconds.
+- A plan that hosts nothing at all ends no wait: it is what a system that was stopped in good order leaves behind.
 - A slice whose batch is overdue gets nothing while others host the app, unless streams are bound to it.
 - What ends executors, as devices tell, fails here: the same input for the app, ``POISON_S`` seconds since it was told
   last. Not of an app with a promise, as below.
@@ -332,7 +333,8 @@ class RouterCore:
     def _activated(self, plan: Plan, now: float) -> list[RouterAction]:
         self._plan = plan
         self._host_anew(now)
-        self._planned = self.app.name in plan.demand or bool(plan.of_app(self.app.name))
+        speaks = self.app.name in plan.demand and (self._planned or bool(plan.placements))
+        self._planned = speaks or bool(plan.of_app(self.app.name))
         if not self._planned:
             return []
         actions: list[RouterAction] = []
