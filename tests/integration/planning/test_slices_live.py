@@ -95,17 +95,15 @@ async def test_demand_moves_and_gpus_are_cut_otherwise_while_strict_queries_keep
     settings = gpu_settings(tmp_path, "a100x8")
     async with running(settings, MemoryBroker(), catalogue=slow_catalogue(2.5)) as run:
         await run.planned()
-        surged, stop = asyncio.Event(), asyncio.Event()
+        stop = asyncio.Event()
         sending = [asyncio.create_task(offer(run, "vision", lambda seconds: min(28.0, 10.0 + 9.0 * seconds), stop))]
-        sending.append(asyncio.create_task(offer(run, "bulk", surging, surged)))
+        sending.append(asyncio.create_task(offer(run, "bulk", surging, stop)))
         try:
             served = await until_cut(run)
-            surged.set()
             async with asyncio.timeout(PATIENCE_S):
                 while not any(part != "7g.0" for part in await answering(run)):
                     await asyncio.sleep(0.2)
         finally:
-            surged.set()
             stop.set()
             await asyncio.gather(*sending)
         report = await run.settled()

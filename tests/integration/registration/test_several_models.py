@@ -29,7 +29,7 @@ from tests.models.registration_models import (
     write_rows,
 )
 
-WIDTH, DEPTH = 512, 6
+WIDTH, DEPTH = 1024, 6
 
 
 def short_sighted() -> onnx.ModelProto:
