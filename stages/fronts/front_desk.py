@@ -13,7 +13,8 @@ import os
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from hashlib import blake2s
 from typing import Any
 
@@ -52,6 +53,10 @@ MOST_WAITING = 4096
 """Requests that may wait at a time; of one client half as many."""
 
 
+_CLIENTS = 4096
+"""Clients whose names are remembered."""
+
+
 class FrontError(Exception):
     """A request gets no answer. ``result``: how its query ended, None where it was not one."""
 
@@ -60,6 +65,21 @@ class FrontError(Exception):
         self.status = status
         self.why = why
         self.result = result
+
+
+Ended = Callable[[codec.OutcomeMessage | FrontError], None]
+"""Told once how a query ended, as soon as that is known. Must not raise."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A request under way, given up at ``until`` of the event loop's clock."""
+
+    query_id: str
+    client: str
+    transport: TransportDelay
+    until: float
+    ended: Ended
 
 
 class FrontDesk:
@@ -92,9 +112,10 @@ class FrontDesk:
         self._results = ResultsReader(connections.broker, connections.topics, self._on_result)
         self._outbox = Outbox(connections.producer)
         self._objects = connections.objects
-        self._waiting: dict[QueryKey, asyncio.Future[codec.OutcomeMessage]] = {}
+        self._waiting: dict[QueryKey, _Waiting] = {}  # who waits for longest comes first
+        self._patience: asyncio.TimerHandle | None = None
         self._asking: Counter[str] = Counter()
-        self._salt = os.urandom(16)
+        self._client_at = lru_cache(_CLIENTS)(_namer(name, os.urandom(16)))
         self._transport: dict[str, TransportDelay] = {}
         self._looking: asyncio.Task[None] | None = None
         connections.telemetry.of_outbox(name, self._outbox)
@@ -119,11 +140,13 @@ class FrontDesk:
 
     def give_up(self) -> None:
         """Who waits is told that the server stops."""
-        for waiting in self._waiting.values():
-            waiting.cancel()
+        for key in tuple(self._waiting):
+            self._end(key, FrontError(503, "the server is stopping; try again elsewhere"))
 
     async def close(self) -> None:
         """Read and write no more."""
+        if self._patience is not None:
+            self._patience.cancel()
         await asyncio.gather(*([self._looking] if self._looking else []), return_exceptions=True)
         await self._results.close()
         await self._outbox.stop()
@@ -159,6 +182,10 @@ class FrontDesk:
             "output": [_configured(s) for s in app.outputs],
         }
 
+    def known(self, name: str) -> App | None:
+        """The app of this name, where it is known to be served."""
+        return self._apps.get(name)
+
     async def app_of(self, name: str, version: str | None) -> App:
         """The app of this name. Raises FrontError where it, or the version named, is not served here."""
         found = self._known(name, version)
@@ -176,9 +203,7 @@ class FrontDesk:
         """Who asks, as the source of its queries: by ``name``, or told from others by an address that is not told."""
         if name:
             return f"{self.name}/{name}"
-        if not address:
-            return self.name
-        return f"{self.name}/{blake2s(network_of(address).encode(), key=self._salt, digest_size=4).hexdigest()}"
+        return self._client_at(address) if address else self.name
 
     def check_room(self, app: App, client: str) -> None:
         """Raise FrontError where too many wait, or the way there and back takes too long for all to be sent."""
@@ -196,55 +221,91 @@ class FrontDesk:
 
         ``carried``: of the request's headers, what goes along and comes back with the outcome.
         """
-        query_id = uuid.uuid4().hex
-        key = QueryKey(app.name, f"/{client}", query_id)
-        outcome: asyncio.Future[codec.OutcomeMessage] = asyncio.get_running_loop().create_future()
-        now = self._clock.wall()
-        self._waiting[key] = outcome
-        self._asking[client] += 1
-        transport = self._transport_of(app)
-        transport.sent(query_id, now)
-        topic = self._topics.queries(app.name)
-        proof = self._sources.proof(topic, f"/{client}", query_id, body, now) if self._sources is not None else ()
+        came: asyncio.Future[codec.OutcomeMessage | FrontError] = asyncio.get_running_loop().create_future()
+
+        def ended(result: codec.OutcomeMessage | FrontError) -> None:
+            if not came.done():
+                came.set_result(result)
+
+        key = self.begin(app, body, json_length, carried, client, ended)
         try:
-            self._outbox.post(
-                topic,
-                body,
-                key=query_id.encode(),
-                headers=codec.query_headers(
-                    query_id,
-                    app=app.name,
-                    source=client,
-                    now=now,
-                    json_length=json_length,
-                    carried=carried,
-                    delivery_s=transport.way_back,
-                )
-                + proof,
-                timestamp=now,
-            )
-            async with asyncio.timeout(_MAX_LATENCY + _GRACE):
-                message = await outcome
-            told = message.outcome
-            if told.device is not None:
-                transport.ended(query_id, self._clock.wall(), told.at, told.queue_s + told.batch_s)
-        except TimeoutError:
-            why = f"query {query_id}: no outcome in time; `sluice explain {query_id}` may tell why"
-            raise FrontError(504, why) from None
-        except asyncio.CancelledError:
-            if outcome.cancelled():
-                raise FrontError(503, "the server is stopping; try again elsewhere") from None
-            raise
+            message = await came
         finally:
-            self._waiting.pop(key, None)
+            self._forget(key)
+        if isinstance(message, FrontError):
+            raise message
+        check_answered(message)
+        return await self.whole(message)
+
+    def begin(
+        self, app: App, body: bytes, json_length: str | None, carried: Headers, client: str, ended: Ended
+    ) -> QueryKey:
+        """As ``ask``, without waiting: ``ended`` is told the outcome, whatever it is, as it came, or why there is none.
+        What lies in an object store of it is not fetched."""
+        query_id = uuid.uuid4().hex
+        source = f"/{client}"
+        key = QueryKey(app.name, source, query_id)
+        now = self._clock.wall()
+        transport = self._transport_of(app)
+        topic = self._topics.queries(app.name)
+        headers = codec.query_headers(
+            query_id,
+            app=app.name,
+            source=client,
+            now=now,
+            json_length=json_length,
+            carried=carried,
+            delivery_s=transport.way_back,
+        )
+        if self._sources is not None:
+            headers += self._sources.proof(topic, source, query_id, body, now)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _MAX_LATENCY + _GRACE
+        self._waiting[key] = _Waiting(query_id, client, transport, until, ended)
+        self._asking[client] += 1
+        if self._patience is None:
+            self._patience = loop.call_at(until, self._lose_patience)
+        transport.sent(query_id, now)
+        try:
+            self._outbox.post(topic, body, key=query_id.encode(), headers=headers, timestamp=now)
+        except BaseException:
+            self._forget(key)
+            raise
+        return key
+
+    def _forget(self, key: QueryKey) -> _Waiting | None:
+        """Nobody waits for it any more."""
+        waiting = self._waiting.pop(key, None)
+        if waiting is not None:
+            client = waiting.client
             self._asking[client] -= 1
             if not self._asking[client]:
                 del self._asking[client]
-            transport.ended(query_id, self._clock.wall())
-        check_answered(message)
-        return await self._whole(message)
+            waiting.transport.ended(waiting.query_id, self._clock.wall())
+        return waiting
 
-    async def _whole(self, message: codec.OutcomeMessage) -> codec.OutcomeMessage:
+    def _end(self, key: QueryKey, result: codec.OutcomeMessage | FrontError) -> None:
+        waiting = self._forget(key)
+        if waiting is not None:
+            waiting.ended(result)
+
+    def _lose_patience(self) -> None:
+        """All are waited for equally long: one timer serves all of them."""
+        self._patience = None
+        loop = asyncio.get_running_loop()
+        for key, waiting in tuple(self._waiting.items()):
+            if waiting.until > loop.time():
+                self._patience = loop.call_at(waiting.until, self._lose_patience)
+                return
+            told = f"query {key.id}: no outcome in time; `sluice explain {key.id}` may tell why"
+            self._end(key, FrontError(504, told))
+
+    @property
+    def fetches(self) -> bool:
+        """Whether results may lie in an object store that is read here."""
+        return self._objects is not None and self._objects.results is not None
+
+    async def whole(self, message: codec.OutcomeMessage) -> codec.OutcomeMessage:
         """The result with what lies in the object store, where it can be read here. Raises FrontError."""
         store = self._objects
         if store is None or store.results is None:
@@ -291,8 +352,22 @@ class FrontDesk:
         app = self._topics.app_of(record.topic) or ""
         key = QueryKey(app, codec.query_source_of(record), codec.query_id_of(record) or "")
         waiting = self._waiting.get(key)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(codec.decode_outcome(record))
+        if waiting is None:
+            return
+        message = codec.decode_outcome(record)
+        told = message.outcome
+        if told.device is not None:
+            waiting.transport.ended(key.id, self._clock.wall(), told.at, told.queue_s + told.batch_s)
+        self._end(key, message)
+
+
+def _namer(name: str, salt: bytes) -> Callable[[str], str]:
+    """Tells who comes from one address from who comes from another, not which it is."""
+
+    def client_at(address: str) -> str:
+        return f"{name}/{blake2s(network_of(address).encode(), key=salt, digest_size=4).hexdigest()}"
+
+    return client_at
 
 
 def check_answered(message: codec.OutcomeMessage) -> None:

@@ -31,10 +31,14 @@ from sluicegate.domain.errors import ConfigurationError
 from sluicegate.stages.fronts.http_connections import Doors, Site
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Given = Mapping[str, str]
+"""Headers of a request, asked for by their names in lower case."""
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _ADDRESSES = 4096
 _HOST_BITS = 64
+_HOSTS = 64
+"""Names of hosts that are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +135,8 @@ class Guard:
         @web.middleware
         async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
             self.doors.begun(request)
-            refused = self._refusal(request)
+            told = self.refused(request.remote or "", request.path, given(request))
+            refused = None if told is None else refusal(*told)
             try:
                 answer = refused if refused is not None else await handler(request)
             except web.HTTPException as error:
@@ -144,25 +149,35 @@ class Guard:
 
         return guarded
 
-    def _refusal(self, request: web.Request) -> web.Response | None:
+    def refused(self, address: str, path: str, headers: Given) -> tuple[int, str, dict[str, str]] | None:
+        """Status, why and headers of what a request from there is refused with; None: it may pass, and is counted."""
         if self._limit is not None:
-            wait = self._limit.wait_for(request.remote or "", self._clock.monotonic())
+            wait = self._limit.wait_for(address, self._clock.monotonic())
             if wait > 0.0:
-                return refusal(429, f"too many requests; try again in {wait:.2f} s", {"Retry-After": str(ceil(wait))})
-        host = request.headers.get("Host")
+                return 429, f"too many requests; try again in {wait:.2f} s", {"Retry-After": str(ceil(wait))}
+        host = headers.get("host")
         if self._tokens.own is None and host is not None and not is_loopback(host):
-            return refusal(403, f"host: {host!a:.80} is not this machine; ask for 127.0.0.1, or set a token")
-        origin = request.headers.get("Origin")
+            return 403, f"host: {host!a:.80} is not this machine; ask for 127.0.0.1, or set a token", {}
+        origin = headers.get("origin")
         if origin is not None and not _is_of(origin, host):
-            return refusal(403, f"origin: {origin!a:.80} is not this server; pages of other places may ask nothing")
-        if request.path not in self._open and self.client_of(request) is None:
-            return refusal(401, "give the token of this server as 'Authorization: Bearer …'")
+            return 403, f"origin: {origin!a:.80} is not this server; pages of other places may ask nothing", {}
+        if path not in self._open and self.client_of(path, headers) is None:
+            return 401, "give the token of this server as 'Authorization: Bearer …'", {}
         return None
 
-    def client_of(self, request: web.Request) -> str | None:
+    def client_of(self, path: str, headers: Given) -> str | None:
         """Who asks by a token of his own, "" where nobody is told apart so; None: who may not."""
-        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
-        return self._tokens.client_of(given, answers=request.path.startswith("/v2"))
+        given = headers.get("authorization", "").encode("utf-8", "surrogateescape")
+        return self._tokens.client_of(given, answers=path.startswith("/v2"))
+
+    def count(self, status: int) -> None:
+        """A request was answered, past the middleware."""
+        self._counted(status)
+
+
+def given(request: web.Request) -> Given:
+    """Its headers: a mapping that passes over the case of names."""
+    return request.headers
 
 
 @lru_cache(maxsize=_ADDRESSES)
@@ -184,6 +199,7 @@ def _is_of(origin: str, host: str | None) -> bool:
         return False
 
 
+@lru_cache(maxsize=_HOSTS)
 def is_loopback(host: str) -> bool:
     """Whether a ``Host``, with or without a port, names this machine and nothing that a name server says."""
     try:

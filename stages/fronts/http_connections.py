@@ -20,10 +20,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from math import inf
+from typing import Protocol
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
-from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestPayloadError
 from typing_extensions import override
 
@@ -47,8 +47,23 @@ _FULL = (
 )
 
 
+class Plain(Protocol):
+    """Takes what comes on a connection before the web framework does, for as long as it likes."""
+
+    def data_received(self, data: bytes) -> None:
+        """Of asyncio's protocols."""
+        ...
+
+    def connection_lost(self) -> None:
+        """Nothing comes any more."""
+        ...
+
+
 class Doors:
     """Makes the protocol of each connection. ``refused`` is called for each that finds no room."""
+
+    plain: "Callable[[Door, asyncio.Transport], Plain] | None" = None
+    """Makes what takes requests before the framework."""
 
     def __init__(self, connections: int, patience: float, refused: Callable[[], None] = lambda: None) -> None:
         self._most = most_connections(connections)
@@ -56,31 +71,45 @@ class Doors:
         self._last = last_descriptor()
         self._patience = patience
         self._refused = refused
-        self._open: dict[asyncio.BaseTransport, _Door] = {}
-        self._idle: dict[_Door, float] = {}  # since when, the longest first
-        self._awaited: dict[_Door, tuple[float, StreamReader]] = {}  # since when its body is, the longest first
+        self._open: dict[asyncio.BaseTransport, Door] = {}
+        self._idle: dict[Door, float] = {}  # since when, the longest first
+        self._awaited: dict[Door, tuple[float, Callable[[], bool]]] = {}  # its body, the longest first; whether it came
         self.lingering = 0
 
     def of(self, server: web.Server) -> Callable[[], asyncio.Protocol]:
         """What makes protocols of ``server`` within these limits."""
-        return lambda: _Door(self, server(), self._patience)
+        return lambda: Door(self, server, self._patience)
 
     def begun(self, request: web.Request) -> None:
-        """A request's head has come."""
+        """A request's head has come to the framework."""
         door = self._open.get(request.transport) if request.transport is not None else None
         if door is not None:
-            self._idle.pop(door, None)
-            if not request.content.is_eof():
-                self._awaited[door] = (time.monotonic(), request.content)
+            self.asks(door, None if request.content.is_eof() else request.content.is_eof)
 
     def ended(self, request: web.Request) -> None:
         """It is answered."""
         door = self._open.get(request.transport) if request.transport is not None else None
         if door is not None:
-            self._awaited.pop(door, None)
-            self._idle[door] = time.monotonic()
+            self.rests(door)
 
-    def opened(self, door: "_Door", transport: asyncio.Transport) -> bool:
+    def asks(self, door: "Door", is_whole: Callable[[], bool] | None = None) -> None:
+        """A request's head has come. ``is_whole``: whether its body has, None: it has."""
+        self._idle.pop(door, None)
+        if is_whole is not None:
+            self._awaited[door] = (time.monotonic(), is_whole)
+
+    def rests(self, door: "Door") -> None:
+        """It is answered."""
+        self._awaited.pop(door, None)
+        self._idle[door] = time.monotonic()
+
+    def close(self) -> None:
+        """End those whose requests the framework has not seen: it ends the others."""
+        for transport, door in tuple(self._open.items()):
+            if door.is_plain:
+                transport.close()
+
+    def opened(self, door: "Door", transport: asyncio.Transport) -> bool:
         """Whether there is room for it."""
         now = time.monotonic()
         if len(self._open) >= self._most or self.short(transport):
@@ -93,15 +122,15 @@ class Doors:
         self._idle[door] = now
         return True
 
-    def _longest(self, now: float) -> "_Door | None":
+    def _longest(self, now: float) -> "Door | None":
         """Who makes room for another, if anybody has had his time."""
         for door, since in self._idle.items():
             if now - since >= _SETTLES:
                 return door
             break
         while self._awaited:
-            door, (since, body) = next(iter(self._awaited.items()))
-            if not body.is_eof():
+            door, (since, is_whole) = next(iter(self._awaited.items()))
+            if not is_whole():
                 return door if now - since >= _SETTLES else None
             del self._awaited[door]
         return None
@@ -111,7 +140,7 @@ class Doors:
         sock = transport.get_extra_info("socket")
         return sock is not None and sock.fileno() > self._last
 
-    def left(self, door: "_Door", transport: asyncio.BaseTransport | None) -> None:
+    def left(self, door: "Door", transport: asyncio.BaseTransport | None) -> None:
         """It counts no more."""
         self._idle.pop(door, None)
         self._awaited.pop(door, None)
@@ -119,18 +148,35 @@ class Doors:
             self._open.pop(transport, None)
 
 
-class _Door(asyncio.Protocol):
-    """Hands on to ``inner`` what happens on a connection that was let in."""
+class Door(asyncio.Protocol):
+    """Hands on what happens on a connection that was let in: to ``plain``, and from when that wants it to what
+    ``server`` makes."""
 
-    __slots__ = ("_doors", "_in", "_inner", "_patience", "_stuck", "_transport")
+    __slots__ = ("_doors", "_in", "_inner", "_patience", "_plain", "_server", "_stuck", "_transport")
 
-    def __init__(self, doors: Doors, inner: asyncio.Protocol, patience: float) -> None:
+    def __init__(self, doors: Doors, server: Callable[[], asyncio.Protocol], patience: float) -> None:
         self._doors = doors
-        self._inner = inner
+        self._server = server
+        self._inner: asyncio.Protocol | None = None
+        self._plain: Plain | None = None
         self._patience = patience
         self._in = False
         self._stuck: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the framework has not seen it."""
+        return self._plain is not None
+
+    def hand_over(self, data: bytes = b"") -> None:
+        """To the framework, from ``data`` on."""
+        assert self._transport is not None
+        self._plain = None
+        self._inner = self._server()
+        self._inner.connection_made(self._transport)
+        if data:
+            self._inner.data_received(data)
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -138,7 +184,10 @@ class _Door(asyncio.Protocol):
         self._transport = transport
         if self._doors.opened(self, transport):
             self._in = True
-            self._inner.connection_made(transport)
+            if self._doors.plain is None:
+                self.hand_over()
+            else:
+                self._plain = self._doors.plain(self, transport)
         else:
             transport.write(_FULL)
             if self._doors.lingering >= self._doors.at_once or self._doors.short(transport):
@@ -162,29 +211,35 @@ class _Door(asyncio.Protocol):
             self._doors.lingering -= 1
         self._unstuck()
         self._doors.left(self, self._transport)
-        if self._in:
+        if self._plain is not None:
+            self._plain.connection_lost()
+        elif self._inner is not None:
             self._inner.connection_lost(exc)
 
     @override
     def data_received(self, data: bytes) -> None:
-        if self._in:
+        if self._plain is not None:
+            self._plain.data_received(data)
+        elif self._inner is not None:
             self._inner.data_received(data)
 
     @override
     def eof_received(self) -> bool | None:
-        return self._inner.eof_received() if self._in else None
+        return self._inner.eof_received() if self._inner is not None else None
 
     @override
     def pause_writing(self) -> None:
         if self._in and self._transport is not None:
             self._stuck = asyncio.get_running_loop().call_later(self._patience, self._transport.abort)
-            self._inner.pause_writing()
+            if self._inner is not None:
+                self._inner.pause_writing()
 
     @override
     def resume_writing(self) -> None:
         if self._in:
             self._unstuck()
-            self._inner.resume_writing()
+            if self._inner is not None:
+                self._inner.resume_writing()
 
     def _unstuck(self) -> None:
         """The other side reads again, or is gone."""

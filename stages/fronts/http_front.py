@@ -17,7 +17,7 @@ from sluicegate.domain.models.app import App
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.connections import Connections
 from sluicegate.stages.fronts.front_desk import FrontDesk, FrontError
-from sluicegate.stages.fronts.http_auth import Access, Guard, bind
+from sluicegate.stages.fronts.http_auth import Access, Guard, bind, given
 from sluicegate.stages.fronts.http_connections import runner_of
 from sluicegate.stages.fronts.oip_responses import (
     OUTCOME_HEADER,
@@ -27,12 +27,11 @@ from sluicegate.stages.fronts.oip_responses import (
     respond,
     with_model,
 )
+from sluicegate.stages.fronts.plain_requests import TYPES, plain_requests
 from sluicegate.stages.runtime.background_tasks import beside
 from sluicegate.streams.records import codec
 from sluicegate.streams.remote.http_bodies import BodyError, read_body
 
-_TYPES = ("application/json", "application/octet-stream")
-"""What bodies may be: web pages send neither to another place unasked."""
 _HEALTH = frozenset({"/v2/health/live", "/v2/health/ready"})
 """Asked by balancers and orchestrators, which hold no token; they say nothing but whether it serves."""
 
@@ -60,6 +59,7 @@ class HttpStage:
             open_paths=_HEALTH,
             counted=lambda status: meters.add("sluice_http_requests", self.name, str(status)),
         )
+        self._guard.doors.plain = plain_requests(desk, self._guard, access)
         meters.read("sluice_http_waiting_requests", lambda: [((self.name,), float(desk.waiting))])
         self.bound = asyncio.Event()
         self.address = ""
@@ -77,6 +77,7 @@ class HttpStage:
         finally:
             self._desk.give_up()
             await runner.cleanup()
+            self._guard.doors.close()
             await self._desk.close()
 
     async def registered(self, served: Catalogue) -> None:
@@ -170,9 +171,9 @@ class HttpStage:
 
     async def _answer(self, request: web.Request) -> web.Response:
         app = await self._app_of(request)
-        if (kind := request.headers.get("Content-Type")) and request.content_type not in _TYPES:
-            return _error(415, f"content-type: {kind!a:.80}; send {' or '.join(_TYPES)}")
-        client = self._desk.client_of(request.remote, self._guard.client_of(request) or "")
+        if (kind := request.headers.get("Content-Type")) and request.content_type not in TYPES:
+            return _error(415, f"content-type: {kind!a:.80}; send {' or '.join(TYPES)}")
+        client = self._desk.client_of(request.remote, self._guard.client_of(request.path, given(request)) or "")
         self._desk.check_room(app, client)
         body = await read_body(request, self._desk.max_body_bytes, self._access.body_s)
         json_length = request.headers.get(codec.JSON_LENGTH_HEADER)

@@ -1,6 +1,5 @@
 """The Open Inference Protocol front, over a real socket."""
 
-import asyncio
 import io
 import json
 from collections.abc import AsyncIterator
@@ -11,13 +10,13 @@ import aiohttp
 import pytest
 
 from sluicegate.domain.outcome import Outcome, OutcomeKind
-from sluicegate.domain.query import QueryKey
 from sluicegate.sluice.audit.result_log import read_results
+from sluicegate.stages.fronts.front_desk import FrontError
 from sluicegate.stages.fronts.http_front import HttpStage
 from sluicegate.streams import connect
 from sluicegate.streams.ports import Record, TopicPartition
 from sluicegate.streams.records import codec
-from tests.harness import PIXELS, ROLES, Running, running, settings_for
+from tests.harness import PIXELS, ROLES, Running, running, settings_for, toy_catalogue
 
 
 @pytest.fixture
@@ -195,17 +194,21 @@ async def test_an_outcome_of_another_app_or_source_is_not_taken_for_ones_own(
 ) -> None:
     run, _ = front
     desk = next(stage for stage in run.stages if isinstance(stage, HttpStage))._desk
-    waiting = desk._waiting[QueryKey("toy", "/http", "q")] = asyncio.get_running_loop().create_future()
+    came: list[codec.OutcomeMessage | FrontError] = []
+    asked = desk.begin(toy_catalogue().apps["toy"], b"{}", None, (), "http", came.append)
 
     def told(app: str, source: str) -> Record:
         ended = Outcome(
-            query_id="q", app=app, source=source, kind=OutcomeKind.EXPIRED, arrival=1.0, deadline=2.0, at=3.0
+            query_id=asked.id, app=app, source=source, kind=OutcomeKind.EXPIRED, arrival=1.0, deadline=2.0, at=3.0
         )
         message = codec.encode_outcome(ended, ())
         return Record(run.topics.results(app), 0, 0, message.key, message.value, message.headers, 3.0)
 
     for app, source in (("other", "/http"), ("toy", "/client"), ("toy", "")):
         desk._on_result(told(app, source))
-        assert not waiting.done()
+        assert not came
     desk._on_result(told("toy", "/http"))
-    assert (await waiting).outcome.source == "/http"
+    desk._on_result(told("toy", "/http"))
+    (message,) = came
+    assert isinstance(message, codec.OutcomeMessage)
+    assert message.outcome.source == "/http"

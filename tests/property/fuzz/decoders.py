@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from bench.records.mutations import APP, others, queries
-from sluicegate.domain.errors import SluiceError
+from sluicegate.domain.errors import InvalidInputError, SluiceError
 from sluicegate.domain.fleet.instance import Instance
 from sluicegate.domain.models.app import App
 from sluicegate.domain.models.tensor import BYTES, Tensor, TensorSpec, joined
@@ -41,6 +41,7 @@ from sluicegate.sluice.offline.problem_file import read_question
 from sluicegate.sluice.settings.settings import load
 from sluicegate.stages.following.registry_follower import part_of
 from sluicegate.stages.fronts.oip_responses import read_request, with_model
+from sluicegate.stages.fronts.plain_requests import Head, read_head
 from sluicegate.streams.objects.claims import Claim, ObjectRules
 from sluicegate.streams.ports import Record
 from sluicegate.streams.records import codec, control, oip
@@ -235,7 +236,9 @@ def _fronts() -> Mapping[str, Decoder]:
     """Bodies and frames."""
     body = queries(NOW)[0].value or b""
     frame = b"".join(pack({"tensors": [["x", "FP32", [2]]]}, [bytes(8)]))
+    head = b"POST /v2/models/toy/infer HTTP/1.1\r\nHost: here\r\ncontent-length: 7\r\ntraceparent: none\r\n\r\n"
     return {
+        "head": Decoder(_head, [head]),
         "body": Decoder(lambda data: (read_request(data, None, APP), with_model(data, None, "m")), [body]),
         "binary body": Decoder(_binary, [len(body).to_bytes(2, "big") + body]),
         "frame of records": Decoder(decode_frame, [encode_frame({"a": 1}, [("t", 0, queries(NOW)[:2])])]),
@@ -271,6 +274,12 @@ def _scenario(file: Path) -> Scenario:
 
 def _name(record: Record) -> object:
     return codec.query_id_of(record), codec.source_of_query(record), codec.carried_if_it_can_be(record)
+
+
+def _head(data: bytes) -> Head:
+    if (found := read_head(data)) is None:
+        raise InvalidInputError("head", "is not plain")
+    return found
 
 
 def _binary(data: bytes) -> object:

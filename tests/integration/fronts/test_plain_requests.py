@@ -1,0 +1,227 @@
+"""Requests that the front answers by itself: as the web framework behind it would, and never where that is in doubt."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluicegate.stages.fronts.http_front import HttpStage
+from sluicegate.stages.fronts.plain_requests import read_head
+from sluicegate.streams import connect
+from tests.harness import PIXELS, ROLES, running, settings_for
+
+Answer = tuple[int, dict[str, str], dict[str, Any]]
+PATH = "/v2/models/toy/infer"
+SOUND = (f"POST {PATH} HTTP/1.1", "Host: 127.0.0.1", "Content-Length: 7")
+FOR_THE_FRAMEWORK = "TE: trailers"
+"""A header that changes nothing but who reads the request."""
+
+
+def head(*lines: str) -> bytes:
+    return "\r\n".join((*lines, "", "")).encode("latin-1")
+
+
+def test_a_plain_head_is_read() -> None:
+    found = read_head(head(*SOUND, "content-type:application/octet-stream \t", "X-Request-Id: 7", "Accept: */*"))
+    assert found is not None
+    assert (found.app, found.path, found.size, found.json_length) == ("toy", PATH, 7, None)
+    assert found.headers["content-type"] == "application/octet-stream"
+    assert found.carried == (("x-request-id", b"7"),)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        head(f"POST {PATH} HTTP/1.0", *SOUND[1:]),
+        head(f"GET {PATH} HTTP/1.1", *SOUND[1:]),
+        head(f"POST  {PATH} HTTP/1.1", *SOUND[1:]),
+        head(f"POST {PATH}?a=b HTTP/1.1", *SOUND[1:]),
+        head("POST /v2/models/to%79/infer HTTP/1.1", *SOUND[1:]),
+        head("POST /v2/models/toy/versions/v/infer HTTP/1.1", *SOUND[1:]),
+        head(*SOUND[:2]),
+        head(*SOUND[:2], "Content-Length: 0"),
+        head(*SOUND[:2], "Content-Length: -7"),
+        head(*SOUND[:2], "Content-Length: +7"),
+        head(*SOUND[:2], "Content-Length: 07"),
+        head(*SOUND[:2], "Content-Length: 7, 7"),
+        head(*SOUND[:2], "Content-Length : 7"),
+        head(*SOUND, "Content-Length: 7"),
+        head(*SOUND, "content-length: 8"),
+        head(*SOUND, "Host: 127.0.0.1"),
+        head(*SOUND, "Transfer-Encoding: chunked"),
+        head(*SOUND, "Transfer-Encoding: identity"),
+        head(*SOUND, "Content-Encoding: gzip"),
+        head(*SOUND, "Expect: 100-continue"),
+        head(*SOUND, "Upgrade: websocket"),
+        head(*SOUND, "Connection: close"),
+        head(*SOUND, "Connection: keep-alive, content-length"),
+        head(*SOUND, "Content-Type: text/plain"),
+        head(*SOUND, "X: a", " folded"),
+        head(*SOUND, "no colon"),
+        head(*SOUND, ": no name"),
+        head(*SOUND, "X: \x00"),
+        head(*SOUND, "X: \x7f"),
+        head(*SOUND, "X: ü"),
+        head(*SOUND, "X: a\rY: b"),
+        head(*SOUND, "X: a\nY: b"),
+        head(*SOUND, f"traceparent: {'a' * 20_000}"),
+        head(*SOUND).replace(b"\r\n", b"\n"),
+        head(*SOUND) + b"x",
+        head(*SOUND)[:-1],
+        b"",
+    ],
+)
+def test_what_is_not_plain_beyond_doubt_is_the_frameworks(text: bytes) -> None:
+    assert read_head(text) is None
+
+
+class Raw:
+    """A connection on which bytes are written as they are."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    async def __aenter__(self) -> "Raw":
+        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self._port)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.writer.close()
+
+    async def read(self) -> Answer:
+        async with asyncio.timeout(20.0):
+            text = (await self.reader.readuntil(b"\r\n\r\n")).decode()
+            lines = text.split("\r\n")
+            headers = {name.lower(): held.strip() for name, _, held in (line.partition(":") for line in lines[1:-2])}
+            body = await self.reader.readexactly(int(headers["content-length"]))
+        return int(lines[0].split(" ")[1]), headers, json.loads(body)
+
+
+def request(body: bytes, *more: str, path: str = PATH) -> bytes:
+    lines = (f"POST {path} HTTP/1.1", "Host: 127.0.0.1", f"Content-Length: {len(body)}")
+    return head(*lines, "Content-Type: application/json", *more) + body
+
+
+def query(**changes: Any) -> bytes:
+    image = {"name": "image", "shape": [1, PIXELS], "datatype": "FP32", "data": [0.0] * PIXELS}
+    return json.dumps({"inputs": [image], **changes}).encode()
+
+
+@pytest.fixture
+async def front(tmp_path: Path) -> AsyncIterator[HttpStage]:
+    settings = settings_for("memory://", tmp_path, http={"port": 0, "idle_s": 1.0, "body_s": 0.5})
+    async with running(settings, connect("memory://"), roles=(*ROLES, "http")) as run:
+        await run.planned()
+        http = next(stage for stage in run.stages if isinstance(stage, HttpStage))
+        await http.bound.wait()
+        yield http
+
+
+def port_of(front: HttpStage) -> int:
+    return int(front.address.rpartition(":")[2])
+
+
+async def test_it_is_answered_as_by_the_framework(front: HttpStage) -> None:
+    """But for ids, times and what happens to be in force."""
+    bodies = [
+        query(id="mine"),
+        query(id="mine", outputs=[{"name": "label"}]),
+        query(outputs=[{"name": "nothing"}]),
+        query(outputs=7),
+        query(parameters={"unknown": 1}),
+        query(parameters={"latency_ms": -1}),
+        b"{}",
+        b"no JSON",
+    ]
+    async with Raw(port_of(front)) as plain, Raw(port_of(front)) as other:
+        for body in bodies:
+            plain.writer.write(request(body))
+            other.writer.write(request(body, FOR_THE_FRAMEWORK))
+            ours, theirs = await plain.read(), await other.read()
+            assert ours[0] == theirs[0]
+            assert ours[1].keys() == theirs[1].keys()
+            for name in ours[1].keys() - {"content-length", "date", "sluice-outcome"}:
+                assert ours[1][name] == theirs[1][name]
+            assert ours[2].keys() == theirs[2].keys()
+            assert ours[2].get("outputs") == theirs[2].get("outputs")
+            hidden = [re.sub("[0-9a-f]{32}", "ID", str(answer[2].get("error"))) for answer in (ours, theirs)]
+            assert hidden[0] == hidden[1]
+        assert front._guard.doors._open[next(iter(front._guard.doors._open))].is_plain
+
+
+async def test_a_body_may_come_in_any_pieces(front: HttpStage) -> None:
+    whole = request(query(id="mine"))
+    begins = whole.index(b"\r\n\r\n") + 4
+    async with Raw(port_of(front)) as plain:
+        for cut in (begins, begins + 1, len(whole) - 1):
+            for part in (whole[:cut], whole[cut:]):
+                plain.writer.write(part)
+                await plain.writer.drain()
+                await asyncio.sleep(0.02)
+            status, _, body = await plain.read()
+            assert (status, body["id"]) == (200, "mine")
+        for at in range(0, len(whole), 97):
+            plain.writer.write(whole[at : at + 97])
+            await asyncio.sleep(0)
+        assert (await plain.read())[0] == 200
+
+
+async def test_requests_sent_ahead_are_answered_in_their_order(front: HttpStage) -> None:
+    """Also those that go to the framework from one of them on, and more than are read ahead."""
+    bodies = [query(id=f"q{i:700}", parameters={"unknown": 1} if i % 3 == 1 else {}) for i in range(100)]
+    sent = [request(body, *([FOR_THE_FRAMEWORK] if i > 90 else [])) for i, body in enumerate(bodies)]
+    assert sum(map(len, sent)) > 65_536
+    async with Raw(port_of(front)) as plain:
+        plain.writer.write(b"".join(sent))
+        for i in range(len(bodies)):
+            status, _, body = await plain.read()
+            assert status == (400 if i % 3 == 1 else 200)
+            if status == 200:
+                assert body["id"] == f"q{i:700}"
+
+
+async def test_a_connection_may_turn_to_anything_else(front: HttpStage) -> None:
+    async with Raw(port_of(front)) as plain:
+        plain.writer.write(request(query(id="mine")))
+        assert (await plain.read())[2]["id"] == "mine"
+        plain.writer.write(head("GET /v2/health/live HTTP/1.1", "Host: 127.0.0.1"))
+        assert (await plain.read())[2] == {"live": True}
+        plain.writer.write(request(query(), path="/v2/models/nobody/infer"))
+        assert (await plain.read())[0] == 404
+        plain.writer.write(request(query(id="again")))
+        assert (await plain.read())[2]["id"] == "again"
+
+
+async def test_strangers_are_refused(front: HttpStage) -> None:
+    for line in ("Origin: http://elsewhere.example", "Host: elsewhere.example"):
+        async with Raw(port_of(front)) as plain:
+            lines = [f"POST {PATH} HTTP/1.1", f"Content-Length: {len(query())}", "Host: 127.0.0.1"]
+            plain.writer.write(head(*(lines[:2] if line.startswith("Host") else lines), line) + query())
+            assert (await plain.read())[0] == 403
+
+
+async def test_a_body_that_does_not_come_and_a_connection_that_asks_nothing_are_given_up(front: HttpStage) -> None:
+    async with Raw(port_of(front)) as slow, Raw(port_of(front)) as silent:
+        slow.writer.write(request(query())[:-1])
+        status, headers, _ = await slow.read()
+        assert (status, headers["connection"]) == (408, "close")
+        assert await slow.reader.read() == b""
+        silent.writer.write(request(query()))
+        assert (await silent.read())[0] == 200
+        async with asyncio.timeout(10.0):
+            assert await silent.reader.read() == b""
+
+
+async def test_who_leaves_before_the_answer_leaves_nothing_behind(front: HttpStage) -> None:
+    for _ in range(20):
+        async with Raw(port_of(front)) as plain:
+            plain.writer.write(request(query()))
+            await plain.writer.drain()
+    async with asyncio.timeout(10.0):
+        while front._desk.waiting or front._guard.doors._open:
+            await asyncio.sleep(0.01)
+    assert not front._desk._asking
