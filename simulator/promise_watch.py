@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from sluicegate.domain.actions import Announce
 from sluicegate.domain.models.app import App, QueryClass
 from sluicegate.domain.outcome import Outcome, OutcomeKind
-from sluicegate.policies.promises.history import constraints_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class PromiseWatch:
     """An observer of outcomes that also hears what is announced. ``apps``: all there are."""
 
     def __init__(self, apps: Iterable[App]) -> None:
-        self._pairs = {app.name: constraints_of(app.promise) for app in apps if app.promise.active}
+        self._pairs = {app.name: app.promise.constraints for app in apps if app.promise.active}
         self._streams: dict[tuple[str, str], _Stream] = {}
         self._safe: dict[str, set[str]] = {app: set() for app in self._pairs}
         self._queries = self._rejected = self._misses = self._broken = self._announced = 0

@@ -1,6 +1,6 @@
 """An application: what it asks of the system (latency, accuracy, class) and what it was promised."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -34,19 +34,41 @@ class Promise:
         """Whether anything was promised."""
         return self.max_consecutive is not None or bool(self.weakly_hard)
 
+    @property
+    def constraints(self) -> tuple[tuple[int, int], ...]:
+        """All of it as (m, K) pairs, 0 <= m < K, ascending. "At most M misses in a row" is (M, M + 1)."""
+        pairs = {(w.m, w.k) for w in self.weakly_hard if w.m < w.k}
+        if self.max_consecutive is not None:
+            pairs.add((self.max_consecutive, self.max_consecutive + 1))
+        return tuple(sorted(pairs))
+
+    @staticmethod
+    def keeping(constraints: Iterable[tuple[int, int]]) -> "Promise":
+        """One of these (m, K) pairs."""
+        return Promise(weakly_hard=tuple(WeaklyHard(m, k) for k, m in sorted({(k, m) for m, k in constraints})))
+
     def over(self, turns: int) -> "Promise":
         """What each of ``turns`` slices must keep when a stream goes to them in strict turns.
 
         Among any K queries in a row each slice gets at most ceil(K / turns), of which it may miss floor(m / turns).
-        At most M misses in a row is (M, M + 1).
         """
         if turns <= 1 or not self.active:
             return self
-        pairs = [(w.m, w.k) for w in self.weakly_hard]
-        if self.max_consecutive is not None:
-            pairs.append((self.max_consecutive, self.max_consecutive + 1))
-        each = ((m // turns, -(-k // turns)) for m, k in pairs if m < k)
-        return Promise(weakly_hard=tuple(sorted({WeaklyHard(m, k) for m, k in each}, key=lambda w: (w.k, w.m))))
+        return Promise.keeping((m // turns, -(-k // turns)) for m, k in self.constraints)
+
+    def among(self, slices: int) -> "Promise":
+        """What each of ``slices`` slices must keep while any of them may get any of the stream's queries.
+
+        Where each of D slices misses at most d = floor(m / D) in any k of its own, it misses at most d ceil(n / k) of
+        n; however K queries in a row fall to them, all miss d (D + floor((K - D) / k)) at most. k is the least with
+        which that is no more than m.
+        """
+        if slices <= 1 or not self.active:
+            return self
+        return Promise.keeping(
+            (each, (k - slices) // (m // each - slices + 1) + 1) if (each := m // slices) else (0, 1)
+            for m, k in self.constraints
+        )
 
 
 NO_PROMISE = Promise()

@@ -14,7 +14,6 @@ from sluicegate.domain.models.app import App, Promise, QueryClass
 from sluicegate.domain.plan import Plan
 from sluicegate.policies.admission.sustainable import Limits
 from sluicegate.policies.placement.hosted_variants import Hosting
-from sluicegate.policies.promises.history import constraints_of
 from sluicegate.policies.promises.keeper import Hops, Party, Share, Terms, terms
 from sluicegate.policies.promises.stream_places import StreamPlaces
 from sluicegate.policies.promises.window_limiter import Place, PlaceLimit
@@ -89,7 +88,7 @@ def limits(app: App, found: tuple[Sustained, ...], plan: Plan) -> Limits | None:
 
 
 def _limit(one: Sustained, batch: int, places: StreamPlaces) -> PlaceLimit:
-    pairs = constraints_of(one.promise)
+    pairs = one.promise.constraints
     return PlaceLimit(0 if one.share.refused else batch, pairs, one.place, places.turns(one.place))
 
 

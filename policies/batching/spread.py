@@ -46,7 +46,7 @@ from sluicegate.domain.query import Query
 from sluicegate.policies.batching.base import QueueingPolicy
 from sluicegate.policies.promises.batch_places import Places, places_of, shared_places, surely_fit
 from sluicegate.policies.promises.drop_choice import balanced, blockwise, borne, greedy, greedy_rows, grouped
-from sluicegate.policies.promises.history import MissHistory, constraints_of
+from sluicegate.policies.promises.history import MissHistory
 from sluicegate.policies.promises.keeper import Share
 from sluicegate.policies.promises.safe_mode import SafeModeSwitch
 from sluicegate.policies.promises.stream_places import Shares, moved
@@ -146,7 +146,7 @@ class SpreadBatching(QueueingPolicy):
         self._place()
         if not self.hosted:
             self._streams.clear()
-        constraints, shared = constraints_of(self.promise), constraints_of(self.part)
+        constraints, shared = self.promise.constraints, self.part.constraints
         changed = constraints != self._constraints
         others, by = self.peers != self._with, self._by
         dealt = shared != self._shared or len(self.peers) != len(self._with)

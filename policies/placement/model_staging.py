@@ -11,12 +11,14 @@ Rules.
    more, the time that routers take to switch; then it is retired: once its queue is empty its variants are forgotten.
    A plan that wants it back cancels that.
 6. An app with a promise is told its peers, the slices that its own stream goes to in turn, and its part of the
-   promise: those of the newest plan. For ``grace`` seconds the peers of the plan before count too, each with an equal
-   part, so that the promise holds while routers switch.
+   promise: those of the newest plan. While routers switch to other turns (as long as what is new there takes to load,
+   by its profile, and ``grace`` seconds) the peers of the plans before count too, each with a part that keeps the
+   promise whichever of them gets what.
 7. What is let in of a promised app goes by one plan or another. So an app without a promise that leaves gives way to
    the promised (``aside``), and so does one that comes while a promised one leaves.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 from typing import assert_never
@@ -57,7 +59,7 @@ class Staging:
         self._beside: dict[str, frozenset[str]] = {}  # what was hosted when it began to leave
         self._acknowledged: Epoch = NO_EPOCH
         self._peers: dict[str, StreamPlaces] = {}
-        self._former: dict[str, tuple[Peers, float]] = {}  # until when the peers of the plan before count
+        self._former: dict[str, tuple[Peers, float]] = {}  # until when the peers of the plans before count
 
     @property
     def epoch(self) -> Epoch:
@@ -116,17 +118,26 @@ class Staging:
                 assert_never(unreachable)
 
     def _meet(self, plan: Plan, now: float) -> list[StagingAction]:
-        """Note the peers of apps with a promise. What they were before counts for a while."""
+        """Note the peers of apps with a promise, hosted here or not. What they were before counts for a while."""
         actions: list[StagingAction] = []
-        for app in self._target:
-            if not self._catalogue.apps[app].promise.active:
+        for app in sorted({p.app for p in plan.placements} | self._peers.keys()):
+            known = self._catalogue.apps.get(app)
+            if known is None or not known.promise.active:
                 continue
-            before = self._peers_of(app)
+            peers, before = self._peers_of(app), self._peers.get(app)
             places = self._peers[app] = StreamPlaces.of(plan, app)
-            if before and before != places.places:
-                self._former[app] = (before, now + self._grace)
-                actions.append(WakeAt(now + self._grace))
+            if before is not None and (before.places, before.cycle) != (places.places, places.cycle):
+                until = now + self._loading_s(before.targets, places.targets) + self._grace
+                self._former[app] = (peers, until)
+                actions.append(WakeAt(until))
         return actions
+
+    def _loading_s(self, before: Sequence[Placement], after: Sequence[Placement]) -> float:
+        """How long the longest load of what is new may take, wherever it is."""
+        held = {(p.device, p.slice, variant) for p in before for variant in p.variants}
+        new = {variant for p in after for variant in p.variants if (p.device, p.slice, variant) not in held}
+        loads = [profile.load for (variant, _), profile in self._catalogue.profiles.items() if variant in new]
+        return max(loads, default=0.0)
 
     def _peers_of(self, app: str) -> Peers:
         former = self._former.get(app)
@@ -134,10 +145,13 @@ class Staging:
         return peers if former is None else tuple(sorted({*peers, *former[0]}))
 
     def _part_of(self, app: str) -> Promise | None:
-        """What this slice keeps of the own stream; None: as much as each of its peers."""
-        if app in self._former or app not in self._peers:
+        """What this slice keeps of the own stream; None: nothing is known of its peers."""
+        if app not in self._peers:
             return None
-        return self._peers[app].part(self._catalogue.apps[app].promise, (self._device.name, self._slice.name))
+        promise = self._catalogue.apps[app].promise
+        if app in self._former:
+            return promise.among(len(self._peers_of(app)))
+        return self._peers[app].part(promise, (self._device.name, self._slice.name))
 
     def _part(self, app: str) -> list[StagingAction]:
         """Routers have switched: those that served the app before count no longer."""

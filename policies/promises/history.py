@@ -1,20 +1,10 @@
 """The misses of a stream, as far back as its promises look: may the next query be missed?
 
 (m, K) holds for ever exactly when any m + 1 successive misses span more than K positions: the next query may be missed
-while the m-th last miss lies at least K positions back. "At most M misses in a row" is (M, M + 1).
+while the m-th last miss lies at least K positions back.
 """
 
 from bisect import insort
-
-from sluicegate.domain.models.app import Promise
-
-
-def constraints_of(promise: Promise) -> tuple[tuple[int, int], ...]:
-    """A promise as (m, K) pairs, 0 <= m < K."""
-    pairs = [(w.m, w.k) for w in promise.weakly_hard if w.m < w.k]
-    if promise.max_consecutive is not None:
-        pairs.append((promise.max_consecutive, promise.max_consecutive + 1))
-    return tuple(sorted(set(pairs)))
 
 
 class MissHistory:

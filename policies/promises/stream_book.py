@@ -17,7 +17,6 @@ from sluicegate.domain.events import HostingChanged, StreamResumed
 from sluicegate.domain.models.app import NO_PROMISE, Promise, QueryClass
 from sluicegate.domain.outcome import Outcome, OutcomeKind, PromiseState
 from sluicegate.domain.query import Query
-from sluicegate.policies.promises.history import constraints_of
 from sluicegate.policies.promises.tracker import StreamState, StreamTracker
 
 _STREAMS = 16_384
@@ -192,7 +191,7 @@ class StreamBook:
         self._recall = None
 
     def _begin(self, query: Query, promise: Promise, turns: int) -> tuple[_Live, StreamResumed | None]:
-        look = max((k for _, k in constraints_of(promise)), default=0)
+        look = max((k for _, k in promise.constraints), default=0)
         own = query.stream in {"", query.app}
         found = None
         if self._recall is not None and query.sequence >= 0:
@@ -200,7 +199,7 @@ class StreamBook:
         if found is None:
             return _Live(StreamTracker.for_promise(promise)), None
         state, told = found
-        tracker = StreamTracker.resume(state, (k for _, k in constraints_of(promise)))
+        tracker = StreamTracker.resume(state, (k for _, k in promise.constraints))
         if told is not None:
             tracker.tracker.continues(told.queries, told.misses, told.mcd, dict(told.worst))
         return _Live(tracker, state.next), StreamResumed(query.app, query.stream, state.recent)

@@ -9,7 +9,7 @@ the m_i add up to m at most.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sluicegate.domain.models.app import Promise, WeaklyHard
+from sluicegate.domain.models.app import Promise
 
 _TURNS = 16
 _EQUAL = 1.02
@@ -62,12 +62,8 @@ def part_of(promise: Promise, cycle: Sequence[int], place: int) -> Promise:
     if len(set(counts)) == 1:
         return promise.over(len(counts))
     turns = turns_of(cycle, place)
-    pairs = [(w.m, w.k) for w in promise.weakly_hard]
-    if promise.max_consecutive is not None:
-        pairs.append((promise.max_consecutive, promise.max_consecutive + 1))
-    found = {WeaklyHard(_of_misses(m, counts)[place], turns.most(k)) for m, k in pairs if m < k}
-    kept = sorted((w for w in found if w.m < w.k), key=lambda w: (w.k, w.m))
-    return Promise(weakly_hard=tuple(kept))
+    found = [(_of_misses(m, counts)[place], turns.most(k)) for m, k in promise.constraints]
+    return Promise.keeping((m, k) for m, k in found if m < k)
 
 
 def _of_misses(m: int, counts: Sequence[int]) -> list[int]:

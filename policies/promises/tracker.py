@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sluicegate.domain.models.app import Promise
-from sluicegate.policies.promises.history import constraints_of
 
 
 class MissTracker:
@@ -56,7 +55,7 @@ class MissTracker:
 
     def left(self, promise: Promise) -> tuple[tuple[int, int], ...]:
         """By K, the misses that the next queries may be: what was promised, less those among the last K - 1."""
-        known = [(m, k, self._recent[k] - self._rings[k][0]) for m, k in constraints_of(promise) if k in self._rings]
+        known = [(m, k, self._recent[k] - self._rings[k][0]) for m, k in promise.constraints if k in self._rings]
         return tuple([(k, max(0, m - recent)) for m, k, recent in known])
 
     def keeps(self, promise: Promise) -> bool:
@@ -94,7 +93,7 @@ class StreamTracker:
     @staticmethod
     def for_promise(promise: Promise, *, start: int = 0) -> "StreamTracker":
         """Tracks every K that ``promise`` speaks of."""
-        return StreamTracker((k for _, k in constraints_of(promise)), start=start)
+        return StreamTracker((k for _, k in promise.constraints), start=start)
 
     @staticmethod
     def resume(state: StreamState, ks: Iterable[int]) -> "StreamTracker":

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from sluicegate.domain.actions import Announce
 from sluicegate.domain.models.app import Promise, QueryClass, WeaklyHard
 from sluicegate.domain.outcome import Outcome, OutcomeKind, PromiseState
-from sluicegate.policies.promises.history import constraints_of
 from sluicegate.policies.promises.tracker import MissTracker
 
 _Written = tuple[float, Outcome]
@@ -150,7 +149,7 @@ class PromiseAudit:
 
 def _recount(outcomes: Iterable[Outcome], promise: Promise) -> MissTracker:
     """The stream counted again."""
-    tracker = MissTracker(k for _, k in constraints_of(promise))
+    tracker = MissTracker(k for _, k in promise.constraints)
     for outcome in outcomes:
         tracker.record(outcome.miss)
     return tracker
@@ -158,7 +157,7 @@ def _recount(outcomes: Iterable[Outcome], promise: Promise) -> MissTracker:
 
 def _breaks(written: Iterable[_Written], promise: Promise) -> list[tuple[_Written, ...]]:
     """The last m + 1 misses of each window that ends with a miss and holds too many; for the first promise broken."""
-    constraints = constraints_of(promise)
+    constraints = promise.constraints
     recent: deque[tuple[int, _Written]] = deque(maxlen=max((m for m, _ in constraints), default=0) + 1)
     breaks = []
     for position, (at, outcome) in enumerate(written):

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.models.app import App
-from sluicegate.policies.promises.history import constraints_of
 from sluicegate.policies.promises.stream_book import Recall
 from sluicegate.streams.ports import Broker, TopicPartition
 from sluicegate.streams.records import codec
@@ -23,7 +22,7 @@ _IN_FLIGHT = 5000
 
 async def recall(broker: Broker, topics: Topics, apps: Mapping[str, App]) -> Recall:
     """The last outcomes of each stream of those of ``apps`` that have a promise."""
-    looks = {n: max(k for _, k in constraints_of(a.promise)) for n, a in apps.items() if constraints_of(a.promise)}
+    looks = {n: max(k for _, k in a.promise.constraints) for n, a in apps.items() if a.promise.constraints}
     remember = 4 * max(looks.values(), default=0) + 64
     found = Recall(remember)
     counts = await broker.admin().partitions([topics.results(name) for name in looks])

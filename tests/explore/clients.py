@@ -416,6 +416,7 @@ class Transactions:
     async def start(self) -> None:
         """Fence whoever was before."""
         await self._link.reach()
+        await self._coordinated()
         self._epoch = self._cluster.epochs[self._id] = self._cluster.epochs.get(self._id, 0) + 1
         await self._link.back()
 
@@ -425,6 +426,7 @@ class Transactions:
         self._check()
         begun = self._link.loop.time()
         await self._link.reach()
+        await self._coordinated()
         if self._link.loop.time() - begun > TRANSACTION:  # the broker undid it, and took its epoch away
             self._cluster.epochs[self._id] = self._cluster.epochs.get(self._id, 0) + 1
         self._check()
@@ -444,6 +446,14 @@ class Transactions:
 
     async def stop(self) -> None:
         """Nothing is open."""
+
+    async def _coordinated(self) -> None:
+        """Whoever keeps the transactions answers. Raises BrokerError where it is away for too long."""
+        away = self._cluster.coordinator_back - self._link.loop.time()
+        if away > 0.0:
+            await asyncio.sleep(min(away, REQUEST))
+        if away > REQUEST:
+            raise BrokerError(f"{self._id}: no answer within {REQUEST:g} s")
 
     def _check(self) -> None:
         if self._cluster.epochs.get(self._id) != self._epoch:

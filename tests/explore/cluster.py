@@ -4,7 +4,8 @@ Rules. A request takes its way to the broker and its answer the way back; either
 cut both wait, for at most ``REQUEST`` seconds where the real client gives up. Sends of one link arrive in order. A
 member of a group lives by its heartbeats; one that is silent for ``SESSION`` is taken out, and learns of it when it
 asks again. A rebalance waits for all members, at most ``REBALANCE`` seconds. A transaction is written as one, by the
-newest epoch of its id; an answer that is lost leaves its writer not knowing.
+newest epoch of its id; an answer that is lost leaves its writer not knowing. Who keeps the transactions may be away
+(until ``coordinator_back``) while all else answers.
 """
 
 import asyncio
@@ -43,6 +44,7 @@ class Cluster:
         self.epochs: dict[str, int] = {}
         self.delay = rng.choice((0.0005, 0.002, 0.004))
         self.disk = 0.0
+        self.coordinator_back = 0.0
         self.written = hashlib.blake2b(digest_size=8)
         self._waiting: dict[TopicPartition, dict[Consumer, None]] = {}
 

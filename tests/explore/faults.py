@@ -285,14 +285,25 @@ async def full_disk(world: World, rng: Random) -> str:
     return f"full disk {name}"
 
 
+async def coordinator_away(world: World, rng: Random) -> str:
+    """Who keeps the transactions gives no answer, while all else of the broker does: what is open lasts too long."""
+    seconds = rng.uniform(1.0, 3.5)
+    world.note(f"coordinator away for {seconds:.2f}")
+    world.cluster.coordinator_back = world.loop.time() + seconds
+    await asyncio.sleep(seconds)
+    return "coordinator away"
+
+
 HOSTILE: Mapping[str, Fault] = {
     "poison": poison,
     "greedy": greedy,
     "forged": forged,
     "full-disk": full_disk,
     "silent-client": silent_client,
+    "coordinator-away": coordinator_away,
 }
-"""What comes in through the front door, and what that may fill: in one world of four, beside its faults."""
+"""What comes in through the front door, what that may fill, and what only a part of a client or broker meets: in one
+world of four, beside its faults."""
 KINDS: Mapping[str, Fault] = {
     "crash": crash,
     "stop": stop,

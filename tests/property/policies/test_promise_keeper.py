@@ -17,7 +17,6 @@ from sluicegate.domain.models.profile import FIRST_GUARD, PACE_GUARD, LatencyCur
 from sluicegate.domain.models.sustainable_rate import NEARLY, max_rate
 from sluicegate.domain.query import Query
 from sluicegate.policies.batching.registry import batching
-from sluicegate.policies.promises.history import constraints_of
 from sluicegate.policies.promises.keeper import FREE, Hops, Party, terms
 from sluicegate.policies.promises.stream_turns import dealt, part_of, turns_of
 from sluicegate.policies.promises.window_limiter import PlaceLimit, WindowLimiter
@@ -96,7 +95,7 @@ class World:
 
 def broken(fates: list[bool], promise: Promise) -> int:
     """Windows with too many misses, one after the other."""
-    return sum(sum(fates[i : i + k]) > m for m, k in constraints_of(promise) for i in range(len(fates)))
+    return sum(sum(fates[i : i + k]) > m for m, k in promise.constraints for i in range(len(fates)))
 
 
 def line(setup: float, row: float, most: int) -> tuple[float, ...]:
@@ -128,9 +127,9 @@ def test_within_the_bound_no_window_breaks_whatever_shares_the_slice(
     if "b" in apps or "c" in apps:
         assert share.others_s > 0.0
     assert not share.refused
-    limiter = WindowLimiter([PlaceLimit(share.batch, constraints_of(promise))], share.window_s)
+    limiter = WindowLimiter([PlaceLimit(share.batch, promise.constraints)], share.window_s)
     beside = world.station.terms.shares.get("b", share)
-    other = WindowLimiter([PlaceLimit(beside.batch, constraints_of(PROMISES[1]))], beside.window_s)
+    other = WindowLimiter([PlaceLimit(beside.batch, PROMISES[1].constraints)], beside.window_s)
     strict: dict[str, list[Query]] = {"a": [], "b": []}
     now = BEGAN
     latest = now
@@ -170,7 +169,7 @@ def test_one_batch_in_twenty_may_take_what_is_sure_where_the_bound_counts_on_les
     world.host("a", 0.1, promise, PACE_GUARD / FIRST_GUARD, 1.0 / FIRST_GUARD)
     sure = world.station.terms.shares["a"]
     assert sure.window_s == pytest.approx(sure.processing_s * PACE_GUARD / FIRST_GUARD)
-    limiter = WindowLimiter([PlaceLimit(sure.batch, constraints_of(promise))], sure.window_s)
+    limiter = WindowLimiter([PlaceLimit(sure.batch, promise.constraints)], sure.window_s)
     queries: list[Query] = []
     now = BEGAN
     while len(queries) < 6000:

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluicegate.domain.models.app import Promise, WeaklyHard
 from sluicegate.policies.mdp_serving.round_robin_phase import Turns
 from sluicegate.policies.promises.history import MissHistory
 from sluicegate.policies.promises.window_limiter import PlaceLimit, WindowLimiter
@@ -52,6 +53,27 @@ def test_a_miss_that_is_known_late_is_judged_as_if_it_had_been_known(
             assert history.may_miss() is holds([*missed, True], pairs)
         history.record(False)
         missed.append(False)
+
+
+@given(st.integers(1, 5), st.data())
+def test_parts_keep_the_promise_however_the_queries_fall_to_the_slices_and_no_shorter_ones_would(
+    slices: int, data: st.DataObject
+) -> None:
+    """Each slice misses whenever its own part lets it."""
+    m = data.draw(st.integers(0, 8))
+    k = data.draw(st.integers(m + 1, m + 12))
+    promise = Promise(weakly_hard=(WeaklyHard(m, k),))
+    ((each, of),) = promise.among(slices).constraints
+    assert (each, of) == ((m, k) if slices == 1 else (m // slices, of))
+    parts = [MissHistory(((each, of),)) for _ in range(slices)]
+    missed = []
+    for turn in data.draw(st.lists(st.integers(0, slices - 1), min_size=k, max_size=4 * k)):
+        missed.append(parts[turn].may_miss())
+        parts[turn].record(missed[-1])
+    assert holds(missed, ((m, k),))
+    if each and slices > 1 and of > 1 and k >= slices:
+        shorter, worst = of - 1, [1] * (slices - 1) + [k - slices + 1]  # K queries in a row, as unevenly as can be
+        assert each < of and (each >= shorter or sum(each * -(-n // shorter) for n in worst) > m)
 
 
 @given(PAIRS)

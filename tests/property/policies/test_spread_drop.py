@@ -17,7 +17,7 @@ from sluicegate.domain.query import Query
 from sluicegate.policies.batching.registry import batching
 from sluicegate.policies.batching.spread import GreedySpread
 from sluicegate.policies.promises.drop_choice import balanced, blockwise, blockwise_range, greedy, grouped
-from sluicegate.policies.promises.history import MissHistory, constraints_of
+from sluicegate.policies.promises.history import MissHistory
 from sluicegate.policies.promises.tracker import MissTracker, StreamTracker
 from sluicegate.policies.serving.duty_cycle import DutyCycleStation
 from sluicegate.policies.serving.slice_scheduler import Station
@@ -191,7 +191,7 @@ def test_within_the_bound_the_promise_holds_across_batches_and_safe_mode_stays_o
     lateness = data.draw(st.sampled_from((0.0, 0.5, 1.0)))
     slo = data.draw(st.sampled_from((2 * P, 3 * P, 7 * P)))
     trial, actions = serve(name, arrivals, batch=batch, slo=slo, promise=promise, lateness=lateness)
-    tracker = MissTracker(k for _, k in constraints_of(promise))
+    tracker = MissTracker(k for _, k in promise.constraints)
     for fate in trial.fates:
         tracker.record(fate != ON_TIME)
     assert tracker.keeps(promise)
@@ -250,7 +250,7 @@ def test_thousands_of_batches_at_the_bound_at_fixed_intervals(name: str, promise
     arrivals = [-(-i * P // x) for i in range(3000 * x // 4)]
     trial, actions = serve(name, arrivals, batch=4, slo=2 * P, promise=promise)
     assert trial.misses > len(arrivals) // 6
-    tracker = MissTracker(k for _, k in constraints_of(promise))
+    tracker = MissTracker(k for _, k in promise.constraints)
     for fate in trial.fates:
         tracker.record(fate != ON_TIME)
     assert tracker.keeps(promise)
@@ -332,7 +332,7 @@ def test_thousands_of_batches_within_the_bound_keep_the_promise(rule: str, kind:
         run.host("a", hosted, 2.0)
         station.handle(HostingChanged("a", hosted, 2.0, promise), 0.0)
         trial = run.to_end()
-        tracker = MissTracker(k for _, k in constraints_of(promise))
+        tracker = MissTracker(k for _, k in promise.constraints)
         for fate in trial.fates:
             tracker.record(fate != ON_TIME)
         assert len(trial.batches) > 500
@@ -346,7 +346,7 @@ def test_one_query_more_a_window_breaks_the_promise_and_safe_mode_says_so(name: 
     for promise in PROMISES:
         x = window_bound(3, promise) + 1
         trial, actions = serve(name, [-(-i * P // x) for i in range(400 * x)], batch=3, slo=2 * P, promise=promise)
-        tracker = MissTracker(k for _, k in constraints_of(promise))
+        tracker = MissTracker(k for _, k in promise.constraints)
         for fate in trial.fates:
             tracker.record(fate != ON_TIME)
         assert not tracker.keeps(promise)

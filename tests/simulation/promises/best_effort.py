@@ -19,7 +19,6 @@ import numpy as np
 
 from sluicegate.domain.models.app import Promise, WeaklyHard
 from sluicegate.domain.outcome import Outcome
-from sluicegate.policies.promises.history import constraints_of
 from sluicegate.simulator.arrivals.lists import ListedArrivals
 from sluicegate.simulator.arrivals.sampling import ArrivalSource
 from sluicegate.simulator.engine.engine import Engine
@@ -82,7 +81,7 @@ class _Seen:
     def broken(self) -> int:
         """Windows with more misses than the promise bears."""
         fates = [self.fates[i] for i in sorted(self.fates)]
-        each = constraints_of(Promise(weakly_hard=(WeaklyHard(*MK),)))
+        each = Promise(weakly_hard=(WeaklyHard(*MK),)).constraints
         return sum(sum(fates[i : i + k]) > m for m, k in each for i in range(len(fates) - k + 1))
 
 

@@ -9,7 +9,7 @@ from sluicegate.domain.models.app import Promise, WeaklyHard
 from sluicegate.domain.models.profile import LatencyCurve
 from sluicegate.domain.models.sustainable_rate import max_rate, window_bound
 from sluicegate.policies.promises.drop_choice import balanced, blockwise, blockwise_range, greedy, grouped
-from sluicegate.policies.promises.history import MissHistory, constraints_of
+from sluicegate.policies.promises.history import MissHistory
 from sluicegate.policies.promises.safe_mode import SafeModeSwitch
 from sluicegate.policies.promises.tracker import MissTracker, StreamTracker
 from sluicegate.policies.promises.window_limiter import PlaceLimit, WindowLimiter
@@ -59,7 +59,7 @@ def test_greedy_drops_as_soon_as_the_history_allows() -> None:
 
 def test_a_promise_of_no_miss_in_a_row_is_a_window_of_one_more() -> None:
     promise = Promise(max_consecutive=2, weakly_hard=(WeaklyHard(5, 10), WeaklyHard(7, 7)))
-    assert constraints_of(promise) == ((2, 3), (5, 10))
+    assert promise.constraints == ((2, 3), (5, 10))
 
 
 def test_a_revised_outcome_counts_against_the_promise() -> None:

@@ -17,7 +17,6 @@ from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.outcome import Outcome, OutcomeKind, Reason
 from sluicegate.domain.query import Goal, Query
-from sluicegate.policies.promises.history import constraints_of
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.simulator.engine.faults import ExecutorFailure, Failure, Faults, StarvedHost, Straggler
 from sluicegate.simulator.engine.ledger import ConservationError, Ledger
@@ -281,7 +280,7 @@ def test_broken_windows_are_those_of_a_recount_and_announced_where_safe_mode_was
     for told in fates.values():
         misses = [fate == "m" for fate in told if fate != "r"]
         ends = [at + 1 for at, missed in enumerate(misses) if missed]
-        broken += sum(any(sum(misses[max(0, at - k) : at]) > m for m, k in constraints_of(PROMISED)) for at in ends)
+        broken += sum(any(sum(misses[max(0, at - k) : at]) > m for m, k in PROMISED.constraints) for at in ends)
     every = [fate for told in fates.values() for fate in told]
     figures = watch.figures
     assert broken > 20

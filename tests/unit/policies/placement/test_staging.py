@@ -187,14 +187,34 @@ def test_a_promised_app_keeps_its_part_by_the_plans_turns_and_as_much_as_each_pe
     assert (first.loose, first.aside, first.slo) == (False, False, 0.2)
 
     second = settle(machine, shared(2, ("d0", 0.5), ("d2", 0.5)), now=20.0)
-    assert WakeAt(22.0) in second
+    assert WakeAt(23.0) in second  # a1 takes a second to load on d2, and routers two to switch
     both = hosted(second)
-    assert both.peers == (("d0", "whole"), ("d1", "whole"), ("d2", "whole")) and both.part is None
-    assert both.own == PROMISED.over(3)
-    assert machine.handle(Woke(), 21.9) == [WakeAt(22.0)]
-    alone = hosted(machine.handle(Woke(), 22.0))
+    assert both.peers == (("d0", "whole"), ("d1", "whole"), ("d2", "whole"))
+    assert both.own == PROMISED.among(3) == Promise(weakly_hard=(WeaklyHard(1, 5),))
+    assert machine.handle(Woke(), 22.9) == [WakeAt(23.0)]
+    alone = hosted(machine.handle(Woke(), 23.0))
     assert alone.peers == (("d0", "whole"), ("d2", "whole")) and alone.part == PROMISED.over(2)
     assert machine.handle(Woke(), 30.0) == []
+
+
+def test_a_part_by_the_turns_of_a_plan_is_kept_only_once_routers_have_switched_whatever_they_did_before() -> None:
+    """A slice once took its part while the stream still came to it alone: the plan before the last had these turns."""
+    machine = staging(promise=PROMISED)
+    settle(machine, shared(1, ("d0", 0.75), ("d1", 0.25)), now=10.0)
+    settle(machine, shared(2, ("d0", 1.0)), now=20.0)
+    third = hosted(settle(machine, shared(3, ("d0", 0.75), ("d1", 0.25)), now=21.5))
+    assert third.part == PROMISED.among(2) == Promise(weakly_hard=(WeaklyHard(2, 11),))
+    for now in (22.0, 23.0, 24.4):
+        assert of(Host, machine.handle(Woke(), now)) == []
+    assert hosted(machine.handle(Woke(), 24.5)).part == Promise(weakly_hard=(WeaklyHard(3, 9),))
+
+
+def test_who_is_new_to_a_promised_app_keeps_no_more_than_beside_those_that_had_it_until_routers_have_switched() -> None:
+    machine = staging(promise=PROMISED)
+    settle(machine, shared(1, ("d1", 0.5), ("d2", 0.5)), now=10.0)
+    new = hosted(settle(machine, shared(2, ("d0", 0.5), ("d1", 0.5)), now=20.0))
+    assert len(new.peers) == 3 and new.part == PROMISED.among(3)
+    assert hosted(machine.handle(Woke(), 23.0)).part == PROMISED.over(2)
 
 
 def test_the_same_peers_in_another_plan_are_news_only_where_their_turns_are() -> None:
@@ -202,8 +222,9 @@ def test_the_same_peers_in_another_plan_are_news_only_where_their_turns_are() ->
     settle(machine, shared(1, ("d0", 0.5), ("d1", 0.5)), now=10.0)
     assert of(Host, settle(machine, shared(2, ("d1", 0.5), ("d0", 0.5)), now=11.0)) == []
     again = settle(machine, shared(3, ("d0", 0.25), ("d1", 0.75)), now=12.0)
-    assert hosted(again).part == Promise(weakly_hard=(WeaklyHard(1, 3),))
-    assert of(WakeAt, again) == []
+    assert hosted(again).part == PROMISED.among(2)  # the turns of either plan
+    assert of(WakeAt, again) == [WakeAt(14.0)]  # nothing is new
+    assert hosted(machine.handle(Woke(), 14.0)).part == Promise(weakly_hard=(WeaklyHard(1, 3),))
 
 
 def test_what_was_promised_nothing_has_no_peers_and_what_asks_for_best_effort_is_loose() -> None:
