@@ -6,17 +6,14 @@ whose client fails, or gives no answer, is replaced by one that reads on where i
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.stages.following.skipped_records import Skipping
-from sluicegate.stages.runtime.background_tasks import ended, stopped
+from sluicegate.stages.runtime.background_tasks import ended, stands, stopped
 from sluicegate.streams.ports import Broker, BrokerError, Consumer, Record, TopicPartition, Unreadable
 
 log = logging.getLogger(__name__)
-
-Answer = TypeVar("Answer")
 
 _RETRY = 0.5
 _ANSWERS = 0.45
@@ -53,6 +50,7 @@ class Follower:
         self._consumer: Consumer | None = None
         self._over = False
         self._handled: dict[TopicPartition, int] = {}
+        self._stepped = 0.0
 
     async def run(self, stop: asyncio.Event) -> None:
         """Follow until ``stop``. A broker that is away is waited for. Raises ConfigurationError."""
@@ -85,25 +83,34 @@ class Follower:
                     return
         consumer, ends = begun
         self._consumer = consumer
+        reading = asyncio.create_task(self._read(consumer, ends, stop))
         try:
-            while not stop.is_set():
-                try:
-                    # A client's position may be past records that it has not given yet: it says what was handled only
-                    # before more is asked for.
-                    self._handled = await _answered(_positions(consumer, ends))
-                    if self._reached(ends):
-                        self.ready.set()
-                    records = await _answered(consumer.get_many(wait=0.2 if self.ready.is_set() else 0.02))
-                except BrokerError as error:
-                    log.warning("%s: %s; trying again", self._topic, error)
-                    await asyncio.sleep(_RETRY)
-                    continue
-                for record in records:
-                    self._take(record)
-                    self._handled[TopicPartition(record.topic, record.partition)] = record.offset + 1
+            if await stands(reading, lambda: self._stepped, _ANSWERS):
+                raise TimeoutError
         finally:
+            await ended([reading])
             self._consumer = None
             await stopped(consumer)
+
+    async def _read(self, consumer: Consumer, ends: Mapping[TopicPartition, int], stop: asyncio.Event) -> None:
+        """By one client."""
+        loop = asyncio.get_running_loop()
+        while not stop.is_set():
+            self._stepped = loop.time()
+            try:
+                # A client's position may be past records that it has not given yet: it says what was handled only
+                # before more is asked for.
+                self._handled = {partition: await consumer.position(partition) for partition in ends}
+                if self._reached(ends):
+                    self.ready.set()
+                records = await consumer.get_many(wait=0.2 if self.ready.is_set() else 0.02)
+            except BrokerError as error:
+                log.warning("%s: %s; trying again", self._topic, error)
+                await asyncio.sleep(_RETRY)
+                continue
+            for record in records:
+                self._take(record)
+                self._handled[TopicPartition(record.topic, record.partition)] = record.offset + 1
 
     async def _begin(self) -> tuple[Consumer, Mapping[TopicPartition, int]]:
         """A consumer that reads, and where the topic ends now."""
@@ -153,20 +160,3 @@ class Follower:
         except Exception as error:
             self._skipping.skipped(record, error)
             self._passed_over()
-
-
-async def _positions(consumer: Consumer, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    return {partition: await consumer.position(partition) for partition in partitions}
-
-
-async def _answered(asked: Coroutine[Any, Any, Answer]) -> Answer:
-    """What a client answers. Raises TimeoutError; after one look alone this process itself may have stood still."""
-    answer = asyncio.ensure_future(asked)
-    try:
-        for _ in range(2):
-            if (await asyncio.wait([answer], timeout=_ANSWERS))[0]:
-                return answer.result()
-        raise TimeoutError
-    finally:
-        if not answer.done():
-            await ended([answer])

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from sluicegate.stages.following.skipped_records import Skipping
+from sluicegate.stages.runtime.background_tasks import stands
 from sluicegate.streams.ports import Broker, BrokerError, Consumer, Record, TopicPartition
 from sluicegate.streams.topics import Topics
 
@@ -37,6 +38,7 @@ class ResultsReader:
         self._skipping = Skipping(log)
         self._added = False
         self._failing: set[int] = set()
+        self._stepped: dict[int, float] = {}
 
     @property
     def ready(self) -> bool:
@@ -83,10 +85,10 @@ class ResultsReader:
     async def _keep_reading(self, number: int, consumer: Consumer, handled: dict[TopicPartition, int]) -> None:
         """Read, by one client after the other where they give no answer."""
         while True:
-            steps = [0]
-            reading = asyncio.create_task(self._read(number, consumer, handled, steps))
+            self._stepped[number] = asyncio.get_running_loop().time()
+            reading = asyncio.create_task(self._read(number, consumer, handled))
             try:
-                await _until_it_stands(reading, steps)
+                await stands(reading, lambda: self._stepped[number], _STEPS)
             finally:
                 reading.cancel()
                 await asyncio.wait([reading], timeout=_RETRY)
@@ -108,12 +110,11 @@ class ResultsReader:
             else:
                 return consumer
 
-    async def _read(
-        self, number: int, consumer: Consumer, handled: dict[TopicPartition, int], steps: list[int]
-    ) -> None:
+    async def _read(self, number: int, consumer: Consumer, handled: dict[TopicPartition, int]) -> None:
+        loop = asyncio.get_running_loop()
         try:
             while True:
-                steps[0] += 1
+                self._stepped[number] = loop.time()
                 try:
                     records = await consumer.get_many(wait=0.2)
                 except Exception as error:
@@ -135,13 +136,3 @@ class ResultsReader:
             self._handle(record)
         except Exception as error:
             self._skipping.skipped(record, error)
-
-
-async def _until_it_stands(reading: "asyncio.Task[None]", steps: list[int]) -> None:
-    """Return once it took no step between two looks; after one alone this process itself may have stood still."""
-    seen, missed = 0, 0
-    while missed < 2:
-        if (await asyncio.wait([reading], timeout=_STEPS))[0]:
-            reading.result()
-        missed = missed + 1 if steps[0] == seen else 0
-        seen = steps[0]

@@ -1,7 +1,7 @@
 """Background tasks: whose failure fails the stage, and that end when they are to."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -36,6 +36,48 @@ def raise_failures(tasks: Iterable["asyncio.Task[None]"]) -> None:
     for task in tasks:
         if task.done() and not task.cancelled():
             task.result()
+
+
+async def stands(reading: "asyncio.Task[None]", stepped: Callable[[], float], patience: float) -> bool:
+    """Whether it took no step for twice ``patience`` seconds; False once it has ended. Raises what ended it.
+
+    ``stepped``: when it took the last one, by the event loop's clock. It is looked at twice: after one look alone this
+    process itself may have stood still. A look is a timer's call, and wakes no task.
+    """
+    loop = asyncio.get_running_loop()
+    over: asyncio.Future[bool] = loop.create_future()
+    seen, is_second = stepped(), False
+    timer: asyncio.TimerHandle
+
+    def tell(still: bool) -> None:
+        if not over.done():
+            over.set_result(still)
+
+    def look() -> None:
+        nonlocal seen, is_second, timer
+        last = stepped()
+        if last != seen:
+            seen, is_second = last, False
+            timer = loop.call_at(last + patience, look)
+        elif is_second:
+            tell(True)
+        else:
+            is_second = True
+            timer = loop.call_later(patience, look)
+
+    def has_ended(_: "asyncio.Task[None]") -> None:
+        tell(False)
+
+    timer = loop.call_later(patience, look)
+    reading.add_done_callback(has_ended)
+    try:
+        if await over:
+            return True
+    finally:
+        timer.cancel()
+        reading.remove_done_callback(has_ended)
+    reading.result()
+    return False
 
 
 async def ended(tasks: Iterable["asyncio.Task[Any]"]) -> None:

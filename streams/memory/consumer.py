@@ -49,6 +49,9 @@ class MemoryConsumer:
         self._paused: set[TopicPartition] = set()
         self._turn = 0
         self._waiter: asyncio.Future[None] | None = None
+        self._until = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._watched: list[PartitionLog] = []
         self._failure: Exception | None = None
         self._running = False
 
@@ -73,18 +76,21 @@ class MemoryConsumer:
 
     async def get_many(self, *, wait: float, max_records: int = 500) -> Sequence[Record]:
         """Records in offset order within each partition."""
-        await asyncio.sleep(0)
         self._check_running()
-        records = self._collect(max_records)
-        if records or wait <= 0:
-            return records
-        loop = asyncio.get_running_loop()
-        until = loop.time() + wait
-        while not records and (left := until - loop.time()) > 0:
-            await self._wait(loop, left)
+        if wait <= 0 or self._is_more():
+            await asyncio.sleep(0)
             self._check_running()
             records = self._collect(max_records)
-        return records
+            if records or wait <= 0:
+                return records
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait
+        while loop.time() < until:
+            await self._wait(loop, until)
+            self._check_running()
+            if records := self._collect(max_records):
+                return records
+        return []
 
     async def subscribe(self, topics: Iterable[str]) -> None:
         """Read these topics from now on: a rebalance, where they are others."""
@@ -159,6 +165,9 @@ class MemoryConsumer:
             return
         self._running = False
         self._drop_all()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._reads.group is not None and self._member_id is not None:
             self._store.group(self._reads.group).leave(self._member_id, self)
         self._on_stop(self)
@@ -207,6 +216,7 @@ class MemoryConsumer:
             log = self._store.log(tp)
             self._logs[tp] = log
             self._positions[tp] = self._first_position(tp, log)
+        self._watch()
 
     def _first_position(self, tp: TopicPartition, log: PartitionLog) -> int:
         if not self._reads.partitions or self._reads.start_at == "committed":
@@ -219,6 +229,7 @@ class MemoryConsumer:
         self._positions.clear()
         self._logs.clear()
         self._paused.clear()
+        self._watch()
 
     def _collect(self, limit: int) -> list[Record]:
         positions = self._positions
@@ -245,19 +256,41 @@ class MemoryConsumer:
                 break
         return records
 
-    async def _wait(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+    def _is_more(self) -> bool:
+        """Whether anything is there to be read, or a position to be mended."""
+        positions = self._positions
+        return any(tp not in self._paused and positions[tp] != log.end for tp, log in self._logs.items())
+
+    async def _wait(self, loop: asyncio.AbstractEventLoop, until: float) -> None:
+        """Until something is written, or that time. One timer serves many waits: it is set anew where it goes off."""
         waiter = self._waiter = loop.create_future()
-        timer = loop.call_later(seconds, self._wake)
-        watched = [log for tp, log in self._logs.items() if tp not in self._paused]
-        for log in watched:
-            log.watchers.add(self._wake)
+        self._until = until
+        if self._timer is not None and self._timer.when() > until:
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None:
+            self._timer = loop.call_at(until, self._time_is_up)
         try:
             await waiter
         finally:
-            timer.cancel()
             self._waiter = None
-            for log in watched:
-                log.watchers.discard(self._wake)
+
+    def _time_is_up(self) -> None:
+        timer, self._timer = self._timer, None
+        if self._waiter is None or timer is None:
+            return
+        if timer.when() < self._until:
+            self._timer = asyncio.get_running_loop().call_at(self._until, self._time_is_up)
+        else:
+            self._wake()
+
+    def _watch(self) -> None:
+        """Be told of what is written to what is read now, and of nothing else."""
+        for log in self._watched:
+            log.watchers.pop(self._wake, None)
+        self._watched = list(self._logs.values())
+        for log in self._watched:
+            log.watchers[self._wake] = None
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

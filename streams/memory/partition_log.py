@@ -71,7 +71,7 @@ class PartitionLog:
         self._clean = 0
         self._cleaned_to = 0
         self.bytes = 0
-        self.watchers: set[Callable[[], None]] = set()
+        self.watchers: dict[Callable[[], None], None] = {}
 
     @property
     def start(self) -> int:

@@ -110,18 +110,17 @@ def slow_consumer() -> None:
 
 def reader_stands() -> None:
     """The client of a reader stands still for ever: of whichever asks first."""
-    from sluicegate.stages.following import control_follower
+    from sluicegate.stages.following.control_follower import Follower
 
-    plain = control_follower._answered
+    plain = Follower._read
 
-    async def broken(asked: Any) -> Any:
+    async def broken(self: Follower, *reading: Any) -> None:
         if armed and not stood:
-            stood.append(asked)
-            asked.close()
-            return await plain(asyncio.Event().wait())  # type: ignore[arg-type]
-        return await plain(asked)
+            stood.append(self)
+            await asyncio.Event().wait()
+        await plain(self, *reading)
 
-    control_follower._answered = broken  # type: ignore[assignment]
+    Follower._read = broken  # type: ignore[method-assign]
 
 
 def few_descriptors() -> None:
