@@ -5,7 +5,7 @@ An answer is one byte, ``T`` and tables (each with its length) or ``E`` and what
 
 from collections.abc import Sequence
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from sluicegate.domain.errors import SluiceError
 from sluicegate.domain.table import SelectionTable
@@ -17,6 +17,8 @@ from sluicegate.stages.planner.asked_process import LENGTH, answer_questions
 
 class Request(BaseModel):
     """What is asked of the process."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     make: Make
     rules: LibraryRules

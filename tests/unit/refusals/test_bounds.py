@@ -198,6 +198,19 @@ def test_every_field_is_in_the_table_as_it_is_bounded_and_with_what_it_is_where_
         assert table.get(name) == BOUNDS.get(name), f"{name}: mend the field, or {TABLE.name} where it is meant"
 
 
+OTHERS_FILES = {"_Batch": "ignore", "_File": "ignore", "_Model": "ignore"}
+"""What others write, where what is unknown is left unread."""
+OPTIONS = {"_PolicyFields": "allow"}
+"""Options of a policy, which are refused where the policy is made."""
+
+
+@pytest.mark.parametrize("name", sorted(classes()))
+def test_fields_stay_as_they_were_given_and_a_field_too_many_is_refused(name: str) -> None:
+    kind = classes()[name]
+    assert kind.model_config.get("frozen")
+    assert kind.model_config.get("extra") == {**OTHERS_FILES, **OPTIONS}.get(name, "forbid")
+
+
 PLAIN = [("a" * n) for n in (1, 2, 64)] + ["7g", "a/b", "memory://", "sluice-catalogue/1", ""]
 
 

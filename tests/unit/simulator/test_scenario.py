@@ -1,5 +1,6 @@
 """Scenario files: validated whole, refused in one line, overridden by name."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ from reproduce.protean.slices.slices_fields import BOUND, KIND, slice_scenario
 from reproduce.protean.slices.systems import system_of
 from sluicegate.domain.errors import ConfigurationError, SluiceError
 from sluicegate.domain.models.app import QueryClass
+from sluicegate.simulator.engine.faults import Faults
+from sluicegate.simulator.engine.system_model import Timing
 from sluicegate.simulator.scenario import (
+    build,
     catalogue_of,
     devices_of,
     overridden,
@@ -38,6 +42,26 @@ def _document(**more: Any) -> dict[str, Any]:
         "traces": {"qps": [5, 20]},
     }
     return {**base, **more}
+
+
+def test_what_a_scenario_leaves_out_is_what_the_engine_takes_by_itself() -> None:
+    system = build(scenario_of(_document()), lambda: 0.0)
+    assert (system.timing, system.faults) == (Timing(), Faults())
+    assert (system.service, system.slow_probability, system.slow_factor) == ("median", 0.0, 1.0)
+
+
+def test_faults_last_until_they_are_said_to_end_or_for_ever() -> None:
+    """Each with a time of its own: two of each kind."""
+    devices = [{"device": "cpu0", "at_s": 1.0, "until_s": 3.0}, {"device": "cpu1", "at_s": 2.0}]
+    simulation = {
+        "failures": devices,
+        "stragglers": [{**one, "factor": 1.5} for one in devices],
+        "starved_hosts": [{**one, "delay_ms": 250.0} for one in devices],
+    }
+    faults = build(scenario_of(_document(simulation=simulation)), lambda: 0.0).faults
+    for kind in (faults.failures, faults.stragglers, faults.starved):
+        assert [(one.device, one.at, one.until) for one in kind] == [("cpu0", 1.0, 3.0), ("cpu1", 2.0, math.inf)]
+    assert {one.delay for one in faults.starved} == {0.25} and {one.factor for one in faults.stragglers} == {1.5}
 
 
 def _file(folder: Path, text: str) -> Path:
