@@ -49,10 +49,12 @@ class Covering:
         self._texts: dict[str, str] = {}
         self._breadth: dict[str, int] = {}
         self._lines: dict[str, dict[int, set[str]]] = {}
+        self._outside: set[tuple[str, int]] = set()
         for measured in data.measured_files():
             by_line = data.contexts_by_lineno(measured)
             lines = {line: {c.partition("|")[0] for c in found if c} for line, found in by_line.items()}
             self._lines[measured] = lines
+            self._outside |= {(measured, line) for line, found in by_line.items() if "" in found}
             for found in lines.values():
                 for test in found:
                     self._breadth[test] = self._breadth.get(test, 0) + 1
@@ -60,11 +62,15 @@ class Covering:
     def tests(self, mutant: Mutant) -> list[str]:
         """Those that run its line, the narrow and quick ones first.
 
-        Where it runs at import: those that run anything of its file, or a line anywhere that names what it belongs to,
-        or that are in a file which names that or the module.
+        Where it runs at import alone: those that run anything of its file, or a line anywhere that names what it
+        belongs to or what is made of that at import, or that are in a file which names these or the module.
         """
         found = set() if mutant.file in self._changed else self._at(mutant.file, mutant.line)
         return sorted(found or self._at(mutant.file) | self._naming(mutant), key=self._cost)[:_MOST]
+
+    def imported(self, mutant: Mutant) -> bool:
+        """Whether its line runs at import too, by what makes a constant: what that came to, no fork makes again."""
+        return (str(self._root / mutant.file), mutant.line) in self._outside
 
     def _at(self, file: str, line: int | None = None) -> set[str]:
         lines = self._lines.get(str(self._root / file), {})
@@ -74,8 +80,8 @@ class Covering:
 
     def _naming(self, mutant: Mutant) -> set[str]:
         names = _names_at((self._root / mutant.file).read_text(), mutant.line)
-        names.append(re.escape(mutant.module))
-        named = re.compile(rf"\b({'|'.join(names)})\b")
+        names += [made for name in names for made in sorted(self._made_of(name))]
+        named = re.compile(rf"\b({'|'.join([*names, re.escape(mutant.module)])})\b")
         found: set[str] = set()
         for measured in self._lines:
             file = str(Path(measured).relative_to(self._root))
@@ -83,6 +89,22 @@ class Covering:
                 if named.search(text):
                     found |= self._at(file, number)
         return found | {test for test in self._seconds if named.search(self._text(test.partition("::")[0]))}
+
+    def _made_of(self, name: str) -> set[str]:
+        """Classes and constants."""
+        made: set[str] = set()
+        for text in (self._text(str(Path(measured).relative_to(self._root))) for measured in self._lines):
+            for node in ast.parse(text).body if name in text else ():
+                match node:
+                    case ast.ClassDef(bases=of):
+                        pass
+                    case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
+                        of = [value]
+                    case _:
+                        continue
+                if any(isinstance(one, ast.Name) and one.id == name for part in of for one in ast.walk(part)):
+                    made |= set(_names_at(text, node.lineno))
+        return made
 
     def _text(self, file: str) -> str:
         if file not in self._texts:
@@ -93,7 +115,7 @@ class Covering:
         return max(0.02, self._seconds.get(test, 0.0)) * self._breadth.get(test, 0), test
 
 
-def measured(root: Path, folder: Path, parts: Sequence[str]) -> Covering:
+def measured(root: Path, folder: Path, parts: Sequence[str], processes: int = 2) -> Covering:
     """By the tests in ``parts``, as far as it is not known yet. Raises SystemExit where tests fail as they are."""
     folder.mkdir(parents=True, exist_ok=True)
     state = folder / "measured.json"
@@ -105,7 +127,7 @@ def measured(root: Path, folder: Path, parts: Sequence[str]) -> Covering:
         known = {"tests": {}, "code": {}, "seconds": {}}
     if again := [name for name, digest in tests.items() if known["tests"].get(name) != digest]:
         whole = not known["tests"]
-        seconds = _measure(root, folder, parts if whole else again)
+        seconds = _measure(root, folder, parts if whole else again, processes)
         known["seconds"] = {n: s for n, s in known["seconds"].items() if n.partition("::")[0] not in again} | seconds
         known["tests"] = tests
         known["code"] = code if whole else known["code"]
@@ -137,13 +159,13 @@ def _digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
-def _measure(root: Path, folder: Path, tests: Sequence[str]) -> dict[str, float]:
+def _measure(root: Path, folder: Path, tests: Sequence[str], processes: int) -> dict[str, float]:
     kept = folder / "seconds.json"
     rooms = [f"--cov={room}" for room in sorted({room.partition("/")[0] for room in ROOMS})]
     options = [
         "-q",
         "-n",
-        "2",
+        str(processes),
         "-p",
         "tests.mutants.measured",
         "--cov-context=test",

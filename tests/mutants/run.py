@@ -51,7 +51,7 @@ def noticed(
     options = ["-q", "-s", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--timeout=0", *(files or FAST)]
     forked = [sys.executable, "-m", "pytest", "-p", "tests.mutants.forked", *options]
     for mutant, status in _answered(forked, [m for m in mutants if tests[m]], tests, processes):
-        if status == _ELSEWHERE:
+        if status == _ELSEWHERE or (status == 0 and covering.imported(mutant)):
             elsewhere.append(mutant)
         else:
             tell(mutant, status != 0)
@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     console = Console()
     with console.status("measuring which tests run which lines"):
-        covering = measured(ROOT, chosen.out, chosen.tests)
+        covering = measured(ROOT, chosen.out, chosen.tests, chosen.processes)
     mutants = drawn(ROOT, chosen.n, Random(chosen.seed), chosen.files)
     trying = [mutant for mutant in mutants if mutant.name not in judged()]
     survivors: list[Mutant] = []
