@@ -143,14 +143,16 @@ def test_workers_are_sized_for_the_most_accurate_variant_that_keeps_the_slo() ->
         [
             Variant(name="best", app="x", accuracy=0.9),
             Variant(name="good", app="x", accuracy=0.8),
+            Variant(name="quick", app="x", accuracy=0.7),
             Variant(name="s", app="slow", accuracy=0.9),
         ],
-        [profile("best", 0.2), profile("good", 0.05), profile("s", 0.2)],
+        [profile("best", 0.2), profile("good", 0.05), profile("quick", 0.01), profile("s", 0.2)],
     )
     assert units(catalogue, "cpu") == {"x": Unit("good", 8, 0.05 * 1.8, 0.2)}
     assert units(catalogue, "gpu") == {}
     # Ten a second for 0.09 s, and a backlog of 20 that has 0.2 s.
     assert abs(Unit("good", 8, 0.09, 0.2).on_hand(10.0, 20.0) - 9.9) < 1e-9
+    assert abs(Unit("good", 8, 0.09, 0.2).on_hand(10.0) - 0.9) < 1e-9
 
 
 def test_a_trend_sees_a_ramp_coming_and_never_less_than_nothing() -> None:

@@ -10,7 +10,7 @@ from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.planner.baselines.clipper_sommelier import ClipperPlanner
 from sluicegate.planner.problems.problem import Allocation, AppDemand, Problem
-from sluicegate.planner.registry import planner
+from sluicegate.planner.registry import PLANNERS, planner
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 LATENCY = {"low": 0.004, "mid": 0.02, "high": 0.1}
@@ -132,6 +132,10 @@ def test_proteus_as_published_is_content_with_a_plan_that_is_far_from_optimal() 
     assert published.bound >= exact.objective - 1e-6
 
 
+def test_a_planner_is_called_what_it_is_chosen_by() -> None:
+    assert {name: planner(name).name for name in PLANNERS} == {name: name for name in PLANNERS}
+
+
 def test_without_selection_only_the_most_accurate_is_held() -> None:
     assert levels(planner("allocation-without-selection").allocate(asked(500, 1))) == {"high"}
 
@@ -141,8 +145,9 @@ def test_without_batching_every_batch_is_one() -> None:
     assert {p.max_batch for p in answer.placements} == {1}
 
 
-def test_without_assignment_hosts_share_evenly() -> None:
-    answer = planner("allocation-without-assignment").allocate(asked(150, 10, devices=6))
+@pytest.mark.parametrize("devices", [6, 14])
+def test_without_assignment_those_that_are_needed_share_evenly(devices: int) -> None:
+    answer = planner("allocation-without-assignment").allocate(asked(150, 10, devices=devices))
     for app in "ab":
         shares = {round(p.share, 9) for p in answer.placements if p.app == app and p.share > 0}
         assert len(shares) == 1

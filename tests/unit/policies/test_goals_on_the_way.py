@@ -113,6 +113,36 @@ def test_of_what_meets_them_the_slice_that_is_done_first_takes_the_query() -> No
     assert devices(found, Goal(accuracy=0.8), 2) == {"d1"}
 
 
+@pytest.mark.parametrize("start", [0.0, 1.7e9])
+def test_packed_the_fullest_that_is_in_time_takes_it_and_the_first_to_be_done_where_none_is(start: float) -> None:
+    """d0 has 20 ms to do, d1 40, d2 60: of 100 ms a query has, 20 are to spare, and it takes 20 itself."""
+
+    def packed(*busy: float) -> str:
+        curve = LatencyCurve((0.02, 0.03))
+        curves = tuple(HostedOn(f"d{i}", "whole", (Hosted("good", 0.9, curve),)) for i in range(len(busy)))
+        found = GoalRouting({}, packing=True)
+        found.handle(PlanActivated(Plan(epoch=Epoch(1, 1), created=start, placements=()), curves), start)
+        for i, seconds in enumerate(busy):
+            found.handle(DeviceReported(f"d{i}", "whole", queued=0, busy_for=seconds), start)
+        action = routed(found, None, start)
+        assert isinstance(action, Send)
+        return action.device
+
+    assert packed(0.02, 0.04, 0.07) == "d1"
+    assert packed(0.30, 0.20, 0.25) == "d1"
+
+
+def test_what_costs_nothing_that_is_known_is_cheap_enough_and_an_accuracy_that_is_just_met_is_met() -> None:
+    curve = LatencyCurve((0.02, 0.03))
+    found = GoalRouting({})
+    curves = (HostedOn("d0", "whole", (Hosted("good", 0.9, curve),)),)
+    found.handle(PlanActivated(Plan(epoch=Epoch(1, 1), created=0.0, placements=()), curves), 0.0)
+    assert isinstance(routed(found, Goal(cost=0.5)), Send)
+    found.handle(recorded("d0", InstanceState.INTERFERED), 1.0)
+    assert isinstance(routed(found, Goal(accuracy=0.9, cost=0.0), 1.0), Send)
+    assert isinstance(routed(found, Goal(accuracy=0.91), 1.0), Drop)
+
+
 def recorded(device: str, state: InstanceState, *, variant: str = "good", until: float = 10.0) -> InstanceRead:
     instance = Instance(app="a", variant=variant, device=device, state=state, expires=until)
     return InstanceRead(instance.key, instance)

@@ -50,6 +50,17 @@ def ran(actions: list[StationAction]) -> list[tuple[str, int]]:
     return [(a.variant, a.rows) for a in actions if isinstance(a, Run)]
 
 
+@pytest.mark.parametrize("start", [0.0, 1.7e9])
+def test_gaps_between_queries_are_told_as_they_were_whenever_that_is(start: float) -> None:
+    chosen = policy(LAVISH)
+    arrive(chosen, "q1", start + 1.0)
+    chosen.handle(Offered(), start + 1.0)
+    arrive(chosen, "q2", start + 1.25)
+    arrive(chosen, "q3", start + 2.0)
+    (told,) = chosen.take_observed(start + 3.0)
+    assert (told.gaps, told.gap_sum, told.gap_squares) == (2, 1.0, 0.25**2 + 0.75**2)
+
+
 def test_it_runs_what_the_table_says_for_queue_and_slack() -> None:
     chosen = policy(LAVISH)
     arrive(chosen, "q1", 0.0)

@@ -23,6 +23,7 @@ from sluicegate.simulator.arrivals import (
     tweet_files,
     zipf_shares,
 )
+from sluicegate.simulator.arrivals.trace_files import shown
 
 
 def _write(path: Path, text: str) -> Path:
@@ -73,6 +74,19 @@ def test_hostile_counts_are_refused_in_one_line(tmp_path: Path, text: str, said:
     with pytest.raises(InvalidInputError, match=said) as caught:
         read_counts(_write(tmp_path / "bad.csv", text))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [(b"", "''"), (b"a" * 39, repr("a" * 39)), (b"a" * 40, repr("a" * 40)), (b"a" * 41, repr("a" * 40) + "...")],
+)
+def test_a_line_is_shown_up_to_forty_bytes(line: bytes, told: str) -> None:
+    assert shown(line) == told
+
+
+def test_of_a_trace_in_which_nothing_comes_every_app_has_nothing() -> None:
+    found = collect(ListedArrivals({"a": np.empty(0), "b": np.empty(0)}, 4.0))
+    assert {app: times.size for app, times in found.items()} == {"a": 0, "b": 0}
 
 
 def test_a_line_without_end_is_refused_without_being_held(tmp_path: Path) -> None:

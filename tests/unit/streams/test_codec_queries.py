@@ -89,8 +89,8 @@ def test_the_way_back_makes_the_deadline_earlier_by_half_of_the_time_at_most() -
         came = record(body, headers=(("ce_id", b"q1"), ("delivery-ms", told)))
         return codec.decode_query(came, app, codec.DEFAULT_LIMITS, NOW).query.deadline
 
-    assert deadline(asked(), b"12.5") == pytest.approx(NOW + 0.2 - 0.0125)
-    assert deadline(asked(latency_ms=50), b"40") == pytest.approx(NOW + 0.025)
+    assert deadline(asked(), b"12.5") == pytest.approx(NOW + 0.2 - 0.0125, abs=1e-6)
+    assert deadline(asked(latency_ms=50), b"40") == pytest.approx(NOW + 0.025, abs=1e-6)
     promised = replace(APP, promise=Promise(max_consecutive=2))
     assert deadline(asked(), b"12.5", promised) == NOW + 0.2
     assert deadline(asked(), b"12.5", replace(APP, slo_classes=(0.1, 0.2))) == NOW + 0.2

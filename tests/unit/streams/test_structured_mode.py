@@ -38,7 +38,7 @@ def test_an_event_is_the_same_in_both_modes() -> None:
     headers = (("ce_id", b"q1"), ("ce_source", b"/me"), ("ce_expirytime", b"2023-11-14T22:13:25+00:00"))
     binary = decode(Record("s.app.toy.queries", 1, 7, b"stream", orjson.dumps(BODY), headers, NOW))
     assert all(getattr(found.query, name) == getattr(binary.query, name) for name in binary.query.__slots__)
-    assert found.query.deadline == pytest.approx(NOW + 5.0) and found.query.key == ("toy", "/me", "q1")
+    assert found.query.deadline == pytest.approx(NOW + 5.0, abs=1e-6) and found.query.key == ("toy", "/me", "q1")
     assert [bytes(t.data) for t in found.tensors] == [bytes(t.data) for t in binary.tensors]
     back = (("baggage", b"b=1"), ("ce_tenant", b"red"), ("ce_retries", b"3"), ("ce_hot", b"true"))
     assert found.carried == back == codec.carried_if_it_can_be(record(extended))

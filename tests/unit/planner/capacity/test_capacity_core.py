@@ -220,11 +220,17 @@ def test_workers_come_with_the_load_and_go_once_it_has_fallen_for_the_time_they_
     assert Withdraw("s0") in run(20.0, 20)
 
 
-@pytest.mark.parametrize(("queued", "leaving", "wants"), [(0, False, (2, 3)), (30, False, (3, 3)), (30, True, (2, 3))])
+@pytest.mark.parametrize(
+    ("queued", "leaving", "wants"),
+    [(0, False, (2, 3)), (23, False, (3, 3)), (22, False, (2, 3)), (30, False, (3, 3)), (30, True, (2, 3))],
+)
 def test_each_app_wants_the_batches_of_its_own_load_with_headroom_and_its_part_of_what_waits(
     queued: int, leaving: bool, wants: tuple[int, int]
 ) -> None:
-    """By hand: 1.25 x 35 a second x 0.1 s are 4.4 on hand, in batches of 4; 1.25 x 9 x 0.4 s are 4.5, in twos."""
+    """By hand: 1.25 x 35 a second x 0.1 s are 4.4 on hand, in batches of 4; 1.25 x 9 x 0.4 s are 4.5, in twos.
+
+    Of 23 that wait 18.3 are of the first, to be gone within 0.5 s: 3.66 more on hand. Who leaves takes its own along.
+    """
     rule = LoadScaling(
         {"a": Unit("a0", batch=4, seconds=0.1, slo=0.5), "b": Unit("b0", batch=2, seconds=0.4, slo=2.0)},
         Autoscaler({"a0": 4, "b0": 2}, ScalingSettings(keep_alive=0.0)),
@@ -239,8 +245,27 @@ def test_each_app_wants_the_batches_of_its_own_load_with_headroom_and_its_part_o
         core.handle(DemandCounted("a", 35, 1.0), now)
         core.handle(DemandCounted("b", 9, 1.0), now)
         core.handle(WorkerReported("d", "cpu", 0.5, queued, ("a0",), leaving), now)
+        core.handle(WorkerReported("s8", "cpu", 0.5, 7, ("a0",), True), now)
         told = core.handle(Ticked(), now)
     assert [(w.app, w.workers) for w in told if isinstance(w, Wants)] == list(zip("ab", wants, strict=True))
+
+
+def test_workers_are_wanted_before_a_rising_load_comes_with_headroom_over_what_is_expected() -> None:
+    """60 a second, one more each: with a quarter more 75 now, 7.5 on hand in two batches of 4, and 87.5 in 10 s."""
+    rule = LoadScaling(
+        {"a": Unit("a0", batch=4, seconds=0.1, slo=0.5)},
+        Autoscaler({"a0": 4}, ScalingSettings(keep_alive=0.0)),
+        ElasticFleet(1, ("s0", "s1", "s2"), settle=SETTLE, patience=60.0, start_timeout=30.0),
+        headroom=1.25,
+        lead=10.0,
+    )
+    core, now = CapacityCore(rule), START
+    told: list[CapacityAction] = []
+    for qps in range(10, 61):
+        now += 1.0
+        core.handle(DemandCounted("a", qps, 1.0), now)
+        told = core.handle(Ticked(), now)
+    assert [w.workers for w in told if isinstance(w, Wants)] == [3]
 
 
 DEVICES = (

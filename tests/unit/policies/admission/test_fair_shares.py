@@ -4,10 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.policies.admission.fair_shares import _CLIENTS, _LEVELS, FILL, FairShares, Verdict
+from sluicegate.domain.events import Hosted, HostedOn
+from sluicegate.domain.models.profile import LatencyCurve
+from sluicegate.domain.plan import Epoch, Placement, Plan
+from sluicegate.policies.admission.fair_shares import _CLIENTS, _LEVELS, FILL, FairShares, Verdict, rows_served
 
 SERVED = 100.0
 T = 5_000.0
+SLOW = LatencyCurve((0.1, 0.25))
 
 
 def let_in(shares: FairShares, client: str, rows: int, at: float, priority: int = 0) -> bool:
@@ -27,6 +31,18 @@ def planned(weights: dict[str, float] | None = None, *, short: bool = False) -> 
     shares = FairShares(weights)
     shares.plan(SERVED, short=short)
     return shares
+
+
+def test_a_slice_that_several_apps_share_counts_in_parts() -> None:
+    """40 rows a second at the best of its batches, for two apps; and 10 for one alone."""
+    shared = HostedOn("d0", "3g.4", (Hosted("a-large", 0.9, LatencyCurve((0.05, 0.05))), Hosted("a-x", 0.8, SLOW)))
+    alone = HostedOn("d1", "whole", (Hosted("a-x", 0.8, SLOW),))
+    placements = (
+        Placement("d0", "a", ("a-large", "a-x"), 0.7, 2, "3g.4"), Placement("d0", "b", ("b0",), 1.0, 1, "3g.4"),
+        Placement("d1", "a", ("a-x",), 0.3, 1),
+    )  # fmt: skip
+    plan = Plan(epoch=Epoch(1, 1), created=T, placements=placements)
+    assert rows_served((shared, alone, HostedOn("d2", "whole", ())), plan) == pytest.approx(40.0 / 2 + 10.0)
 
 
 def test_who_asks_alone_is_never_limited() -> None:

@@ -54,6 +54,11 @@ def test_old_gaps_are_forgotten() -> None:
     assert known.wait_until(0.003, 15.0) == 0.0
 
 
+def test_gaps_beyond_the_slo_and_arrivals_at_once_are_known_apart_from_those_beside_them() -> None:
+    assert seen([0.5] * 64).wait_until(0.0, 0.5) >= 0.5, "five times the SLO"
+    assert 0.0 < seen([0.0] * 64).wait_until(0.0, 1.0) < 2e-7, "no longer than a moment"
+
+
 def test_weights_do_not_overflow() -> None:
     assert 0.001 <= seen([0.001] * 20_000).wait_until(0.0, 400.0) <= 0.002
 

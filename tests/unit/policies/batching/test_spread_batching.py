@@ -9,6 +9,7 @@ from sluicegate.domain.models.profile import LatencyCurve
 from sluicegate.domain.outcome import Reason
 from sluicegate.domain.query import Query
 from sluicegate.policies.batching.registry import batching
+from sluicegate.policies.promises.batch_places import surely_fit
 from sluicegate.policies.protocols import BatchingPolicy
 
 TICK = 1 / 1024
@@ -37,6 +38,14 @@ def ran(actions: list[StationAction]) -> list[str]:
 
 def dropped(actions: list[StationAction]) -> dict[str, Reason]:
     return {action.query.id: action.reason for action in actions if isinstance(action, Drop)}
+
+
+@pytest.mark.parametrize(
+    ("rows", "room", "fit"),
+    [((4, 4), 6, 1), ((2, 4), 6, 2), ((4, 2, 1), 6, 2), ((4, 2, 1), 7, 3), ((9,), 8, 0), ((1, 1), 8, 8)],
+)
+def test_as_many_surely_fit_as_of_the_largest(rows: tuple[int, ...], room: int, fit: int) -> None:
+    assert surely_fit([Query(str(i), "a", 0.0, 1.0, n) for i, n in enumerate(rows)], room) == fit
 
 
 @CLOCKS
