@@ -136,6 +136,30 @@ def test_a_planner_is_called_what_it_is_chosen_by() -> None:
     assert {name: planner(name).name for name in PLANNERS} == {name: name for name in PLANNERS}
 
 
+@pytest.mark.parametrize("name", ["greedy-fill", "scaling-greedy"])
+def test_who_does_not_search_promises_no_more_than_the_best_variants_would_be(name: str) -> None:
+    answer = planner(name).allocate(asked(1000, 400))
+    assert min(answer.served.values()) == 1.0
+    assert answer.objective < 0.99 and answer.bound == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("variants", [1, 2])
+@pytest.mark.parametrize("name", ["greedy-fill", "allocation"])
+def test_cheap_spot_units_answer_their_part_of_strict_queries_and_no_more(name: str, variants: int) -> None:
+    """Four devices' worth of strict queries, three quarters of them not on spot: one spot unit, three others."""
+    devices = tuple(Device(name=f"d{i}", type="cpu", price=1.0 + i % 2, spot=i % 2 == 0) for i in range(8))
+    qps = 4 * 4 / (2 * LATENCY["low"]) / 1.05 - 1.0
+    demands = (AppDemand(app="a", qps=qps, slo=0.5),)
+    limits = {"budget": 7.0, "strict_on_demand": 0.75, "variants_per_device": variants}
+    strict = replace(asked(1, 1), devices=devices, demands=demands, **limits)  # type: ignore[arg-type]
+    answer = planner(name).allocate(strict)
+    assert answer.served["a"] == pytest.approx(1.0, abs=1e-3)
+    spot = {d.name for d in devices if d.spot}
+    assert sum(p.share for p in answer.placements if p.device in spot) <= 0.25 + 1e-6
+    few = replace(strict, devices=devices[:2], demands=(replace(demands[0], qps=qps / 8),), budget=9.0)
+    assert planner(name).allocate(few).served["a"] == pytest.approx(1.0)
+
+
 def test_without_selection_only_the_most_accurate_is_held() -> None:
     assert levels(planner("allocation-without-selection").allocate(asked(500, 1))) == {"high"}
 

@@ -12,6 +12,7 @@ from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.plan import Placement
 from sluicegate.planner.allocation.columns import build, candidates
 from sluicegate.planner.allocation.program import CALM, NOTICED, RETURNS, PoolKey, Program
+from sluicegate.planner.allocation.solver_types import Limits
 from sluicegate.planner.allocation.units import count_loaded, group_units
 from sluicegate.planner.problems.problem import AppDemand, Problem
 from sluicegate.profiles.catalogue.catalogue import Catalogue
@@ -68,6 +69,13 @@ def test_every_serve_needs_its_demand_with_headroom_over_its_rate_and_counts_as_
     assert len(made.serves) == 2 * 2 * 2 + 3
     assert made.weight == pytest.approx(np.array([2.0, 8.0, 30.0]) / 40.0)
     assert made.strict.tolist() == [False, True, True] and made.served_somewhere.all()
+
+
+def test_a_larger_program_is_given_fewer_nodes_to_a_floor() -> None:
+    nodes = [Limits(nodes=2000).of_size(serves).nodes for serves in (1, 100, 101, 150, 400, 1000, 100_000)]
+    assert nodes[:2] == [2000, 2000] and nodes[-1] == 20
+    assert nodes[1:] == sorted(nodes[1:], reverse=True) and nodes[2] > nodes[3] > nodes[4]
+    assert Limits(nodes=5).of_size(1000).nodes == 5
 
 
 def test_pressure_is_the_part_of_all_units_that_the_fastest_hosts_need() -> None:

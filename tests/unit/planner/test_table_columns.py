@@ -64,6 +64,18 @@ def test_equal_workers_share_equally_and_hold_the_whole_front() -> None:
     assert answer.loads == 12
 
 
+@pytest.mark.parametrize(("share", "qps"), [(0.3, 60.0), (0.5, 100.0), (0.7, 100.0)])
+def test_tables_are_made_for_what_is_placed_and_for_no_more_than_all(share: float, qps: float) -> None:
+    problem = ask(2, a=100.0)
+    placements = tuple(replace(p, share=share) for p in planner("allocation").allocate(problem).placements)
+    plan = Plan(epoch=Epoch(1, 1), created=0.0, placements=placements, demand={"a": 100.0})
+    (question,) = questions(plan, problem.catalogue, problem.devices, {}, TableRules())
+    assert question.model.qps == pytest.approx(qps)
+    uneven = replace(plan, placements=(placements[0], replace(placements[1], share=3 * share)))
+    (question,) = questions(uneven, problem.catalogue, problem.devices, {}, TableRules())
+    assert question.model.qps == pytest.approx(min(400.0 * share, 100.0))
+
+
 def test_where_memory_is_short_the_load_says_which_variants_are_held() -> None:
     """Two of three fit: the accurate ones while there is little to do, a fast one where there is much."""
     calm = planner("allocation").allocate(ask(2, memory=510 * MB, a=4.0))

@@ -83,6 +83,8 @@ def test_what_its_topic_has_let_go_of_is_written_as_the_letter_keeps_it_unless_t
     whole, short = planned([dead(kept), dead(cut)], [])
     assert (whole.refused, whole.value) == ("", b"body 3") and (REPLAYS, b"1") in whole.headers
     assert "cut" in short.refused
+    (answered,) = planned([dead(kept)], [], [outcome("q1")])
+    assert "has an outcome" in answered.refused, "its letter names the query"
     (there,) = planned([dead(cut)], [cut])
     assert (there.refused, there.value) == ("", cut.value)
 

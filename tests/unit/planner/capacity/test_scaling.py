@@ -95,6 +95,15 @@ def test_where_no_variant_fits_as_often_as_needed_what_fits_is_added() -> None:
     assert tight.after(changes).free("cpu") == 0.0
 
 
+def test_of_what_fits_in_part_no_more_is_added_than_is_needed() -> None:
+    variants = tuple(
+        ScalingVariant(name=name, app="a", latency=0.1, capacity=10.0, cost=1.0, hardware=hardware)
+        for name, hardware in (("first", "gpu"), ("second", "cpu"))
+    )
+    asked = Fleet(variants=variants, asked={"a": Asked(load=35.0, slo=1.0)}, resources={"gpu": 2.0, "cpu": 3.0})
+    assert GreedyScaling().step(asked) == {"first": 2, "second": 2}
+
+
 def test_the_greedy_goes_down_only_after_as_many_ticks_as_loading_takes() -> None:
     variants = (
         ScalingVariant(name="small", app="a", latency=0.1, capacity=10.0, cost=1.0, load=2.0),

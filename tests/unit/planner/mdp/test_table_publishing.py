@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 
+from sluicegate.domain.actions import Announce
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.plan import Epoch, Placement, Plan
@@ -27,6 +28,7 @@ from sluicegate.planner.policy_tables.table_schedule import (
     TableSeen,
     WithdrawTable,
     make_tables,
+    missing_load,
 )
 from sluicegate.policies.mdp_serving.known_tables import KnownTables
 from sluicegate.stages.worker.table_follower import table_came
@@ -42,6 +44,19 @@ LARGE = Candidate("large", 0.9, (0.03, 0.05, 0.07, 0.09))
 def question(workers: int = 2, qps: float = 40.0, shelf: Shelf = SHELF) -> Question:
     model = SelectionModel(variants=(SMALL, LARGE), slo=0.09, workers=workers, qps=qps, grid=10, queue=4)
     return Question(shelf, model)
+
+
+def test_a_load_without_a_table_is_heard_of_and_nothing_else_that_workers_say() -> None:
+    data: dict[str, float | str] = {"qps": 500.0, "slo": 0.1, "worker_class": "cpu"}
+    said = Announce("tables:a", "table_missing", "", data)
+    assert missing_load(said) == LoadMissing(SHELF, 500.0)
+    assert missing_load(replace(said, state="drift")) is None
+    assert missing_load(replace(said, data=None)) is None
+    for wrong in ({"qps": 0.0}, {"qps": -1.0}, {"qps": 1e12}, {"slo": "soon"}):
+        with pytest.raises(InvalidInputError, match=r"status\.data"):
+            missing_load(replace(said, data={**data, **wrong}))
+    with pytest.raises(InvalidInputError, match="names no load"):
+        missing_load(replace(said, data={"qps": 500.0}))
 
 
 def puts(actions: list[PublishingAction]) -> list[TableName]:

@@ -71,6 +71,13 @@ def test_it_never_waits_past_the_moment_at_which_one_more_could_still_join() -> 
     assert [a.at for a in actions if isinstance(a, WakeAt)] == [pytest.approx(now + 0.004)]
 
 
+def test_of_wakes_only_an_earlier_one_is_asked_for() -> None:
+    policy, actions = AdaptiveBatching(), list[StationAction]()
+    for at in (5.0, 6.0, 5.0, 4.0, 4.5):
+        policy.wake_by(at, actions)
+    assert actions == [WakeAt(5.0), WakeAt(4.0)]
+
+
 def in_bursts(policy: AdaptiveBatching, curve: LatencyCurve, slo: float) -> float:
     """Bursts of eight within 0.7 ms, one every 100 ms; nothing of it runs. Returns the time of the last arrival."""
     policy.handle(hosting(slo, curve), 0.0)
@@ -92,6 +99,13 @@ def test_within_a_burst_it_waits_for_the_rest() -> None:
     assert not [a for a in actions if isinstance(a, Run)]
     assert begins < until <= begins + 0.009
     assert offered(policy, until)[0] == ["0"]
+
+
+def test_what_is_known_of_bursts_outlives_a_change_of_what_is_hosted() -> None:
+    policy = AdaptiveBatching()
+    begins = in_bursts(policy, AFFINE, 0.1) + 0.1
+    policy.handle(hosting(0.1, AFFINE), begins)
+    assert offered(loaded(policy, [begins + 0.1], begins), begins)[0] == [], "the rest of the burst comes"
 
 
 def test_after_the_pause_that_ends_a_burst_it_does_not_wait() -> None:

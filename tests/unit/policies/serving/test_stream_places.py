@@ -9,6 +9,7 @@ from sluicegate.domain.plan import Epoch, Placement, Plan
 from sluicegate.domain.query import Query
 from sluicegate.policies.batching.spread import GreedySpread
 from sluicegate.policies.promises.stream_places import StreamPlaces, moved
+from sluicegate.policies.promises.stream_turns import dealt
 
 STREAMS = [f"camera-{number}" for number in range(3000)]
 SHARES = {"large": 0.6, "middle": 0.3, "small": 0.1}
@@ -33,6 +34,12 @@ def test_when_a_place_goes_only_its_streams_move() -> None:
     gone = {s for s in STREAMS if before.of_stream(s) != after.of_stream(s)}
     assert gone == {s for s in STREAMS if before.of_stream(s) == ("middle", "whole")}
     assert places().of_stream("camera-1") == ("spare", "whole")
+
+
+def test_turns_are_dealt_in_cycles_of_up_to_sixteen_a_place() -> None:
+    assert dealt((31.0, 1.0)).count(0) == 31 and len(dealt((31.0, 1.0))) == 32
+    assert dealt((3.0, 1.0)) == (0, 0, 1, 0)
+    assert dealt((2.0, 2.01, 2.0)) == (0, 1, 2)
 
 
 @pytest.mark.parametrize("large", [0.58, 0.4, 0.1])
