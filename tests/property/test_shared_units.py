@@ -200,6 +200,17 @@ def test_no_more_is_rented_than_the_budget_bears(budget: float) -> None:
     assert hosted(answer) == set(problem.catalogue.apps)
 
 
+def test_of_strict_queries_a_shared_spot_unit_answers_its_part_and_of_others_any() -> None:
+    """Three apps on two units that each could serve all; of strict ones three quarters are not for the spot unit."""
+    problem = asked(3, 2, 3)
+    light = tuple(replace(d, qps=0.1 * d.qps) for d in problem.demands)
+    devices = tuple(replace(d, price=1.0, spot=i == 1) for i, d in enumerate(problem.devices))
+    firm = replace(problem, demands=light, devices=devices, strict_on_demand=0.75)
+    assert set(GreedyFill().allocate(firm).served_by_class.values()) == {1.0}
+    alone = GreedyFill().allocate(replace(firm, devices=devices[1:])).served_by_class
+    assert alone == {(d.app, d.query_class): float(d.query_class is QueryClass.BEST_EFFORT) for d in light}
+
+
 def test_slices_are_units() -> None:
     problem = asked(5, 1, 3)
     halves = (Slice(name="0", profile="half", memory_bytes=0), Slice(name="1", profile="half", memory_bytes=0))

@@ -1,5 +1,7 @@
 """The spot state machine: no work for what is being taken back, no on-demand in spot-only, no spot in the core."""
 
+from typing import get_args
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from sluicegate.planner.capacity.procurement import (
     IntervalPassed,
     Kind,
     LetGo,
+    Mode,
     NodeState,
     Noticed,
     OrderOnDemand,
@@ -68,6 +71,8 @@ def test_illegal_events_raise() -> None:
             fleet.handle(event, 0)
     with pytest.raises(InvalidInputError, match="core"):
         Procurement(("n",), "hybrid", core=2)
+    states = {mode: [Procurement(("m", "n"), mode, core=1).state(n).value for n in "mn"] for mode in get_args(Mode)}
+    assert states == {"spot-only": ["spot"] * 2, "on-demand": ["on_demand"] * 2, "hybrid": ["on_demand", "spot"]}
 
 
 def test_the_meter_pays_by_the_second_and_once_for_what_overlaps_not() -> None:

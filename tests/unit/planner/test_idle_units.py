@@ -28,13 +28,15 @@ CATALOGUE = Catalogue.of(
 )
 
 
-def held(busy: float, calm: float, gpus: int, old: int, **more: object) -> Counter[tuple[str, str]]:
-    """How many devices of each kind hold each variant."""
+def asked(busy: float, calm: float, gpus: int, old: int, **more: object) -> Problem:
     devices = tuple(Device(name=f"{kind}{i}", type=kind) for kind, n in (("gpu", gpus), ("old", old)) for i in range(n))
     demands = (AppDemand(app="busy", qps=busy, slo=0.5), AppDemand(app="calm", qps=calm, slo=0.5))
-    found = planner("allocation").allocate(
-        Problem(demands=demands, devices=devices, catalogue=CATALOGUE, **more)  # type: ignore[arg-type]
-    )
+    return Problem(demands=demands, devices=devices, catalogue=CATALOGUE, **more)  # type: ignore[arg-type]
+
+
+def held(busy: float, calm: float, gpus: int, old: int, **more: object) -> Counter[tuple[str, str]]:
+    """How many devices of each kind hold each variant."""
+    found = planner("allocation").allocate(asked(busy, calm, gpus, old, **more))
     assert set(found.served.values()) == {1.0}
     return Counter((p.device[:3], *p.variants) for p in found.placements)
 
@@ -55,3 +57,8 @@ def test_where_money_counts_idle_devices_stay_empty(more: dict[str, float]) -> N
 def test_an_idle_device_keeps_what_it_holds_that_is_of_use() -> None:
     before = (Placement("old1", "calm", ("calm-low",), 0.0, 1),)
     assert held(70.0, 10.0, 2, 3, previous=before)["old", "calm-low"] == 1
+
+
+def test_without_assignment_an_idle_device_answers_nothing_either() -> None:
+    found = planner("allocation-without-assignment").allocate(asked(70.0, 10.0, 2, 3))
+    assert {(p.device[:3], p.share) for p in found.placements} == {("gpu", 1.0), ("old", 0.0)}

@@ -24,6 +24,8 @@ MODELS = {
     "images-small": (0.71, 4.0, 0.4, (1, 4, 8)), "images-large": (0.83, 11.0, 0.6, (1, 4)),
     "notes-brief": (0.55, 6.0, 0.3, (1, 2, 6)), "notes-full": (0.64, 17.0, 0.7, (1, 2)),
 }  # fmt: skip
+FLOOR = {("images", QueryClass.STRICT): 0.8}
+"""Classes of an app that other variants answer: their parts of its demand show."""
 QPS = {"images": (300.0, 90.0), "notes": (60.0, 20.0)}
 
 
@@ -46,7 +48,14 @@ def problem(slower: float, load: float) -> Problem:
         ],
     )
     demands = tuple(
-        AppDemand(app=app.name, qps=load * qps / slower, slo=app.slo, headroom=1.1, query_class=query_class)
+        AppDemand(
+            app=app.name,
+            qps=load * qps / slower,
+            slo=app.slo,
+            headroom=1.1,
+            query_class=query_class,
+            min_accuracy=FLOOR.get((app.name, query_class), 0.0),
+        )
         for app in catalogue.apps.values()
         for query_class, qps in zip(QueryClass, QPS[app.name], strict=True)
     )

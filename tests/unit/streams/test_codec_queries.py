@@ -1,5 +1,6 @@
 """What admission's codec says of queries that are wrong: the field, the value, and who is told."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -53,6 +54,22 @@ def test_a_plain_query_takes_class_slo_and_stream_from_its_app() -> None:
     assert (query.arrival, query.deadline) == (NOW, NOW + 0.2)
     assert [t.name for t in message.tensors] == ["image", "flag"]
     assert np.frombuffer(message.tensors[0].data, "<f4").tolist() == [1, 2.5, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("shape", "fits"),
+    [([1, 5, 2], True), ([1, 8, 2], True), ([1, 9, 2], False), ([1, 5, 3], False), ([1, 10], False), ([1, 1, 2], True)],
+)
+def test_rows_of_an_input_that_varies_may_be_shorter_in_length_alone(shape: list[int], fits: bool) -> None:
+    app = App(name="digits", slo=0.2, inputs=(TensorSpec("text", "FP32", (8, 2), varying=True),))
+    tensor = {"name": "text", "datatype": "FP32", "shape": shape, "data": [0.5] * math.prod(shape)}
+    came = record({"inputs": [tensor]})
+    if fits:
+        (found,) = codec.decode_query(came, app, codec.DEFAULT_LIMITS, NOW).tensors
+        assert found.shape == tuple(shape)
+    else:
+        with pytest.raises(InvalidInputError, match=r"must be \[rows, 1 to 8, 2\]"):
+            codec.decode_query(came, app, codec.DEFAULT_LIMITS, NOW)
 
 
 def test_nested_data_is_the_same_as_flat_data() -> None:

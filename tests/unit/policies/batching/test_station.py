@@ -10,6 +10,7 @@ from sluicegate.domain.models.profile import LatencyCurve
 from sluicegate.domain.query import Query
 from sluicegate.policies.batching.queue import DeadlineQueue
 from sluicegate.policies.batching.registry import batching
+from sluicegate.policies.serving.duty_cycle import DutyCycleStation
 from sluicegate.policies.serving.slice_scheduler import Station
 
 CURVE = LatencyCurve((0.010, 0.012, 0.014, 0.016))
@@ -51,6 +52,22 @@ def test_the_executor_is_offered_to_the_app_with_the_most_urgent_query() -> None
     station.handle(Arrived(query("sooner", "b", 0.0, 0.08)), 0.0)
     assert ran(station.handle(Finished("a", "a-v", 1, 0.01), 0.01)) == ["sooner"]
     assert ran(station.handle(Finished("b", "b-v", 1, 0.01), 0.02)) == ["later"]
+
+
+def test_in_turns_every_app_has_one_before_any_has_another_however_urgent() -> None:
+    station = DutyCycleStation(batching("eager"))
+    for app in "abc":
+        station.handle(HostingChanged(app, hosted(f"{app}-v", LatencyCurve((0.010,))), 1.0), 0.0)
+    station.handle(Arrived(query("a0", "a", 0.0, 0.9)), 0.0)
+    for number in (1, 2):
+        for place, app in enumerate("abc"):
+            station.handle(Arrived(query(f"{app}{number}", app, 0.0, 0.5 + 0.1 * place)), 0.0)
+    order, now = ["a0"], 0.0
+    while station.busy:
+        now += 0.010
+        app = order[-1][0]
+        order += ran(station.handle(Finished(app, f"{app}-v", 1, 0.010), now))
+    assert order == ["a0", "b1", "c1", "a1", "b2", "c2", "a2"]
 
 
 def test_strict_queries_come_before_best_effort_ones_of_another_app() -> None:
