@@ -124,13 +124,15 @@ class Controller:
         actions: list[ControllerAction | Solve] = []
         match event:
             case LatencyMeasured():
-                self._measured(event, now, actions)
+                if not self._measured(event, now, actions):
+                    return actions
             case DeviceSeen():
                 self._device_seen(event, now, actions)
             case DemandCounted():
                 self._outlook.counted(event, now)
             case HostHeard():
                 self._outlook.strain.heard(event, now)
+                return actions
             case PlanAcknowledged():
                 self._acknowledged(event, now, actions)
             case Ticked():
@@ -307,10 +309,11 @@ class Controller:
         changing = self._changes.changing
         return [d for d in self._fleet.usable() if d.name not in changing]
 
-    def _measured(self, event: LatencyMeasured, now: float, actions: list[ControllerAction | Solve]) -> None:
+    def _measured(self, event: LatencyMeasured, now: float, actions: list[ControllerAction | Solve]) -> bool:
+        """Whether a plan is wanted for it."""
         factor = self._outlook.measured(event)
         if factor is None:
-            return
+            return False
         name = f"{event.variant}@{event.device_type}"
         actions.append(
             Announce(
@@ -321,6 +324,7 @@ class Controller:
             )
         )
         self._asking.want(f"{MEASURED} {name} is {factor:.2f} times its profile", now, by_load=True)
+        return True
 
     def _acknowledged(self, event: PlanAcknowledged, now: float, actions: list[ControllerAction | Solve]) -> None:
         device_type = self._fleet.type_of(event.device)

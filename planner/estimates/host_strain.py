@@ -47,10 +47,11 @@ class StrainSettings:
 
 @dataclass(slots=True)
 class _Host:
-    """A device's: (when, how late), newest last."""
+    """A device's: (when, how late), newest last. ``mean``: of these delays, once it is asked for."""
 
     delays: deque[tuple[float, float]] = field(default_factory=deque)
     heard: float = 0.0
+    mean: float | None = None
 
 
 @dataclass(slots=True)
@@ -80,7 +81,7 @@ class HostStrain:
         """A heartbeat."""
         host = self._hosts.setdefault(event.device, _Host())
         host.delays.append((now, event.late))
-        host.heard = now
+        host.heard, host.mean = now, None
         self._ended.extend((now, one) for one in event.ended)
 
     def planned(self, now: float) -> None:
@@ -101,7 +102,7 @@ class HostStrain:
         self._late = max(s.least, s.late * slo)
         said = self._told() if self._look(now) else ""
         wrong: dict[str, float] = {}
-        for app, (total, share) in self._misses().items():
+        for app, (total, share) in self._misses().items() if self.starved or self._strains else ():
             strain = self._strains.get(app)
             if strain is not None and share > _QUIET:
                 strain.since = max(strain.since, now)
@@ -170,7 +171,9 @@ class HostStrain:
 
     @staticmethod
     def _mean(host: _Host) -> float:
-        return sum(late for _, late in host.delays) / len(host.delays) if host.delays else 0.0
+        if host.mean is None:
+            host.mean = sum([late for _, late in host.delays]) / len(host.delays) if host.delays else 0.0
+        return host.mean
 
     def _misses(self) -> dict[str, tuple[int, float]]:
         counted: dict[str, tuple[int, int]] = {}
@@ -189,3 +192,4 @@ class HostStrain:
                 continue
             while host.delays[0][0] < oldest:
                 host.delays.popleft()
+                host.mean = None
