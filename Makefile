@@ -6,8 +6,8 @@ PYTHON ?= $(shell for found in python3 python3.13 python3.12 python3.11; do \
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Some tests wait: more processes than cores. A file goes to one of them, with a Kafka of that process's own.
-SIDE_BY_SIDE := --numprocesses 3 --dist loadfile --no-loadscope-reorder
+# Half of what the tests take is waiting: more processes than cores. A file goes to one of them.
+SIDE_BY_SIDE := --numprocesses 5 --dist loadfile --no-loadscope-reorder
 SKIPPED := reports/tests/skipped.json
 # Files that claim speeds; of the others nothing need be read to run those.
 TIMED = $(shell grep -rl --include='test_*.py' 'mark\.timing' tests)

@@ -1,16 +1,18 @@
 """What all tests share: fixtures, which loop a test has, which file comes first, and what is said of those skipped.
 
-In several processes a file goes to one of them, as they become free (``make test``): those that take long come first.
+In several processes a file goes to one of them, as they become free (``make test``): files that wait run beside files
+that compute, so that the processor is always busy and never awaited by all. One Apache Kafka serves all processes.
 """
 
 import asyncio
+import fcntl
 import gc
 import json
 import os
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,10 @@ _BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 _FIRST = ("integration", "contract", "chaos", "explore", "simulation", "property")
 """Folders in the order of what a file of theirs may take."""
+_WAITING = {"integration", "contract", "chaos"}
+"""Folders whose files wait more than they compute."""
+_WAITING_UNTIL = 0.8
+"""Of a run: what computes comes last, for it is short and leaves nobody without work."""
 _MORE = (
     "What takes minutes, and Apache Kafka where the embedded broker tells as much: make test-all.",
     "Real containers: make stack. Faults on real brokers: make chaos. Ten thousand worlds: make explore.",
@@ -49,9 +55,18 @@ _MORE = (
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked ``timing`` are tried again where they fail; pytest says so in its summary."""
-    places = {name: place for place, name in enumerate(_FIRST)}
-    items.sort(key=lambda item: min((places.get(name, len(places)) for name in item.nodeid.split("/")[:-1]), default=0))
+    """Order the files; tests marked ``timing`` are tried again where they fail; pytest says so in its summary."""
+    ranks = {name: rank for rank, name in enumerate(_FIRST)}
+    kinds: dict[bool, dict[Path, int]] = {True: {}, False: {}}
+    for item in items:
+        folders = set(item.path.parts) & ranks.keys()
+        rank = min((ranks[name] for name in folders), default=len(ranks))
+        kinds[bool(folders & _WAITING)][item.path] = rank
+    places: dict[Path, float] = {}
+    for waiting, files in kinds.items():
+        step = (_WAITING_UNTIL if waiting else 1.0) / max(1, len(files))
+        places |= {file: number * step for number, file in enumerate(sorted(files, key=files.__getitem__))}
+    items.sort(key=lambda item: places[item.path])
     for item in items:
         if item.get_closest_marker("timing") is not None:
             item.add_marker(pytest.mark.flaky(reruns=TRIES - 1))
@@ -162,23 +177,40 @@ def sluice_home() -> Path:
 
 
 @pytest.fixture(scope="session")
-def kafka_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the Apache Kafka of this test session keeps its log, under ``data``."""
-    return tmp_path_factory.mktemp("kafka")
+def kafka_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the Apache Kafka of this run keeps its log, under ``data``: one for all processes of the suite."""
+    own = tmp_path_factory.getbasetemp()
+    return (own.parent if hasattr(request.config, "workerinput") else own) / "kafka"
+
+
+@contextmanager
+def _kafka_users(folder: Path) -> Iterator[Path]:
+    """A folder with a file for each process that uses the run's Apache Kafka; nobody else changes it meanwhile."""
+    users = folder.with_name("kafka-users")
+    users.mkdir(exist_ok=True)
+    with folder.with_name("kafka-lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield users
 
 
 @pytest.fixture(scope="session")
 def kafka_url(kafka_folder: Path, sluice_home: Path) -> Iterator[str]:
-    """An Apache Kafka of this test session, of the version $TEST_KAFKA. Skips where it cannot be had, unless
-    $SLUICE_REQUIRE_KAFKA is set."""
+    """The Apache Kafka of this run, of the version $TEST_KAFKA: the first process that asks starts it, the last one
+    that ends stops it. Skips where it cannot be had, unless $SLUICE_REQUIRE_KAFKA is set."""
     version = os.environ.get("TEST_KAFKA", KAFKA_VERSION)
     broker = LocalBroker(kafka_folder, home=sluice_home, heap_mb=256, version=version)
+    own = str(os.getpid())
     try:
-        status = broker.start(within=PATIENCE_S)
+        with _kafka_users(kafka_folder) as users:
+            status = broker.start(within=PATIENCE_S)
+            (users / own).touch()
     except ConfigurationError as error:
         if os.environ.get("SLUICE_REQUIRE_KAFKA") == "1":
             pytest.fail(f"Kafka is required here: {error}")
         pytest.skip(f"no Apache Kafka: {error}")
     assert status.url is not None
     yield status.url
-    broker.stop(within=1.0)  # nobody reads its data again
+    with _kafka_users(kafka_folder) as users:
+        (users / own).unlink()
+        if not any(Path("/proc", user.name).exists() for user in users.iterdir()):
+            broker.stop(within=1.0)  # nobody reads its data again

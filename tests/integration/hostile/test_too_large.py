@@ -41,7 +41,8 @@ async def limited(
     """A system whose ``topic`` takes ``LIMIT`` bytes a record."""
     url = "memory://" if broker == "memory" else str(request.getfixturevalue("kafka_url"))
     chained = topic != "admitted"  # a topic that is not used limits nothing
-    settings = settings_for(url, folder, partitions=1, devices=1, delivery=delivery, chained=chained)
+    patient = {"device_timeout_s": 60.0, "lease_s": 60.0}  # nobody dies here, on however busy a machine
+    settings = settings_for(url, folder, partitions=1, devices=1, delivery=delivery, chained=chained, planner=patient)
     catalogue = toy_catalogue(slo=10.0)
     catalogue = replace(catalogue, apps={"toy": replace(catalogue.apps["toy"], **wide)})
     connected = connect(url)
