@@ -159,13 +159,21 @@ class Running:
     async def settled(self, *, within: float = PATIENCE_S) -> AuditReport:
         """The audit once every query record has its outcome or dead letter; the last one seen otherwise."""
         deadline = asyncio.get_running_loop().time() + within
-        while True:
-            report = await self.audit()
-            if report.queries >= self.sent and not report.lost:  # more: who asked was cancelled before it counted
-                return report
-            if asyncio.get_running_loop().time() > deadline:
-                return report
-            await asyncio.sleep(0.1)
+        ends = [*await result_topics(self.broker, self.topics), TopicPartition(self.topics.dead_letters, 0)]
+        counting = self.broker.consumer(partitions=ends, start_at="end")
+        await counting.start()
+        try:
+            while True:
+                late = asyncio.get_running_loop().time() > deadline
+                # An audit reads all there is: none before as many records have ended as were sent.
+                if late or sum((await counting.end_offsets(ends)).values()) >= self.sent:
+                    report = await self.audit()
+                    # More queries than sent: who asked was cancelled before it counted.
+                    if late or (report.queries >= self.sent and not report.lost):
+                        return report
+                await asyncio.sleep(0.1)
+        finally:
+            await counting.stop()
 
     async def outcomes(self) -> dict[str, Outcome]:
         """Outcome of each query id."""

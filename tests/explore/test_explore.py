@@ -15,22 +15,22 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def explored(folder: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     """Exit code and ``summary.json`` of a run."""
-    command = [sys.executable, "-m", "tests.explore.run", *arguments, "--parallel", "2", "--out", str(folder)]
+    command = [sys.executable, "-m", "tests.explore.run", *arguments, "--parallel", "1", "--out", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=580, check=False)
     assert (folder / "summary.json").exists(), done.stderr[-2000:]
     return done.returncode, json.loads((folder / "summary.json").read_text())
 
 
 def test_nothing_is_lost_whatever_the_seed_breaks_and_a_seed_is_one_log_in_whatever_company(tmp_path: Path) -> None:
-    code, found = explored(tmp_path / "many", "--seeds", "6", "--first-seed", "18")
+    code, found = explored(tmp_path / "many", "--seeds", "4", "--first-seed", "19")
     assert (code, found["failed"]) == (0, [])
-    assert found["seeds"] == 6
-    assert found["queries"] > 6 * 100
+    assert found["seeds"] == 4
+    assert found["queries"] > 4 * 100
     assert (found["lost"], found["duplicates"], found["promises_broken_unannounced"]) == (0, 0, 0)
     assert len(found["faults"]) >= 4
     _, few = explored(tmp_path / "few", "--seeds", "2", "--first-seed", "20")
-    assert found["digests"][4:] == few["digests"]  # each seed is played under both deliveries
-    assert len(set(found["digests"])) == 6
+    assert found["digests"][2:] == few["digests"]  # each seed is played under both deliveries
+    assert len(set(found["digests"])) == 4
 
 
 def test_a_fault_that_is_put_back_is_found_and_its_seed_is_seen_again_as_it_was(tmp_path: Path) -> None:

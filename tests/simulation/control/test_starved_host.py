@@ -15,7 +15,7 @@ from sluicegate.simulator.engine.engine import Engine
 from sluicegate.simulator.scenario import build, overridden, read_scenario, scenario_of, source_of
 from tests.simulation.test_wrong_profiles import SMALL
 
-FROM, UNTIL, SECONDS = 20, 60, 90
+FROM, UNTIL, SECONDS = 20, 60, 75
 
 
 class Missed:
@@ -33,16 +33,18 @@ class Missed:
         return sum(self.missed[s] for s in range(first, last)) / sum(self.asked[s] for s in range(first, last))
 
 
-def run(monkeypatch: pytest.MonkeyPatch, tmp_path: object, delay_ms: float) -> tuple[Missed, list[Announce], int]:
+def run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: object, delay_ms: float, *, seconds: int = SECONDS
+) -> tuple[Missed, list[Announce], int]:
     """Misses, what was said of hosts, and plans while the host was starved."""
     trace = tmp_path / "flat.csv"  # type: ignore[operator]
-    trace.write_text("500\n" * SECONDS)
+    trace.write_text("500\n" * seconds)
     starved = [{"device": "*", "delay_ms": delay_ms, "at_s": FROM, "until_s": UNTIL}] if delay_ms else []
     document = overridden(
         read_scenario(SMALL, {}),
         {
             "traces": {"format": "counts", "path": str(trace), "qps": None, "shares": {"images": 0.6, "words": 0.4}},
-            "duration_s": SECONDS,
+            "duration_s": seconds,
             "policies": {"routing": "weighted", "batching": "adaptive"},
             "simulation": {"service": "median", "starved_hosts": starved},
         },
@@ -87,5 +89,5 @@ def test_a_starved_host_is_said_and_planned_for(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_a_host_that_keeps_up_is_not_spoken_of(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
-    _, said, _ = run(monkeypatch, tmp_path, 0.0)
+    _, said, _ = run(monkeypatch, tmp_path, 0.0, seconds=UNTIL)
     assert said == []
