@@ -18,7 +18,6 @@ WINDOW = 10.0
 _GROWTH = math.log(1.01)
 _FLOOR = 1e-6
 _EMPTY = (0, 0.0)
-_ANSWERED, _STRICT = OutcomeKind.ANSWERED, QueryClass.STRICT
 
 
 class LatencyHistogram:
@@ -144,37 +143,33 @@ class OutcomeFold:
         if app is None:
             app = self._apps[name] = _AppFold()
         app.queries += len(queries)
-        answered = kind is _ANSWERED
+        answered = kind is OutcomeKind.ANSWERED
         relative = accuracy / (best_accuracy or 1.0)
         add_latency = self._latency.add
-        on_time = 0
         for query in queries:
             arrival = query.arrival
             if arrival < self._first:
                 self._first = arrival
-            strict = query.query_class is _STRICT
+            strict = query.query_class is QueryClass.STRICT
             if strict:
                 self._strict += 1
             if not answered:
                 continue
             add_latency(at - arrival)
+            app.answered += 1
             app.accuracy_answered += accuracy
             if at > query.deadline:
                 self._late += 1
                 continue
-            on_time += 1
+            app.on_time += 1
             app.accuracy_on_time += accuracy
             if strict:
                 self._strict_on_time += 1
+            app.variants[variant] = app.variants.get(variant, 0) + 1
             app.relative_on_time += relative
             window = int(arrival // WINDOW)
             count, total = app.windows.get(window, _EMPTY)
             app.windows[window] = (count + 1, total + relative)
-        if answered:
-            app.answered += len(queries)
-        if on_time:
-            app.on_time += on_time
-            app.variants[variant] = app.variants.get(variant, 0) + on_time
 
     @property
     def latency(self) -> LatencyHistogram:

@@ -124,15 +124,13 @@ class Controller:
         actions: list[ControllerAction | Solve] = []
         match event:
             case LatencyMeasured():
-                if not self._measured(event, now, actions):
-                    return actions
+                self._measured(event, now, actions)
             case DeviceSeen():
                 self._device_seen(event, now, actions)
             case DemandCounted():
                 self._outlook.counted(event, now)
             case HostHeard():
                 self._outlook.strain.heard(event, now)
-                return actions
             case PlanAcknowledged():
                 self._acknowledged(event, now, actions)
             case Ticked():
@@ -309,11 +307,10 @@ class Controller:
         changing = self._changes.changing
         return [d for d in self._fleet.usable() if d.name not in changing]
 
-    def _measured(self, event: LatencyMeasured, now: float, actions: list[ControllerAction | Solve]) -> bool:
-        """Whether a plan is wanted for it."""
+    def _measured(self, event: LatencyMeasured, now: float, actions: list[ControllerAction | Solve]) -> None:
         factor = self._outlook.measured(event)
         if factor is None:
-            return False
+            return
         name = f"{event.variant}@{event.device_type}"
         actions.append(
             Announce(
@@ -324,7 +321,6 @@ class Controller:
             )
         )
         self._asking.want(f"{MEASURED} {name} is {factor:.2f} times its profile", now, by_load=True)
-        return True
 
     def _acknowledged(self, event: PlanAcknowledged, now: float, actions: list[ControllerAction | Solve]) -> None:
         device_type = self._fleet.type_of(event.device)

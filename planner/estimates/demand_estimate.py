@@ -133,8 +133,8 @@ class DemandEstimator:
             if state.rated is None or state.rated[0] != half:
                 state.rated = half, self._sliding(state, now, 2), self._sliding(state, now, 4)
             _, second, two = state.rated
-            lasting = s.sustained * state.covered
-            if second > s.min_qps and (second > s.sharp * state.covered or (second > lasting and two > lasting)):
+            sharp = second > s.sharp * state.covered
+            if second > s.min_qps and (sharp or min(second, two) > s.sustained * state.covered):
                 state.burst_until = now + s.window
                 found.append(app)
         return tuple(sorted(found))

@@ -47,11 +47,10 @@ class StrainSettings:
 
 @dataclass(slots=True)
 class _Host:
-    """A device's: (when, how late), newest last. ``mean``: of these delays, once it is asked for."""
+    """A device's: (when, how late), newest last."""
 
     delays: deque[tuple[float, float]] = field(default_factory=deque)
     heard: float = 0.0
-    mean: float | None = None
 
 
 @dataclass(slots=True)
@@ -81,7 +80,7 @@ class HostStrain:
         """A heartbeat."""
         host = self._hosts.setdefault(event.device, _Host())
         host.delays.append((now, event.late))
-        host.heard, host.mean = now, None
+        host.heard = now
         self._ended.extend((now, one) for one in event.ended)
 
     def planned(self, now: float) -> None:
@@ -102,7 +101,7 @@ class HostStrain:
         self._late = max(s.least, s.late * slo)
         said = self._told() if self._look(now) else ""
         wrong: dict[str, float] = {}
-        for app, (total, share) in self._misses().items() if self.starved or self._strains else ():
+        for app, (total, share) in self._misses().items():
             strain = self._strains.get(app)
             if strain is not None and share > _QUIET:
                 strain.since = max(strain.since, now)
@@ -171,9 +170,7 @@ class HostStrain:
 
     @staticmethod
     def _mean(host: _Host) -> float:
-        if host.mean is None:
-            host.mean = sum([late for _, late in host.delays]) / len(host.delays) if host.delays else 0.0
-        return host.mean
+        return sum(late for _, late in host.delays) / len(host.delays) if host.delays else 0.0
 
     def _misses(self) -> dict[str, tuple[int, float]]:
         counted: dict[str, tuple[int, int]] = {}
@@ -192,4 +189,3 @@ class HostStrain:
                 continue
             while host.delays[0][0] < oldest:
                 host.delays.popleft()
-                host.mean = None

@@ -87,8 +87,8 @@ class AdaptiveBatching(GreedySpread):
     name = "adaptive"
     counts_length = True
     __slots__ = (
-        "_free_at", "_gaps", "_last", "_looks", "_looks_by_length", "_overruns", "_recent", "_scale",
-        "_slowest", "_strays", "_usual", "guard_s", "margin", "patience",
+        "_free_at", "_gaps", "_last", "_looks", "_looks_by_length", "_overruns", "_recent", "_scale", "_strays",
+        "_usual", "guard_s", "margin", "patience",
     )  # fmt: skip
 
     def __init__(
@@ -119,7 +119,6 @@ class AdaptiveBatching(GreedySpread):
         self._scale = 1.0
         self._free_at = self._last = -inf
         self._usual = 0.0
-        self._slowest: tuple[float, ...] = ()  # seconds by rows, which a smaller batch may take as well
 
     @override
     def hosting_changed(self) -> None:
@@ -130,13 +129,11 @@ class AdaptiveBatching(GreedySpread):
             self._gaps = ArrivalGaps(self.slo)
         self._looks = [Lookahead(h.curve.seconds, self.slo) for h in self.hosted]
         self._looks_by_length.clear()
-        self._slowest = tuple(accumulate(self.seconds, max))
 
     @override
     def curves_changed(self) -> None:
         """Look ahead with what the longest of this queue takes, or a little more: one lookahead serves many lengths."""
         super().curves_changed()
-        self._slowest = tuple(accumulate(self.seconds, max))
         longest = max([q.length or maxsize for q in islice(self.queue.items, len(self.seconds))])
         self._looks = [self._look(h, longest) for h in self.hosted]
 
@@ -166,22 +163,15 @@ class AdaptiveBatching(GreedySpread):
     @override
     def finished(self, event: Finished, run: Run, now: float, actions: list[StationAction]) -> None:
         """Idleness begins; by how much did the batch overrun?"""
-        if self._kept:
-            super().finished(event, run, now, actions)
+        super().finished(event, run, now, actions)
         self._free_at = now
-        curve = None
-        for hosted in self.hosted:
-            if hosted.variant == run.variant:
-                curve = hosted.curve
-                break
+        curve = next((h.curve for h in self.hosted if h.variant == run.variant), None)
         if curve is not None and not event.failed:
             expected = curve.at(min(event.rows, curve.max_batch), run.length if self.by_length else 0)
             overrun = now - self.began - expected
-            strays = abs(overrun) > NEGLIGIBLE * expected
-            self._strays = RECENT if strays else max(0, self._strays - 1)
-            overrun = overrun if strays and overrun > 0.0 else 0.0
-            self._overruns.append(overrun)
-            if (overrun or self.margin) and len(self._overruns) > OUTLIERS:
+            self._overruns.append(overrun if overrun > NEGLIGIBLE * expected else 0.0)
+            self._strays = RECENT if abs(overrun) > NEGLIGIBLE * expected else max(0, self._strays - 1)
+            if len(self._overruns) > OUTLIERS:
                 self.margin = min(sorted(self._overruns)[-1 - OUTLIERS], MOST_MARGIN * self.slo)
 
     @override
@@ -193,8 +183,6 @@ class AdaptiveBatching(GreedySpread):
         items = self.queue.items
         while items:
             rows, left = items[0].rows, items[0].deadline
-            if rows <= len(self.seconds) and now + self.seconds[rows - 1] <= left:
-                return
             able = [h for h in self.hosted if rows <= h.curve.max_batch]
             if not able:
                 self.drop_head(Reason.TOO_LARGE, actions)
@@ -253,8 +241,8 @@ class AdaptiveBatching(GreedySpread):
             return -inf
         alone, here, joined = seconds[each - 1], seconds[rows - 1], seconds[together - 1]
         saved = alone + here - joined
-        # A smaller batch may take longer: the head must still fit whichever runs.
-        latest = last_start(head.deadline - self.margin, self._slowest[together - 1]) - self.guard_s
+        slowest = max(seconds[:together])  # a smaller batch may take longer: the head must still fit whichever runs
+        latest = last_start(head.deadline - self.margin, slowest) - self.guard_s
         if saved <= self.guard_s or latest <= now:
             return -inf
         latest = min(latest, max(self._free_at, head.arrival) + self.patience * saved)

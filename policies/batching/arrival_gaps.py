@@ -52,21 +52,19 @@ class ArrivalGaps:
         share = share if share > 0.0 else 0.0
         came, waited = share * ended[here], share * risk[here]
         until = edges[here + 1] if came > rate * waited else 0.0
-        above = here + 1
-        for edge, ended_here, spent in zip(edges[above + 1 :], ended[above:], risk[above:], strict=True):
-            waited += spent
-            if ended_here:
-                came += ended_here
+        for k in range(here + 1, len(ended)):
+            if ended[k]:
+                came += ended[k]
+                waited += risk[k]
                 if came > rate * waited:
-                    until = edge
+                    until = edges[k + 1]
+            else:
+                waited += risk[k]
         return until
 
     def _bin(self, gap: float) -> int:
         ratio = gap / self._base
-        if ratio < 2.0:
-            return 0
-        octave, last = int(log2(ratio)), len(self._counts) - 1
-        return octave if octave < last else last
+        return min(int(log2(ratio)), len(self._counts) - 1) if ratio >= 2.0 else 0
 
     def _refresh(self) -> None:
         """Time spent in each bin: its width by those who left it above, half of it by those who ended there."""

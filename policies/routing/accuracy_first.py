@@ -13,7 +13,6 @@ Rules.
 
 from collections import deque
 from itertools import groupby
-from math import inf
 from typing import assert_never
 
 from typing_extensions import override
@@ -86,20 +85,21 @@ class AccuracyFirst:
         if not self._by_accuracy:
             return self._by_share()
         latest = query.deadline - self.margin(query, now)
-        earliest = best = self._by_accuracy[0][0]
-        earliest_at = inf
+        earliest: tuple[Target, Backlog] | None = None
+        earliest_at = 0.0
         rows = query.rows
         for equals in self._by_accuracy:
-            best_at = inf
-            for one in equals:
-                at = one[1].done_at(rows, now)
+            best, best_at = equals[0], equals[0][1].done_at(rows, now)
+            for other in equals[1:]:
+                at = other[1].done_at(rows, now)
                 if at < best_at:
-                    best, best_at = one, at
+                    best, best_at = other, at
             if best_at <= latest:
                 best[1].send(rows, now)
                 return best[0]
-            if best_at < earliest_at:
+            if earliest is None or best_at < earliest_at:
                 earliest, earliest_at = best, best_at
+        assert earliest is not None
         return self._otherwise(query, now, *earliest, earliest_at)
 
     def _otherwise(self, query: Query, now: float, target: Target, backlog: Backlog, done_at: float) -> Target:

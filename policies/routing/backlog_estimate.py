@@ -41,11 +41,9 @@ class Backlog:
         if self.queued and self.busy_until <= now:
             self.advance(now)
         free = self.busy_until if self.busy_until > now else now
-        rows += self.queued
-        if rows < self._largest:
-            return free + self._seconds[rows - 1]
-        full, rest = divmod(rows, self._largest)
-        free += full * self._seconds[-1] * self._every
+        full, rest = divmod(self.queued + rows, self._largest)
+        if full:
+            free += full * self._seconds[-1] * self._every
         if not rest:
             return free + self._seconds[-1] * (1.0 - self._every)
         return free + self._seconds[rest - 1]

@@ -263,15 +263,25 @@ class AdmissionCore:
         known.rows += query.rows
         if app.slo_classes:
             known.classes[slo_class(app.slo_classes, query.deadline - query.arrival)] += query.rows
-        if known.shares is not None and not app.promise.active:
-            verdict = known.shares.admit(query.source, query.rows, event.steady, query.priority)
-            if verdict is not Verdict.LET_IN:
-                return (_over_share(known, query, verdict),)
+        verdict = self._share_of(known, app, query, event.steady)
+        if verdict is not Verdict.LET_IN:
+            if verdict is Verdict.FLOOD:
+                known.rows -= query.rows
+                known.refused += query.rows
+            who = query.source or "who gives no source"
+            told = f"{who} asks for more than its share: others, or higher priorities, ask too"
+            return (End(query, OutcomeKind.REJECTED, Reason.OVER_SHARE, told),)
         if self._door is not None:
             return self._judged(app, event, self._door, now)
         if self._routed.reads(name, event.steady):
             return (Accept(query),)
         return self._let_in(query, event.steady, now)
+
+    def _share_of(self, known: _Known, app: App, query: Query, steady: float) -> Verdict:
+        shares = known.shares
+        if shares is None or app.promise.active:
+            return Verdict.LET_IN
+        return shares.admit(query.source, query.rows, steady, query.priority)
 
     def _heard(self, event: _News, now: float) -> Sequence[AdmissionCoreAction]:
         self._story.append(f"{now:.6f} {type(event).__name__}")
@@ -462,15 +472,6 @@ class AdmissionCore:
                 said.append(Announce(f"app:{app}", "safe_mode", "queries are missed before any router reads them"))
             said.append(end)
         return said
-
-
-def _over_share(known: _Known, query: Query, verdict: Verdict) -> End:
-    if verdict is Verdict.FLOOD:
-        known.rows -= query.rows
-        known.refused += query.rows
-    who = query.source or "who gives no source"
-    told = f"{who} asks for more than its share: others, or higher priorities, ask too"
-    return End(query, OutcomeKind.REJECTED, Reason.OVER_SHARE, told)
 
 
 def _given_up(one: GivenUp) -> End:

@@ -303,6 +303,9 @@ class SliceCore:
 
     def _idle(self, run: Run, now: float) -> KeptExecutor:
         """Of those without a batch the first that runs, else the first."""
+        first = self.executors[0]
+        if first.batch is None and first.whole:
+            return first
         idle = [executor for executor in self.executors if executor.batch is None]
         if not idle:
             runs = ", ".join(batch.run.variant for batch in self.batches)
@@ -310,9 +313,7 @@ class SliceCore:
         return next((executor for executor in idle if executor.whole), idle[0])
 
     def _begin(self, run: Run, now: float, actions: list[DeviceAction]) -> None:
-        executor = self.executors[0]
-        if executor.batch is not None or not executor.whole:
-            executor = self._idle(run, now)
+        executor = self._idle(run, now)
         held = self._held
         for query in run.queries:
             if query not in held:

@@ -304,7 +304,7 @@ class Station:
         """Offer an executor to those who have queries waiting; whether one runs a batch."""
         lanes = self._lanes
         if len(lanes) > 1:
-            lanes = [lane for lane in lanes if lane.since < inf and lane.policy.queued]
+            lanes = [lane for lane in lanes if lane.policy.queued]
             if len(lanes) > 1:
                 if self.terms.shares and self._runs_first(lanes, now, actions):
                     return True
@@ -369,8 +369,7 @@ class Station:
     def _absorb(self, lane: Lane, decided: list[StationAction], now: float, actions: list[StationAction]) -> None:
         for action in decided:
             if isinstance(action, WakeAt):
-                if action.at < lane.wake:
-                    lane.wake = action.at
+                lane.wake = min(lane.wake, action.at)
                 self._wake_by(action.at, actions)
                 continue
             if isinstance(action, Run):

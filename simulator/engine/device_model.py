@@ -268,9 +268,6 @@ class SimulatedWorker:
 
     def hear(self, event: DeviceEvent, now: float) -> None:
         """An executor has ended something; where the host is starved, it hears of that later, in order."""
-        if self._delay is None:
-            self.tell(event, now)
-            return
         self._hears_at = max(now + self.late(now), self._hears_at)
         if self._hears_at > now:
             if isinstance(event, BatchEnded):  # its worker's clock tells how long the call took

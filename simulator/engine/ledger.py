@@ -80,11 +80,9 @@ class Ledger:
     def _close(self, queries: Sequence[Query], kind: OutcomeKind, now: float, variant: str) -> None:
         still_open = self.open
         for query in queries:
-            try:
-                still_open.remove(query)
-            except KeyError:
-                told = f"query {query.id} of {query.app} ended a second time at {now}"
-                raise ConservationError(told) from None
+            if query not in still_open:
+                raise ConservationError(f"query {query.id} of {query.app} ended a second time at {now}")
+            still_open.remove(query)
         self.closed += len(queries)
         accuracy = self._accuracy[variant] if variant else 0.0
         self.fold.count(queries, kind, now, variant, accuracy, self._best[queries[0].app])

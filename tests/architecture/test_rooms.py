@@ -70,10 +70,16 @@ def modules() -> dict[str, Path]:
     }
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """Two tests read each file."""
+    return ast.parse(path.read_text())
+
+
 def imported(path: Path) -> set[str]:
     """Our modules that a file imports."""
     known, found = modules(), set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -86,7 +92,7 @@ def test_a_class_docstring_says_first_what_the_class_is() -> None:
     begin_with_a_parameter = [
         f"{path}: {node.name}"
         for path in CODE
-        for node in ast.walk(ast.parse((ROOT / path).read_text()))
+        for node in ast.walk(parsed(ROOT / path))
         if isinstance(node, ast.ClassDef) and (ast.get_docstring(node) or "").startswith("``")
     ]
     assert begin_with_a_parameter == []

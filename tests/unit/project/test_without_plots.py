@@ -1,10 +1,9 @@
 """Without matplotlib, pandas and scikit-learn (as in the image): what serves runs; what draws says what to install."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 _BARE = """
@@ -20,21 +19,35 @@ def bare(code: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("demo",),
-        ("compare", "examples/scenarios/small.yaml"),
-        ("simulate", "examples/scenarios/small.yaml", "--report", "never.html"),
-        ("sustain", "--slo-ms", "50", "--latency-ms", "1:5,8:10", "--plot", "never.png"),
-        ("policy", "show", "never.table"),
-    ],
-    ids=lambda arguments: arguments[0],
+PLOTTING = (
+    ("demo",),
+    ("compare", "examples/scenarios/small.yaml"),
+    ("simulate", "examples/scenarios/small.yaml", "--report", "never.html"),
+    ("sustain", "--slo-ms", "50", "--latency-ms", "1:5,8:10", "--plot", "never.png"),
+    ("policy", "show", "never.table"),
 )
-def test_plots_asked_for_without_matplotlib_are_one_line_before_any_work(arguments: tuple[str, ...]) -> None:
-    ended = bare("from sluicegate.sluice.main import run; run()", *arguments)
-    assert ended.returncode == 2 and ended.stdout == ""
-    assert ended.stderr.strip() == "error plots: matplotlib is not installed; pip install 'sluicegate[report]'"
+
+
+def test_plots_asked_for_without_matplotlib_are_one_line_before_any_work() -> None:
+    code = """
+import json
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from sluicegate.sluice.main import run
+for arguments in json.loads(sys.argv[1]):
+    sys.argv[1:] = arguments
+    out, err, code = StringIO(), StringIO(), None
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            run()
+        except SystemExit as ended:
+            code = ended.code
+    print(json.dumps([code, out.getvalue(), err.getvalue().strip()]))
+"""
+    ended = bare(code, json.dumps(PLOTTING))
+    told = [json.loads(line) for line in ended.stdout.splitlines()]
+    line = "error plots: matplotlib is not installed; pip install 'sluicegate[report]'"
+    assert told == [[2, "", line]] * len(PLOTTING), ended.stderr
 
 
 def test_a_rate_is_found_without_matplotlib_where_nothing_is_drawn() -> None:

@@ -308,7 +308,11 @@ def faults(kind: type[BaseModel], field: str, value: Any) -> list[str]:
     try:
         kind.model_validate_json(json.dumps(document))
     except ValidationError as error:
-        return [fault["msg"] for fault in error.errors() if fault["loc"][:1] == (field,)]
+        return [
+            fault["msg"]
+            for fault in error.errors(include_url=False, include_context=False, include_input=False)
+            if fault["loc"][:1] == (field,)
+        ]
     return []
 
 

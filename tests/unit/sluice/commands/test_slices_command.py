@@ -11,7 +11,7 @@ from reproduce.protean.compare import compare as compare_proteans
 from sluicegate.sluice.commands.offline import compare, simulate
 
 WIKI = str(Path(__file__).parents[4] / "examples" / "scenarios" / "protean-wiki.yaml")
-SHORT = ("--set", "duration_s=15", "--set", "warm_up_s=3", "--jobs", "1")
+SHORT = ("--set", "duration_s=6", "--set", "warm_up_s=2", "--jobs", "1")
 FROM_THE_REPOSITORY = (Path(compare.sluice.__file__).resolve().parents[1] / "reproduce").is_dir()
 app = typer.Typer()
 compare.register(app)
