@@ -1,8 +1,9 @@
 """What the pipeline costs: sustained rate, added latency and CPU a query through all four hops.
 
-Systems measured in one run: the embedded broker in one process (``memory``); as the floor, a bare aiokafka forwarder of
-the same four hops and message sizes (``forwarder``); Apache Kafka with all stages in one process (``kafka-process``)
-and with a process a stage (``kafka-processes``). Devices are emulated with a flat latency of 1 ms, so that no model
+Systems measured in one run: the embedded broker in one process (``memory``); as the floor, a bare forwarder of the same
+four hops and message sizes (``forwarder`` by aiokafka, ``rdkafka-forwarder`` by librdkafka, a thread a hop); Apache
+Kafka with all stages in one process (``kafka-process``, ``rdkafka-process``) and with a process a stage
+(``kafka-processes``, ``rdkafka-processes``). Devices are emulated with a flat latency of 1 ms, so that no model
 runs. Added latency is result time - arrival - execution. CPU is that of our Python processes, the load generator's own
 cost measured apart and taken off.
 
@@ -14,6 +15,7 @@ results, which are there once their transaction has ended; its CPU is counted to
 
 import argparse
 import asyncio
+import importlib.util
 import json
 import os
 import platform
@@ -21,6 +23,7 @@ import resource
 import struct
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
@@ -47,13 +50,17 @@ from sluicegate.sluice.system.process_stages import stages_of
 from sluicegate.sluice.system.system import System
 from sluicegate.stages.runtime.supervisor import run_stages
 from sluicegate.streams import connect
+from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.local_kafka.broker import LocalBroker
-from sluicegate.streams.ports import Broker, Producer, TopicPartition
+from sluicegate.streams.ports import Broker, Producer, TopicPartition, TopicSpec
 from sluicegate.streams.records import codec
 from sluicegate.streams.topics import Topics
 
 ROLES = ("admission", "router", "worker", "planner")
-SYSTEMS = ("memory", "forwarder", "kafka-process", "kafka-processes")
+SYSTEMS = (
+    "memory", "forwarder", "rdkafka-forwarder", "kafka-process", "rdkafka-process", "kafka-processes",
+    "rdkafka-processes",
+)  # fmt: skip
 PIXELS = 784
 EXECUTION = 0.001
 
@@ -88,10 +95,11 @@ def catalogue() -> Catalogue:
     )
 
 
-def settings(url: str, folder: Path, delivery: str) -> Settings:
+def settings(url: str, folder: Path, delivery: str, library: str) -> Settings:
     """A system of two emulated devices."""
     return Settings(
         broker=url,
+        kafka={"library": library},
         delivery=delivery,
         prefix=f"bench{uuid.uuid4().hex[:8]}",
         home=folder,
@@ -143,9 +151,9 @@ async def produce(producer: Producer, topics: Topics, count: int, qps: float) ->
 
 
 @asynccontextmanager
-async def system(url: str, folder: Path, delivery: str, apart: bool) -> Any:
+async def system(url: str, folder: Path, delivery: str, library: str, apart: bool) -> Any:
     """(broker, producer, topics, pids of the stages' processes; none: in this process)."""
-    chosen = settings(url, folder, delivery)
+    chosen = settings(url, folder, delivery, library)
     if not (folder / "catalogue").exists():
         save_catalogue(folder / "catalogue", catalogue(), {})
     broker = connect(url, kafka=chosen.kafka.settings())
@@ -229,10 +237,12 @@ async def counted(seen: list[float], count: int, reading: "asyncio.Task[None]") 
     return time.time()
 
 
-async def measure(name: str, url: str, folder: Path, load: Load, *, apart: bool = False) -> dict[str, Any]:
+async def measure(
+    name: str, url: str, folder: Path, load: Load, *, apart: bool = False, library: str = "aiokafka"
+) -> dict[str, Any]:
     """Latency and CPU at its rate, then the rate at which a burst is worked off."""
     count = load.count
-    async with system(url, folder, load.delivery, apart) as (broker, producer, topics, pids):
+    async with system(url, folder, load.delivery, library, apart) as (broker, producer, topics, pids):
         once = load.delivery == "exactly_once"
         seen: list[float] = []
         reading = [asyncio.create_task(read_as_they_come(broker, topics, seen))] if once else []
@@ -288,9 +298,9 @@ def generator_cpu(count: int) -> float:
     return _GENERATOR["per_query"] * count
 
 
-async def measure_generator(url: str, seconds: float, qps: float) -> None:
+async def measure_generator(url: str, seconds: float, qps: float, library: str) -> None:
     """The load generator alone: topics, no stages."""
-    broker = connect(url)
+    broker = connect(url, kafka=KafkaSettings(library=library))
     producer = broker.producer()
     await producer.start()
     topics = Topics(f"alone{uuid.uuid4().hex[:8]}")
@@ -311,9 +321,7 @@ async def forwarder(url: str, load: Load) -> dict[str, Any]:
     prefix = f"fwd{uuid.uuid4().hex[:8]}"
     names = [f"{prefix}.{i}" for i in range(4)]
     broker = connect(url)
-    topics = Topics(prefix)
-    specs = topics.specs(["bench"], [])
-    await broker.admin().create_topics([type(specs[0])(name=n) for n in names])
+    await broker.admin().create_topics([TopicSpec(name=n) for n in names])
     producer = aiokafka.AIOKafkaProducer(bootstrap_servers=server, linger_ms=1, acks="all", enable_idempotence=True)
     await producer.start()
     stop = asyncio.Event()
@@ -367,6 +375,65 @@ async def forwarder(url: str, load: Load) -> dict[str, Any]:
     }
 
 
+async def rdkafka_forwarder(url: str, load: Load) -> dict[str, Any]:
+    """The same floor by confluent-kafka, a thread a hop, as its own examples do."""
+    import confluent_kafka
+
+    server = url.removeprefix("kafka://")
+    prefix = f"fwd{uuid.uuid4().hex[:8]}"
+    names = [f"{prefix}.{i}" for i in range(4)]
+    broker = connect(url)
+    await broker.admin().create_topics([TopicSpec(name=n) for n in names])
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": server, "linger.ms": 1, "acks": "all", "enable.idempotence": True}
+    )
+    stop = threading.Event()
+    done: list[float] = []
+    count = load.count
+
+    def hop(source: str, target: str | None) -> None:
+        consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": server, "group.id": prefix, "enable.auto.commit": False}
+        )
+        consumer.assign([confluent_kafka.TopicPartition(source, 0, 0)])
+        while not stop.is_set():
+            first = consumer.poll(0.2)
+            for record in [] if first is None else [first, *consumer.consume(500, 0)]:
+                stamp = record.timestamp()[1]
+                if target is None:
+                    done.append(time.time() - stamp / 1e3)
+                else:
+                    producer.produce(target, record.value(), record.key(), headers=record.headers(), timestamp=stamp)
+            producer.poll(0)
+        consumer.close()
+
+    hops = [threading.Thread(target=hop, args=ends) for ends in zip(names, [*names[1:], None], strict=True)]
+    for thread in hops:
+        thread.start()
+    await asyncio.sleep(1.0)
+    body = bytes(4 * PIXELS + 100)
+    before = own_cpu()
+    started = time.monotonic()
+    for i in range(count):
+        await due(i, load.qps, started)
+        producer.produce(names[0], body, b"k", timestamp=int(time.time() * 1e3))
+    while len(done) < count:
+        await asyncio.sleep(0.02)
+    used = own_cpu() - before - generator_cpu(count)
+    stop.set()
+    for thread in hops:
+        await asyncio.to_thread(thread.join)
+    producer.flush()
+    await broker.close()
+    return {
+        "system": "rdkafka-forwarder",
+        "queries": count,
+        "p50_ms": 1e3 * float(np.percentile(done, 50)),
+        "p99_ms": 1e3 * float(np.percentile(done, 99)),
+        "cpu_us": 1e6 * used / count,
+    }
+
+
 async def main(arguments: argparse.Namespace, kafka: str | None) -> list[dict[str, Any]]:
     """All systems, in turn."""
     load = Load(seconds=arguments.seconds, qps=arguments.qps, delivery=arguments.delivery)
@@ -380,10 +447,18 @@ async def main(arguments: argparse.Namespace, kafka: str | None) -> list[dict[st
             steps["forwarder"] = (kafka, lambda: forwarder(kafka, load))
             steps["kafka-process"] = (kafka, lambda: measure("kafka-process", kafka, folder, load))
             steps["kafka-processes"] = (kafka, lambda: measure("kafka-processes", kafka, folder, load, apart=True))
+        if kafka is not None and importlib.util.find_spec("confluent_kafka") is not None:
+            rd: dict[str, Any] = {"library": "rdkafka"}
+            steps["rdkafka-forwarder"] = (kafka, lambda: rdkafka_forwarder(kafka, load))
+            steps["rdkafka-process"] = (kafka, lambda: measure("rdkafka-process", kafka, folder, load, **rd))
+            steps["rdkafka-processes"] = (
+                kafka,
+                lambda: measure("rdkafka-processes", kafka, folder, load, apart=True, **rd),
+            )
         for name in arguments.systems.split(","):
             if name in steps:
                 url, step = steps[name]
-                await measure_generator(url, 3.0, arguments.qps)
+                await measure_generator(url, 3.0, arguments.qps, "rdkafka" if name.startswith("rd") else "aiokafka")
                 rows.append(await step())
                 print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     return rows

@@ -35,9 +35,7 @@ def connect(
 
             return MemoryBroker.load(Path(unquote(urlsplit(url).path)), memory)
         case "kafka" if rest:
-            from sluicegate.streams.kafka.broker import KafkaBroker
-
-            return KafkaBroker(rest.rstrip("/"), kafka or KafkaSettings())
+            return _kafka(rest.rstrip("/"), kafka or KafkaSettings())
         case "memory+http" if rest:
             from sluicegate.streams.remote.broker import RemoteBroker
 
@@ -46,3 +44,18 @@ def connect(
             raise ConfigurationError(
                 f"broker {url!r}: give memory://, kafka://host:port, memory+http://127.0.0.1:port or file:///folder"
             )
+
+
+def _kafka(servers: str, settings: KafkaSettings) -> Broker:
+    if settings.library != "rdkafka":
+        from sluicegate.streams.kafka.broker import KafkaBroker
+
+        return KafkaBroker(servers, settings)
+    try:
+        from sluicegate.streams.kafka.rdkafka.broker import RdkafkaBroker
+    except ImportError as error:
+        raise ConfigurationError(
+            "kafka.library: rdkafka needs the package confluent-kafka, which is not installed; "
+            "pip install 'sluicegate[rdkafka]', or set kafka.library: aiokafka"
+        ) from error
+    return RdkafkaBroker(servers, settings)

@@ -62,8 +62,13 @@ class KafkaSettings:
     broker may take to answer before it is taken for hung and asked again, or another is; ``request_timeout``: how long
     all of that may take. ``metadata_age``: how old what a client knows of who leads what may get: who was cut off from
     the others answers on. ``rack``: where the client runs; the nearest replica is read. ``replication``,
-    ``min_insync_replicas``: of topics that are created, None: as the broker does by default.
+    ``min_insync_replicas``: of topics that are created, None: as the broker does by default. ``library``: what reads
+    and writes, aiokafka or rdkafka. ``group_protocol``: how groups share partitions, classic or, by rdkafka alone,
+    consumer (KIP-848), where session and heartbeats are the broker's to say.
     """
+
+    library: str = "aiokafka"
+    group_protocol: str = "classic"
 
     client_id: str = "sluicegate"
     linger: float = 0.001

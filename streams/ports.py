@@ -192,7 +192,8 @@ class Transactions(Protocol):
 
 
 class RebalanceListener(Protocol):
-    """Told of partitions taken and given in a group."""
+    """Told of partitions taken and given in a group: all of a member's at each rebalance, or only those that change
+    hands, as the group's protocol has it. What is not named stays, and is read on."""
 
     async def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
         """These partitions go to others after this returns: finish and commit what is theirs."""

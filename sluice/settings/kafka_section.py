@@ -74,8 +74,14 @@ class KafkaSection(Section):
     """Clients of Apache Kafka. Files are PEM.
 
     ``replication``, ``min_insync_replicas``: of topics that are created; None: the broker's defaults. ``oauth``: with
-    the mechanism OAUTHBEARER, in the place of username and password.
+    the mechanism OAUTHBEARER, in the place of username and password. ``library``: what reads and writes records,
+    aiokafka or, with the extra of that name installed, rdkafka. ``group_protocol``: how groups share partitions; with
+    consumer (KIP-848, rdkafka alone) session timeout and heartbeats are what the broker says. All members of a group
+    must have the same of both.
     """
+
+    library: Literal["aiokafka", "rdkafka"] = "aiokafka"
+    group_protocol: Literal["classic", "consumer"] = "classic"
 
     protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     ca_file: Path | None = None
@@ -103,6 +109,8 @@ class KafkaSection(Section):
             raise ValueError(
                 f"{self.protocol} needs a username and a password: set SLUICE_KAFKA__PASSWORD or kafka.password_file"
             )
+        if self.group_protocol == "consumer" and self.library != "rdkafka":
+            raise ValueError("kafka.group_protocol consumer needs kafka.library rdkafka; aiokafka has the classic one")
         if (self.cert_file is None) is not (self.key_file is None):
             raise ValueError("kafka.cert_file and kafka.key_file go together")
         if self.client.heartbeat_interval_s >= self.session_timeout_s:
@@ -138,6 +146,8 @@ class KafkaSection(Section):
             replication=self.replication,
             min_insync_replicas=self.min_insync_replicas,
             session_timeout=self.session_timeout_s,
+            library=self.library,
+            group_protocol=self.group_protocol,
             compression=self.compression,
             security=KafkaSecurity(
                 protocol=self.protocol,

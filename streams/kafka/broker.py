@@ -11,7 +11,7 @@ from sluicegate.streams.kafka.fetched_batches import check_codec
 from sluicegate.streams.kafka.producer import KafkaProducer
 from sluicegate.streams.kafka.topic_limits import Limits
 from sluicegate.streams.kafka.transactions import KafkaTransactions
-from sluicegate.streams.ports import RebalanceListener, TopicPartition, Unreadable
+from sluicegate.streams.ports import Consumer, Producer, RebalanceListener, TopicPartition, Transactions, Unreadable
 from sluicegate.streams.subscription import Subscription
 
 
@@ -28,8 +28,8 @@ class KafkaBroker:
         self._settings = settings
         self._limits = Limits(settings)
         self._admin = KafkaAdmin(servers, settings, self._limits)
-        self._producers: list[KafkaProducer] = []
-        self._consumers: set[KafkaConsumer] = set()
+        self._producers: list[Producer] = []
+        self._consumers: set[Consumer] = set()
         self.on_unreadable: Callable[[Unreadable], None] = _nobody_told
 
     @property
@@ -37,7 +37,7 @@ class KafkaBroker:
         """``kafka://`` and the servers."""
         return f"kafka://{self._servers}"
 
-    def producer(self) -> KafkaProducer:
+    def producer(self) -> Producer:
         """A new producer."""
         producer = KafkaProducer(self._servers, self._settings, self._limits)
         self._producers.append(producer)
@@ -53,7 +53,7 @@ class KafkaBroker:
         start_at: str = "committed",
         listener: RebalanceListener | None = None,
         exclusive: bool = False,
-    ) -> KafkaConsumer:
+    ) -> Consumer:
         """A new consumer; see ``sluicegate.streams.ports.Broker.consumer``."""
         consumer = KafkaConsumer(
             connection(self._servers, self._settings),
@@ -74,7 +74,7 @@ class KafkaBroker:
         self._consumers.add(consumer)
         return consumer
 
-    def transactions(self, transactional_id: str) -> KafkaTransactions:
+    def transactions(self, transactional_id: str) -> Transactions:
         """A new writer of transactions."""
         return KafkaTransactions(self._servers, self._settings, self._limits, transactional_id)
 

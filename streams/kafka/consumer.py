@@ -46,7 +46,7 @@ _LOST = (
     CommitFailedError, IllegalGenerationError, IllegalStateError, RebalanceInProgressError, UnknownMemberIdError,
 )  # fmt: skip
 
-_FOLLOWING = 0.5
+FOLLOWING = 0.5
 """Seconds at least that the broker holds a fetch of who belongs to no group: that one pauses nothing, and what comes is
 told at once all the same. A process follows a dozen topics on which hardly anything comes."""
 
@@ -109,7 +109,7 @@ class KafkaConsumer:
             session_timeout_ms=int(1e3 * settings.session_timeout),
             rebalance_timeout_ms=int(1e3 * settings.rebalance_timeout),
             heartbeat_interval_ms=int(1e3 * settings.heartbeat_interval),
-            fetch_max_wait_ms=int(1e3 * max(settings.fetch_wait, 0.0 if self._reads.group else _FOLLOWING)),
+            fetch_max_wait_ms=int(1e3 * max(settings.fetch_wait, 0.0 if self._reads.group else FOLLOWING)),
             max_partition_fetch_bytes=settings.fetch_bytes,
             client_rack=settings.rack,
         )
@@ -248,7 +248,7 @@ class KafkaConsumer:
         try:
             self._inner.seek(chosen, offset)
         except IllegalStateError as error:
-            raise _lost(partition) from error
+            raise lost(partition) from error
 
     async def position(self, partition: TopicPartition) -> int:
         """Offset of the next record to be read."""
@@ -256,7 +256,7 @@ class KafkaConsumer:
         try:
             return int(await self._inner.position(chosen))
         except IllegalStateError as error:
-            raise _lost(partition) from error
+            raise lost(partition) from error
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Record that everything below these offsets is done."""
@@ -373,7 +373,7 @@ class KafkaConsumer:
     async def _check_exist(self) -> tuple[TopicPartition, ...]:
         """Explicit partitions, once all that was asked for is known to exist; none for a member of a group."""
         counts = await self._check_topics((*self._topics, *(tp.topic for tp in self._reads.partitions)))
-        _check_partitions(self._reads.partitions, counts)
+        check_partitions(self._reads.partitions, counts)
         if self._topics and self._reads.group is None:
             return tuple(TopicPartition(t, p) for t in sorted(self._topics) for p in range(counts[t]))
         return self._reads.partitions
@@ -413,7 +413,7 @@ class KafkaConsumer:
         strangers = [TopicPartition(*tp) for tp in partitions if tp not in self._held]
         if strangers:
             counts = await self._counts.partitions({tp.topic for tp in strangers})
-            _check_partitions(strangers, counts)
+            check_partitions(strangers, counts)
             for topic in counts:
                 self._inner._client.add_topic(topic)
             await self._inner._client.force_metadata_update()
@@ -427,7 +427,7 @@ class KafkaConsumer:
         chosen = list(partitions)
         for tp in chosen:
             if tp not in self._held:
-                raise _lost(tp)
+                raise lost(tp)
         return [KafkaPartition(*tp) for tp in chosen]
 
     def _raise_failure(self) -> None:
@@ -436,7 +436,7 @@ class KafkaConsumer:
             raise failure
 
 
-def _check_partitions(partitions: Iterable[TopicPartition], counts: Mapping[str, int]) -> None:
+def check_partitions(partitions: Iterable[TopicPartition], counts: Mapping[str, int]) -> None:
     for tp in partitions:
         if tp.topic not in counts:
             raise ConfigurationError(f"topic {tp.topic!r} does not exist; create it before it is read")
@@ -446,5 +446,5 @@ def _check_partitions(partitions: Iterable[TopicPartition], counts: Mapping[str,
             )
 
 
-def _lost(tp: TopicPartition) -> LostPartitionError:
+def lost(tp: TopicPartition) -> LostPartitionError:
     return LostPartitionError(f"partition {tp.partition} of {tp.topic} is not read by this consumer")

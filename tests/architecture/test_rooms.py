@@ -12,7 +12,10 @@ FOLDERS = ("domain", "profiles", "policies", "planner", "streams", "executors", 
 CODE = [name for name in TRACKED if name.endswith(".py") and name.split("/")[0] in FOLDERS]
 MOST = 15
 
-TOO_FULL: dict[str, str] = {"docs/figures": "pictures, each with the page that shows it"}
+TOO_FULL: dict[str, str] = {
+    "docs/figures": "pictures, each with the page that shows it",
+    "docs/adr": "decisions, one a page, by number",
+}
 """Folders that may hold more, and why."""
 
 ANATOMIES = {
@@ -23,6 +26,8 @@ ANATOMIES = {
     "broker.py": "the port of each broker",
     "connection.py": "of each broker that has one",
     "consumer.py": "of each broker that has one",
+    "producer.py": "of each library that writes to Kafka",
+    "transactions.py": "of each library that writes to Kafka",
     "router.py": "core, shell and builder of a role",
     "admission.py": "core, shell and builder of a role",
     "worker.py": "core, shell and builder of a role",

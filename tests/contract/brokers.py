@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from aiohttp import web
 
 from sluicegate.streams.ports import Broker, Consumer, Producer, Record, TopicSpec
@@ -28,6 +29,11 @@ async def serve(broker: Broker, token: str | None = None, home: Path | None = No
         yield f"memory+http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
+
+
+def need_rdkafka() -> None:
+    """Skip where librdkafka is not installed."""
+    pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed: pip install 'sluicegate[rdkafka]'")
 
 
 async def new_topic(broker: Broker, partitions: int = 1, **more: object) -> str:

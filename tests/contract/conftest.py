@@ -9,20 +9,29 @@ import pytest
 from sluicegate.streams import connect
 from sluicegate.streams.broker_settings import KafkaSettings, MemorySettings
 from sluicegate.streams.ports import Broker
-from tests.contract.brokers import serve
+from tests.contract.brokers import need_rdkafka, serve
 
 MEMORY = pytest.param("memory", marks=pytest.mark.virtual)
 KAFKA = pytest.param("kafka", marks=pytest.mark.kafka)
+RDKAFKA = pytest.param("rdkafka", marks=pytest.mark.kafka)
 
 
-@pytest.fixture(params=[MEMORY, "remote", KAFKA])
+@pytest.fixture(params=["aiokafka", "rdkafka"])
+def library(request: pytest.FixtureRequest) -> str:
+    """What reads and writes Apache Kafka."""
+    if request.param == "rdkafka":
+        need_rdkafka()
+    return str(request.param)
+
+
+@pytest.fixture(params=[MEMORY, "remote", KAFKA, RDKAFKA])
 async def broker(request: pytest.FixtureRequest) -> AsyncIterator[Broker]:
     """A broker that is closed afterwards, leaving no task behind."""
     async with _open(request) as made:
         yield made
 
 
-@pytest.fixture(params=[MEMORY, KAFKA])
+@pytest.fixture(params=[MEMORY, KAFKA, RDKAFKA])
 async def grouping(request: pytest.FixtureRequest) -> AsyncIterator[Broker]:
     """A broker that has groups."""
     async with _open(request) as made:
@@ -37,6 +46,11 @@ async def _open(request: pytest.FixtureRequest) -> AsyncIterator[Broker]:
             yield made
         case "kafka":
             made = connect(request.getfixturevalue("kafka_url"), kafka=KafkaSettings(session_timeout=3.0))
+            yield made
+        case "rdkafka":
+            need_rdkafka()
+            settings = KafkaSettings(session_timeout=3.0, library="rdkafka")
+            made = connect(request.getfixturevalue("kafka_url"), kafka=settings)
             yield made
         case _:
             behind = connect("memory://")

@@ -49,9 +49,12 @@ def kill(server: LocalBroker) -> int:
     return status.port
 
 
-async def test_a_broker_that_is_killed_and_started_again_loses_and_doubles_nothing(server: LocalBroker) -> None:
-    broker = connect(server.status().url or "", kafka=KafkaSettings(session_timeout=6.0))
-    await broker.admin().create_topics([TopicSpec(name="t", partitions=2)])
+async def test_a_broker_that_is_killed_and_started_again_loses_and_doubles_nothing(
+    server: LocalBroker, library: str
+) -> None:
+    broker = connect(server.status().url or "", kafka=KafkaSettings(session_timeout=6.0, library=library))
+    topic = f"t.{library}"
+    await broker.admin().create_topics([TopicSpec(name=topic, partitions=2)])
     producer = broker.producer()
     await producer.start()
     sent: list[asyncio.Future[Written]] = []
@@ -59,7 +62,7 @@ async def test_a_broker_that_is_killed_and_started_again_loses_and_doubles_nothi
 
     async def write() -> None:
         while not stop.is_set():
-            sent.append(await producer.send("t", str(len(sent)).encode(), key=str(len(sent)).encode()))
+            sent.append(await producer.send(topic, str(len(sent)).encode(), key=str(len(sent)).encode()))
             await asyncio.sleep(0.002)
 
     writing = asyncio.create_task(write())
@@ -78,7 +81,7 @@ async def test_a_broker_that_is_killed_and_started_again_loses_and_doubles_nothi
     async with asyncio.timeout(PATIENCE_S):
         written = await asyncio.gather(*sent)
     assert len(written) > before
-    both = [TopicPartition("t", 0), TopicPartition("t", 1)]
+    both = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
     consumer = broker.consumer(partitions=both)
     await consumer.start()
     values: list[int] = []
@@ -89,19 +92,25 @@ async def test_a_broker_that_is_killed_and_started_again_loses_and_doubles_nothi
     await broker.close()
 
 
-async def test_closing_without_a_broker_ends_within_its_bound_and_leaves_no_task(server: LocalBroker) -> None:
-    broker = connect(server.status().url or "", kafka=KafkaSettings(session_timeout=6.0, stop_timeout=2.0))
-    await broker.admin().create_topics([TopicSpec(name="u")])
+async def test_closing_without_a_broker_ends_within_its_bound_and_leaves_no_task(
+    server: LocalBroker, library: str
+) -> None:
+    settings = KafkaSettings(session_timeout=6.0, stop_timeout=2.0, library=library)
+    broker = connect(server.status().url or "", kafka=settings)
+    topic = f"u.{library}"
+    await broker.admin().create_topics([TopicSpec(name=topic)])
     producer = broker.producer()
     await producer.start()
     for consumer in (
-        broker.consumer(topics=["u"], group="g"),
-        broker.consumer(partitions=[TopicPartition("u", 0)]),
-        broker.consumer(partitions=[TopicPartition("u", 0)], group="h"),
+        broker.consumer(topics=[topic], group=f"{topic}.g"),
+        broker.consumer(partitions=[TopicPartition(topic, 0)]),
+        broker.consumer(partitions=[TopicPartition(topic, 0)], group=f"{topic}.h"),
     ):
         await consumer.start()
+    if library == "aiokafka":  # which has to know a topic before it queues for it
+        await (await producer.send(topic, b"known"))
     kill(server)
-    sent = [await producer.send("u", b"never") for _ in range(3)]
+    sent = [await producer.send(topic, b"never") for _ in range(3)]
     await asyncio.sleep(0.5)
     async with asyncio.timeout(PATIENCE_S):  # for ever, were it to wait for its broker
         await broker.close()
@@ -111,8 +120,8 @@ async def test_closing_without_a_broker_ends_within_its_bound_and_leaves_no_task
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_a_broker_that_is_not_there_is_told_in_one_line() -> None:
-    broker = connect("kafka://127.0.0.1:1")
+async def test_a_broker_that_is_not_there_is_told_in_one_line(library: str) -> None:
+    broker = connect("kafka://127.0.0.1:1", kafka=KafkaSettings(library=library))
     with pytest.raises(ConfigurationError, match="no Kafka broker answers at 127"):
         await broker.producer().start()
     with pytest.raises(ConfigurationError, match="sluice broker start"):

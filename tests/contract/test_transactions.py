@@ -15,6 +15,7 @@ from sluicegate.sluice.audit.result_log import read_results
 from sluicegate.stages.runtime.exactly_once import transactional_id
 from sluicegate.stages.worker.stage import WorkerStage
 from sluicegate.streams import connect
+from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.ports import Broker, BrokerError, FencedError, Letter, TopicPartition, TopicSpec
 from tests.harness import PATIENCE_S, running, settings_for
 
@@ -22,8 +23,8 @@ pytestmark = pytest.mark.kafka
 
 
 @pytest.fixture
-async def broker(kafka_url: str) -> AsyncIterator[Broker]:
-    broker = connect(kafka_url)
+async def broker(kafka_url: str, library: str) -> AsyncIterator[Broker]:
+    broker = connect(kafka_url, kafka=KafkaSettings(library=library))
     yield broker
     await broker.close()
 
@@ -73,8 +74,9 @@ async def test_who_starts_with_the_same_id_ends_the_one_before(broker: Broker) -
     await heir.stop()
 
 
-async def test_a_client_whose_sender_ends_is_replaced_and_nothing_waits_for_it(broker: Broker) -> None:
-    """What a connection lost in the look-up of the coordinator leads to in the client."""
+async def test_a_client_whose_sender_ends_is_replaced_and_nothing_waits_for_it(kafka_url: str) -> None:
+    """What a connection lost in the look-up of the coordinator leads to in aiokafka's client."""
+    broker = connect(kafka_url)
     source, target = await topics(broker)
     group = uuid.uuid4().hex
     writer: Any = broker.transactions(f"{group}/a")
@@ -100,11 +102,12 @@ async def test_a_client_whose_sender_ends_is_replaced_and_nothing_waits_for_it(b
     await writer.stop()
     with pytest.raises(ConfigurationError, match="not started"):
         await writer.write([Letter(target.topic, b"third")], {source: 3}, group)
+    await broker.close()
 
 
-async def test_a_system_that_delivers_exactly_once(kafka_url: str, tmp_path: Path) -> None:
+async def test_a_system_that_delivers_exactly_once(kafka_url: str, library: str, tmp_path: Path) -> None:
     settings = settings_for(kafka_url, tmp_path, delivery="exactly_once")
-    async with running(settings, connect(kafka_url)) as run:
+    async with running(settings, connect(kafka_url, kafka=KafkaSettings(library=library))) as run:
         await run.planned()
         await asyncio.gather(*(run.ask() for _ in range(200)))
         report = await run.settled()
@@ -112,10 +115,10 @@ async def test_a_system_that_delivers_exactly_once(kafka_url: str, tmp_path: Pat
         assert report.kinds["answered"] == 200
 
 
-async def test_who_is_fenced_but_serves_goes_on(kafka_url: str, tmp_path: Path) -> None:
+async def test_who_is_fenced_but_serves_goes_on(kafka_url: str, library: str, tmp_path: Path) -> None:
     """As after a transaction that was open for too long, or of a zombie: of a member of a group, and of a worker."""
     settings = settings_for(kafka_url, tmp_path, delivery="exactly_once", devices=1)
-    async with running(settings, connect(kafka_url)) as run:
+    async with running(settings, connect(kafka_url, kafka=KafkaSettings(library=library))) as run:
         await run.planned()
         fences = {
             run.topics.admission_group: TopicPartition(run.topics.queries("toy"), 0),
@@ -134,11 +137,11 @@ async def test_who_is_fenced_but_serves_goes_on(kafka_url: str, tmp_path: Path) 
 
 
 async def test_a_zombie_worker_answers_nothing_after_its_heir_began(
-    kafka_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kafka_url: str, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker is taken for dead while its answers are on their way; it does not learn of it and writes them."""
     settings = settings_for(kafka_url, tmp_path, delivery="exactly_once", devices=2)
-    async with running(settings, connect(kafka_url)) as run:
+    async with running(settings, connect(kafka_url, kafka=KafkaSettings(library=library))) as run:
         await run.planned()
         worker = next(s for s in run.stages if isinstance(s, WorkerStage) and s.device.name == "d0")
         # Deaf to plans, without heartbeats, and never in doubt of itself: only the broker can stop it.

@@ -1,0 +1,1 @@
+"""Apache Kafka, on librdkafka (the package ``confluent-kafka``)."""
