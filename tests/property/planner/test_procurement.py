@@ -71,6 +71,9 @@ def test_illegal_events_raise() -> None:
             fleet.handle(event, 0)
     with pytest.raises(InvalidInputError, match="core"):
         Procurement(("n",), "hybrid", core=2)
+
+
+def test_of_a_hybrid_fleet_the_core_stays_on_demand_and_of_others_all_are_alike() -> None:
     states = {mode: [Procurement(("m", "n"), mode, core=1).state(n).value for n in "mn"] for mode in get_args(Mode)}
     assert states == {"spot-only": ["spot"] * 2, "on-demand": ["on_demand"] * 2, "hybrid": ["on_demand", "spot"]}
 
