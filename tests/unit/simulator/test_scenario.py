@@ -1,6 +1,7 @@
 """Scenario files: validated whole, refused in one line, overridden by name."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from sluicegate.simulator.scenario import (
     source_of,
     with_setting,
 )
-from sluicegate.simulator.scenario.experiment import mean_and_half_width, systems_of
+from sluicegate.simulator.scenario.experiment import mean_and_half_width, run_once, systems_of
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "scenarios"
 
@@ -219,6 +220,15 @@ def test_systems_are_the_scenarios_or_policies_by_name() -> None:
         systems_of(document, ["nope"])
     with pytest.raises(ConfigurationError, match="twice"):
         systems_of(document, ["quick", "quick"])
+
+
+def test_a_run_is_bounded_and_drawn_where_that_is_asked_for() -> None:
+    scenario = scenario_of(_document(duration_s=2))
+    plain = run_once(scenario, 1, lambda: 0.0)
+    assert plain.bound is None and plain.series is None
+    asked = run_once(scenario, 1, lambda: 0.0, with_series=True, with_bound=True)
+    assert asked.bound is not None and asked.series is not None
+    assert replace(asked, bound=None, series=None) == plain and plain.promises is None
 
 
 def test_confidence_intervals_are_students() -> None:
