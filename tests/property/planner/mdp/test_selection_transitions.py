@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from sluicegate.planner.mdp.mdp_model import Array, Batching, Candidate, Dispatch, Late, SelectionModel
 from sluicegate.planner.mdp.operators import Chain, build_chain
@@ -49,6 +50,29 @@ def test_rows_equal_the_formulas_of_the_paper(workers: int, qps: float, bins: in
                 if level and j == bins:
                     continue  # two queries cannot have come at the same instant
                 assert np.abs(found[j] - oracle.row(level + 1, j, tau)).max() < 1e-8, (level, option, j)
+
+
+def test_what_is_left_behind_and_what_comes_meanwhile_is_that_of_arrivals_without_memory() -> None:
+    """One worker, gaps that are exponential: what comes is Poisson's whatever came before, and the next head lies among
+    the others as the least but so many of uniform ones do; ages are rounded up to the grid."""
+    qps, bins = 40.0, 20
+    model = SelectionModel(
+        variants=candidates(23.7, 61.3), slo=SLO, workers=1, qps=qps, grid=bins, queue=6, batching="variable"
+    )
+    chain = build_chain(model)
+    assert chain.partial is not None
+    for tau, come in chain.partial.come.items():
+        most = come.shape[2] - 1
+        exact = stats.poisson.pmf(np.arange(most), qps * chain.kernel.taus[tau])
+        assert np.abs(come[:, :, :most] - exact).max() < 1e-6
+        assert come.sum(axis=2) == pytest.approx(1.0)
+    ages = SLO - chain.kernel.slacks
+    assert len(chain.partial.heads) >= 10 and chain.partial.come
+    for (n, b), heads in chain.partial.heads.items():
+        for j in range(0, bins - 1, 3):
+            younger = np.cumsum(heads[j][::-1])[::-1]  # from the oldest bin, slack 0, to full slack
+            exact = stats.beta.sf(1.0 - np.minimum(1.0, ages / ages[j]), b, n - b)
+            assert np.abs(younger - exact).max() < 1e-3, (n, b, j)
 
 
 questions = st.builds(
