@@ -21,7 +21,7 @@ from sluicegate.sluice.settings.endpoint_settings import WebSettings
 from sluicegate.sluice.settings.settings import DeviceSettings, PromiseSettings, Settings
 from sluicegate.sluice.system.process_stages import stages_of
 from sluicegate.sluice.system.system import System
-from sluicegate.stages.fronts.live_page import WebStage
+from sluicegate.stages.fronts.live.live_page import WebStage
 from sluicegate.stages.runtime.supervisor import run_stages
 from sluicegate.streams import connect
 from tests.harness import ROLES, Running, toy_catalogue

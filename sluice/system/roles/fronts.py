@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sluicegate.stages.fronts.front_desk import FrontDesk
     from sluicegate.stages.fronts.grpc_front import GrpcStage
     from sluicegate.stages.fronts.http_front import HttpStage
-    from sluicegate.stages.fronts.live_page import WebStage
+    from sluicegate.stages.fronts.live.live_page import WebStage
     from sluicegate.stages.telemetry.metrics_http import MetricsStage
 
 
@@ -68,7 +68,7 @@ def _desk(name: str, system: System, apps: "Sequence[str]") -> "FrontDesk":
 
 def web_stage(system: System, apps: "Sequence[str]") -> "WebStage":
     """The live page."""
-    from sluicegate.stages.fronts.live_page import WebStage
+    from sluicegate.stages.fronts.live.live_page import WebStage
 
     return WebStage(
         system.connections,

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 
 from sluicegate.sluice.settings.endpoint_settings import WebSettings
-from sluicegate.stages.fronts.live_page import WebStage
+from sluicegate.stages.fronts.live.live_page import WebStage
 from sluicegate.streams import connect
 from tests.harness import PATIENCE_S, ROLES, Running, running, settings_for, toy_catalogue
 from tests.outside.browser import browser

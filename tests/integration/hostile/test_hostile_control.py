@@ -20,7 +20,7 @@ from sluicegate.domain.lease import Lease
 from sluicegate.domain.outcome import Outcome, OutcomeKind
 from sluicegate.domain.plan import MAX_TERM, Epoch, Placement, Plan
 from sluicegate.sluice.settings.endpoint_settings import WebSettings
-from sluicegate.stages.fronts.live_page import WebStage
+from sluicegate.stages.fronts.live.live_page import WebStage
 from sluicegate.streams import connect
 from sluicegate.streams.records import codec, control
 from sluicegate.streams.records.instances import encode_instance

@@ -13,9 +13,9 @@ from sluicegate.domain.models.app import App, Promise, WeaklyHard
 from sluicegate.domain.outcome import Outcome, OutcomeKind, PromiseState
 from sluicegate.domain.plan import Epoch, Placement, Plan
 from sluicegate.domain.query import Query
-from sluicegate.stages.fronts.live_page import end_of
-from sluicegate.stages.fronts.live_view import SPAN, End, LiveView
-from sluicegate.stages.fronts.plan_capacity import PlanCapacity
+from sluicegate.stages.fronts.live.live_page import end_of
+from sluicegate.stages.fronts.live.live_view import SPAN, End, LiveView
+from sluicegate.stages.fronts.live.plan_capacity import PlanCapacity
 from sluicegate.streams.ports import Record
 from sluicegate.streams.records import codec
 from sluicegate.streams.records.control import Heartbeat, SliceState

@@ -23,8 +23,8 @@ from sluicegate.stages.following.control_follower import Follower
 from sluicegate.stages.following.results_reader import ResultsReader
 from sluicegate.stages.fronts.http_auth import Access, Guard, bind
 from sluicegate.stages.fronts.http_connections import runner_of
-from sluicegate.stages.fronts.live_view import End, LiveView
-from sluicegate.stages.fronts.plan_capacity import PlanCapacity
+from sluicegate.stages.fronts.live.live_view import End, LiveView
+from sluicegate.stages.fronts.live.plan_capacity import PlanCapacity
 from sluicegate.stages.runtime.background_tasks import beside
 from sluicegate.streams.ports import Record
 from sluicegate.streams.records import codec, control

@@ -16,7 +16,7 @@ from sluicegate.domain.actions import Announce
 from sluicegate.domain.events import DemandCounted
 from sluicegate.domain.models.app import App, Promise
 from sluicegate.domain.plan import NO_EPOCH, Plan, follows
-from sluicegate.stages.fronts.plan_capacity import Carries
+from sluicegate.stages.fronts.live.plan_capacity import Carries
 from sluicegate.streams.records.control import Heartbeat
 
 SPAN = 120
