@@ -1,5 +1,7 @@
 """Shares are met at every moment, smoothly and deterministically."""
 
+from math import inf, nan
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,6 +35,11 @@ def test_every_prefix_is_within_one_query_of_the_shares(weights: list[float]) ->
     for n in range(1, 400):
         counts[sequence.next()] += 1
         assert max(abs(c - w * n) for c, w in zip(counts, sequence.shares, strict=True)) < 1.0 + 1e-6
+
+
+def test_weights_that_are_none_count_for_nothing_and_where_all_are_all_are_equal() -> None:
+    assert ProportionalSequence([-0.5, 1.0, nan, inf, 3.0, 0.0, -inf]).shares == (0.0, 0.25, 0.0, 0.0, 0.75, 0.0, 0.0)
+    assert ProportionalSequence([-0.5, nan]).shares == (0.5, 0.5)
 
 
 @settings(max_examples=40, deadline=None)

@@ -207,6 +207,22 @@ def test_a_variant_that_fails_to_load_is_avoided_for_a_while() -> None:
     assert (SLOW, "cpu") in [a for a in seen if isinstance(a, Solve)][-1].problem.catalogue.profiles
 
 
+def test_who_stood_by_knows_demand_devices_latencies_and_what_failed_to_load_when_it_leads() -> None:
+    world = World()
+    for event in (
+        DeviceSeen("d0", "cpu", "i"), DeviceSeen("d1", "cpu", "i"), DemandCounted("a", 40, 1.0),
+        LatencyMeasured(FAST, "cpu", 1, 0.003, batches=20), PlanAcknowledged("d0", Epoch(3, 1), (), (SLOW,)),
+        PlanAcknowledged("stranger", Epoch(3, 1), (), (FAST,)),
+    ):  # fmt: skip
+        world.controller.listen(event, 5.0)
+    begun = [*world.controller.lead(4, None, "the other is gone", 5.2), *world.beat(5.3), *world.beat(9.0)]
+    solve = next(a for a in begun if isinstance(a, Solve))
+    assert [d.name for d in solve.problem.devices] == ["d0", "d1"]
+    assert set(solve.problem.catalogue.profiles) == {(FAST, "cpu")}
+    assert abs(solve.problem.latency_factor[FAST, "cpu"] - 1.5) < 1e-9
+    assert solve.problem.demands[0].qps > 10.0
+
+
 def test_shortage_is_announced_once_and_its_end_once() -> None:
     world = World()
     world.run(0.0, 10.0)
