@@ -94,6 +94,7 @@ class RdkafkaConsumer:
         self._paused: set[TopicPartition] = set()
         self._stale: set[TopicPartition] = set()
         self._doubted: dict[TopicPartition, float] = {}
+        self._damaged: dict[TopicPartition, tuple[int, int]] = {}  # the batch, and the offset of it that is in doubt
         self._idle = False
         self._settled = asyncio.Event()
         self._identity: object = None
@@ -196,6 +197,7 @@ class RdkafkaConsumer:
             raise ConfigurationError(f"cannot seek {partition} to {offset}: offsets start at 0")
         (chosen,) = self._ours([partition])
         self._at[chosen] = offset
+        self._damaged.pop(chosen, None)
         self._drop([chosen])
         self._go_to(chosen)
         if self._asked is None:
@@ -353,12 +355,7 @@ class RdkafkaConsumer:
             if place in self._at:
                 self._at[place] = max(self._at[place], message.offset())
         elif code in _UNREADABLE and place in self._at:
-            offset = self._at[place]
-            self._at[place] = offset + 1
-            self._left = deque(m for m in self._left if _place(m) != place)
-            assert self._reading is not None
-            self._reading.post(lambda: self._go_behind(place))
-            return self._unreadable(place, offset, _UNREADABLE[code])
+            return self._cannot_be_read(place, message.offset(), _UNREADABLE[code])
         elif code == KafkaError._AUTO_OFFSET_RESET and place in self._at:
             self._doubted.setdefault(place, time.monotonic())
         elif code in _REFUSED and (code != KafkaError.GROUP_AUTHORIZATION_FAILED or self._reads.group is not None):
@@ -366,6 +363,19 @@ class RdkafkaConsumer:
         else:
             log.warning("%s: %s", ", ".join(self._topics) or place.topic, error.str())
         return None
+
+    def _cannot_be_read(self, place: TopicPartition, batch: int, why: str) -> Unreadable | None:
+        """The batch that begins at ``batch``, of which an offset is given up: the library says not how many it has. Of
+        a further one it is believed where it says so again: the first time may be left from the offset before."""
+        offset = self._at[place]
+        self._left = deque(m for m in self._left if _place(m) != place)
+        known, doubted = self._damaged.get(place, (-1, -1))
+        believed = known != batch or doubted == offset
+        self._damaged[place] = (batch, -1 if believed else offset)
+        self._at[place] = offset + believed
+        assert self._reading is not None
+        self._reading.post(lambda: self._go_behind(place))
+        return self._unreadable(place, offset, why) if believed else None
 
     def _unreadable(self, place: TopicPartition, offset: int, why: str) -> Unreadable:
         found = Unreadable.at(*place, offset, 0.0, why)
