@@ -1,11 +1,13 @@
 """Simulated queries per second of CPU, and memory against the length of the trace.
 
-Weighted routing and eager batching; the planner runs as live. Each case is a process of its own, so that its memory is
-its own. Run: ``python bench/simulator.py [--json] [--quick]``.
+Weighted routing and eager batching; the planner runs as live. Besides, Proteus's trace as its scenario has it
+(slack-blend, adaptive batching, 40 devices), where SLUICE_DATA is set. Each case is a process of its own, so that its
+memory is its own. Run: ``python bench/simulator.py [--json] [--quick]``.
 """
 
 import argparse
 import json
+import os
 import platform
 import resource
 import subprocess
@@ -15,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-SCENARIO = ROOT / "examples" / "scenarios" / "small.yaml"
+SCENARIOS = ROOT / "examples" / "scenarios"
 
 CASES: dict[str, tuple[float, float]] = {
     "a tenth of the trace": (80_000, 400.0),
@@ -23,24 +25,40 @@ CASES: dict[str, tuple[float, float]] = {
     "twice the rate": (800_000, 800.0),
 }
 """Name -> (queries, queries/s). Rate is the mean; the wave goes from a fifth to nine fifths of it."""
+PROTEUS = "Proteus's trace"
+PROTEUS_S = 291.72
+"""Seconds of it."""
 
 
-def case(queries: float, qps: float) -> dict[str, Any]:
-    """Simulate one case here and now."""
-    sys.path.insert(0, str(ROOT))
-    from sluicegate.simulator.scenario import overridden, read_scenario, scenario_of
-    from sluicegate.simulator.scenario.experiment import run_once
+def small(scale: float, queries: float, qps: float) -> dict[str, Any]:
+    """Our own example with as many queries."""
+    from sluicegate.simulator.scenario import overridden, read_scenario
 
-    document = overridden(
-        read_scenario(SCENARIO, {}),
+    return overridden(
+        read_scenario(SCENARIOS / "small.yaml", {}),
         {
-            "duration_s": queries / qps,
+            "duration_s": scale * queries / qps,
             "traces.qps": [0.2 * qps, 1.8 * qps],
             "traces.generator": {"period_s": 150, "spikes": 0},
             "policies.batching": "eager",
             "devices": [{"type": "cpu", "count": 8}, {"type": "gpu", "count": 4}],
         },
     )
+
+
+def proteus(scale: float) -> dict[str, Any]:
+    """The trace of Proteus's evaluation, from its start."""
+    from sluicegate.simulator.scenario import overridden, read_scenario
+
+    document = read_scenario(SCENARIOS / "proteus-medium-normal.yaml", os.environ)
+    return overridden(document, {"duration_s": scale * PROTEUS_S})
+
+
+def case(document: dict[str, Any]) -> dict[str, Any]:
+    """Simulate one case here and now."""
+    from sluicegate.simulator.scenario import scenario_of
+    from sluicegate.simulator.scenario.experiment import run_once
+
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started, cpu = time.perf_counter(), time.process_time()
     run = run_once(scenario_of(document), 0, time.process_time)
@@ -68,11 +86,17 @@ def main() -> None:
     options = parser.parse_args()
     scale = 0.1 if options.quick else 1.0
     if options.case:
-        queries, qps = CASES[options.case]
-        print(json.dumps(case(scale * queries, qps)))
+        sys.path.insert(0, str(ROOT))
+        document = proteus(scale) if options.case == PROTEUS else small(scale, *CASES[options.case])
+        print(json.dumps(case(document)))
         return
     results = {}
-    for name in CASES:
+    names = [*CASES]
+    if "SLUICE_DATA" in os.environ:
+        names.append(PROTEUS)
+    else:
+        print(f"{PROTEUS} is left out: set SLUICE_DATA to the folder of the papers' data", file=sys.stderr)
+    for name in names:
         arguments = [sys.executable, __file__, "--case", name, *(["--quick"] if options.quick else [])]
         done = subprocess.run(arguments, capture_output=True, text=True, check=True)
         results[name] = json.loads(done.stdout)
