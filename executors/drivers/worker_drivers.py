@@ -83,9 +83,12 @@ class WorkerProcesses:
         except TimeoutError:
             process.kill()
             await process.wait()
+        except asyncio.CancelledError:
+            self._started.setdefault(device, process)  # not ended yet: ``close`` sees to it
+            raise
 
     async def close(self) -> None:
-        """End all of them, at the same time."""
+        """End all of them, at the same time, those that ``stop`` was not left the time for, too."""
         await asyncio.gather(*(self.stop(device) for device in tuple(self._started)))
 
 

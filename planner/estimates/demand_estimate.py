@@ -147,8 +147,8 @@ class DemandEstimator:
             if state.rated is None or state.rated[0] != half:
                 state.rated = half, self._sliding(state, now, 2), self._sliding(state, now, 4)
             _, second, two = state.rated
-            sharp = second > s.sharp * state.covered
-            above = sharp or min(second, two) > s.sustained * state.covered
+            lasting = s.sustained * state.covered
+            above = second > s.sharp * state.covered or (second > lasting and two > lasting)
             if above and second > s.min_qps and not (_poisson(state) and _by_chance(state.covered, second, two)):
                 state.burst_until = now + s.window
                 found.append(app)

@@ -59,6 +59,27 @@ async def test_a_worker_that_ignores_the_request_is_killed_after_its_grace(tmp_p
     assert not workers.running()
 
 
+async def test_a_worker_whose_stop_was_given_up_is_ended_when_the_driver_closes(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    code = (
+        "import pathlib, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        f"pathlib.Path({str(ready)!r}).touch(); time.sleep(60)"
+    )
+    workers = WorkerProcesses(lambda _: (sys.executable, "-c", code), grace=0.5)
+    await workers.start("gpu0")
+    async with asyncio.timeout(PATIENCE_S):
+        while not ready.exists():
+            await asyncio.sleep(0.01)
+    stopping = asyncio.create_task(workers.stop("gpu0"))
+    await asyncio.sleep(0)
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    assert workers.running() == {"gpu0"}
+    await asyncio.wait_for(workers.close(), 20.0)
+    assert not workers.running()
+
+
 async def test_a_program_that_is_not_there_is_one_clear_error() -> None:
     with pytest.raises(ConfigurationError, match="worker of cpu1 cannot be started: /no/such"):
         await WorkerProcesses(lambda _: ("/no/such",)).start("cpu1")
