@@ -135,7 +135,7 @@ class RdkafkaConsumer:
             raise ConfigurationError("this consumer is not started (or stopped): await start() before reading")
         if self._idle:
             self._idle = False
-            self._inner.resume([_kafka(tp) for tp in self._held - self._paused])
+            self._fetch(self._held - self._paused)
         if not self._left:
             if self._asked is None:
                 self._ask(Ask(wait, max_records))
@@ -178,7 +178,7 @@ class RdkafkaConsumer:
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop reading these."""
         if chosen := self._ours(partitions):
-            self._inner.pause([_kafka(tp) for tp in chosen if tp not in self._taking])
+            self._fetch_no_more(chosen)
             self._paused.update(chosen)
             self._drop(chosen)
 
@@ -187,7 +187,7 @@ class RdkafkaConsumer:
         if chosen := self._ours(partitions):
             self._paused.difference_update(chosen)
             if not self._idle:
-                self._inner.resume([_kafka(tp) for tp in chosen if tp not in self._taking])
+                self._fetch(chosen)
             if self._asked is None:
                 self._go_back()
 
@@ -270,7 +270,30 @@ class RdkafkaConsumer:
         if not done:
             log.warning("a consumer of %s did not stop in time", ", ".join(self._topics) or self._reads.partitions)
 
-    # What the loop asks of the thread.
+    # What the loop asks of the thread. All of it: the library makes whoever calls it wait while it calls back, and what
+    # it calls back waits for the loop.
+
+    def _post(self, work: Callable[[Any], None]) -> None:
+        """Have the thread do ``work`` with the client, in the order in which it is told."""
+        inner, reading = self._inner, self._reading
+        if inner is None or reading is None:
+            return
+
+        def done() -> None:
+            try:
+                work(inner)
+            except (KafkaException, RuntimeError) as error:  # of partitions that were given up, or by who has stopped
+                log.debug("%s: %s", self._reads.group, error)
+
+        reading.post(done)
+
+    def _fetch(self, partitions: Iterable[TopicPartition]) -> None:
+        chosen = tuple(partitions)
+        self._post(lambda inner: inner.resume([_kafka(tp) for tp in chosen if tp not in self._taking]))
+
+    def _fetch_no_more(self, partitions: Iterable[TopicPartition]) -> None:
+        chosen = tuple(partitions)
+        self._post(lambda inner: inner.pause([_kafka(tp) for tp in chosen if tp not in self._taking]))
 
     def _ask(self, ask: Ask) -> None:
         assert self._reading is not None
@@ -306,7 +329,7 @@ class RdkafkaConsumer:
             return
         if not self._idle:
             self._idle = True
-            self._inner.pause([_kafka(tp) for tp in self._held])
+            self._fetch_no_more(self._held)
         ask = Ask(_JOINING, 1)
         self._ask(ask)
         ask.answer.add_done_callback(lambda _: self._kept_up(ask))
@@ -416,7 +439,8 @@ class RdkafkaConsumer:
     async def _stood_still(self) -> None:
         """Whether the group still knows this member; otherwise what was fetched is dropped, and read again if it is
         ours."""
-        identity = self._inner.consumer_group_metadata()
+        inner = self._started()
+        identity = await self._answer(self._do(inner.consumer_group_metadata))
         if identity == self._identity and await self._answer(in_thread(self._is_member)):
             return
         log.warning("a member of %s stood still, and reads again what it had not handed out", self._reads.group)
@@ -449,14 +473,17 @@ class RdkafkaConsumer:
 
     def _go_to(self, place: TopicPartition) -> None:
         """Have the client fetch on from the position. What is being taken up is fetched from there by itself."""
-        if place in self._taking:
+        self._post(lambda inner: self._seek(inner, place))
+
+    def _seek(self, inner: Any, place: TopicPartition) -> None:
+        at = self._at.get(place)
+        if at is None or place in self._taking:
             return
         try:
-            self._inner.seek(_kafka(place, self._at[place]))
+            inner.seek(_kafka(place, at))
         except KafkaException:  # it does not fetch there (yet, or any more)
-            self._stale.add(place)
-            assert self._reading is not None
-            self._reading.post(lambda: self._assign_anew(place))
+            tell(self._loop, self._stale.add, place)
+            self._assign_anew(place)
 
     def _go_behind(self, place: TopicPartition) -> None:
         """Have the client fetch on behind what cannot be read. In the thread, and before it reads again: the library
@@ -493,9 +520,18 @@ class RdkafkaConsumer:
     # What the group gives and takes: called by the thread, which waits for the loop.
 
     def _subscribe(self) -> None:
-        self._inner.subscribe(
-            list(self._topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
-        )
+        topics = list(self._topics)
+
+        def subscribe(inner: Any) -> None:
+            try:
+                inner.subscribe(topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
+            except KafkaException as error:
+                tell(self._loop, self._fails, BrokerError(f"cannot read {', '.join(topics)}: {error}"))
+
+        self._post(subscribe)
+
+    def _fails(self, failure: Exception) -> None:
+        self._failure = failure
 
     def _on_assign(self, inner: Any, partitions: Iterable[Any]) -> None:
         self._given |= _ports(partitions)
