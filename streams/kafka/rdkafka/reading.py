@@ -3,7 +3,7 @@
 Rules. The loop asks, at most one question at a time, and is woken once for all that came. The library calls back, of
 partitions that a group gives and takes, only while something is waited for; what is done for that on the loop is waited
 for here. All that the loop asks of the library is done in this thread too: in another it would stand still for as long
-as the library calls back. Where nothing is asked for ``IDLE_S``, the loop is told, that it may ask on behalf of the group.
+as the library calls back. Where nothing is asked for ``IDLE_S``, the loop is told: it may ask on behalf of the group.
 """
 
 import asyncio
