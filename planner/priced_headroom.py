@@ -12,10 +12,9 @@ Rules:
   ``price`` 1 is a right answer lost for each query beyond capacity. Queues, other hosts and the next plan save some of
   those, but demand has longer tails than the normal distribution; the two about make up for each other.
 - Where an app has few units queues bridge more than a spread of the demand: what is late there is the tail of the
-  waiting time in heavy traffic (Kingman), host by host: r exp(-2 (1 - r) C w / (r D)), with utilisation r of its part
-  of the demand, what an answer may wait w = SLO - the time of one query alone, and D the dispersion of arrivals, which
-  even turns divide as they do the demand, and of service times. So the most accurate variants stay as long as their
-  utilisation allows. Queues even out what batches take, so capacities are those of their mean there, not of a quantile.
+  waiting time in heavy traffic (Kingman), r exp(-2 (1 - r) C w / (r D)), with utilisation r = s / C, what an answer may
+  wait w = SLO - the time of one query alone, and D the dispersion of arrivals. So the most accurate variants stay as
+  long as their utilisation allows. Demand moves between plans as everywhere: headroom is ``cautious`` at least.
 - A rung that cannot serve everybody ends the search, unless it is the first.
 - Where selection tables pick variants, capacity stretches at the price of accuracy: the ``floor`` is enough.
 - A demand without spread keeps the headroom it came with; where none has one this is the base planner.
@@ -25,10 +24,9 @@ import math
 from dataclasses import dataclass, field, replace
 
 from sluicegate.domain.fleet.device import profile_type
-from sluicegate.domain.models.profile import Z95
 from sluicegate.planner.allocation.pipeline import AllocationPlanner
 from sluicegate.planner.problems.kept_rates import kept
-from sluicegate.planner.problems.problem import Allocation, AppDemand, Problem
+from sluicegate.planner.problems.problem import Allocation, Problem
 from sluicegate.planner.problems.problem_checks import check
 from sluicegate.planner.problems.throughput import throughput
 
@@ -39,7 +37,7 @@ _SERVED = 1.0 - 1e-6
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedHeadroom:
     """The default planner: the allocation of ``base`` with headroom at the problem's ``price``. ``ladder``: headrooms
-    tried, in spreads, ascending. ``floor``: least headroom. ``few``: units an app below which queues count.
+    tried, in spreads, ascending. ``floor``: least headroom, and ``cautious`` where an app has fewer than ``few`` units.
     ``queue_time``: seconds that spreads are about."""
 
     name: str = "allocation"
@@ -47,6 +45,7 @@ class PricedHeadroom:
     floor: float = 1.05
     ladder: tuple[float, ...] = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
     few: float = 4.0
+    cautious: float = 1.1
     queue_time: float = 0.3
 
     def allocate(self, problem: Problem) -> Allocation:
@@ -59,13 +58,12 @@ class PricedHeadroom:
         rough = replace(self.base, polish=False)
         units = sum(len(device.slices) for device in problem.devices)
         few = units < self.few * len({d.app for d in problem.demands})
-        if few:
-            usual = by_median(problem)
-            few = min(rough.allocate(self._with(usual, 0.0, self.floor)).served.values()) >= _SERVED
-            problem = usual if few else problem
+        if few and min(rough.allocate(self._with(problem, 0.0, self.cautious)).served.values()) < _SERVED:
+            few = False
+        floor = self.cautious if few else self.floor
         best, best_worth = self.ladder[0], -math.inf
         for z in self.ladder:
-            asked = self._with(problem, z, self.floor)
+            asked = self._with(problem, z, floor)
             answer = rough.allocate(asked)
             if z != self.ladder[0] and min(answer.served.values()) < _SERVED:
                 break
@@ -73,7 +71,7 @@ class PricedHeadroom:
             worth = _accuracy(asked, answer) - problem.price * lost
             if worth > best_worth:
                 best, best_worth = z, worth
-        chosen = self._with(problem, best, self.floor)
+        chosen = self._with(problem, best, floor)
         planned = {d.app: d.headroom for d in chosen.demands}
         line = f"headroom: {best:g} spreads, {min(planned.values()):.2f} to {max(planned.values()):.2f} by app"
         answer = self.base.allocate(chosen)
@@ -103,59 +101,31 @@ def overflow(problem: Problem, answer: Allocation) -> float:
     return sum(weight[a] * over[a] for a in over) / total
 
 
-def by_median(problem: Problem) -> Problem:
-    """The same with capacities by what batches usually take. Measured latencies stay what they are."""
-    if problem.quantile == "median":
-        return problem
-    factors = {}
-    for key, factor in problem.latency_factor.items():
-        points = problem.catalogue.profiles[key].points if key in problem.catalogue.profiles else ()
-        factors[key] = factor * max((p.p95 / p.median for p in points), default=1.0)
-    return replace(problem, quantile="median", latency_factor=factors)
-
-
 def late(problem: Problem, answer: Allocation, queue_time: float) -> float:
     """Share of all demand, by the weights of apps, expected to wait too long in the queues of what the plan hosts."""
+    capacity = _capacities(problem, answer)
+    alone: dict[str, float] = {}
     kinds = {(d.name, s.name): profile_type(d.type, s.profile) for d in problem.devices for s in d.slices}
-    sharers: dict[tuple[str, str], int] = {}
-    shares: dict[str, float] = {}
     for p in answer.placements:
-        sharers[p.device, p.slice] = sharers.get((p.device, p.slice), 0) + 1
-        shares[p.app] = shares.get(p.app, 0.0) + p.share
+        for variant in p.variants:
+            kind = kinds[p.device, p.slice]
+            factor = problem.latency_factor.get((variant, kind), 1.0)
+            seconds = factor * problem.catalogue.profiles[variant, kind].curve(problem.quantile)(1)
+            alone[p.app] = max(seconds, alone.get(p.app, 0.0))
     found = total = 0.0
     for d in problem.demands:
         total += d.qps * d.weight
-        lost = 0.0 if shares.get(d.app, 0.0) > 0.0 else 1.0
-        for p in answer.placements:
-            if p.app == d.app and p.share > 0.0:
-                at = (p.device, p.slice)
-                part = p.share / shares[d.app]
-                lost += part * max(
-                    _late_at(problem, v, kinds[at], sharers[at], d, part, queue_time) for v in p.variants
-                )
-        found += d.qps * d.weight * lost
+        room = capacity.get(d.app, 0.0)
+        if not d.qps > 0.0:
+            continue
+        if d.qps >= room:
+            found += d.qps * d.weight
+            continue
+        busy = d.qps / room
+        dispersion = max(1.0, d.spread**2 * queue_time * d.qps)
+        wait = max(0.0, d.slo - alone[d.app])
+        found += d.qps * d.weight * busy * math.exp(-2.0 * (1.0 - busy) * room * wait / (busy * dispersion))
     return found / total if total > 0.0 else 0.0
-
-
-def _late_at(
-    problem: Problem, variant: str, kind: str, apps: int, demand: AppDemand, part: float, queue_time: float
-) -> float:
-    """Share of what a host is given, ``part`` of ``demand``, that waits too long there."""
-    profile = problem.catalogue.profiles[variant, kind]
-    factor = problem.latency_factor.get((variant, kind), 1.0)
-    point = profile.points[0]
-    variance = (math.log(max(1.0, point.p95 / point.median)) / Z95) ** 2  # of the logarithm of service times
-    longer = math.exp(variance / 2.0) if problem.quantile == "median" else 1.0
-    room = _rate(problem, variant, kind, demand.slo / (apps + 1)) / apps / longer
-    asked = part * demand.qps
-    if not asked > 0.0:
-        return 0.0
-    if asked >= room:
-        return 1.0
-    busy = asked / room
-    dispersion = part * max(1.0, demand.spread**2 * queue_time * demand.qps) + math.expm1(variance)
-    wait = max(0.0, demand.slo - factor * profile.curve(problem.quantile)(1))
-    return busy * math.exp(-2.0 * (1.0 - busy) * room * wait / (busy * dispersion))
 
 
 def _excess(mean: float, deviation: float, capacity: float) -> float:

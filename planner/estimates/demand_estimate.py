@@ -4,13 +4,9 @@ Rules:
 - Counts go into seconds by the middle of their window, so that any number of counters add up. A second is a sample once
   it is over; seconds without a count are zero.
 - The estimate is an exponentially weighted mean of the samples (Proteus's artifact: alpha 0.385).
-- Few queries a second vary by chance, and plans would move with them. So where demand is Poisson (``POISSON``) the
-  estimate is a mean of more samples, until chance moves it by ``NOISE`` no more. Where the last one, two, four or eight
-  seconds differ from it by more than ``UNLIKELY`` standard deviations of a count, alpha counts alone for eight seconds.
 - A burst is a second (sliding, by half seconds) with ``sharp`` times what the plan in force covers, or two seconds with
-  ``sustained`` times that; of Poisson demand one that is ``BY_CHANCE`` such deviations more. Single seconds a little
-  above are left to routing and batching, a plan made for them costs accuracy until the next one. During a burst the
-  estimate is the largest rate of the ``window`` before.
+  ``sustained`` times that: single seconds a little above are left to routing and batching, a plan made for them costs
+  accuracy until the next one. During a burst the estimate is the largest rate of the ``window`` before.
 - Headroom: beta = max(floor, 1 + z spread), spread = sqrt(D / (0.3 s)), s the estimate, 0.3 s the time over which
   queues cannot help. D is 1 (Poisson) unless arrivals are burstier: the index of dispersion of the samples, from
   squared differences of neighbours so that a trend does not count, over ``tolerance``, which is what a fluctuating rate
@@ -21,20 +17,12 @@ Rules:
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.events import DemandCounted
 
-NOISE = 0.02
-"""Standard deviation over mean of the estimate of a steady Poisson demand, at most."""
-POISSON = 2.0
-"""Index of dispersion up to which demand counts as Poisson: of some forty samples it is that of chance."""
-UNLIKELY = 4.0
-BY_CHANCE = 3.5
-_COMPARED = (1, 2, 4, 8)
-"""Seconds whose counts are compared with the estimate."""
 _HALVES = 6
 """Half seconds kept for bursts."""
 _WEIGHTS = frozenset({"alpha", "dispersion_alpha"})
@@ -91,7 +79,7 @@ class Estimate:
 @dataclass(slots=True)
 class _AppState:
     """One app's counts. ``seconds``: counts of seconds not over yet. ``samples``: the last ones of the window, (second,
-    count). ``latest``: the last ones that are compared with the estimate; ``steady``: samples since they differed."""
+    count)."""
 
     seconds: dict[int, float] = field(default_factory=dict)
     halves: dict[int, float] = field(default_factory=dict)
@@ -101,8 +89,6 @@ class _AppState:
     variance: float = 0.0
     level: float = 0.0
     last: float | None = None
-    latest: deque[float] = field(default_factory=lambda: deque(maxlen=_COMPARED[-1]))
-    steady: int = 0
     covered: float = math.inf
     burst_until: float = -math.inf
     rated: tuple[int, float, float] | None = None
@@ -148,8 +134,7 @@ class DemandEstimator:
                 state.rated = half, self._sliding(state, now, 2), self._sliding(state, now, 4)
             _, second, two = state.rated
             lasting = s.sustained * state.covered
-            above = second > s.sharp * state.covered or (second > lasting and two > lasting)
-            if above and second > s.min_qps and not (_poisson(state) and _by_chance(state.covered, second, two)):
+            if second > s.min_qps and (second > s.sharp * state.covered or (second > lasting and two > lasting)):
                 state.burst_until = now + s.window
                 found.append(app)
         return tuple(sorted(found))
@@ -196,15 +181,8 @@ class DemandEstimator:
 
     def _sample(self, state: _AppState, second: int, count: float) -> None:
         s = self._settings
-        state.latest.append(count)
-        if state.mean is None:
-            state.mean = count
-        else:
-            steady = _poisson(state) and _as_expected(state.mean, state.latest)
-            state.steady = state.steady + 1 if steady else -_COMPARED[-1]
-            samples = min(1.0 / (2.0 * NOISE**2 * max(state.mean, s.min_qps)), max(1.0, state.steady))
-            state.mean += min(s.alpha, 1.0 / samples) * (count - state.mean)
-        if state.last is None or not state.level > 0.0:
+        state.mean = count if state.mean is None else state.mean + s.alpha * (count - state.mean)
+        if state.last is None:
             # Poisson until something else is seen.
             state.level = state.variance = count
         else:
@@ -219,24 +197,3 @@ class DemandEstimator:
         newest = math.floor(2 * now) - 1
         sums = (sum(state.halves.get(h, 0.0) for h in range(n - halves + 1, n + 1)) for n in (newest, newest - 1))
         return max(sums) / (0.5 * halves)
-
-
-def _poisson(state: _AppState) -> bool:
-    """Whether demand was no burstier of late than Poisson arrivals are."""
-    return state.variance <= POISSON * state.level
-
-
-def _by_chance(covered: float, second: float, two: float) -> bool:
-    """Whether the rates of the last second and of the last two are above ``covered`` by no more than chance."""
-    beyond = BY_CHANCE * math.sqrt(covered)
-    return second <= covered + beyond and two <= covered + beyond / math.sqrt(2.0)
-
-
-def _as_expected(qps: float, latest: Iterable[float]) -> bool:
-    """Whether the counts of the last seconds are what Poisson arrivals of ``qps`` bring."""
-    total = 0.0
-    for seconds, count in enumerate(reversed(tuple(latest)), 1):
-        total += count
-        if seconds in _COMPARED and abs(total - seconds * qps) > UNLIKELY * math.sqrt(seconds * max(qps, 1.0)):
-            return False
-    return True

@@ -11,7 +11,7 @@ from sluicegate.domain.models.app import App
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.planner.allocation.pipeline import AllocationPlanner
-from sluicegate.planner.priced_headroom import PricedHeadroom, by_median, late, overflow
+from sluicegate.planner.priced_headroom import PricedHeadroom, late, overflow
 from sluicegate.planner.problems.problem import Allocation, AppDemand, Problem
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
@@ -94,35 +94,6 @@ def test_what_waits_too_long_falls_with_room_and_patience_and_rises_with_bursts(
     assert late(replace(base, demands=(replace(demand, qps=18.0),)), answer, 0.3) < lost
     assert late(replace(base, demands=(replace(demand, spread=0.8),)), answer, 0.3) > lost
     assert late(replace(base, demands=(replace(demand, qps=26.0),)), answer, 0.3) == pytest.approx(1.0)
-
-
-def test_hosts_queue_each_for_themselves() -> None:
-    """Two devices in even turns wait as one of twice the speed would, and longer where one has most of the demand."""
-    base = roomy(40.0, devices=2)
-    answer = PricedHeadroom().allocate(base)
-    assert [p.variants for p in answer.placements] == [("good",), ("good",)]
-    even = late(base, answer, 0.3)
-    assert even == pytest.approx(0.8 * exp(-2 * 0.2 * 50 * (0.5 - 0.04) / 0.8), rel=1e-6)
-    first, second = answer.placements
-    uneven = replace(answer, placements=(replace(first, share=0.6), replace(second, share=0.4)))
-    assert late(base, uneven, 0.3) > even
-
-
-def test_few_units_are_counted_on_for_what_batches_usually_take() -> None:
-    """At its 95th percentile "good" carries 25 queries/s, by its median 30; a measured latency stays what it is."""
-    slower = tuple(
-        replace(p, points=(BatchLatency(1, p.points[0].median / 1.2, p.points[0].p95),))
-        for p in CATALOGUE.profiles.values()
-    )
-    varying = replace(CATALOGUE, profiles={(p.variant, p.device_type): p for p in slower})
-    problem = replace(roomy(24.0, devices=1), catalogue=varying, quantile="p95")
-    problem = replace(problem, demands=(replace(problem.demands[0], slo=2.0),))
-    assert [p.variants for p in PricedHeadroom().allocate(problem).placements] == [("good",)]
-    measured = replace(problem, latency_factor={("good", "cpu"): 1.1})
-    assert [p.variants for p in PricedHeadroom().allocate(measured).placements] == [("fast",)]
-    usual = by_median(measured)
-    assert usual.latency_factor["good", "cpu"] == pytest.approx(1.32)
-    assert by_median(usual) == usual
 
 
 def roomy(qps: float, devices: int) -> Problem:
