@@ -57,6 +57,7 @@ NOT_RUN = {
     ("install.md", "git clone"): "installs: test_wheels.py does",
     ("install.md", "git pull"): "removes the installation",
     ("operations.md", "pip install -e '.[otel]'"): "installs",
+    ("kafka.md", "pip install -e '.[rdkafka]'"): "installs",
     (
         "own-model.md",
         "sluice register --app clouds small.onnx",

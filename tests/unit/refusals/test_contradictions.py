@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tests.unit.refusals.test_bounds import classes, example, faults, schema_of
+from tests.unit.refusals.test_bounds import classes, faults
 
 DISTINCT = [
     ("Settings", "apps", ["a", "b"]),
@@ -108,7 +108,6 @@ def test_every_class_that_compares_its_fields_has_its_contradictions_tried() -> 
 
 OPEN = {
     "_PolicyFields": "options of policies, which know them",
-    "Request": "our own process asks",
     **dict.fromkeys(("_Batch", "_File", "_Model"), "the papers' data says more than is read"),
 }
 
@@ -116,10 +115,9 @@ OPEN = {
 @pytest.mark.parametrize("name", sorted(classes()))
 def test_a_field_that_nobody_knows_is_refused(name: str) -> None:
     kind = classes()[name]
-    schema, definitions = schema_of(kind)
     if kind.model_config.get("extra") != "forbid":
         assert name in OPEN, "extra fields are let in"
         return
-    document = {**example({**schema, "type": "object"}, definitions), "unheard_of": 1}
-    with pytest.raises(ValidationError, match="unheard_of"):
-        kind.model_validate_json(json.dumps(document))
+    with pytest.raises(ValidationError) as refused:
+        kind.model_validate_json(json.dumps({"unheard_of": 1}))
+    assert ("unheard_of",) in {e["loc"] for e in refused.value.errors() if e["type"] == "extra_forbidden"}
