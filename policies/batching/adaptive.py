@@ -10,8 +10,6 @@ Rules.
 3. Otherwise compare (s, b): give up the first s rows, run the next b. Each is worth b, plus what will be answered in
    time after it (``lookahead``), less a little for every row given up: arrivals to come are a guess, a row that can be
    saved now is none. It is the less, the more arrive than can be served: most of them are given up then, now or later.
-   Where batches do not take what their profile says, the worth of one size beside another is a guess, too, and small
-   batches that rescue heads cost those behind them: nothing is then paid at twice what can be served.
    So small batches rescue heads where that costs nothing behind them, under overload heads are given up as far as
    efficient batches need it, no further, and a burst is served by batches as large as its heads bear, beyond half the
    SLO where that pays.
@@ -63,8 +61,7 @@ MOST_MARGIN = 0.25
 LOOKS = 16
 """Lookaheads kept of a variant, by length."""
 BIRD_IN_HAND = 0.04
-"""What giving up a row costs beyond the row, in rows answered later; under overload, times the share that is served,
-or, where batches stray from their profile, times by how much that exceeds the share that is not."""
+"""What giving up a row costs beyond the row, in rows answered later; under overload, times the share that is served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +84,7 @@ class AdaptiveBatching(GreedySpread):
     name = "adaptive"
     counts_length = True
     __slots__ = (
-        "_free_at", "_gaps", "_last", "_looks", "_looks_by_length", "_overruns", "_recent", "_scale", "_strays",
+        "_free_at", "_gaps", "_last", "_looks", "_looks_by_length", "_overruns", "_recent", "_scale",
         "_usual", "guard_s", "margin", "patience",
     )  # fmt: skip
 
@@ -114,7 +111,6 @@ class AdaptiveBatching(GreedySpread):
         self._looks_by_length: dict[tuple[str, int], Lookahead] = {}
         self._recent: deque[float] = deque()
         self._overruns: deque[float] = deque(maxlen=RECENT)
-        self._strays = 0  # batches until it is forgotten that one strayed from its profile
         self._gaps = ArrivalGaps(1.0)
         self._scale = 1.0
         self._free_at = self._last = -inf
@@ -170,7 +166,6 @@ class AdaptiveBatching(GreedySpread):
             expected = curve.at(min(event.rows, curve.max_batch), run.length if self.by_length else 0)
             overrun = now - self.began - expected
             self._overruns.append(overrun if overrun > NEGLIGIBLE * expected else 0.0)
-            self._strays = RECENT if abs(overrun) > NEGLIGIBLE * expected else max(0, self._strays - 1)
             if len(self._overruns) > OUTLIERS:
                 self.margin = min(sorted(self._overruns)[-1 - OUTLIERS], MOST_MARGIN * self.slo)
 
@@ -269,12 +264,10 @@ class AdaptiveBatching(GreedySpread):
                 best = choice
         return best or _Choice(0.0, 0, self.queue.items[0].rows, self._able(now))
 
-    def _best_of(
-        self, hosted: Hosted, look: Lookahead, slacks: list[float], cuts: list[int], rate: float
-    ) -> _Choice | None:
+    @staticmethod
+    def _best_of(hosted: Hosted, look: Lookahead, slacks: list[float], cuts: list[int], rate: float) -> _Choice | None:
         best: tuple[float, float, int, int] | None = None
-        served = min(1.0, look.throughput / rate) if rate > 0.0 else 1.0
-        lost = BIRD_IN_HAND * (max(0.0, 2.0 * served - 1.0) if self._strays else served)
+        lost = BIRD_IN_HAND * min(1.0, look.throughput / rate) if rate > 0.0 else BIRD_IN_HAND
         choices = look.candidates(slacks)
         for skip, rows in look.between_queries(choices, slacks, cuts) if cuts else choices:
             took = look.seconds[rows - 1]
