@@ -13,10 +13,10 @@ from tests.contract.brokers import need_rdkafka, serve
 
 MEMORY = pytest.param("memory", marks=pytest.mark.virtual)
 KAFKA = pytest.param("kafka", marks=pytest.mark.kafka)
-RDKAFKA = pytest.param("rdkafka", marks=pytest.mark.kafka)
+RDKAFKA = pytest.param("rdkafka", marks=(pytest.mark.kafka, pytest.mark.thorough))
 
 
-@pytest.fixture(params=["aiokafka", "rdkafka"])
+@pytest.fixture(params=["aiokafka", pytest.param("rdkafka", marks=pytest.mark.thorough)])
 def library(request: pytest.FixtureRequest) -> str:
     """What reads and writes Apache Kafka."""
     if request.param == "rdkafka":

@@ -313,6 +313,7 @@ async def test_one_member_of_an_exclusive_group_reads_everything_and_another_tak
 
 
 @pytest.mark.kafka
+@pytest.mark.thorough
 async def test_members_share_partitions_and_who_has_none_takes_over_by_the_new_protocol(kafka_url: str) -> None:
     """KIP-848: the broker gives and takes partitions one by one."""
     need_rdkafka()

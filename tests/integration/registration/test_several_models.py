@@ -51,6 +51,7 @@ def laborious() -> onnx.ModelProto:
     return model_of([*nodes, h.make_node("MatMul", [f"h{2 * DEPTH}", "head"], ["scores"])], constants)
 
 
+@pytest.mark.timing  # it is measured which is faster
 def test_a_small_model_and_a_large_one_of_an_app_are_both_served_and_variants_of_each_are_tried(tmp_path: Path) -> None:
     small, large = (
         write_model(tmp_path, short_sighted(), "small.onnx"),
