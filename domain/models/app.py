@@ -44,7 +44,7 @@ class Promise:
 
     @staticmethod
     def keeping(constraints: Iterable[tuple[int, int]]) -> "Promise":
-        """One of these (m, K) pairs."""
+        """The promise to keep each of these (m, K) pairs."""
         return Promise(weakly_hard=tuple(WeaklyHard(m, k) for k, m in sorted({(k, m) for m, k in constraints})))
 
     def over(self, turns: int) -> "Promise":

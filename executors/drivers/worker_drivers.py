@@ -84,7 +84,8 @@ class WorkerProcesses:
             process.kill()
             await process.wait()
         except asyncio.CancelledError:
-            self._started.setdefault(device, process)  # not ended yet: ``close`` sees to it
+            if self._started.setdefault(device, process) is not process:  # else ``close`` sees to it
+                process.kill()
             raise
 
     async def close(self) -> None:

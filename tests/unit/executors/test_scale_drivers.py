@@ -16,6 +16,14 @@ from tests.harness import PATIENCE_S
 SLEEPER = (sys.executable, "-c", "import time; time.sleep(60)")
 
 
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 async def until_dead(driver: WorkerDriver, device: str) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while device in driver.running():
@@ -78,6 +86,33 @@ async def test_a_worker_whose_stop_was_given_up_is_ended_when_the_driver_closes(
     assert workers.running() == {"gpu0"}
     await asyncio.wait_for(workers.close(), 20.0)
     assert not workers.running()
+
+
+async def test_a_worker_in_whose_place_another_runs_already_does_not_outlive_a_stop_that_was_given_up(
+    tmp_path: Path,
+) -> None:
+    pids = tmp_path / "pids"
+    code = (
+        "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        f"print(os.getpid(), file=open({str(pids)!r}, 'a'), flush=True); time.sleep(600)"
+    )
+    workers = WorkerProcesses(lambda _: (sys.executable, "-c", code), grace=0.5)
+    await workers.start("gpu0")
+    async with asyncio.timeout(PATIENCE_S):
+        while not pids.exists() or not pids.read_text().strip():
+            await asyncio.sleep(0.01)
+    first = int(pids.read_text())
+    stopping = asyncio.create_task(workers.stop("gpu0"))
+    await asyncio.sleep(0)
+    await workers.start("gpu0")
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    async with asyncio.timeout(PATIENCE_S):
+        while alive(first):
+            await asyncio.sleep(0.01)
+    assert workers.running() == {"gpu0"}
+    await asyncio.wait_for(workers.close(), 20.0)
 
 
 async def test_a_program_that_is_not_there_is_one_clear_error() -> None:
