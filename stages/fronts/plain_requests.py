@@ -1,10 +1,10 @@
 """Requests for answers in their plain form, read and answered here: a web framework takes more than all stages do.
 
 Rules.
-- Plain is ``POST /v2/models/<app>/infer`` of HTTP/1.1 whose head comes at once, in ASCII, well-formed beyond doubt, no
-  header twice, with the length of its body told, and nothing that asks for more than an answer (``_FOR_OTHERS``). Of an
-  app that is known here, by who may ask. Any other request goes to the framework from its first byte on, which judges
-  it, and so does whatever comes on that connection from then on.
+- Plain is ``POST /v2/models/<app>/infer`` of HTTP/1.1 whose head comes at once, in ASCII, sound to the framework's own
+  parser, no header twice, with the length of its body told, and nothing that asks for more than an answer
+  (``_FOR_OTHERS``). Of an app that is known here, by who may ask. Any other request goes to the framework from its
+  first byte on, which judges it, and so does whatever comes on that connection from then on.
 - What the framework would let pass passes here, and is answered with the same status and body. The guard is asked once
   a request, before its body is read.
 - One request of a connection is under way at a time. What comes meanwhile waits, and beyond ``_AHEAD`` bytes is not
@@ -22,7 +22,8 @@ from functools import lru_cache
 from http import HTTPStatus
 
 import orjson
-from aiohttp.http import SERVER_SOFTWARE
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.http import SERVER_SOFTWARE, HttpProcessingError, HttpRequestParser, HttpVersion11
 
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.models.app import App
@@ -44,9 +45,7 @@ _HEADS = 256
 """Heads that are remembered: a client that sends one size of body sends the same head over and over."""
 _AHEAD = 65_536
 _BEGINS = b"POST /v2/models/"
-_HEAD = re.compile(
-    rb"POST (/v2/models/([\w.~-]+)/infer) HTTP/1\.1\r\n((?:[\w!#$%&'*+.^`|~-]+:[\x20-\x7e\t]*\r\n)+)\r\n"
-)
+_PATH = re.compile(r"/v2/models/([\w.~-]+)/infer", re.ASCII)
 _FOR_OTHERS = frozenset(("transfer-encoding", "content-encoding", "expect", "upgrade", "te", "trailer"))
 _LENGTH = re.compile(r"[1-9]\d{0,8}")
 
@@ -64,17 +63,23 @@ class Head:
 
 
 @lru_cache(_HEADS)
-def read_head(text: bytes) -> Head | None:
-    """The head of a request, its empty line included; None where it is not plain."""
-    found = _HEAD.fullmatch(text)
-    if found is None:
+def read_head(text: bytes, loop: asyncio.AbstractEventLoop) -> Head | None:
+    """The head of a request, its empty line included, read by the framework's parser; None where it is not plain."""
+    if text.find(b"\r\n\r\n") != len(text) - 4 or not text.isascii():
         return None
-    path, app, lines = (part.decode() for part in found.groups())
-    named = [line.partition(":") for line in lines.split("\r\n")[:-1]]
-    headers = {name.lower(): held.strip(" \t") for name, _, held in named}
+    try:
+        ((message, _),) = HttpRequestParser(BaseProtocol(loop), loop, _MOST_HEAD).feed_data(text)[0]
+    except (HttpProcessingError, ValueError):
+        return None
+    headers = {name.lower(): held for name, held in message.headers.items()}
+    found = _PATH.fullmatch(message.path)
     size = headers.get("content-length", "")
     if (
-        len(headers) != len(named)
+        found is None
+        or message.method != "POST"
+        or message.version != HttpVersion11
+        or len(headers) != len(message.headers)
+        or not all(held.isprintable() for held in headers.values())
         or not _FOR_OTHERS.isdisjoint(headers)
         or headers.get("connection", "keep-alive").lower() != "keep-alive"
         or headers.get("content-type", JSON).lower() not in TYPES
@@ -85,14 +90,14 @@ def read_head(text: bytes) -> Head | None:
         carried = codec.along(headers.items())
     except InvalidInputError:
         return None
-    return Head(path, app, headers, int(size), headers.get(_JSON_LENGTH), carried)
+    return Head(message.path, found[1], headers, int(size), headers.get(_JSON_LENGTH), carried)
 
 
-def _head_of(data: bytes) -> tuple[Head | None, int]:
+def _head_of(data: bytes, loop: asyncio.AbstractEventLoop) -> tuple[Head | None, int]:
     """The head that ``data`` begins with, where it is a whole and plain one, and where it ends."""
     if not data.startswith(_BEGINS) or (end := data.find(b"\r\n\r\n", 0, _MOST_HEAD)) < 0:
         return None, 0
-    return read_head(data[: end + 4]), end + 4
+    return read_head(data[: end + 4], loop), end + 4
 
 
 class PlainRequests:
@@ -100,7 +105,8 @@ class PlainRequests:
 
     __slots__ = (
         "_access", "_address", "_app", "_asked", "_body_timer", "_client", "_desk", "_door", "_fetching", "_guard",
-        "_head", "_idle_timer", "_missing", "_parts", "_rest", "_since", "_transport", "_trouble", "_under_way",
+        "_head", "_idle_timer", "_loop", "_missing", "_parts", "_rest", "_since", "_transport", "_trouble",
+        "_under_way",
     )  # fmt: skip
 
     def __init__(
@@ -125,7 +131,8 @@ class PlainRequests:
         self._fetching: asyncio.Task[None] | None = None
         self._since = time.monotonic()
         self._body_timer: asyncio.TimerHandle | None = None
-        self._idle_timer = asyncio.get_running_loop().call_later(access.idle_s, self._look)
+        self._loop = asyncio.get_running_loop()
+        self._idle_timer = self._loop.call_later(access.idle_s, self._look)
 
     def data_received(self, data: bytes) -> None:
         """More of a request, or of several."""
@@ -145,7 +152,7 @@ class PlainRequests:
             self._body_timer.cancel()
 
     def _begin(self, data: bytes) -> None:
-        head, end = _head_of(data)
+        head, end = _head_of(data, self._loop)
         app = self._desk.known(head.app) if head is not None else None
         if head is None or app is None or head.size > self._desk.max_body_bytes:
             self._hand_over(data)
@@ -163,8 +170,7 @@ class PlainRequests:
         is_whole = len(data) - end >= head.size
         self._guard.doors.asks(self._door, None if is_whole else lambda: self._missing <= 0)
         if not is_whole:
-            loop = asyncio.get_running_loop()
-            self._body_timer = loop.call_later(self._access.body_s, self._body_is_late)
+            self._body_timer = self._loop.call_later(self._access.body_s, self._body_is_late)
         self._take(data[end:])
 
     def _take(self, data: bytes) -> None:
@@ -257,7 +263,7 @@ class PlainRequests:
         if last:
             transport.close()
         elif self._rest:
-            asyncio.get_running_loop().call_soon(self._go_on)
+            self._loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
         """With what came meanwhile."""
@@ -285,7 +291,7 @@ class PlainRequests:
         if left <= 0.0:
             self._transport.close()
             return
-        self._idle_timer = asyncio.get_running_loop().call_later(left, self._look)
+        self._idle_timer = self._loop.call_later(left, self._look)
 
 
 @lru_cache(_HEADS)

@@ -4,6 +4,7 @@ A decoder takes bytes and returns, or raises one of ``REFUSALS``: anything else 
 written again, that must read as the same.
 """
 
+import asyncio
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -60,6 +61,8 @@ TEXTS = App(name="words", slo=1.0, inputs=(TensorSpec("pair", BYTES, (2,)), Tens
 _REFERRING = codec.Limits(objects=ObjectRules(prefixes=("s3://bucket/in/",)))
 _SMALL = ModelLimits(total_bytes=1 << 24)
 _ROOT = Path(__file__).resolve().parents[3]
+_LOOP = asyncio.new_event_loop()
+_LOOP.close()  # who reads a head waits for nothing
 _FOLDER = tempfile.TemporaryDirectory(prefix="fuzz")
 
 
@@ -277,7 +280,7 @@ def _name(record: Record) -> object:
 
 
 def _head(data: bytes) -> Head:
-    if (found := read_head(data)) is None:
+    if (found := read_head(data, _LOOP)) is None:
         raise InvalidInputError("head", "is not plain")
     return found
 
