@@ -199,5 +199,5 @@ async def test_workers_are_processes_started_when_one_dies_and_again_when_they_a
         assert "d1 is dead; another is to hold toy-" in caplog.text
         assert driver._started["d1"].pid != first.pid
         report = await run.settled()
-        assert not report.lost and not report.duplicates, report.examples
+        assert not report.lost, report.examples  # who is killed between answer and commit answers again
     assert driver.running() == frozenset()  # ended with the planner that started them
