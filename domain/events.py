@@ -103,7 +103,7 @@ class TurnsTold:
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """The executor is free: run a batch now, or say when to be woken. Sent only while it is free."""
+    """An executor is free: run a batch now, or say when to be woken. Sent only while one is free."""
 
 
 @dataclass(slots=True)
@@ -167,7 +167,7 @@ class StreamResumed:
     recent: tuple[bool, ...]
 
 
-StationEvent = Arrived | Finished | Woke | HostingChanged | StreamResumed | TablesChanged | TurnsTold
+StationEvent = Arrived | Offered | Finished | Woke | HostingChanged | StreamResumed | TablesChanged | TurnsTold
 BatchingEvent = Arrived | Offered | Finished | Woke | HostingChanged | StreamResumed
 
 

@@ -38,6 +38,7 @@ from sluicegate.domain.events import (
     Arrived,
     Finished,
     LoadEnded,
+    Offered,
     PlanPublished,
     Retired,
     StagingEvent,
@@ -76,6 +77,7 @@ from sluicegate.policies.serving.kept_executor import KILLS, KILLS_WITHIN, KeptE
 from sluicegate.policies.serving.running_batch import Batch, Neighbours, Retry
 
 _WOKE = Woke()
+_OFFERED = Offered()
 _ANSWERED = OutcomeKind.ANSWERED
 _GONE = 0.001
 """Seconds that a slice is overdue whose executor is being started again."""
@@ -475,7 +477,7 @@ class SliceCore:
             self.failed(failure, now, actions)
         self._load_on(actions)
         if len(self.executors) > 1:
-            self._tell(_WOKE, now, actions)
+            self._tell(_OFFERED, now, actions)
 
     def _count_away(self) -> None:
         if len(self.executors) > 1:

@@ -49,7 +49,7 @@ from sluicegate.policies.promises.margins import UNKNOWN, Margins
 from sluicegate.policies.protocols import BatchingPolicy
 
 _OFFERED = Offered()
-_Change = Woke | HostingChanged | StreamResumed | TablesChanged
+_Change = Offered | Woke | HostingChanged | StreamResumed | TablesChanged
 _STORY = 24
 _CALM = 20.0
 """Turns since one that was more than full, after which best effort may be in the way of strict queries."""
@@ -168,6 +168,8 @@ class Station:
 
     def _change(self, event: _Change, now: float, actions: list[StationAction]) -> None:
         match event:
+            case Offered():
+                pass  # it is offered after every event
             case Woke():
                 self._woke(event, now, actions)
             case HostingChanged():

@@ -155,3 +155,21 @@ def test_an_end_of_a_load_that_is_not_under_way_is_illegal_whatever_it_is_called
     world.load(BIG.name)
     with pytest.raises(IllegalEventError, match="where None is under way"):
         world.tell(Loaded(BIG.name, "a-large", True))
+
+
+def test_what_waits_ends_in_time_although_executors_come_back_while_a_timer_is_due() -> None:
+    world = World(executors={"gpu:3g": 3})
+    world.plan((("b", "b-only", SMALL),))
+    world.load("3g.4")
+    world.load("3g.4#1")  # the third loads still: nothing is hosted
+    world.die("3g.4")
+    world.die("3g.4#1")
+    waits = world.query("b", SMALL.name)
+    late = world.query("a", SMALL.name, late=True)
+    assert waits is not None
+    assert late is not None
+    for place in ("3g.4", "3g.4", "3g.4#1", "3g.4#1"):
+        world.mend(place)
+    while not world.ends[waits]:
+        assert world.wake(), "nobody looks at it any more"
+    assert (world.ends[late], world.ends[waits]) == (1, 1)
