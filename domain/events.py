@@ -217,7 +217,14 @@ class InstanceRead:
     instance: Instance | None
 
 
-RoutingEvent = Arrived | PlanActivated | DeviceReported
+@dataclass(frozen=True, slots=True)
+class PartRead:
+    """A router reads this part of its app's queries, above 0 and at most 1; other routers read the rest."""
+
+    part: float
+
+
+RoutingEvent = Arrived | PlanActivated | DeviceReported | PartRead
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,16 @@ from typing import NamedTuple, assert_never
 from sluicegate.domain.actions import Activate, Announce, End, Send, TellTurns, WakeAt
 from sluicegate.domain.clock import Clock
 from sluicegate.domain.errors import InvalidInputError
-from sluicegate.domain.events import Arrived, DeviceReported, InstanceRead, PlanPublished, PoisonTold, TooLarge, Woke
+from sluicegate.domain.events import (
+    Arrived,
+    DeviceReported,
+    InstanceRead,
+    PartRead,
+    PlanPublished,
+    PoisonTold,
+    TooLarge,
+    Woke,
+)
 from sluicegate.domain.outcome import Outcome
 from sluicegate.domain.plan import NO_EPOCH
 from sluicegate.domain.query import Query
@@ -125,8 +134,8 @@ class RouterStage:
         ]
         tasks = [asyncio.create_task(f.run(stop)) for f in followers]
         tasks.append(asyncio.create_task(self._tell_alive()))
+        self._partitions = (await self._broker.admin().partitions([self._topic])).get(self._topic, 0)
         if self._reading.chained:
-            self._partitions = (await self._broker.admin().partitions([self._topic])).get(self._topic, 0)
             tasks.append(asyncio.create_task(self._watch_read_up()))
         try:
             await self._intake.run(self._take, stop, beside=tasks)
@@ -157,13 +166,15 @@ class RouterStage:
         """These are read here from now on."""
         self._read_up.forget(partitions)
         await self._intake.on_assigned(partitions)
+        if self._partitions and self._consumer is not None and (held := len(self._consumer.assignment())):
+            self._tell(PartRead(min(1.0, held / self._partitions)))
 
     async def _watch_read_up(self) -> None:
         await self._read_up.watch(self._intake.consumer)
 
     def takes(self, query: Query) -> bool:
         """Whether ``query``, which is let in by this process now, may come without its topic."""
-        if not self._partitions or not self.core.at_once or self._consumer is None:
+        if not self._reading.chained or not self._partitions or not self.core.at_once or self._consumer is None:
             return False
         held = self._consumer.assignment()
         if len(held) == len(self._read_up) == self._partitions:

@@ -9,6 +9,9 @@ Rules.
   arrivals over the capacity of what the plan hosts. Where no slice keeps the margin the plan's shares decide, if the
   slice they name is in time, and else the earliest completion. So it turns from accuracy-first into weighted routing.
 - Where the plan says no latencies, both route by its shares.
+- Of many equally accurate slices the next ``LOOKED_AT`` in turn are compared, so that a query costs no more in a large
+  fleet than in a small one.
+- A router that reads a part of its app's queries counts each of them, and each it sends, as if the others had one too.
 """
 
 from collections import deque
@@ -19,7 +22,7 @@ from typing_extensions import override
 
 from sluicegate.domain.actions import Drop, RoutingAction, Send
 from sluicegate.domain.errors import ConfigurationError, IllegalEventError
-from sluicegate.domain.events import Arrived, DeviceReported, PlanActivated, RoutingEvent
+from sluicegate.domain.events import Arrived, DeviceReported, PartRead, PlanActivated, RoutingEvent
 from sluicegate.domain.outcome import Reason
 from sluicegate.domain.plan import Placement
 from sluicegate.domain.query import Query
@@ -28,6 +31,8 @@ from sluicegate.policies.routing.weighted import ProportionalSequence, hosting
 
 RATE_WINDOW = 0.5
 """Seconds over which arrivals are counted."""
+LOOKED_AT = 8
+"""Equally accurate slices of which a query goes to the one that is done first."""
 
 
 class Target:
@@ -45,7 +50,7 @@ class AccuracyFirst:
     """Routes ``app`` to the most accurate slice in time, else to the earliest completion."""
 
     name = "accuracy-first"
-    __slots__ = ("_by_accuracy", "_by_place", "_capacity", "_sequence", "_story", "_targets", "app")
+    __slots__ = ("_by_accuracy", "_by_place", "_capacity", "_part", "_sequence", "_story", "_targets", "_turn", "app")
 
     def __init__(self, app: str) -> None:
         self.app = app
@@ -53,6 +58,8 @@ class AccuracyFirst:
         self._by_place: dict[tuple[str, str], Target] = {}
         self._by_accuracy: list[list[tuple[Target, Backlog]]] = []
         self._capacity = 0.0
+        self._part = 1.0
+        self._turn = 0
         self._sequence: ProportionalSequence | None = None
         self._story: deque[str] = deque(maxlen=8)
 
@@ -73,6 +80,8 @@ class AccuracyFirst:
                 reporting = self._by_place.get((event.device, event.slice))
                 if reporting is not None and reporting.backlog is not None:
                     reporting.backlog.report(event.queued, event.busy_for, now)
+            case PartRead(part):
+                self._part = part
             case _:
                 assert_never(event)
         return []
@@ -87,8 +96,10 @@ class AccuracyFirst:
         latest = query.deadline - self.margin(query, now)
         earliest: tuple[Target, Backlog] | None = None
         earliest_at = 0.0
-        rows = query.rows
+        rows = query.rows if self._part == 1.0 else max(1, round(query.rows / self._part))
         for equals in self._by_accuracy:
+            if len(equals) > LOOKED_AT:
+                equals = self._some(equals)
             best, best_at = equals[0], equals[0][1].done_at(rows, now)
             for other in equals[1:]:
                 at = other[1].done_at(rows, now)
@@ -100,12 +111,19 @@ class AccuracyFirst:
             if earliest is None or best_at < earliest_at:
                 earliest, earliest_at = best, best_at
         assert earliest is not None
-        return self._otherwise(query, now, *earliest, earliest_at)
+        return self._otherwise(query, rows, now, *earliest, earliest_at)
 
-    def _otherwise(self, query: Query, now: float, target: Target, backlog: Backlog, done_at: float) -> Target:
-        """None keeps the margin; ``target`` would be done first, at ``done_at``."""
+    def _some(self, equals: list[tuple[Target, Backlog]]) -> list[tuple[Target, Backlog]]:
+        start = self._turn = (self._turn + LOOKED_AT) % len(equals)
+        some = equals[start : start + LOOKED_AT]
+        return some if len(some) == LOOKED_AT else some + equals[: LOOKED_AT - len(some)]
+
+    def _otherwise(
+        self, query: Query, rows: int, now: float, target: Target, backlog: Backlog, done_at: float
+    ) -> Target:
+        """None keeps the margin; ``target`` would be done first, at ``done_at``. ``rows``: with those of others."""
         if done_at <= query.deadline:
-            backlog.send(query.rows, now)
+            backlog.send(rows, now)
         return target
 
     def _by_share(self) -> Target:
@@ -156,14 +174,16 @@ class SlackBlend(AccuracyFirst):
         recent.append(now)
         while recent[0] < now - RATE_WINDOW:
             recent.popleft()
-        load = min(1.0, len(recent) / (RATE_WINDOW * self._capacity))
+        load = min(1.0, len(recent) / (RATE_WINDOW * self._capacity * self._part))
         part: float = self.share * load**self.steepness
         return part * (query.deadline - query.arrival)
 
     @override
-    def _otherwise(self, query: Query, now: float, target: Target, backlog: Backlog, done_at: float) -> Target:
+    def _otherwise(
+        self, query: Query, rows: int, now: float, target: Target, backlog: Backlog, done_at: float
+    ) -> Target:
         named = self._by_share()
-        if named.backlog is not None and named.backlog.done_at(query.rows, now) <= query.deadline:
-            named.backlog.send(query.rows, now)
+        if named.backlog is not None and named.backlog.done_at(rows, now) <= query.deadline:
+            named.backlog.send(rows, now)
             return named
-        return super()._otherwise(query, now, target, backlog, done_at)
+        return super()._otherwise(query, rows, now, target, backlog, done_at)

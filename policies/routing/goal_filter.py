@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sluicegate.domain.actions import Drop, RoutingAction, Send
-from sluicegate.domain.events import Arrived, DeviceReported, InstanceRead, PlanActivated, RoutingEvent
+from sluicegate.domain.events import Arrived, DeviceReported, InstanceRead, PartRead, PlanActivated, RoutingEvent
 from sluicegate.domain.fleet.instance import Instance, InstanceState
 from sluicegate.domain.outcome import Reason
 from sluicegate.domain.query import Goal, Query
@@ -182,6 +182,8 @@ class GoalRouting:
                     self._slices.changed(place, now)
             case InstanceRead(key, instance):
                 self._read(key, instance, now)
+            case PartRead():
+                pass
             case _:
                 assert_never(event)
         return []

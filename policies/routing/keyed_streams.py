@@ -5,7 +5,7 @@ from typing import assert_never
 
 from sluicegate.domain.actions import Drop, RoutingAction, Send
 from sluicegate.domain.errors import IllegalEventError
-from sluicegate.domain.events import Arrived, DeviceReported, PlanActivated, RoutingEvent
+from sluicegate.domain.events import Arrived, DeviceReported, PartRead, PlanActivated, RoutingEvent
 from sluicegate.domain.outcome import Reason
 from sluicegate.domain.plan import Placement
 from sluicegate.policies.promises.stream_places import StreamPlaces
@@ -38,7 +38,7 @@ class StreamRouting:
                 places = StreamPlaces.of(plan, self.app)
                 if self._places is None or places.targets != self._places.targets:
                     self._places = places
-            case DeviceReported():
+            case DeviceReported() | PartRead():
                 pass
             case _:
                 assert_never(event)

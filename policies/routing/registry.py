@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from sluicegate.domain.errors import ConfigurationError
+from sluicegate.policies.batching.registry import selects
 from sluicegate.policies.protocols import RoutingPolicy
 from sluicegate.policies.routing.accuracy_first import AccuracyFirst, SlackBlend
 from sluicegate.policies.routing.keyed_streams import StreamRouting
@@ -22,6 +23,15 @@ ROUTING: MappingProxyType[str, Callable[..., RoutingPolicy]] = MappingProxyType(
     }
 )
 """Name -> class. The app comes first; options are the further keyword arguments of its constructor."""
+
+
+def default_routing(batching: str, *, scales: bool) -> str:
+    """What routes where nothing is said, beside the batching policy of that name.
+
+    Shares where that picks a variant for each batch: nobody knows before when one would be done, and tables count on
+    strict turns. Shares as well where instances come and go (``scales``): each shows by its load whether it is needed.
+    """
+    return WeightedRouting.name if scales or selects(batching) else SlackBlend.name
 
 
 def routing(name: str, **options: Any) -> Callable[[str], RoutingPolicy]:

@@ -18,7 +18,7 @@ from typing import assert_never
 
 from sluicegate.domain.actions import Drop, RoutingAction, Send, TellTurns
 from sluicegate.domain.errors import ConfigurationError, IllegalEventError
-from sluicegate.domain.events import Arrived, DeviceReported, PlanActivated, RoutingEvent, TurnsTold
+from sluicegate.domain.events import Arrived, DeviceReported, PartRead, PlanActivated, RoutingEvent, TurnsTold
 from sluicegate.domain.models.app import slo_class
 from sluicegate.domain.outcome import Reason
 from sluicegate.domain.plan import Placement, Plan
@@ -123,7 +123,7 @@ class WeightedRouting:
                 return [Send(event.query, target.device, target.slice)]
             case PlanActivated():
                 self._follow(event.plan, now)
-            case DeviceReported():
+            case DeviceReported() | PartRead():
                 pass
             case _:
                 assert_never(event)

@@ -33,6 +33,7 @@ from sluicegate.domain.events import (
     DeviceReported,
     DeviceSeen,
     InstanceRead,
+    PartRead,
     PlanAcknowledged,
     PlanActivated,
     PlanPublished,
@@ -71,7 +72,7 @@ class LookedUp:
     devices: frozenset[str]
 
 
-_Told = DeviceReported | InstanceRead
+_Told = DeviceReported | InstanceRead | PartRead
 _News = _Told | DeviceSeen | LookedUp | PlanAcknowledged | PlanPublished | PoisonTold | Registered | TooLarge | Woke
 RouterEvent = Arrived | _News
 
@@ -128,6 +129,7 @@ class RouterCore:
         "_holds",
         "_hosting",
         "_overdue",
+        "_part",
         "_plan",
         "_planned",
         "_poison",
@@ -148,6 +150,7 @@ class RouterCore:
         self._activation = Activation(app.name, self._stays)
         self._plan: Plan | None = None
         self._planned = False
+        self._part: PartRead | None = None
         self._poison: dict[str, float] = {}
         self._overdue: set[tuple[str, str]] = set()
         self._held: dict[Query, None] = {}
@@ -158,7 +161,7 @@ class RouterCore:
         self._unproven: list[Plan] = []
         self._safe_mode = False
         self._story: deque[str] = deque(maxlen=8)
-        self._choose_policy()
+        self._choose_policy(0.0)
 
     @property
     def policy(self) -> RoutingPolicy:
@@ -229,6 +232,10 @@ class RouterCore:
         if isinstance(event, InstanceRead):
             if self._goals is not None:
                 self._goals.handle(event, now)
+            return
+        if isinstance(event, PartRead):
+            self._part = event
+            self._tell(event, now)
             return
         place = (event.device, event.slice)
         if (event.overdue > 0.0) is not (place in self._overdue):
@@ -352,16 +359,18 @@ class RouterCore:
         self._catalogue = Catalogue.of(event.apps, event.variants, event.profiles).only({app.name})
         self._hosting.catalogue.add(self._catalogue)
         if changed:
-            self._choose_policy()
+            self._choose_policy(now)
         elif self._goals is not None:
             self._goals.registered(*self._goal_variants())
         self._host_anew(now)
 
-    def _choose_policy(self) -> None:
+    def _choose_policy(self, now: float) -> None:
         name, promised = self.app.name, self.app.promise.active
         self._policy = StreamRouting(name) if promised else self._rules.make_policy(name)
         self._goals = None if promised else GoalRouting(*self._goal_variants(), packing=self._rules.packing)
         """None: by streams."""
+        if self._part is not None:
+            self._policy.handle(self._part, now)
 
     def _goal_variants(self) -> tuple[Mapping[str, float], Sequence[GoalVariant]]:
         """Costs of all that may still run, and what is served."""

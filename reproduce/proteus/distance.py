@@ -15,13 +15,14 @@ from reproduce.proteus.plots import bars
 from reproduce.proteus.runs import rows_of, run_all
 from reproduce.proteus.systems import System
 from reproduce.proteus.workloads import Workload, drawn, flats, trace
+from sluicegate.policies.routing.registry import default_routing
 from sluicegate.simulator.bound import Bound, clairvoyant_bound
 from sluicegate.simulator.report.page import Table
 from sluicegate.simulator.report_rows import HEADER, row_of
 from sluicegate.simulator.scenario import build, scenario_of
 from sluicegate.simulator.scenario.experiment import Run, arrivals_of, together, with_distances
 from sluicegate.simulator.scenario.scenario_fields import PlannerSpec
-from sluicegate.sluice.settings.settings import PlannerSettings, Settings, WorkerSettings
+from sluicegate.sluice.settings.settings import PlannerSettings, WorkerSettings
 
 TRACES = ("zipf_exponential", "medium-normal_load", "normal_load", "low_load", "zipf_uniform", "zipf_flat_uniform")
 COLUMNS = ("system", "violations", "at least", "right in time", "at most", "distance closed", "accuracy")
@@ -33,7 +34,7 @@ def as_up() -> dict[str, Any]:
     shared = sorted(PlannerSpec.model_fields.keys() & PlannerSettings.model_fields.keys() - {"demand"})
     return {
         **{f"planner.{name}": getattr(live, name) for name in shared},
-        "policies.routing": Settings.model_fields["routing"].default,
+        "policies.routing": default_routing(WorkerSettings().batching, scales=live.scales),
         "policies.batching": WorkerSettings().batching,
     }
 

@@ -62,7 +62,7 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
     devices = devices_of(scenario)
     registry = registry_of(scenario, catalogue)
     first = registry[0].served if registry else catalogue
-    policies, simulation = scenario.policies, scenario.simulation
+    policies, routed, simulation = scenario.policies, scenario.routes_by, scenario.simulation
     promised = [name for name, app in catalogue.apps.items() if app.promise.active]
     check_shared(policies.batching.name, scenario.slices.executors, promised)
     scales = scenario.planner.scales
@@ -90,11 +90,9 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
         make_station=lambda: STATIONS[policies.turns](make_batching, hops_of(simulation)),
         make_staging=partial(Staging, quantile=scenario.planner.quantile),
         routers=RouterRules(
-            make_policy=routing(
-                policies.routing.name, **{**turns_told(scenario.tables, policies), **policies.routing.options}
-            ),
+            make_policy=routing(routed.name, **{**turns_told(scenario.tables, routed), **routed.options}),
             quantile=scenario.planner.quantile,
-            packing=policies.routing.name == Packing.name,
+            packing=routed.name == Packing.name,
             on_demand=scales,
         ),
         admission=_admission(scenario),

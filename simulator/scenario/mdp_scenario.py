@@ -37,7 +37,7 @@ from sluicegate.policies.routing.weighted import WeightedRouting
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.simulator.engine.service_times import ServiceTimes
 from sluicegate.simulator.scenario.central_queue import capable_loads
-from sluicegate.simulator.scenario.scenario_fields import PoliciesSpec, TablesSpec
+from sluicegate.simulator.scenario.scenario_fields import PoliciesSpec, PolicySpec, TablesSpec
 
 _MODEL = ("criterion", "violation_price", "grid", "queue", "arrival_shape", "batching", "late", "phases")
 _RATED = tuple(f.name for f in fields(TableRules) if f.name in {*_MODEL, "margin"})
@@ -74,9 +74,9 @@ def rated_by(tables: TablesSpec | None, policies: PoliciesSpec) -> TableRules | 
     return TableRules(**{"hop_s": 0.0, "guard_s": guard_s, "margin": 1.0, **own})
 
 
-def turns_told(tables: TablesSpec | None, policies: PoliciesSpec) -> dict[str, float]:
+def turns_told(tables: TablesSpec | None, routed: PolicySpec) -> dict[str, float]:
     """Options of routing where tables tell phases apart: routers then count turns."""
-    counted = tables is not None and tables.phases > 1 and policies.routing.name == WeightedRouting.name
+    counted = tables is not None and tables.phases > 1 and routed.name == WeightedRouting.name
     return {"turns_s": tables.turns_s} if counted and tables is not None else {}
 
 

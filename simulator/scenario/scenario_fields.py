@@ -14,6 +14,7 @@ from sluicegate.planner.capacity.capacity_fields import LoadFields, SpotFields
 from sluicegate.planner.model_less.planner_choice import PlannerChoice
 from sluicegate.planner.policy_tables.table_fields import TableFields
 from sluicegate.planner.problems.plan_limits import PlanLimitFields
+from sluicegate.policies.routing.registry import default_routing
 from sluicegate.profiles.formats.field_types import (
     Factor,
     Finite,
@@ -198,10 +199,11 @@ PolicySpec = Annotated[_PolicyFields, BeforeValidator(_named)]
 
 
 class PoliciesSpec(Section):
-    """Policies by name. ``admission``: none where null. ``turns``: of apps that share a slice."""
+    """Policies by name. ``admission``: none where null. ``turns``: of apps that share a slice. ``routing``: where left
+    out, by ``default_routing``."""
 
     admission: PolicySpec | None = None
-    routing: PolicySpec = Field(default_factory=lambda: _PolicyFields(name="weighted"))
+    routing: PolicySpec | None = None
     batching: PolicySpec = Field(default_factory=lambda: _PolicyFields(name="adaptive"))
     turns: Literal["urgency", "duty-cycle"] = "urgency"
 
@@ -397,3 +399,11 @@ class Scenario(Section):
     parameters: Mapping[Name, tuple[Text, ...]] = Field(default_factory=dict)
     systems: Mapping[Name, Mapping[str, Any]] = Field(default_factory=dict)
     reference: Mapping[Text, Mapping[Text, Finite]] = Field(default_factory=dict)
+
+    @property
+    def routes_by(self) -> PolicySpec:
+        """What routes."""
+        policies = self.policies
+        return policies.routing or _PolicyFields(
+            name=default_routing(policies.batching.name, scales=self.planner.scales)
+        )

@@ -118,7 +118,7 @@ def check(scenario: Scenario) -> None:
         "simulation.starved_hosts": bool(simulation.starved_hosts),
         "simulation.executor_failures": bool(simulation.executor_failures),
         "simulation.loads: exclusive": simulation.loads == "exclusive",
-        "policies.routing options": bool(policies.routing.options),
+        "policies.routing options": bool(scenario.routes_by.options),
         "policies.admission: other than deadline": door is not None and (door.name != "deadline" or bool(door.options)),
         f"policies.batching: {policies.batching.name}": policies.batching.name in _BY_TABLES
         and scenario.tables is None,
@@ -231,7 +231,7 @@ def live_settings(scenario: Scenario) -> Settings:
         f"scenario {scenario.name}",
         {
             "broker": "memory://",
-            "routing": policies.routing.name,
+            "routing": scenario.routes_by.name,
             "worker": {
                 "executor": "emulated",
                 "batching": policies.batching.name,

@@ -19,6 +19,7 @@ from sluicegate.planner.model_less.planner_choice import PlannerChoice
 from sluicegate.planner.policy_tables.table_fields import TableFields
 from sluicegate.planner.problems.plan_limits import PlanLimitFields
 from sluicegate.policies.promises.keeper import Hops
+from sluicegate.policies.routing.registry import default_routing
 from sluicegate.profiles.formats.bounded_yaml import read_mapping
 from sluicegate.profiles.formats.catalogue_json import Bytes, Label
 from sluicegate.profiles.formats.field_types import NotNegative, Seconds, Share, Text, Weight, distinct
@@ -210,8 +211,9 @@ class Settings(BaseSettings):
     where admission and routers share a process, a query goes from one to the other without the admitted topic.
     ``member``: a name that no other process of the same stages has; started again under it within the session timeout,
     a process reads on at once what it read before (static membership), also after a kill. ``disk_floor_bytes``: where
-    less is free for ``runs``, nothing starts. ``embedded_log_mb``: above it the embedded broker lets go of what was
-    read.
+    less is free for ``runs``, nothing starts. ``routing``: where left out, by accuracy and slack, and by the plan's
+    shares where workers choose variants or instances come and go. ``embedded_log_mb``: above it the embedded broker
+    lets go of what was read.
     """
 
     model_config = SettingsConfigDict(env_prefix="SLUICE_", env_nested_delimiter="__", extra="forbid", frozen=True)
@@ -233,7 +235,7 @@ class Settings(BaseSettings):
     weights: dict[Served, Weight] = Field(default_factory=dict)
     promises: dict[Served, PromiseSettings] = Field(default_factory=dict)
     admission: AdmissionSettings = AdmissionSettings()
-    routing: Text = "weighted"
+    routing: Text | None = None
     worker: WorkerSettings = WorkerSettings()
     planner: PlannerSettings = PlannerSettings()
     faust: FaustSettings = FaustSettings()
@@ -287,6 +289,11 @@ class Settings(BaseSettings):
         """Environment first: what is passed in comes from the file (or from a command's options, see ``load``)."""
         del settings_cls, dotenv_settings, file_secret_settings
         return env_settings, init_settings
+
+    @property
+    def routes_by(self) -> str:
+        """The routing policy."""
+        return self.routing or default_routing(self.worker.batching, scales=self.planner.scales)
 
     @property
     def kept_runs(self) -> Path:

@@ -195,7 +195,7 @@ class System:
         """Whether routers count turns for workers whose tables tell phases apart."""
         settings = self.settings
         tables = takes(settings.worker.batching, "tables")
-        return tables and settings.tables.phases > 1 and settings.routing == WeightedRouting.name
+        return tables and settings.tables.phases > 1 and settings.routes_by == WeightedRouting.name
 
     def recording(self, handle: Handle[Event, Action], name: str) -> Handle[Event, Action]:
         """``handle`` of a core, its decisions written under the run's folder where the settings ask for it."""

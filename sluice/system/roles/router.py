@@ -37,8 +37,8 @@ def router_rules(system: System) -> RouterRules:
     settings = system.settings
     counted = {"turns_s": settings.tables.turns_s} if system.turns_told else {}
     return RouterRules(
-        make_policy=routing(settings.routing, **counted),
+        make_policy=routing(settings.routes_by, **counted),
         quantile=settings.planner.quantile,
-        packing=settings.routing == Packing.name,
+        packing=settings.routes_by == Packing.name,
         on_demand=settings.planner.scales,
     )

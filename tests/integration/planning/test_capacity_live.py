@@ -109,6 +109,7 @@ def scaled(folder: Path) -> Settings:
         "memory://",
         folder,
         slo_s={"toy": 1.0},
+        routing="weighted",
         record=True,
         scaling={
             "spare": ["d1"], "keep_alive_s": 3.0, "headroom": 1.0, "lead_s": 0.0, "period_s": 0.2, "settle_s": 1.0

@@ -135,14 +135,14 @@ def test_by_proteans_rule_strict_queries_get_the_fast_slice_and_best_effort_the_
 
 
 def test_by_the_plans_shares_queries_stay_where_their_router_sent_them() -> None:
-    given = scenario(duration_s=60.0)
+    given = scenario(duration_s=60.0, **{"policies.routing": "weighted"})
     _, seen = run(given, fixed(given, BOTH))
     heavy = seen.shares("heavy")
     assert heavy["3g.4"] == pytest.approx(4 * heavy["4g.0"], rel=0.1)
 
 
 def test_batches_take_what_was_profiled_on_their_slice_or_the_whole_gpus_times_its_factor() -> None:
-    given = scenario(slices={"rdf": {"4g": 1.2, "3g": 2.0}})
+    given = scenario(slices={"rdf": {"4g": 1.2, "3g": 2.0}}, **{"policies.routing": "weighted"})
     _, seen = run(given, fixed(given, BOTH))
     assert seen.seconds("heavy", "4g.0") == {0.05}
     assert seen.seconds("heavy", "3g.4") == {0.07}

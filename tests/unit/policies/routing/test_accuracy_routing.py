@@ -4,7 +4,7 @@ import pytest
 
 from sluicegate.domain.actions import Drop, Send
 from sluicegate.domain.errors import ConfigurationError, IllegalEventError
-from sluicegate.domain.events import Arrived, DeviceReported, Hosted, HostedOn, PlanActivated
+from sluicegate.domain.events import Arrived, DeviceReported, Hosted, HostedOn, PartRead, PlanActivated
 from sluicegate.domain.models.profile import LatencyCurve
 from sluicegate.domain.outcome import Reason
 from sluicegate.domain.plan import Epoch, Placement, Plan
@@ -148,6 +148,34 @@ def test_the_estimate_forms_batches_as_the_slice_does() -> None:
 def test_bad_options_of_the_blend_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="share"):
         routing("slack-blend", share=1.0)
+
+
+def test_a_router_that_reads_a_part_counts_what_the_others_send_as_well() -> None:
+    whole, half = two(), two()
+    half.handle(PartRead(0.5), 0.0)
+    assert sent(whole, 0.0, count=5) == "good good good quick quick"
+    assert sent(half, 0.0, count=3) == "good good quick"
+
+
+def test_the_blend_sees_the_same_load_in_a_part_of_the_queries() -> None:
+    routers = {part: two("slack-blend") for part in (1.0, 0.25)}
+    for part, router in routers.items():
+        router.handle(PartRead(part), 0.0)
+        for i in range(round(400 * part)):
+            sent(router, 2.0 + i / 1000 / part, slo=0.011)
+    margins = [router.margin(Query("1", "a", 2.4, 2.6), 2.4) for router in routers.values()]
+    assert margins[1] == pytest.approx(margins[0], rel=0.05)
+    assert margins[0] > 0.1
+
+
+def test_of_many_alike_some_are_looked_at_in_turn_and_all_are_used() -> None:
+    many = AccuracyFirst("a")
+    hosts = tuple((f"d{i:02}", 0.9, SLOW) for i in range(19))
+    many.handle(activated(*hosts, ("quick", 0.7, FAST)), 0.0)
+    used = sent(many, 0.0, count=19).split()
+    assert len(set(used[:3])) == 3
+    assert "quick" not in used
+    assert set(sent(many, 0.0, slo=9.0, count=60).split()) == {name for name, _, _ in hosts}
 
 
 ALIKE = (("d0", 0.9, FAST), ("d1", 0.9, FAST), ("d2", 0.9, FAST))
