@@ -3,7 +3,7 @@
 from dataclasses import replace
 from fractions import Fraction
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sluicegate.policies.placement.slice_choice import SliceLoad, ascending
@@ -140,6 +140,12 @@ def started(parts: list[SliceLoad], found: Assigned) -> list[SliceLoad]:
 
 
 @settings(max_examples=300)
+@example(
+    [Waiting(0, "big", True), Waiting(1, "big", True), Waiting(2, "mid", False)],
+    [SliceLoad("3g.0", "3g", 20, 14, 0.0, 0, 3)],
+    0,
+    1.25,
+)
 @given(ITEMS, PARTS, st.integers(0, 3), st.sampled_from([1.25, 2.0, 5.0]))
 def test_strict_room_keeps_what_strict_batches_want_and_gives_the_rest_away(
     items: list[Waiting], parts: list[SliceLoad], reserve: int, usable: float
@@ -150,7 +156,7 @@ def test_strict_room_keeps_what_strict_batches_want_and_gives_the_rest_away(
     last = next((item.variant for item in reversed(items) if item.strict), None)
     left, now = list(items), list(parts)
     while (found := queue.next(now)) is not None:
-        part, size = now[found.slice], VARIANTS[found.item.variant].memory_bytes
+        part = now[found.slice]
         waits = [item for item in left if item.strict]
         if found.item.strict:
             assert found.item in head_of_each_variant(left, strict=True)
@@ -162,7 +168,7 @@ def test_strict_room_keeps_what_strict_batches_want_and_gives_the_rest_away(
             allowed = [
                 i
                 for i, p in enumerate(now)
-                if fits(found.item.variant, p) and may(now, i, size, last, waits, reserve, usable)
+                if fits(found.item.variant, p) and may(now, i, found.item.variant, last, waits, reserve, usable)
             ]
             assert found.slice in allowed
             costs = {i: slowdown(found.item.variant, now[i]) for i in allowed}
@@ -170,18 +176,22 @@ def test_strict_room_keeps_what_strict_batches_want_and_gives_the_rest_away(
         left.remove(found.item)
         now = started(now, found)
     for item in head_of_each_variant(left, strict=False):
-        size = VARIANTS[item.variant].memory_bytes
         waits = [one for one in left if one.strict]
         assert not any(
-            fits(item.variant, p) and may(now, i, size, last, waits, reserve, usable) for i, p in enumerate(now)
+            fits(item.variant, p) and may(now, i, item.variant, last, waits, reserve, usable) for i, p in enumerate(now)
         )
     assert queue.queued == len(left)
 
 
 def may(
-    parts: list[SliceLoad], i: int, size: int, strict: str | None, waits: list[Waiting], reserve: int, usable: float
+    parts: list[SliceLoad], i: int, variant: str, strict: str | None, waits: list[Waiting], reserve: int, usable: float
 ) -> bool:
-    """Whether best effort of ``size`` may start there: it takes no whole strict batch's room that is wanted."""
+    """Whether best effort may start there: it takes no whole strict batch's room that is wanted, and where the GPU is
+    in one piece slows none while others wait."""
+    known, part = VARIANTS[variant], parts[i]
+    size, fbr = known.memory_bytes, known.fbr_by_profile.get(part.profile, known.fbr)
+    if len(parts) == 1 and waits and part.strict_bytes > 0 and part.fbr + fbr > 1.0:
+        return False
     if strict is None or VARIANTS[strict].rdf.get(parts[i].profile, 99.0) > usable:
         return True
     one = VARIANTS[strict].memory_bytes
