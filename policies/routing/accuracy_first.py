@@ -47,10 +47,13 @@ class Target:
 
 
 class AccuracyFirst:
-    """Routes ``app`` to the most accurate slice in time, else to the earliest completion."""
+    """Routes ``app`` to the most accurate slice in time, else to the earliest completion.
+
+    ``part``: of the app's queries, that this router reads.
+    """
 
     name = "accuracy-first"
-    __slots__ = ("_by_accuracy", "_by_place", "_capacity", "_part", "_sequence", "_story", "_targets", "_turn", "app")
+    __slots__ = ("_by_accuracy", "_by_place", "_capacity", "_sequence", "_story", "_targets", "_turn", "app", "part")
 
     def __init__(self, app: str) -> None:
         self.app = app
@@ -58,7 +61,7 @@ class AccuracyFirst:
         self._by_place: dict[tuple[str, str], Target] = {}
         self._by_accuracy: list[list[tuple[Target, Backlog]]] = []
         self._capacity = 0.0
-        self._part = 1.0
+        self.part = 1.0
         self._turn = 0
         self._sequence: ProportionalSequence | None = None
         self._story: deque[str] = deque(maxlen=8)
@@ -81,7 +84,7 @@ class AccuracyFirst:
                 if reporting is not None and reporting.backlog is not None:
                     reporting.backlog.report(event.queued, event.busy_for, now)
             case PartRead(part):
-                self._part = part
+                self.part = part
             case _:
                 assert_never(event)
         return []
@@ -96,7 +99,7 @@ class AccuracyFirst:
         latest = query.deadline - self.margin(query, now)
         earliest: tuple[Target, Backlog] | None = None
         earliest_at = 0.0
-        rows = query.rows if self._part == 1.0 else max(1, round(query.rows / self._part))
+        rows = query.rows if self.part == 1.0 else max(1, round(query.rows / self.part))
         for equals in self._by_accuracy:
             if len(equals) > LOOKED_AT:
                 equals = self._some(equals)
@@ -174,7 +177,7 @@ class SlackBlend(AccuracyFirst):
         recent.append(now)
         while recent[0] < now - RATE_WINDOW:
             recent.popleft()
-        load = min(1.0, len(recent) / (RATE_WINDOW * self._capacity * self._part))
+        load = min(1.0, len(recent) / (RATE_WINDOW * self._capacity * self.part))
         part: float = self.share * load**self.steepness
         return part * (query.deadline - query.arrival)
 

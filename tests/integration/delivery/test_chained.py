@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sluicegate.domain.query import Query
+from sluicegate.policies.routing.accuracy_first import SlackBlend
 from sluicegate.stages.router import RouterStage
 from sluicegate.streams import connect
 from sluicegate.streams.ports import TopicPartition
@@ -79,6 +80,12 @@ async def test_what_would_be_held_waits_on_its_topic(broker_url: str, tmp_path: 
         assert report.lost == 0 and report.kinds["expired"] == 5
 
 
+def part_of(router: RouterStage) -> float:
+    """Of its app's queries, as its policy was told."""
+    assert isinstance(router.core.policy, SlackBlend)
+    return router.core.policy.part
+
+
 async def test_what_another_router_would_read_goes_by_the_topic(broker_url: str, tmp_path: Path) -> None:
     settings = settings_for(broker_url, tmp_path)
     broker = connect(broker_url)
@@ -94,7 +101,9 @@ async def test_what_another_router_would_read_goes_by_the_topic(broker_url: str,
             report = await run.settled()
             assert report.balanced and report.duplicates == 0
             assert 0 < await admitted(run) - before < len(asked)
+            assert [part_of(here), part_of(router_of(other))] == [0.5, 0.5], "each counts what the other sends as well"
         await until(lambda: taken(here) == {True})
+        assert part_of(here) == 1.0
         before = await admitted(run)
         for _ in range(20):
             await run.ask()
