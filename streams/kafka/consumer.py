@@ -24,6 +24,7 @@ from aiokafka.errors import (
     RebalanceInProgressError,
     RecordTooLargeError,
     UnknownMemberIdError,
+    UnknownTopicOrPartitionError,
 )
 
 from sluicegate.domain.errors import ConfigurationError
@@ -128,7 +129,7 @@ class KafkaConsumer:
             else:
                 self._held = frozenset(explicit)
                 await self._seek_to_start()
-        except (KafkaConnectionError, TimeoutError) as error:
+        except (KafkaConnectionError, UnknownTopicOrPartitionError, TimeoutError) as error:  # no answer, or not in time
             await self.stop()
             raise BrokerError(f"{self._options['bootstrap_servers']}: cannot read ({error or 'timed out'})") from error
         except BaseException:

@@ -218,10 +218,10 @@ async def test_the_sink_keeps_outcomes_that_can_be_found(system: Running) -> Non
 
 async def test_demand_moves_the_plan_to_faster_variants(broker_url: str, tmp_path: Path) -> None:
     settings = settings_for(broker_url, tmp_path, devices=1, planner={"period_s": 2.0})
-    async with running(settings, connect(broker_url), catalogue=toy_catalogue(slo=0.4), roles=ROLES) as run:
+    async with running(settings, connect(broker_url), catalogue=toy_catalogue(slo=0.4, times=10.0), roles=ROLES) as run:
         await run.planned()
-        for _ in range(300):
-            await asyncio.gather(*(run.ask(parameters={}) for _ in range(6)), asyncio.sleep(6 / 350))
+        for _ in range(60):
+            await asyncio.gather(*(run.ask(parameters={}) for _ in range(6)), asyncio.sleep(6 / 35))
         report = await run.settled()
         assert report.balanced
         assert report.summary is not None

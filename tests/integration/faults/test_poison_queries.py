@@ -5,7 +5,6 @@ import struct
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +15,6 @@ from typing_extensions import override
 from sluicegate.domain.errors import ExecutionError
 from sluicegate.domain.executor import Executed
 from sluicegate.domain.fleet.device import Device, Slice
-from sluicegate.domain.models.profile import BatchLatency
 from sluicegate.domain.models.tensor import Tensor
 from sluicegate.domain.outcome import Outcome, OutcomeKind, Reason
 from sluicegate.executors.emulated import EmulatedExecutor
@@ -105,16 +103,6 @@ def goodput(outcomes: Iterable[Outcome], since: float, until: float) -> float:
     return sum(good) / (until - since)
 
 
-def slowed(times: float) -> Catalogue:
-    """As the harness' app, so many times slower: a device is full with so few queries."""
-    toys = toy_catalogue(slo=0.25 * times)
-    slow = [
-        replace(p, points=tuple(BatchLatency(at.batch, times * at.median, times * at.p95) for at in p.points))
-        for p in toys.profiles.values()
-    ]
-    return Catalogue.of(list(toys.apps.values()), list(toys.variants.values()), slow)
-
-
 async def send(run: Running, poison: float, number: int) -> str:
     values = (poison, float(number), *(0.0,) * (PIXELS - 2))
     return await run.ask(values=values, parameters={"latency_ms": 20_000})
@@ -176,7 +164,7 @@ _ALONE: list[float] = []
 async def carried_by_one(folder: Path) -> float:
     """On-time answers a second of one device, asked for more; measured once."""
     if not _ALONE:
-        async with serving(folder, devices=1, catalogue=slowed(10.0)) as (run, _):
+        async with serving(folder, devices=1, catalogue=toy_catalogue(times=10.0)) as (run, _):
             await ask_for(run, 6.0, qps=FULL, parameters={})
             began = run.system.clock.wall()
             await ask_for(run, 6.0, qps=FULL, parameters={})
@@ -203,7 +191,7 @@ async def test_poison_leaves_what_the_other_device_carries_and_on_both_they_are_
 ) -> None:
     alone, count, back = await carried_by_one(tmp_path / "alone"), 4 if both else 1, 3.0 if both else 2.0
     assert 0.6 * FULL < alone < 0.95 * FULL
-    async with serving(tmp_path, catalogue=slowed(10.0)) as (run, kills):
+    async with serving(tmp_path, catalogue=toy_catalogue(times=10.0)) as (run, kills):
         before = await ask_for(run, 5.0, qps=FULL, parameters={})
         began = run.system.clock.wall()
         guilty = [await send(run, poison, number) for number in range(count)]

@@ -164,7 +164,7 @@ async def test_promises_of_an_app_registered_while_everything_runs_are_kept_and_
         folder = run.system.run_folder / "decisions"
     router = run.fresh_router("late", promised("late", toy_catalogue(("late",))))
     assert replay(folder / "router-late.jsonl", router.handle, RouterEvent) == []
-    assert router.policy.name == "weighted"
+    assert router.policy.name == "slack-blend"
     other = run.fresh_router("late", toy_catalogue(("late",)))
     assert replay(folder / "router-late.jsonl", other.handle, RouterEvent)
 
