@@ -147,12 +147,14 @@ async def test_a_recorded_run_replays_to_identical_actions(system: Running) -> N
     assert len(list(read_steps(router, RouterEvent))) > 80
     assert replay(router, system.fresh_router("toy").handle, RouterEvent) == []
     assert {log.stem for log in folder.glob("worker-*.jsonl")} == {"worker-d0", "worker-d1"}
+    came = 0
     for device in system.system.devices:
         log = folder / f"worker-{device.name}.jsonl"
         heard = [type(event) for event, _, _ in read_steps(log, DeviceEvent)]
         assert {QueryCame, BatchEnded, Loaded, PlanPublished, Joined, BeatDue, Leaving} <= set(heard)
-        assert heard.count(QueryCame) > 10
+        came += heard.count(QueryCame)
         assert replay(log, device_core(system.system, device).handle, DeviceEvent) == []
+    assert came >= 80
     door, rules = folder / "admission.jsonl", admission_rules(system.system, ["toy"])
     told = [kind["is"] for _, _, actions in read_steps(door, AdmissionEvent) for kind in actions]
     assert told.count("Accept") == 80
