@@ -45,6 +45,8 @@ _FIRST = ("integration", "contract", "chaos", "explore", "simulation", "property
 """Folders in the order of what a file of theirs may take."""
 _WAITING = {"integration", "contract", "chaos"}
 """Folders whose files wait more than they compute."""
+_LONGEST = ("test_guide_commands.py", "test_guide_systems.py")
+"""Files of minutes, where what is thorough runs: they begin first."""
 _WAITING_UNTIL = 0.8
 """Of a run: what computes comes last, for it is short and leaves nobody without work."""
 _MORE = (
@@ -66,7 +68,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for waiting, files in kinds.items():
         step = (_WAITING_UNTIL if waiting else 1.0) / max(1, len(files))
         places |= {file: number * step for number, file in enumerate(sorted(files, key=files.__getitem__))}
-    items.sort(key=lambda item: places[item.path])
+    items.sort(key=lambda item: (item.path.name not in _LONGEST, places[item.path]))
     for item in items:
         if item.get_closest_marker("timing") is not None:
             item.add_marker(pytest.mark.flaky(reruns=TRIES - 1))
