@@ -65,7 +65,7 @@ class Head:
 @lru_cache(_HEADS)
 def read_head(text: bytes, loop: asyncio.AbstractEventLoop) -> Head | None:
     """The head of a request, its empty line included, read by the framework's parser; None where it is not plain."""
-    if text.find(b"\r\n\r\n") != len(text) - 4 or not text.isascii():
+    if not text.startswith(_BEGINS) or text.find(b"\r\n\r\n") != len(text) - 4 or not text.isascii():
         return None
     try:
         ((message, _),) = HttpRequestParser(BaseProtocol(loop), loop, _MOST_HEAD).feed_data(text)[0]
@@ -76,7 +76,6 @@ def read_head(text: bytes, loop: asyncio.AbstractEventLoop) -> Head | None:
     size = headers.get("content-length", "")
     if (
         found is None
-        or message.method != "POST"
         or message.version != HttpVersion11
         or len(headers) != len(message.headers)
         or not all(held.isprintable() for held in headers.values())
@@ -95,7 +94,7 @@ def read_head(text: bytes, loop: asyncio.AbstractEventLoop) -> Head | None:
 
 def _head_of(data: bytes, loop: asyncio.AbstractEventLoop) -> tuple[Head | None, int]:
     """The head that ``data`` begins with, where it is a whole and plain one, and where it ends."""
-    if not data.startswith(_BEGINS) or (end := data.find(b"\r\n\r\n", 0, _MOST_HEAD)) < 0:
+    if (end := data.find(b"\r\n\r\n", 0, _MOST_HEAD)) < 0:
         return None, 0
     return read_head(data[: end + 4], loop), end + 4
 

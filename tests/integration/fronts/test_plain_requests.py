@@ -41,6 +41,7 @@ async def test_a_plain_head_is_read() -> None:
     [
         head(f"POST {PATH} HTTP/1.0", *SOUND[1:]),
         head(f"GET {PATH} HTTP/1.1", *SOUND[1:]),
+        head(f"POST  {PATH} HTTP/1.1", *SOUND[1:]),
         head(f"POST {PATH}?a=b HTTP/1.1", *SOUND[1:]),
         head("POST /v2/models/to%79/infer HTTP/1.1", *SOUND[1:]),
         head("POST /v2/models/toy/versions/v/infer HTTP/1.1", *SOUND[1:]),
