@@ -195,9 +195,13 @@ async def test_workers_are_processes_started_when_one_dies_and_again_when_they_a
             first = driver._started["d1"]
             os.kill(first.pid, signal.SIGKILL)
             await first.wait()
+            asked = set(run.ids)
             await until(answered)
         assert "d1 is dead; another is to hold toy-" in caplog.text
         assert driver._started["d1"].pid != first.pid
         report = await run.settled()
-        assert not report.lost, report.examples  # who is killed between answer and commit answers again
+        assert not report.lost, report.examples
+        # Who is killed between answer and commit answers again, what it had and nothing else.
+        assert set(report.examples["duplicates"]) <= asked
+        assert report.max_copies <= 2
     assert driver.running() == frozenset()  # ended with the planner that started them
