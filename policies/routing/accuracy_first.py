@@ -1,8 +1,9 @@
 """Sends a query to the most accurate slice that still answers it in time, by the router's own estimate of completion.
 
 Rules.
-- Slices are tried from the most accurate down; among equally accurate ones the earliest completion counts. A query goes
-  to the first whose estimated completion leaves a margin to its deadline.
+- Slices are tried from the most accurate down; among equally accurate ones the earliest completion counts, and of idle
+  equals the next in turn: none of them waits for work that never comes. A query goes to the first whose estimated
+  completion leaves a margin to its deadline.
 - ``AccuracyFirst`` keeps no margin; where no slice is in time the query goes where it is done first. Best with capacity
   to spare; under scarcity it fills accurate slices up to the deadline, and any error of the estimate is a miss.
 - ``SlackBlend`` lets the margin grow with the load, to ``share`` of the SLO at full load, where load is the rate of
@@ -62,7 +63,7 @@ class AccuracyFirst:
         self._by_accuracy: list[list[tuple[Target, Backlog]]] = []
         self._capacity = 0.0
         self.part = 1.0
-        self._turn = 0
+        self._turn = -1
         self._sequence: ProportionalSequence | None = None
         self._story: deque[str] = deque(maxlen=8)
 
@@ -100,9 +101,10 @@ class AccuracyFirst:
         earliest: tuple[Target, Backlog] | None = None
         earliest_at = 0.0
         rows = query.rows if self.part == 1.0 else max(1, round(query.rows / self.part))
+        self._turn += 1
         for equals in self._by_accuracy:
-            if len(equals) > LOOKED_AT:
-                equals = self._some(equals)
+            if len(equals) > 1:
+                equals = self._in_turn(equals)
             best, best_at = equals[0], equals[0][1].done_at(rows, now)
             for other in equals[1:]:
                 at = other[1].done_at(rows, now)
@@ -116,10 +118,11 @@ class AccuracyFirst:
         assert earliest is not None
         return self._otherwise(query, rows, now, *earliest, earliest_at)
 
-    def _some(self, equals: list[tuple[Target, Backlog]]) -> list[tuple[Target, Backlog]]:
-        start = self._turn = (self._turn + LOOKED_AT) % len(equals)
+    def _in_turn(self, equals: list[tuple[Target, Backlog]]) -> list[tuple[Target, Backlog]]:
+        """At most ``LOOKED_AT`` of them, of which each query begins one further on."""
+        start = self._turn % len(equals)
         some = equals[start : start + LOOKED_AT]
-        return some if len(some) == LOOKED_AT else some + equals[: LOOKED_AT - len(some)]
+        return some if len(some) == LOOKED_AT else some + equals[: min(start, LOOKED_AT - len(some))]
 
     def _otherwise(
         self, query: Query, rows: int, now: float, target: Target, backlog: Backlog, done_at: float
