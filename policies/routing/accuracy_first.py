@@ -119,8 +119,10 @@ class AccuracyFirst:
         return self._otherwise(query, rows, now, *earliest, earliest_at)
 
     def _in_turn(self, equals: list[tuple[Target, Backlog]]) -> list[tuple[Target, Backlog]]:
-        """At most ``LOOKED_AT`` of them, of which each query begins one further on."""
-        start = self._turn % len(equals)
+        """The next ``LOOKED_AT`` of them, or all; each time round begins one further on."""
+        count = len(equals)
+        passed = self._turn * min(LOOKED_AT, count)
+        start = (passed + passed // count) % count
         some = equals[start : start + LOOKED_AT]
         return some if len(some) == LOOKED_AT else some + equals[: min(start, LOOKED_AT - len(some))]
 

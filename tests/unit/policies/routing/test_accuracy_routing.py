@@ -81,15 +81,15 @@ def test_equally_accurate_slices_share_by_completion() -> None:
     assert sent(router, 0.0, count=4) == "one two one two"
 
 
-@pytest.mark.parametrize("count", [2, 3, 8, 11])
+@pytest.mark.parametrize("count", [2, 3, 8, 11, 16])
 @pytest.mark.parametrize("name", ["accuracy-first", "slack-blend"])
 def test_idle_equals_take_turns(name: str, count: int) -> None:
     """However few queries come: each is done before the next is asked."""
     router = routing(name)("a")
     assert isinstance(router, AccuracyFirst)
     router.handle(activated(*((f"d{i}", 0.9, FAST) for i in range(count)), ("poor", 0.5, FAST)), 7.0)
-    devices = [sent(router, 10.0 + i) for i in range(2 * count)]
-    assert Counter(devices) == {f"d{i}": 2 for i in range(count)}
+    times = Counter(sent(router, 10.0 + i) for i in range(count * count))
+    assert times == {f"d{i}": count for i in range(count)}
 
 
 def test_of_equals_in_turn_the_one_that_is_done_first_is_taken() -> None:
