@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,14 @@ def query(**changes: Any) -> bytes:
 
 @pytest.fixture
 async def front(tmp_path: Path) -> AsyncIterator[HttpStage]:
-    settings = settings_for("memory://", tmp_path, http={"port": 0, "idle_s": 1.0, "body_s": 0.5})
+    async with fronted(tmp_path) as found:
+        yield found
+
+
+@asynccontextmanager
+async def fronted(folder: Path, **changes: float) -> AsyncIterator[HttpStage]:
+    """The HTTP front of a whole system, with ``changes`` to its settings."""
+    settings = settings_for("memory://", folder, http={"port": 0, **changes})
     async with running(settings, connect("memory://"), roles=(*ROLES, "http")) as run:
         await run.planned()
         http = next(stage for stage in run.stages if isinstance(stage, HttpStage))
@@ -207,12 +215,16 @@ async def test_strangers_are_refused(front: HttpStage) -> None:
             assert (await plain.read())[0] == 403
 
 
-async def test_a_body_that_does_not_come_and_a_connection_that_asks_nothing_are_given_up(front: HttpStage) -> None:
-    async with Raw(port_of(front)) as slow, Raw(port_of(front)) as silent:
+async def test_a_body_that_does_not_come_is_given_up(tmp_path: Path) -> None:
+    async with fronted(tmp_path, body_s=0.5) as front, Raw(port_of(front)) as slow:
         slow.writer.write(request(query())[:-1])
         status, headers, _ = await slow.read()
         assert (status, headers["connection"]) == (408, "close")
         assert await slow.reader.read() == b""
+
+
+async def test_a_connection_that_asks_nothing_more_is_closed(tmp_path: Path) -> None:
+    async with fronted(tmp_path, idle_s=1.0) as front, Raw(port_of(front)) as silent:
         silent.writer.write(request(query()))
         assert (await silent.read())[0] == 200
         async with asyncio.timeout(10.0):
