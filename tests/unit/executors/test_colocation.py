@@ -4,12 +4,16 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
+import pytest
+
 from sluicegate.domain.executor import Executed, Loaded
 from sluicegate.domain.models.app import App
 from sluicegate.domain.models.tensor import Tensor, TensorSpec
 from sluicegate.domain.models.variant import Variant
 from sluicegate.executors.colocation import colocations, measure_colocations, unseen
 from sluicegate.policies.placement.bandwidth import estimate_fbr, predicted
+
+pytestmark = pytest.mark.virtual
 
 FBR = {"heavy": 0.9, "light": 0.2}
 SOLO = 0.02
@@ -54,12 +58,24 @@ class Shared:
         Shared.there -= 1
 
 
+def now() -> Callable[[], float]:
+    """The clock of the test."""
+    return asyncio.get_running_loop().time
+
+
 async def test_bandwidth_is_found_from_variants_that_ran_together() -> None:
     apps = {"a": App(name="a", slo=1.0, inputs=(TensorSpec("x", "FP32", (2,)),))}
     variants = [Variant(name=name, app="a", accuracy=0.5) for name in FBR]
     told: list[str] = []
     measured = await measure_colocations(
-        Shared, apps, variants, batch=4, copies=3, seconds=0.1, progress=lambda what, _: told.append(what)
+        Shared,
+        apps,
+        variants,
+        batch=4,
+        copies=3,
+        seconds=0.1,
+        progress=lambda what, _: told.append(what),
+        monotonic=now(),
     )
     assert [m.variants for m in measured] == colocations(("heavy", "light"), 3)
     assert len(told) == len(measured) == 5
@@ -75,7 +91,7 @@ async def test_the_model_is_held_against_what_the_estimate_has_not_seen() -> Non
     held = unseen(["heavy", "light"])
     assert held == [("heavy", "heavy", "light"), ("light", "light", "heavy")]
     assert not set(held) & set(colocations(["heavy", "light"], 4))
-    heavy, light = await measure_colocations(Shared, apps, variants, batch=4, wanted=held, seconds=0.1)
+    heavy, light = await measure_colocations(Shared, apps, variants, batch=4, wanted=held, seconds=0.1, monotonic=now())
     assert predicted(FBR, heavy.variants) == 2.0
     assert predicted(FBR, light.variants) == 1.3
     assert heavy.slowdown > light.slowdown > 1.0
