@@ -93,7 +93,7 @@ async def test_a_load_that_takes_too_long_is_ended_with_the_process_and_that_is_
     executor.watch(lambda: ends.append(None))
     await executor.load(catalogue.variants["double"], max_batch=4, within=60.0)
     if isinstance(executor, OnnxExecutor) and executor.pid is not None:
-        os.kill(executor.pid, signal.SIGSTOP)  # it might have ended the load before time is up
+        await stand_still(executor.pid)  # it might have ended the load before time is up
     with pytest.raises(LoadError, match=r"triple: .*load took more than 0 s"):
         await executor.load(catalogue.variants["triple"], max_batch=4, within=0.0)
     assert len(ends) == 1
@@ -103,6 +103,19 @@ async def test_a_load_that_takes_too_long_is_ended_with_the_process_and_that_is_
     await executor.start()
     await executor.load(catalogue.variants["triple"], max_batch=4, within=60.0)
     assert (await executor.run("triple", [query((1, 2))], 1)).outputs[0].rows == 1
+
+
+async def stand_still(pid: int) -> None:
+    """Stop a process, and wait until each of its threads stands: of one that waits for a processor it takes a while."""
+    os.kill(pid, signal.SIGSTOP)
+    while states(pid) != {"T"}:
+        await asyncio.sleep(0.01)
+
+
+def states(pid: int) -> set[str]:
+    """Of its threads."""
+    stats = [task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return {stat.rpartition(")")[2].split()[0] for stat in stats}
 
 
 async def test_rows_that_do_not_add_up_are_refused_and_the_next_batch_runs(

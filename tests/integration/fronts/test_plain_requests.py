@@ -13,7 +13,7 @@ import pytest
 from sluicegate.stages.fronts.http_front import HttpStage
 from sluicegate.stages.fronts.plain_requests import read_head
 from sluicegate.streams import connect
-from tests.harness import PIXELS, ROLES, running, settings_for
+from tests.harness import PATIENCE_S, PIXELS, ROLES, running, settings_for, toy_catalogue
 
 Answer = tuple[int, dict[str, str], dict[str, Any]]
 PATH = "/v2/models/toy/infer"
@@ -125,7 +125,8 @@ async def front(tmp_path: Path) -> AsyncIterator[HttpStage]:
 async def fronted(folder: Path, **changes: float) -> AsyncIterator[HttpStage]:
     """The HTTP front of a whole system, with ``changes`` to its settings."""
     settings = settings_for("memory://", folder, http={"port": 0, **changes})
-    async with running(settings, connect("memory://"), roles=(*ROLES, "http")) as run:
+    catalogue = toy_catalogue(slo=PATIENCE_S)
+    async with running(settings, connect("memory://"), catalogue=catalogue, roles=(*ROLES, "http")) as run:
         await run.planned()
         http = next(stage for stage in run.stages if isinstance(stage, HttpStage))
         await http.bound.wait()
