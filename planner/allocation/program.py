@@ -14,8 +14,8 @@ Rules:
   ``NOTICED`` ones that it takes to be seen anyhow. What is gained lasts until then: as long again as the app's hosts
   have stood (``stood``), at least ``CALM`` seconds. Where units are to spare the demand finds a place all the same: it
   counts by the part of the units that is needed at least (``pressed``). So a load costs, in the objective,
-  ``price`` x pressed x ``RETURNS`` (load_s_h - NOTICED) / units / max(CALM, stood), where the unit serves meanwhile.
-  Where a load holds it up (``loads`` exclusive) it loses its part for certain besides, for load_s_h. Units that hold
+  ``price`` x pressed x ``RETURNS`` (load_s_h - NOTICED) / units / max(CALM, stood). Where a load holds the unit up
+  (``loads`` exclusive) it loses its part for certain besides, for load_s_h. Units that hold
   nothing displace nothing: it counts by the part of a pool that holds something (``group_units`` may keep the two
   apart).
 - Money: sum of price_h * n_h <= budget. A core on demand: of what is served of a strict demand, at least the part
@@ -36,7 +36,7 @@ import numpy.typing as npt
 
 from sluicegate.domain.models.app import QueryClass
 from sluicegate.domain.models.variant import Variant
-from sluicegate.planner.problems.plan_limits import PlanLimits
+from sluicegate.planner.problems.plan_limits import Loads, PlanLimits
 from sluicegate.planner.problems.problem import AppDemand
 from sluicegate.planner.problems.throughput import Throughput
 
@@ -46,9 +46,9 @@ NOTICED = 1.0
 """Seconds after which a burst is seen: two counts."""
 CALM = 10.0
 """Seconds that what a plan gains is expected to last, at least."""
-RETURNS = 3.0
-"""Demand that a unit is short of once demand returns, over what it carries on average: by then every unit is needed in
-its fastest variant."""
+RETURNS: Mapping[Loads, float] = {"beside": 1 / 3, "exclusive": 3.0, "free": 0.0}
+"""Demand that has no place once it returns, over what a unit carries on average. Others take in most of it while they
+load as they serve. Where they stand still to load, as many more units are needed in their fastest variants."""
 
 
 class PoolKey(NamedTuple):
@@ -226,10 +226,8 @@ class Program(PlanLimits):
         holding = np.zeros(len(self.pools))
         np.add.at(holding, self.host_pool, self.loaded)
         part = np.minimum(1.0, holding / np.maximum(1, self.pool_count))
-        if self.loads == "free":
-            return np.zeros(len(self.hosts))
         slow = np.maximum(0.0, self.load_s - NOTICED)
-        missed = RETURNS * slow + (self.load_s if self.loads == "exclusive" else 0.0)
+        missed = RETURNS[self.loads] * slow + (self.load_s if self.loads == "exclusive" else 0.0)
         lasts = np.array([max(CALM, h.stood) for h in self.hosts])
         units = max(1, int(self.pool_count.sum()))
         return np.asarray(self.price * self.pressed * missed / units / lasts * part[self.host_pool])

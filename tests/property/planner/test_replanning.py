@@ -122,7 +122,7 @@ def test_a_price_on_loads_makes_plans_stay() -> None:
         previous: tuple[Placement, ...] = ()
         moved[loads] = 0
         for qps in stream(6, 25, 60.0):
-            slow = catalogue(load=5.0)
+            slow = catalogue(load=37.0)
             problem = replace(asked(qps, fleet(4, 2)), previous=previous, loads=loads, catalogue=slow)
             answer = planner("allocation").allocate(problem)
             moved[loads] += answer.loads if previous else 0

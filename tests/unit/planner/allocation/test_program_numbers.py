@@ -128,15 +128,19 @@ def test_a_load_costs_its_time_beyond_what_is_noticed_times_what_it_displaces_an
     found = {
         (made.pools[h.pool].type, h.variants[0]): p for h, p in zip(made.hosts, made.load_price.tolist(), strict=True)
     }
-    assert found["cpu", "cat-l"] == pytest.approx(2.0 * made.pressed * RETURNS * (5.0 - NOTICED) / 3 / 40.0 * 0.5)
+    assert found["cpu", "cat-l"] == pytest.approx(
+        2.0 * made.pressed * RETURNS["beside"] * (5.0 - NOTICED) / 3 / 40.0 * 0.5
+    )
     assert found["cpu", "find-s"] == 0.0  # loaded before it is noticed
-    assert found["gpu", "find-l"] == pytest.approx(2.0 * made.pressed * RETURNS * (3.0 - NOTICED) / 3 / CALM)
-    assert found["gpu", "cat-s"] == pytest.approx(2.0 * made.pressed * RETURNS * (2.0 - NOTICED) / 3 / 40.0)
+    assert found["gpu", "find-l"] == pytest.approx(2.0 * made.pressed * RETURNS["beside"] * (3.0 - NOTICED) / 3 / CALM)
+    assert found["gpu", "cat-s"] == pytest.approx(2.0 * made.pressed * RETURNS["beside"] * (2.0 - NOTICED) / 3 / 40.0)
     alone = program(replace(asked, loads="exclusive"))
     own = dict(
         zip(((alone.pools[h.pool].type, h.variants[0]) for h in alone.hosts), alone.load_price.tolist(), strict=True)
     )
-    assert own["gpu", "cat-s"] == pytest.approx(2.0 * made.pressed * (RETURNS * (2.0 - NOTICED) + 2.0) / 3 / 40.0)
+    assert own["gpu", "cat-s"] == pytest.approx(
+        2.0 * made.pressed * (RETURNS["exclusive"] * (2.0 - NOTICED) + 2.0) / 3 / 40.0
+    )
     assert own["cpu", "find-s"] == pytest.approx(2.0 * made.pressed * 0.5 / 3 / CALM * 0.5)
     assert not program(replace(asked, loads="free")).load_price.any()
     assert {(made.pools[h.pool].type, h.variants): h.loaded for h in made.hosts if h.loaded} == {
