@@ -19,11 +19,8 @@ from typing import Any, cast
 import pytest
 
 JOBS = "MUTANTS_JOBS"
-"""Variable that names a file, {forks, seconds, jobs: [{number, module, before, after, tests}]}; answers: beside it."""
-
-
-_PATIENCE = 15.0
-"""Seconds of the processor that a mutant's tests get, but for the last of them."""
+"""Variable that names a file, {forks, seconds, jobs: [{number, module, before, after, tests, patience}]}; answers:
+beside it. ``patience``: seconds of the processor that a mutant's tests get, but for the last of them."""
 _LONGEST = 60.0
 """One that takes longer does not end: no test does, as the code is."""
 
@@ -125,16 +122,16 @@ def _tried(session: pytest.Session, job: dict[str, Any], by_name: dict[str, pyte
         replaced(sys.modules[job["module"]], job["before"], job["after"])
     except (NotInPlaceError, KeyError):
         return 3
-    return int(noticed(session, [by_name[name] for name in job["tests"] if name in by_name]))
+    return int(noticed(session, [by_name[name] for name in job["tests"] if name in by_name], job["patience"]))
 
 
-def noticed(session: pytest.Session, items: Sequence[pytest.Item]) -> bool:
-    """Whether one of them fails."""
+def noticed(session: pytest.Session, items: Sequence[pytest.Item], patience: float) -> bool:
+    """Whether one of them fails, of those that begin within ``patience`` seconds of the processor."""
     protocol: Callable[..., object] = session.config.hook.pytest_runtest_protocol
     began = time.process_time()
     for item, following in zip(items, [*items[1:], None], strict=True):
         spent = time.process_time()
-        if spent - began > _PATIENCE:
+        if spent - began > patience:
             return False
         resource.setrlimit(resource.RLIMIT_CPU, (int(spent + _LONGEST), -1))
         protocol(item=item, nextitem=following)

@@ -68,14 +68,14 @@ class _Source(importlib.machinery.SourceFileLoader):
 class _Chosen:
     """A pytest plugin: of what is collected only ``tests``, in their order, up to the first that fails."""
 
-    def __init__(self, tests: Sequence[str]) -> None:
-        self._tests = tests
+    def __init__(self, tests: Sequence[str], patience: float) -> None:
+        self._tests, self._patience = tests, patience
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Instead of all tests."""
         by_name = {item.nodeid: item for item in session.items if item.get_closest_marker("timing") is None}
-        noticed(session, [by_name[name] for name in self._tests if name in by_name])
+        noticed(session, [by_name[name] for name in self._tests if name in by_name], self._patience)
         return True
 
 
@@ -85,7 +85,7 @@ def _tried(job: dict[str, Any]) -> int:
     files = [name for name in dict.fromkeys(test.partition("::")[0] for test in job["tests"]) if Path(name).exists()]
     options = ["-q", "--tb=no", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--timeout=0"]
     options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # the plugins are imported already
-    ended = pytest.main([*options, *files], plugins=[_Chosen(job["tests"])]) if files else 0
+    ended = pytest.main([*options, *files], plugins=[_Chosen(job["tests"], job["patience"])]) if files else 0
     return 0 if ended == pytest.ExitCode.NO_TESTS_COLLECTED else int(ended)
 
 

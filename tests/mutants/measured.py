@@ -22,9 +22,6 @@ from tests.mutants.sample import ROOMS, Mutant
 FAST = ("tests/unit", "tests/property", "tests/simulation")
 SECONDS = "MUTANTS_SECONDS"
 """Variable that names the file which a run under this module, as a plugin of pytest, writes its tests' seconds to."""
-_MOST = 300
-"""Tests that a mutant is tried on."""
-
 _seconds: dict[str, float] = {}
 
 
@@ -66,7 +63,7 @@ class Covering:
         belongs to or what is made of that at import, or that are in a file which names these or the module.
         """
         found = set() if mutant.file in self._changed else self._at(mutant.file, mutant.line)
-        return sorted(found or self._at(mutant.file) | self._naming(mutant), key=self._cost)[:_MOST]
+        return sorted(found or self._at(mutant.file) | self._naming(mutant), key=self._cost)
 
     def imported(self, mutant: Mutant) -> bool:
         """Whether its line runs at import too, by what makes a constant: what that came to, no fork makes again."""

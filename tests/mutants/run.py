@@ -42,26 +42,34 @@ def judged() -> set[str]:
 
 
 def noticed(
-    mutants: Sequence[Mutant], covering: Covering, processes: int, tell: Callable[[Mutant, bool], None]
+    mutants: Sequence[Mutant],
+    covering: Covering,
+    processes: int,
+    patience: float,
+    tell: Callable[[Mutant, bool], None],
 ) -> None:
-    """Tell of each whether a test fails."""
+    """Tell of each whether a test fails, of those that begin within ``patience`` seconds."""
     tests = {mutant: covering.tests(mutant) for mutant in mutants}
     elsewhere = [mutant for mutant in mutants if not tests[mutant]]
     files = sorted({test.partition("::")[0] for found in tests.values() for test in found})
     options = ["-q", "-s", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--timeout=0", *(files or FAST)]
     forked = [sys.executable, "-m", "pytest", "-p", "tests.mutants.forked", *options]
-    for mutant, status in _answered(forked, [m for m in mutants if tests[m]], tests, processes):
+    for mutant, status in _answered(forked, [m for m in mutants if tests[m]], tests, processes, patience):
         if status == _ELSEWHERE or (status == 0 and covering.imported(mutant)):
             elsewhere.append(mutant)
         else:
             tell(mutant, status != 0)
     anew = [sys.executable, "-m", "tests.mutants.imported_anew"]
-    for mutant, status in _answered(anew, elsewhere, tests, processes):
+    for mutant, status in _answered(anew, elsewhere, tests, processes, patience):
         tell(mutant, status != 0)
 
 
 def _answered(
-    command: Sequence[str], mutants: Sequence[Mutant], tests: dict[Mutant, list[str]], processes: int
+    command: Sequence[str],
+    mutants: Sequence[Mutant],
+    tests: dict[Mutant, list[str]],
+    processes: int,
+    patience: float,
 ) -> Iterator[tuple[Mutant, int]]:
     """What ``command`` answers of each, as it comes."""
     if not mutants:
@@ -75,6 +83,7 @@ def _answered(
                 "before": (ROOT / mutant.file).read_text(),
                 "after": mutant.source,
                 "tests": tests[mutant],
+                "patience": patience,
             }
             for number, mutant in enumerate(mutants)
         ]
@@ -115,6 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--n", type=int, default=60, help="mutants")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--patience", type=float, default=60.0, metavar="S", help="of the processor, for each mutant")
     parser.add_argument("--out", type=Path, default=Path("reports/mutants"))
     parser.add_argument("--files", nargs="*", default=[], help="only of these")
     parser.add_argument("--tests", nargs="*", default=list(FAST), help="tried, folders or files")
@@ -142,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 survivors.append(mutant)
             progress.update(bar, advance=1, left=len(survivors))
 
-        noticed(trying, covering, chosen.processes, tell)
+        noticed(trying, covering, chosen.processes, chosen.patience, tell)
     survivors.sort(key=lambda mutant: mutant.name)
     killed = len(trying) - len(survivors)
     score = killed / len(trying) if trying else 1.0
@@ -152,6 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "equivalent": len(mutants) - len(trying),
         "score": score,
         "seed": chosen.seed,
+        "patience_s": chosen.patience,
         "survivors": [{k: v for k, v in asdict(m).items() if k != "source"} for m in survivors],
     }
     chosen.out.mkdir(parents=True, exist_ok=True)

@@ -100,7 +100,9 @@ async def test_it_hears_the_status_topic_of_devices_money_and_safe_mode(broker: 
         FaultWindow(name="d1 missed", began=NOW + 1 - MARGIN, ended=NOW + 4 + MARGIN),
         FaultWindow(name="d2 missed", began=NOW + 7 - MARGIN, ended=NOW + 30 + MARGIN),  # until the newest query
     )
-    assert audit.report().cost == {"spot": 1.5, "on_demand": 2.0}
+    report = audit.report()
+    assert report.cost == {"spot": 1.5, "on_demand": 2.0}
+    assert (report.dead_letters, report.unreadable) == (0, 0)
 
 
 async def test_nothing_is_read_where_there_are_no_topics() -> None:

@@ -90,6 +90,8 @@ def test_a_device_is_left_out_while_any_stage_withdraws_it() -> None:
     assert notes.noted(DeviceSeen("d2", "cpu", "i")) == DeviceSeen("d2", "cpu", "i")
     notes.put(DeviceNoted("d1", "scaler"))
     assert not notes.noted(seen).leaving
+    notes.put(DeviceNoted("d1", "a market", price=9.0))
+    assert notes.noted(seen).price == 4.0  # of several the last by name
 
 
 @pytest.mark.parametrize(

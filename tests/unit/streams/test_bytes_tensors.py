@@ -62,6 +62,7 @@ def test_texts_come_as_strings_as_base64_and_raw_and_are_the_same() -> None:
         ({"data": ["a", "b", "c"]}, "inputs[0].data", Reason.INVALID),
         ({"data": [["a", "b"], ["c"]]}, "inputs[0].data", Reason.INVALID),
         ({"data": [["a", "b", "c", "d"]]}, "inputs[0].data", Reason.INVALID),
+        ({"data": [["a"], ["b"], ["c"], ["d"]]}, "inputs[0].data", Reason.INVALID),
         ({"data": ["a", "b", "c", 4]}, "inputs[0].data", Reason.INVALID),
         ({"data": ["a", "b", "c", None]}, "inputs[0].data", Reason.INVALID),
         ({"data": "abcd"}, "inputs[0].data", Reason.INVALID),
@@ -81,6 +82,12 @@ def test_what_is_wrong_with_a_text_is_named(change: dict[str, Any], field: str, 
     with pytest.raises(codec.RejectedQueryError) as caught:
         decode({**PAIR, **change}, WEIGHT, NOTE)
     assert (caught.value.field, caught.value.reason) == (field, reason)
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_too_few_texts_and_too_many_are_counted(count: int) -> None:
+    with pytest.raises(codec.RejectedQueryError, match=rf"holds {count} values; shape \[2, 2\] takes 4"):
+        decode({**PAIR, "data": ["a"] * count}, WEIGHT, NOTE)
 
 
 def test_an_element_just_within_the_limit_is_taken() -> None:

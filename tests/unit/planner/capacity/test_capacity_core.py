@@ -45,7 +45,7 @@ from sluicegate.planner.capacity.procurement import (
     Procurement,
     SpotAnswered,
 )
-from sluicegate.planner.capacity.spare_pool import ElasticFleet
+from sluicegate.planner.capacity.spare_pool import ElasticFleet, SpareState
 from sluicegate.planner.capacity.spot_capacity import GRACE, LONGEST, SpotCapacity
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
@@ -214,10 +214,27 @@ def test_workers_come_with_the_load_and_go_once_it_has_fallen_for_the_time_they_
     assert worth(run(10.0, 20)) == []
     grown = run(10.0, 70)  # 7 queries on hand are two workers' batches
     assert worth(grown) == [Restore("s0"), Start("s0")]
+    assert [told.text for told in grown if isinstance(told, Told)] == ["starts the worker of s0"]
     core.handle(WorkerStarted("s0"), now)
     core.handle(WorkerReported("s0", "cpu", 0.9, 5, ("a0",)), now)
     assert Withdraw("s0") not in run(10.0, 20)
-    assert Withdraw("s0") in run(20.0, 20)
+    fallen = run(20.0, 20)
+    assert Withdraw("s0") in fallen
+    assert [told.text for told in fallen if isinstance(told, Told)] == ["s0 is not needed and will end"]
+
+
+@pytest.mark.parametrize("ok", [True, False])
+def test_a_worker_that_could_not_start_is_held_for_ended_and_one_that_did_is_not(ok: bool) -> None:
+    fleet = ElasticFleet(1, ("s0", "s1"), settle=SETTLE, patience=60.0, start_timeout=30.0)
+    scaler = Autoscaler({"a0": 4}, ScalingSettings(keep_alive=20.0))
+    rule = LoadScaling({"a": Unit("a0", batch=4, seconds=0.1, slo=0.5)}, scaler, fleet, headroom=1.0, lead=0.0)
+    for half in range(20):
+        rule.handle(DemandCounted("a", 35, 0.5), START + half / 2)
+        rule.handle(Ticked(), START + half / 2)
+    assert fleet.state("s0") is SpareState.STARTING
+    said = rule.handle(WorkerStarted("s0", ok), START + 10.0)
+    assert (Start("s1") in said) is not ok
+    assert (fleet.state("s0") is SpareState.STARTING) is ok  # until it is heard
 
 
 @pytest.mark.parametrize(

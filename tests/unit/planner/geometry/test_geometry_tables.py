@@ -76,6 +76,7 @@ def test_geometries_are_read_as_they_are_shown() -> None:
     for geometry in A100.geometries:
         assert parse_geometry(shown(geometry)) == geometry
     assert parse_geometry("4g, 1gx3") == ("4g", "1g", "1g", "1g") and len(parse_geometry("1gx16")) == 16
+    assert parse_geometry("4g+1gx1") == ("4g", "1g")
     assert shown(()) == "none"
     for text in ("", "4gx0", "4gxx2", "+", "1gx17", "1gx"):
         with pytest.raises(InvalidInputError):
