@@ -22,7 +22,7 @@ CATALOGUE = Catalogue.of(
     [App(name="digits", slo=0.1)],
     [Variant(name="small", app="digits", accuracy=0.8), Variant(name="large", app="digits", accuracy=0.95)],
     [
-        Profile(variant=name, device_type="cpu", points=(BatchLatency(1, s, s),), memory_bytes=memory, load=5.0)
+        Profile(variant=name, device_type="cpu", points=(BatchLatency(1, s, s),), memory_bytes=memory, load=37.0)
         for name, s, memory in (("small", 0.001, 10), ("large", 0.01, 100))
     ],
 )
