@@ -206,6 +206,14 @@ def test_a_promise_that_no_turn_fits_is_refused_with_what_it_takes() -> None:
     assert not terms({"a": parties["a"]}, HOPS).shares["a"].refused
 
 
+def test_turns_are_shorter_beside_an_app_whose_single_rows_take_longer_than_a_fair_turn() -> None:
+    """100 ms in three parts are 33 ms each; beside rows of 50 ms two parts of 25 are left: 21 rows of 4 + b ms."""
+    fast = Party((line(0.004, 0.001, 64),), 0.1, PROMISES[0])
+    share = terms({"a": fast, "slow": Party(((0.05,),), 1.0)}, Hops(0.0)).shares["a"]
+    assert (share.batches, share.refused) == ((21,), "")
+    assert terms({"a": fast, "b": Party(((0.03,),), 1.0)}, Hops(0.0)).shares["a"].batches == (29,)
+
+
 @given(weights=st.lists(st.floats(0.01, 1.0), min_size=1, max_size=5), k=st.integers(1, 60), m=st.integers(0, 20))
 def test_the_parts_of_a_promise_keep_the_whole_of_it_however_turns_are_dealt(
     weights: list[float], k: int, m: int

@@ -260,3 +260,10 @@ def test_of_two_downgrades_the_one_that_saves_more_is_made() -> None:
     saving = LeastCost().improve(both, "a", spare=20.0)  # either may become a cheap one
     assert saving is not None
     assert saving.changes == {"dear": -1, "cheap": 1}
+
+
+@pytest.mark.parametrize(("need", "workers"), [(59.9, 2), (60.0, 2), (60.1, 3)])
+def test_what_workers_carry_exactly_takes_no_more_of_them(need: float, workers: int) -> None:
+    variants = (ScalingVariant(name="only", app="a", latency=0.1, capacity=30.0, cost=4.0),)
+    fleet = Fleet(variants=variants, asked={"a": Asked(load=25.0, slo=0.3)}, running={"only": 1})
+    assert LeastCost().grow(fleet, "a", need) == {"only": workers}

@@ -92,3 +92,17 @@ def test_the_next_plan_comes_sooner_behind_a_burst(urgent: bool, period: float) 
     found.drop()
     assert not found.due(NOW + period - 0.1)
     assert found.due(NOW + period)
+
+
+def test_what_waits_while_a_host_is_starved_waits_no_more_once_it_is_not() -> None:
+    found = Asking(SETTINGS)
+    found.begin()
+    found.damped = True
+    found.want("why", NOW)
+    found.ask(PROBLEM, NOW)
+    found.drop()
+    found.want("load", NOW + 1.0, by_load=True)
+    assert not found.due(NOW + 4.9)
+    assert found.due(NOW + 5.0)
+    found.damped = False
+    assert found.due(NOW + 1.0)

@@ -140,6 +140,20 @@ def test_without_latencies_the_shares_decide(name: str) -> None:
     assert (devices.count("x"), devices.count("y")) == (2, 6)
 
 
+@pytest.mark.parametrize("name", ["accuracy-first", "slack-blend"])
+def test_where_latencies_of_one_slice_are_not_known_the_shares_decide_too(name: str) -> None:
+    router = routing(name)("a")
+    told = activated(("x", 0.9, FAST), ("y", 0.5, FAST), shares=(0.25, 0.75))
+    router.handle(PlanActivated(told.plan, told.curves[:1]), 0.0)
+    devices = [
+        a.device
+        for _ in range(8)
+        for a in router.handle(Arrived(Query("1", "a", 0.0, 1.0)), 0.0)
+        if isinstance(a, Send)
+    ]
+    assert (devices.count("x"), devices.count("y")) == (2, 6)
+
+
 def test_no_plan_is_an_error_and_an_empty_one_drops() -> None:
     router = AccuracyFirst("a")
     query = Arrived(Query("1", "a", 0.0, 1.0))
