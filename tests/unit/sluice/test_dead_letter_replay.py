@@ -5,8 +5,9 @@ import pytest
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.outcome import Outcome, OutcomeKind
 from sluicegate.domain.query import Query
-from sluicegate.sluice.audit.dead_letter_replay import Chosen, Replay, ReplayBook
-from sluicegate.streams.ports import Headers, Record, Unreadable
+from sluicegate.sluice.audit.dead_letter_replay import Chosen, Replay, ReplayBook, write_replays
+from sluicegate.streams import connect
+from sluicegate.streams.ports import Headers, Record, TopicPartition, TopicSpec, Unreadable
 from sluicegate.streams.records import codec
 from sluicegate.streams.records.dead_letters import REPLAY_OF, REPLAYS
 from sluicegate.streams.source_proofs import PROOF
@@ -147,6 +148,23 @@ def test_only_what_stands_on_query_topics_and_can_be_read_is_written() -> None:
     assert "cannot be read" in planned([dead(unread)], [])[0].refused
     (now_readable,) = planned([dead(unread)], [asked(2, "q1")])
     assert (now_readable.refused, now_readable.value) == ("", b"body 2")
+
+
+async def test_what_is_not_refused_is_written_to_the_partition_that_it_came_from() -> None:
+    broker = connect("memory://")
+    await broker.admin().create_topics([TopicSpec(name=TOPICS.queries(app), partitions=2) for app in ("toy", "other")])
+    records = [asked(0, "q1"), asked(0, "q2", app="other", partition=0), asked(1, "q3")]
+    elsewhere = asked(0, "q4")._replace(topic=TOPICS.admitted("toy"))
+    replays = planned([*map(dead, records), dead(elsewhere)], records)
+    assert await write_replays(broker, replays) == 3
+    for at, bodies in ((("toy", 0), []), (("toy", 1), [b"body 0", b"body 1"]), (("other", 0), [b"body 0"])):
+        place = TopicPartition(TOPICS.queries(at[0]), at[1])
+        consumer = broker.consumer(partitions=[place], start_at="beginning")
+        await consumer.start()
+        found = [r for r in await consumer.get_many(wait=0.0) if isinstance(r, Record)]
+        await consumer.stop()
+        assert [(r.key, r.value) for r in found] == [(b"stream", body) for body in bodies]
+        assert all(dict(r.headers)[REPLAYS] == b"1" for r in found)
 
 
 def test_they_are_chosen_by_app_reason_and_time() -> None:
