@@ -6,6 +6,7 @@ import pytest
 
 from sluicegate.domain.actions import Acknowledge, Announce
 from sluicegate.domain.errors import IllegalEventError
+from sluicegate.domain.events import EndsCounted
 from sluicegate.domain.outcome import OutcomeKind, Reason
 from sluicegate.domain.plan import Epoch
 from sluicegate.domain.query import Query
@@ -393,8 +394,10 @@ def test_a_heartbeat_tells_what_waits_runs_and_was_measured_once() -> None:
     assert (beat.queued, big.queued, small.queued) == (2, 1, 1)
     assert (beat.busy_s, [m.execution_s for m in big.measured], small.measured) == (0.07, [0.07], ())
     assert big.busy_for > 0.0 and small.busy_for > big.busy_for
+    assert beat.ended == (EndsCounted("a", 1, 0),)
     (again,) = world.tell(BeatDue())
     assert isinstance(again, Beat) and again.busy_s == 0.0 and not again.slices[0].measured
+    assert again.ended == ()
 
 
 def test_a_slice_on_which_batches_take_longer_than_profiled_is_told_until_they_do_no_more() -> None:
