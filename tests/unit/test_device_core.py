@@ -7,7 +7,7 @@ import pytest
 from sluicegate.domain.actions import Acknowledge, Announce
 from sluicegate.domain.errors import IllegalEventError
 from sluicegate.domain.events import EndsCounted
-from sluicegate.domain.outcome import OutcomeKind, Reason
+from sluicegate.domain.outcome import OutcomeKind, PromiseState, Reason
 from sluicegate.domain.plan import Epoch
 from sluicegate.domain.query import Query
 from sluicegate.policies.placement.interference import InterferenceChanged
@@ -482,3 +482,24 @@ def test_a_load_that_fails_is_acknowledged_as_failed_and_what_was_served_goes_on
     query = world.query("a", BIG.name)
     world.end(BIG.name)
     assert world.ends[query]
+
+
+def test_each_end_says_how_its_stream_stands_where_it_was_promised_something() -> None:
+    world = serving()
+    world.query("a")
+    (answer,) = of(Answer, world.end(BIG.name, 0.07))
+    assert isinstance(answer, Answer) and set(answer.promises) <= {None}
+    stands: list[PromiseState | None] = []
+    for late in (False, True, True, False):
+        world.query("b", SMALL.name)
+        for action in world.end(SMALL.name, 3.0 if late else 0.25):
+            if isinstance(action, Answer):
+                stands += action.promises
+            elif isinstance(action, End):
+                stands.append(action.promise)
+    assert [(s.queries, s.misses, s.mcd, s.max_consecutive) for s in stands if s] == [
+        (1, 0, 0, 2),
+        (2, 1, 1, 2),
+        (3, 2, 2, 2),
+        (4, 2, 2, 2),
+    ]
