@@ -347,3 +347,28 @@ def test_streams_that_were_promised_something_stay_where_they_are() -> None:
     before = [device for _ in range(4) for _, device in sent(router.came(T, stream="a"))]
     told_of(router, before[0], 0.4, T + 1)
     assert [device for _ in range(4) for _, device in sent(router.came(T + 1, stream="a"))] == before
+
+
+@pytest.mark.parametrize(
+    ("promise", "coming", "waits"),
+    [
+        (NO_PROMISE, "b", 0.5),  # d0 goes on with a while it loads for b
+        (PROMISE, "b", 5.0),  # a promised stream's turns go by the newest plan
+        (NO_PROMISE, "a", 0.5),
+        (PROMISE, "a", 0.5),
+    ],
+)
+def test_a_slice_that_loads_for_another_app_serves_on_unless_a_promise_goes_by_the_newest_plan(
+    promise: Promise, coming: str, waits: float
+) -> None:
+    router = Router(promise, proven="d0 d1 d2")
+    router.planned(T, ("d0", "good", 0.5), ("d1", "quick", 0.5))
+    loads = Placement("d0", coming, ("other" if coming == "b" else "quick",), 1.0, 4)
+    kept = tuple(Placement(device, "a", ("quick",), 0.5, 4) for device in ("d1", "d2"))
+    newer = Plan(epoch=Epoch(1, 2), created=T, placements=(loads, *kept), demand={"a": 10.0, "b": 1.0})
+    (wakes,) = [a for a in router.told(PlanPublished(newer), T + 9) if isinstance(a, WakeAt)]
+    assert wakes.at == T + 9 + waits
+    router.told(PlanAcknowledged("d1", Epoch(1, 2), ("quick",)), T + 9.1)
+    router.told(Woke(), T + 9 + waits)
+    devices = {device for i in range(8) for _, device in sent(router.came(T + 9 + waits + i / 100, stream=f"s{i}"))}
+    assert devices == ({"d1"} if waits == 5.0 else {"d0", "d1"})
