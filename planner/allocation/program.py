@@ -15,9 +15,8 @@ Rules:
   have stood (``stood``), at least ``CALM`` seconds. Where units are to spare the demand finds a place all the same: it
   counts by the part of the units that is needed at least (``pressed``). So a load costs, in the objective,
   ``price`` x pressed x ``RETURNS`` (load_s_h - NOTICED) / units / max(CALM, stood). Where a load holds the unit up
-  (``loads`` exclusive) it loses its part for certain besides, for load_s_h. Units that hold
-  nothing displace nothing: it counts by the part of a pool that holds something (``group_units`` may keep the two
-  apart).
+  (``loads`` exclusive) it loses its part for certain besides, for load_s_h. Units that hold nothing displace nothing:
+  it counts by the part of a pool that holds something (``group_units`` may keep the two apart).
 - Money: sum of price_h * n_h <= budget. A core on demand: of what is served of a strict demand, at least the part
   ``strict_on_demand`` is served by units that are not spot.
 - Everything is sorted by name: the order in which apps or devices are listed changes nothing.
@@ -46,9 +45,9 @@ NOTICED = 1.0
 """Seconds after which a burst is seen: two counts."""
 CALM = 10.0
 """Seconds that what a plan gains is expected to last, at least."""
-RETURNS: Mapping[Loads, float] = {"beside": 1 / 3, "exclusive": 3.0, "free": 0.0}
-"""Demand that has no place once it returns, over what a unit carries on average. Others take in most of it while they
-load as they serve. Where they stand still to load, as many more units are needed in their fastest variants."""
+RETURNS: Mapping[Loads, float] = {"beside": 1 / 3, "exclusive": 3.0}
+"""Demand that is missed once it returns, over what a unit carries on average: chosen by simulation, by what a unit does
+while it loads (docs/reference/proteus.md)."""
 
 
 class PoolKey(NamedTuple):
@@ -226,6 +225,8 @@ class Program(PlanLimits):
         holding = np.zeros(len(self.pools))
         np.add.at(holding, self.host_pool, self.loaded)
         part = np.minimum(1.0, holding / np.maximum(1, self.pool_count))
+        if self.loads == "free":
+            return np.zeros(len(self.hosts))
         slow = np.maximum(0.0, self.load_s - NOTICED)
         missed = RETURNS[self.loads] * slow + (self.load_s if self.loads == "exclusive" else 0.0)
         lasts = np.array([max(CALM, h.stood) for h in self.hosts])

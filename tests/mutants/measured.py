@@ -22,6 +22,7 @@ from tests.mutants.sample import ROOMS, Mutant
 FAST = ("tests/unit", "tests/property", "tests/simulation")
 SECONDS = "MUTANTS_SECONDS"
 """Variable that names the file which a run under this module, as a plugin of pytest, writes its tests' seconds to."""
+
 _seconds: dict[str, float] = {}
 
 

@@ -133,10 +133,9 @@ async def test_stopping_finishes_what_was_begun(broker_url: str, tmp_path: Path)
 
 
 async def test_a_recorded_run_replays_to_identical_actions(system: Running) -> None:
-    for _ in range(8):  # at once, so that both devices have some
-        await asyncio.gather(
-            *(system.ask(parameters={"latency_ms": 6_000 if i % 3 else 25_000}) for i in range(10)), asyncio.sleep(0.1)
-        )
+    for i in range(80):
+        await system.ask(parameters={"latency_ms": 6_000 if i % 3 else 25_000})
+        await asyncio.sleep(0.01)
     await system.ask(system.ids[0])
     await system.ask(parameters={"latency_ms": -3})
     await system.settled()

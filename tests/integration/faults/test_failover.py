@@ -96,7 +96,7 @@ async def who_leads(found: Planners, term: int) -> asyncio.subprocess.Process:
 
 async def test_planners_follow_one_another_while_every_query_is_answered(kafka_url: str, tmp_path: Path) -> None:
     settings = spawned_settings(kafka_url, tmp_path).model_copy()
-    changes = {"lease_s": LEASE, "device_timeout_s": PATIENCE_S}  # no device dies here, however busy the machine
+    changes = {"lease_s": LEASE, "device_timeout_s": 10.0}  # on a busy machine heartbeats come late
     settings = settings.model_copy(update={"planner": settings.planner.model_copy(update=changes)})
     roles = ("admission", "router", "worker", "sink")
     serving = running(settings, connect(kafka_url), catalogue=toy_catalogue(slo=1.0), roles=roles)

@@ -248,7 +248,7 @@ def test_more_is_right_in_time_by_the_plan_than_by_a_rule_of_the_worker(geometry
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("geometry", ["4g+3g", "3g+2g+2g"])
-def test_and_in_the_mean_of_five_seeds_of_which_the_rules_may_win_some(geometry: str) -> None:
+def test_the_plan_is_ahead_in_the_mean_of_five_seeds(geometry: str) -> None:
     right = right_in_time(geometry, seeds=(5, 6, 7, 8, 9))
     assert right["plan"] > max(right["strict-first"], right["strict-room"])
 

@@ -19,16 +19,14 @@ SLOW = LatencyCurve((0.1, 0.12))
 FAST = LatencyCurve((0.01, 0.012, 0.014, 0.016))
 
 
-def activated(
-    *hosts: tuple[str, float, LatencyCurve], shares: tuple[float, ...] = (), known: bool = True
-) -> PlanActivated:
+def activated(*hosts: tuple[str, float, LatencyCurve], shares: tuple[float, ...] = ()) -> PlanActivated:
     shares = shares or (1.0,) * len(hosts)
     placements = tuple(
         Placement(device, "a", (f"v-{device}",), share, curve.max_batch)
         for (device, _, curve), share in zip(hosts, shares, strict=True)
     )
     curves = tuple(HostedOn(d, "whole", (Hosted(f"v-{d}", accuracy, curve),)) for d, accuracy, curve in hosts)
-    return PlanActivated(Plan(epoch=Epoch(1, 1), created=0.0, placements=placements), curves if known else ())
+    return PlanActivated(Plan(epoch=Epoch(1, 1), created=0.0, placements=placements), curves)
 
 
 def sent(router: AccuracyFirst, now: float, slo: float = 0.3, count: int = 1) -> str:
@@ -127,30 +125,14 @@ def test_the_blend_falls_back_on_the_shares_of_the_plan() -> None:
     assert devices.count("b") == 30
 
 
+@pytest.mark.parametrize("known", [0, 1])
 @pytest.mark.parametrize("name", ["accuracy-first", "slack-blend"])
-def test_without_latencies_the_shares_decide(name: str) -> None:
+def test_unless_latencies_of_all_slices_are_known_the_shares_decide(name: str, known: int) -> None:
     router = routing(name)("a")
-    router.handle(activated(("x", 0.9, FAST), ("y", 0.5, FAST), shares=(0.25, 0.75), known=False), 0.0)
-    devices = [
-        a.device
-        for _ in range(8)
-        for a in router.handle(Arrived(Query("1", "a", 0.0, 1.0)), 0.0)
-        if isinstance(a, Send)
-    ]
-    assert (devices.count("x"), devices.count("y")) == (2, 6)
-
-
-@pytest.mark.parametrize("name", ["accuracy-first", "slack-blend"])
-def test_where_latencies_of_one_slice_are_not_known_the_shares_decide_too(name: str) -> None:
-    router = routing(name)("a")
+    assert isinstance(router, AccuracyFirst)
     told = activated(("x", 0.9, FAST), ("y", 0.5, FAST), shares=(0.25, 0.75))
-    router.handle(PlanActivated(told.plan, told.curves[:1]), 0.0)
-    devices = [
-        a.device
-        for _ in range(8)
-        for a in router.handle(Arrived(Query("1", "a", 0.0, 1.0)), 0.0)
-        if isinstance(a, Send)
-    ]
+    router.handle(PlanActivated(told.plan, told.curves[:known]), 0.0)
+    devices = sent(router, 0.0, slo=1.0, count=8).split()
     assert (devices.count("x"), devices.count("y")) == (2, 6)
 
 
