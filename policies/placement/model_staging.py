@@ -46,7 +46,7 @@ class Staging:
         self._device = device
         self._slice = part
         self._catalogue = catalogue
-        self._quantile: Quantile = quantile
+        self.quantile: Quantile = quantile
         self._grace = grace
         self._memory = part.memory_bytes or device.memory_bytes
         self._epoch: Epoch = NO_EPOCH
@@ -206,7 +206,7 @@ class Staging:
             variant, placement = wanted
             actions += self._make_room(variant)
             self._loading = variant
-            most = max(placement.max_batch, largest_batch(self._catalogue, self._profile(variant), self._quantile))
+            most = max(placement.max_batch, largest_batch(self._catalogue, self._profile(variant), self.quantile))
             actions.append(Load(variant, min(most, self._profile(variant).max_batch)))
         elif self._acknowledged != self._epoch:
             self._acknowledged = self._epoch
@@ -230,7 +230,7 @@ class Staging:
         ready.sort(key=lambda v: (-self._catalogue.variants[v].accuracy, v))
         slo = placement.slo or self._catalogue.apps[app].slo
         hosted = tuple(
-            hosted_variant(self._catalogue, self._profile(v), placement.max_batch, self._quantile, burst=True)
+            hosted_variant(self._catalogue, self._profile(v), placement.max_batch, self.quantile, burst=True)
             for v in ready
         )
         known = self._catalogue.apps[app]

@@ -204,14 +204,14 @@ class AdmissionCore:
         "_promised",
         "_routed",
         "_rows",
-        "_rules",
         "_settling",
         "_story",
         "_warned",
+        "rules",
     )
 
     def __init__(self, devices: Iterable[Device], rules: AdmissionRules) -> None:
-        self._rules = rules
+        self.rules = rules
         self._policy = rules.make_policy() if rules.make_policy is not None else None
         self._promised: set[str] = set()
         self._rows = RowsTold()
@@ -236,16 +236,16 @@ class AdmissionCore:
     @property
     def shares_out(self) -> bool:
         """Whether plans are to be told."""
-        return self._rules.shares is not None
+        return self.rules.shares is not None
 
     @property
     def follows_plans(self) -> bool:
         """Whether plans, acknowledgements and heartbeats are to be told."""
-        return self._rules.by_plan
+        return self.rules.by_plan
 
     def chosen(self, apps: Iterable[str]) -> list[str]:
         """Of ``apps`` those that are served here where they are registered."""
-        only = self._rules.only
+        only = self.rules.only
         return [app for app in apps if not only or app in only]
 
     def handle(self, event: AdmissionEvent, now: float) -> Sequence[AdmissionCoreAction]:
@@ -415,7 +415,7 @@ class AdmissionCore:
 
     def _share_out(self, plan: Plan) -> None:
         """The clients of each app share what ``plan`` hosts for it, a part of each slice that hosts several apps."""
-        if self._rules.shares is None or not follows(plan.epoch, self._newest):
+        if self.rules.shares is None or not follows(plan.epoch, self._newest):
             return
         self._newest = plan.epoch
         for name, known in self._known.items():
@@ -431,7 +431,7 @@ class AdmissionCore:
         if not isinstance(self._policy, SustainableAdmission):
             return ()
         known = self._hosting.catalogue.apps[app]
-        slices = sustained(known, self._hosting, plan, self._rules.hops)
+        slices = sustained(known, self._hosting, plan, self.rules.hops)
         found = limits(known, slices, plan)
         if found is not None and app in self._parts:
             found = found.part(self._parts[app])
@@ -449,8 +449,8 @@ class AdmissionCore:
         for known in self._known.values():
             known.app = None
         for name in served:
-            self._known.setdefault(name, _Known(self._rules.shares)).app = catalogue.apps[name]
-            if self._rules.by_plan:
+            self._known.setdefault(name, _Known(self.rules.shares)).app = catalogue.apps[name]
+            if self.rules.by_plan:
                 self._activations.setdefault(name, Activation(name, self._hosting.fit))
         for app in event.apps:
             self._promised.discard(app.name)

@@ -135,16 +135,16 @@ class RouterCore:
         "_poison",
         "_policy",
         "_proven",
-        "_rules",
         "_safe_mode",
         "_story",
         "_unproven",
         "app",
+        "rules",
     )
 
     def __init__(self, app: App, *, catalogue: Catalogue, devices: Iterable[Device], rules: RouterRules) -> None:
         self.app = app
-        self._rules = rules
+        self.rules = rules
         self._catalogue = catalogue.only({app.name})
         self._hosting = Hosting(self._catalogue, devices, rules.quantile)
         self._activation = Activation(app.name, self._stays)
@@ -176,7 +176,7 @@ class RouterCore:
     @property
     def at_once(self) -> bool:
         """Whether what comes now goes on or ends at once, and is not held."""
-        return self._planned and not self._rules.on_demand
+        return self._planned and not self.rules.on_demand
 
     @property
     def held(self) -> int:
@@ -273,7 +273,7 @@ class RouterCore:
 
     def _wanted(self, drop: Drop) -> str | None:
         """The variant to be loaded for a query that nothing hosted can answer, where that is done on demand."""
-        if drop.reason is Reason.NO_CAPACITY and self._rules.on_demand and self._goals is not None:
+        if drop.reason is Reason.NO_CAPACITY and self.rules.on_demand and self._goals is not None:
             return self._goals.wanted(drop.query)
         return None
 
@@ -366,8 +366,8 @@ class RouterCore:
 
     def _choose_policy(self, now: float) -> None:
         name, promised = self.app.name, self.app.promise.active
-        self._policy = StreamRouting(name) if promised else self._rules.make_policy(name)
-        self._goals = None if promised else GoalRouting(*self._goal_variants(), packing=self._rules.packing)
+        self._policy = StreamRouting(name) if promised else self.rules.make_policy(name)
+        self._goals = None if promised else GoalRouting(*self._goal_variants(), packing=self.rules.packing)
         """None: by streams."""
         if self._part is not None:
             self._policy.handle(self._part, now)

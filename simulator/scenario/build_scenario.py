@@ -88,10 +88,10 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
         devices=devices,
         make_control=lambda: control_of(scenario, timer, first, devices, tables),
         make_station=lambda: STATIONS[policies.turns](make_batching, hops_of(simulation)),
-        make_staging=partial(Staging, quantile=scenario.planner.quantile),
+        make_staging=partial(Staging, quantile=policies.quantile),
         routers=RouterRules(
             make_policy=routing(routed.name, **{**turns_told(scenario.tables, routed), **routed.options}),
-            quantile=scenario.planner.quantile,
+            quantile=policies.quantile,
             packing=routed.name == Packing.name,
             on_demand=scales,
         ),
@@ -135,7 +135,7 @@ def hops_of(spec: SimulationSpec) -> Hops:
 
 def _admission(scenario: Scenario) -> AdmissionRules:
     """Bounds that are not given follow the plans, as live."""
-    policies, quantile = scenario.policies, scenario.planner.quantile
+    policies, quantile = scenario.policies, scenario.policies.quantile
     spec = policies.admission
     # Where all queries of an app are one client's, shares do not limit it while it asks with one priority.
     ordered = any(wish.priority or wish.client for app in (scenario.apps or {}).values() if app for wish in app.queries)

@@ -200,12 +200,14 @@ PolicySpec = Annotated[_PolicyFields, BeforeValidator(_named)]
 
 class PoliciesSpec(Section):
     """Policies by name. ``admission``: none where null. ``turns``: of apps that share a slice. ``routing``: where left
-    out, by ``default_routing``."""
+    out, by ``default_routing``. ``quantile``: of profiled latencies, that deadlines count on.
+    """
 
     admission: PolicySpec | None = None
     routing: PolicySpec | None = None
     batching: PolicySpec = Field(default_factory=lambda: _PolicyFields(name="adaptive"))
     turns: Literal["urgency", "duty-cycle"] = "urgency"
+    quantile: Literal["median", "p95"] = "p95"
 
 
 class PlannerFailureSpec(Section):

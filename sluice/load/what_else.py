@@ -86,4 +86,5 @@ def _document(settings: Settings, models: Path, duration: float, chosen: Mapping
         "devices": [{"name": device.name, "type": device.type} for device in settings.all_devices()],
         "traces": {"format": "generator", "qps": (1.0, 1.0)},  # in whose place the live run's are put
         "planner": {"period_s": settings.planner.period_s, "quantile": settings.planner.quantile},
+        "policies": {"quantile": settings.worker.quantile},
     }

@@ -238,6 +238,7 @@ def live_settings(scenario: Scenario) -> Settings:
                 # A guard is what the scenario says it is: the live system's own is not what is simulated.
                 "guard_s": 0.0,
                 "batching_options": policies.batching.options,
+                "quantile": policies.quantile,
                 "turns": policies.turns,
                 "heartbeat_s": scenario.simulation.heartbeat_s,
                 "slices": {

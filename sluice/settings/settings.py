@@ -154,6 +154,7 @@ class WorkerSettings(Section):
     ``run_timeout_factor``, ``run_timeout_floor_s``: a batch that takes longer than so many times its profiled 95th
     percentile, and longer than the floor, hangs: its process is killed and started again. So does a load that takes
     longer than so many times its profiled time, and longer than ``load_timeout_floor_s``.
+    ``quantile``: of profiled latencies, that deadlines count on: in batches, in routers and at admission alike.
     ``memory_margin_mb``: that an executor on a CPU may take beyond what it needs once its models are loaded; a batch
     that asks for more fails, and nothing else (0: no limit). ``cuda``, ``slices``: of devices that are GPUs.
     """
@@ -162,6 +163,7 @@ class WorkerSettings(Section):
     batching_options: dict[str, Any] = Field(default_factory=dict)
     turns: Literal["urgency", "duty-cycle"] = "urgency"
     guard_s: NotNegative = 0.005
+    quantile: Literal["median", "p95"] = "p95"
     executor: Literal["onnx", "emulated"] = "onnx"
     heartbeat_s: Seconds = 0.5
     max_in_flight: int = Field(default=4000, gt=0)

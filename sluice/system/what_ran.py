@@ -11,6 +11,7 @@ from typing import Any
 from sluicegate.domain.models.app import App
 from sluicegate.executors.emulated import EmulatedExecutor
 from sluicegate.policies.batching.registry import STATIONS
+from sluicegate.policies.placement.model_staging import Staging
 from sluicegate.policies.serving.slice import SliceCore
 from sluicegate.policies.serving.slice_scheduler import Station
 from sluicegate.stages.admission import AdmissionStage
@@ -22,20 +23,27 @@ from sluicegate.stages.worker.stage import WorkerStage
 
 
 def what_ran(stages: Sequence[Stage], apps: Mapping[str, App]) -> dict[str, Any]:
-    """By the names that a scenario has for it, ready for JSON. Times in seconds; ``loads_s``: by variant, as taken."""
+    """By the names that a scenario has for it, ready for JSON. Times in seconds; ``loads_s``: by variant, as taken.
+
+    ``quantile``: those of latencies that deadlines count on, one where all parts count alike.
+    """
     found: dict[str, Any] = {"planner": {}, "admission": None, "routing": {}, "batching": [], "devices": {}}
     named: set[str] = set()
+    counted: set[str] = set()
     for stage in stages:
         match stage:
             case PlannerStage():
                 found["planner"] = _planner(stage)
             case AdmissionStage():
                 found["admission"] = stage.core.policy.name if stage.core.policy is not None else None
+                counted.add(stage.core.rules.quantile)
             case RouterStage():
                 found["routing"][stage.app] = stage.core.policy.name
+                counted.add(stage.core.rules.quantile)
             case WorkerStage():
                 device = stage.device
                 parts = {name: _slice(core, stage.runners[name]) for name, core in stage.core.slices.items()}
+                counted |= {_staging(core).quantile for core in stage.core.slices.values()}
                 named |= {one["name"] for part in parts.values() for one in part["batching"].values()}
                 found["devices"][device.name] = {
                     "type": device.type,
@@ -48,6 +56,7 @@ def what_ran(stages: Sequence[Stage], apps: Mapping[str, App]) -> dict[str, Any]
             case _:
                 pass
     found["batching"] = sorted(named)
+    found["quantile"] = sorted(counted)
     found["apps"] = {
         name: {"slo_s": app.slo, "class": app.query_class.value, "min_accuracy": app.min_accuracy}
         for name, app in apps.items()
@@ -77,6 +86,11 @@ def _planner(stage: PlannerStage) -> dict[str, Any]:
         "geometry_rest_s": settings.changes.rest,
         "demand": asdict(settings.demand),
     }
+
+
+def _staging(core: SliceCore) -> Staging:
+    assert isinstance(core.staging, Staging)
+    return core.staging
 
 
 def _slice(core: SliceCore, runner: SliceRunner) -> dict[str, Any]:

@@ -93,6 +93,7 @@ KNOBS: dict[str, Any] = {
     "policies.admission": "deadline",
     "policies.routing": "packing",
     "policies.turns": "duty-cycle",
+    "policies.quantile": "p95",
     "planner.name": "greedy-fill",
     "planner.period_s": 3.0,
     "planner.burst_interval_s": 1.5,
@@ -134,6 +135,7 @@ async def test_every_knob_of_a_scenario_reaches_what_runs_live(monkeypatch: pyte
     assert ran["routing"] == {"images": "packing", "words": "packing"}
     assert ran["admission"] == "deadline"
     assert ran["batching"] == ["static"]
+    assert ran["quantile"] == ["p95"]
     assert ran["apps"] == {
         "images": {"slo_s": 0.34, "class": "best_effort", "min_accuracy": 0.0},
         "words": {"slo_s": 0.17, "class": "strict", "min_accuracy": 0.9},

@@ -54,7 +54,7 @@ def admission_rules(system: System, apps: "Sequence[str]") -> AdmissionRules:
         else admission(limits.policy, max_horizon_s=horizon),
         by_plan=by_plan,
         hops=system.settings.admission.hops(),
-        quantile=system.settings.planner.quantile,
+        quantile=system.settings.worker.quantile,
         dedupe_s=limits.dedupe_window_s,
         dedupe_entries=limits.dedupe_entries,
         shares=limits.weights if limits.shares else None,

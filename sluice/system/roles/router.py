@@ -38,7 +38,7 @@ def router_rules(system: System) -> RouterRules:
     counted = {"turns_s": settings.tables.turns_s} if system.turns_told else {}
     return RouterRules(
         make_policy=routing(settings.routes_by, **counted),
-        quantile=settings.planner.quantile,
+        quantile=settings.worker.quantile,
         packing=settings.routes_by == Packing.name,
         on_demand=settings.planner.scales,
     )

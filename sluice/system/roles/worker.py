@@ -76,7 +76,7 @@ def device_core(system: System, device: Device, *, cuttable: bool = False) -> De
     if takes(name, "tables"):
         options["margin"] = system.settings.tables.margin
     make_batching = batching(name, **{**options, **worker.batching_options})
-    quantile = system.settings.planner.quantile
+    quantile = worker.quantile
     hops = system.settings.admission.hops()
     return DeviceCore(
         device,
