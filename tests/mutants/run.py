@@ -2,6 +2,7 @@ r"""Mutants of the pure code against the fast tests that cover them: which chang
 
     python -m tests.mutants.run --n 60 --seed 7
     python -m tests.mutants.run --n 40 --seed 7 --files planner/control/fleet.py
+    python -m tests.mutants.run --again reports/mutants/summary.json --out reports/mutants/again
     python -m tests.mutants.run --n 24 --seed 11 --files policies/promises/*.py policies/placement/*.py \
         --tests tests/unit/policies tests/property/policies --out reports/mutants/sample --at-least 0.8
 
@@ -26,7 +27,7 @@ from rich.table import Table
 
 from tests.mutants.forked import JOBS
 from tests.mutants.measured import FAST, Covering, measured
-from tests.mutants.sample import Mutant, drawn
+from tests.mutants.sample import Mutant, drawn, named
 
 ROOT = Path(__file__).resolve().parents[2]
 EQUIVALENT = Path(__file__).with_name("equivalent.json")
@@ -39,6 +40,12 @@ _ELSEWHERE = 3
 def judged() -> set[str]:
     """Names of mutants that change nothing."""
     return {entry["mutant"] for entry in json.loads(EQUIVALENT.read_text())}
+
+
+def survivors_of(summary: Path) -> list[tuple[str, str]]:
+    """Files and names of mutants."""
+    found = json.loads(summary.read_text())["survivors"]
+    return [(one["file"], f"{one['file']}: {one['before']} -> {one['after']}") for one in found]
 
 
 def noticed(
@@ -127,13 +134,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--patience", type=float, default=60.0, metavar="S", help="of the processor, for each mutant")
     parser.add_argument("--out", type=Path, default=Path("reports/mutants"))
     parser.add_argument("--files", nargs="*", default=[], help="only of these")
+    parser.add_argument("--again", type=Path, metavar="SUMMARY", help="those that survived there, instead of drawing")
     parser.add_argument("--tests", nargs="*", default=list(FAST), help="tried, folders or files")
     parser.add_argument("--at-least", type=float, default=0.0, metavar="SHARE", help="fail where fewer are noticed")
     chosen = parser.parse_args(arguments)
     console = Console()
     with console.status("measuring which tests run which lines"):
         covering = measured(ROOT, chosen.out, chosen.tests, chosen.processes)
-    mutants = drawn(ROOT, chosen.n, Random(chosen.seed), chosen.files)
+    if chosen.again is not None:
+        mutants = named(ROOT, survivors_of(chosen.again))
+    else:
+        mutants = drawn(ROOT, chosen.n, Random(chosen.seed), chosen.files)
     trying = [mutant for mutant in mutants if mutant.name not in judged()]
     survivors: list[Mutant] = []
     columns = (

@@ -73,6 +73,20 @@ def drawn(root: Path, count: int, rng: Random, files: Sequence[str] = ()) -> lis
     return found
 
 
+def named(root: Path, names: Sequence[tuple[str, str]]) -> list[Mutant]:
+    """Mutants by file and name, those that the code as it is still has."""
+    found: dict[str, Mutant] = {}
+    for file in sorted({file for file, _ in names}):
+        source = (root / file).read_text()
+        wanted = {name for of, name in names if of == file}
+        for options in _options(source).values():
+            for operator, occurrence in options:
+                for mutant in _made(file, source, operator, occurrence):
+                    if mutant.name in wanted:
+                        found.setdefault(mutant.name, mutant)
+    return [*found.values()]
+
+
 @cache
 def _options(source: str) -> dict[Place, list[tuple[str, int]]]:
     """Of each place, operators and which of their occurrences it is."""
@@ -107,23 +121,25 @@ def _is_telling(operator: str) -> bool:
 def _one_at(file: str, source: str, place: Place, rng: Random) -> list[Mutant]:
     options = list(_options(source)[place])
     rng.shuffle(options)
-    for name, occurrence in options:
-        try:
-            mutated = mutate_code(source, cosmic_ray.plugins.get_operator(name)(), occurrence)
-        except AttributeError:  # the operator cannot read what is caught where its name has a dot
-            continue
-        if mutated is None:
-            continue
-        try:
-            same = ast.dump(ast.parse(mutated)) == ast.dump(ast.parse(source))
-        except SyntaxError:
-            continue
-        if same:
-            continue
-        lines = zip(source.splitlines(), mutated.splitlines(), strict=False)
-        number, (before, after) = next((i, pair) for i, pair in enumerate(lines, 1) if pair[0] != pair[1])
-        return [Mutant(file, number, name.rpartition("/")[2], before.strip(), after.strip(), mutated)]
-    return []
+    return next((made for name, occurrence in options if (made := _made(file, source, name, occurrence))), [])
+
+
+def _made(file: str, source: str, operator: str, occurrence: int) -> list[Mutant]:
+    """One, where it can be made and is another program."""
+    try:
+        mutated = mutate_code(source, cosmic_ray.plugins.get_operator(operator)(), occurrence)
+    except AttributeError:  # the operator cannot read what is caught where its name has a dot
+        return []
+    if mutated is None:
+        return []
+    try:
+        if ast.dump(ast.parse(mutated)) == ast.dump(ast.parse(source)):
+            return []
+    except SyntaxError:
+        return []
+    lines = zip(source.splitlines(), mutated.splitlines(), strict=False)
+    number, (before, after) = next((i, pair) for i, pair in enumerate(lines, 1) if pair[0] != pair[1])
+    return [Mutant(file, number, operator.rpartition("/")[2], before.strip(), after.strip(), mutated)]
 
 
 def _without_effect(tree: ast.Module) -> Iterator[Place]:

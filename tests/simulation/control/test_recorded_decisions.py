@@ -1,0 +1,49 @@
+"""Nothing is decided otherwise than it was, unless somebody meant it: see ``tests.models.recorded_decisions``."""
+
+import json
+from functools import cache
+from typing import Any
+
+import pytest
+
+from sluicegate.planner.registry import PLANNERS
+from tests.models.recorded_cores import cores
+from tests.models.recorded_decisions import PLANNED, RECORD, in_world, models, planned, table_of, worlds
+
+ANEW = "decisions moved; if that is meant: python -m tests.models.recorded_decisions, and say why"
+
+
+@cache
+def record() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(RECORD.read_text())
+    return found
+
+
+@pytest.mark.parametrize("name", worlds())
+def test_worlds_go_as_they_went(name: str) -> None:
+    assert in_world(worlds()[name]) == record()["worlds"][name], ANEW
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_planners_answer_as_they_did(name: str) -> None:
+    assert planned(name) == record()["planners"][name], ANEW
+
+
+@pytest.mark.parametrize("name", models())
+def test_tables_choose_as_they_did(name: str) -> None:
+    assert table_of(models()[name]) == record()["tables"][name], ANEW
+
+
+def test_each_is_told_from_the_others() -> None:
+    """Two worlds that come to the same would say nothing of what they differ in."""
+    known = record()
+    digests = {name: {k: v for k, v in one.items() if k != "cost"} for name, one in known["worlds"].items()}
+    same = [
+        (one, other) for i, one in enumerate(digests) for other in [*digests][i + 1 :] if digests[one] == digests[other]
+    ]
+    assert same == []
+    assert known["worlds"].keys() == worlds().keys()
+    assert known["planners"].keys() == {*PLANNED} < PLANNERS.keys()
+    assert known["tables"].keys() == models().keys()
+    assert {core for one in known["worlds"].values() for core in one["cores"]} == cores().keys()
+    assert len({json.dumps(one, sort_keys=True) for one in known["tables"].values()}) == len(known["tables"])
