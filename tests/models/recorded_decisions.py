@@ -30,6 +30,8 @@ _DIGITS = 6
 _WORDS = {"steps", "objective", "bound", "headroom"}
 """Of allocations: how they came about, and what they are worth. Of two that are equal but for rounding either may be
 kept."""
+_OF_SETS = {"LookUp", "LookedUp"}
+"""Events and actions that are sets, written in any order."""
 _CLUSTERS = range(3)
 _PLAIN = {
     "admission deadline",
@@ -122,17 +124,14 @@ def worlds() -> dict[str, dict[str, Any]]:
 
 
 def _rounded(noun: Any, digits: int = _DIGITS) -> Any:
-    match noun:
-        case float():
-            return float(f"{round(noun, 9):.{digits}g}")
-        case {"is": "LookUp" | "LookedUp" as kind, "value": {"devices": names}}:  # a set, written in any order
-            return {"is": kind, "devices": sorted(names)}
-        case Mapping():
-            return {str(key): _rounded(value, digits) for key, value in noun.items() if key not in _WORDS}
-        case list() | tuple():
-            return [_rounded(one, digits) for one in noun]
-        case _:
-            return noun
+    kind = type(noun)
+    if kind is float:
+        return float(f"{round(noun, 9):.{digits}g}")
+    if kind is dict:
+        if noun.get("is") in _OF_SETS and "devices" in noun["value"]:
+            return {"is": noun["is"], "devices": sorted(noun["value"]["devices"])}
+        return {key: _rounded(value, digits) for key, value in noun.items() if key not in _WORDS}
+    return [_rounded(one, digits) for one in noun] if kind in {list, tuple} else noun
 
 
 def _digest(*nouns: Any) -> str:
@@ -245,7 +244,7 @@ def table_of(model: SelectionModel) -> dict[str, Any]:
         "slacks": table.slacks,
         "actions": [*table.actions],
         "batches": [*table.batches],
-        "assumptions": table.assumptions,
+        "assumptions": dict(table.assumptions),
     }
     return {"expected": _rounded(asdict(table.expected), 6), "chosen": _digest(chosen)}
 
