@@ -42,10 +42,9 @@ def judged() -> set[str]:
     return {entry["mutant"] for entry in json.loads(EQUIVALENT.read_text())}
 
 
-def survivors_of(summary: Path) -> list[tuple[str, str]]:
-    """Files and names of mutants."""
-    found = json.loads(summary.read_text())["survivors"]
-    return [(one["file"], f"{one['file']}: {one['before']} -> {one['after']}") for one in found]
+def survivors_of(summary: Path) -> list[tuple[str, str, str]]:
+    """Files, lines before and lines after."""
+    return [(one["file"], one["before"], one["after"]) for one in json.loads(summary.read_text())["survivors"]]
 
 
 def noticed(

@@ -73,16 +73,17 @@ def drawn(root: Path, count: int, rng: Random, files: Sequence[str] = ()) -> lis
     return found
 
 
-def named(root: Path, names: Sequence[tuple[str, str]]) -> list[Mutant]:
-    """Mutants by file and name, those that the code as it is still has."""
+def named(root: Path, names: Sequence[tuple[str, str, str]]) -> list[Mutant]:
+    """Mutants by file, line before and line after, those that the code as it is still has."""
     found: dict[str, Mutant] = {}
-    for file in sorted({file for file, _ in names}):
+    for file in sorted({file for file, _, _ in names}):
         source = (root / file).read_text()
-        wanted = {name for of, name in names if of == file}
-        for options in _options(source).values():
-            for operator, occurrence in options:
+        wanted = {(before, after) for of, before, after in names if of == file}
+        told = {number for number, line in enumerate(source.splitlines(), 1) if line.strip() in dict(wanted)}
+        for (first, last), options in _options(source).items():
+            for operator, occurrence in options if told.intersection(range(first[0], last[0] + 1)) else ():
                 for mutant in _made(file, source, operator, occurrence):
-                    if mutant.name in wanted:
+                    if (mutant.before, mutant.after) in wanted:
                         found.setdefault(mutant.name, mutant)
     return [*found.values()]
 
