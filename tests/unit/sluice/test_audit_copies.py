@@ -5,6 +5,7 @@ import pytest
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.outcome import Outcome, OutcomeKind
 from sluicegate.domain.query import Query
+from sluicegate.sluice.audit.fault_windows import FaultWindow
 from sluicegate.sluice.audit.topic_audit import Audit, AuditReport
 from sluicegate.streams.ports import Record
 from sluicegate.streams.records import codec
@@ -26,11 +27,15 @@ def refused(record: Record, problem: str) -> Record:
     return Record(TOPICS.dead_letters, 0, record.offset, letter.key, letter.value, letter.headers, NOW + 20)
 
 
-def answered(query_id: str, *, app: str = "toy", source: str = "shop") -> Record:
-    """Its outcome."""
-    query = Query(id=query_id, app=app, source=f"/{source}", arrival=NOW, deadline=NOW + 1)
+def answered(query_id: str, *, app: str = "toy", source: str = "shop", marked_late: bool = False) -> Record:
+    """Its outcome, in time; of one that was told no source, ""."""
+    query = Query(id=query_id, app=app, source=f"/{source}" if source else "", arrival=NOW, deadline=NOW + 1)
     message = codec.encode_outcome(Outcome.of(query, OutcomeKind.ANSWERED, NOW + 0.5, variant="v"), ())
-    return Record(TOPICS.results(app), 0, 0, message.key, message.value, message.headers, NOW + 0.5)
+    value = message.value or b""
+    if marked_late:
+        value = value.replace(b'"late":false', b'"late":true')
+        assert value != message.value
+    return Record(TOPICS.results(app), 0, 0, message.key, value, message.headers, NOW + 0.5)
 
 
 def report(asks: list[Record], letters: list[Record], results: list[Record]) -> AuditReport:
@@ -62,3 +67,59 @@ def test_a_copy_is_lost_where_the_only_answer_is_anothers(answer_to: dict[str, s
 def test_what_cannot_be_understood_needs_no_outcome() -> None:
     first = asked(3, "q")
     assert report([first], [refused(first, "is no JSON")], []).lost == 0
+
+
+def test_an_outcome_that_tells_no_source_is_of_the_query_of_its_app_and_id() -> None:
+    asks = [asked(3, "q", source="web"), asked(4, "r"), asked(5, "q", app="vow")]
+    found = report(asks, [], [answered("q", source="", marked_late=True), answered("r"), answered("r", source="")])
+    assert (found.lost, found.examples["lost"], found.unknown) == (1, ("q",), 0), "that of the other app"
+    assert (found.outcomes, found.duplicates, found.max_copies, found.examples["duplicates"]) == (3, 1, 2, ("r",))
+    assert (found.late_unmarked, found.examples["late_unmarked"], found.balanced) == (1, ("q",), False)
+    elsewhere = report([asked(3, "q")], [], [answered("q"), answered("s", source="")])
+    assert (elsewhere.unknown, elsewhere.examples["unknown"], elsewhere.lost) == (1, ("s",), 0)
+
+
+def test_a_dead_letter_about_what_is_on_no_query_topic_is_not_counted_and_each_record_has_one() -> None:
+    first = asked(3, "q")
+    strange = first._replace(topic=TOPICS.admitted("toy"))
+    letters = [refused(strange, "is no JSON"), refused(first, "is no JSON"), refused(first, "duplicate_id: twice")]
+    found = report([first], letters, [])
+    assert (found.dead_letters, found.duplicate_ids, found.lost) == (1, 1, 1), "the last word on it counts"
+
+
+def test_five_examples_are_named_the_first_by_app_and_id_and_all_are_counted() -> None:
+    found = report([asked(n, f"q{n}") for n in (6, 4, 7, 3, 5, 9)], [], [])
+    assert (found.lost, found.queries, found.examples["lost"]) == (6, 6, ("q3", "q4", "q5", "q6", "q7"))
+
+
+def test_what_a_window_holds_goes_by_the_query_whatever_its_outcome_tells_of_the_source() -> None:
+    audit = Audit(TOPICS, timed=True)
+    for record in (asked(3, "q"), asked(8, "r"), asked(30, "s")):
+        audit.add_query(record)
+    for source in ("", "shop"):
+        audit.add_result(answered("q" if source else "r", source=source, marked_late=True))
+    audit.add_result(answered("r"))
+    windows = [FaultWindow(name=f"{since}", began=NOW + since, ended=NOW + until) for since, until in ((0, 7), (8, 30))]
+    found = [(w.queries, w.lost, w.duplicates, w.late_unmarked) for w in audit.report(windows).windows]
+    assert found == [(1, 0, 0, 1), (2, 1, 1, 1)]
+
+
+def test_an_outcome_without_a_source_is_of_the_query_that_has_no_other() -> None:
+    """Whichever of the two that is, and in whatever order their sources come."""
+    asks = [asked(3, "q", source="a"), asked(4, "q", source="b")]
+    for answered_itself in ("a", "b"):
+        found = report(asks, [], [answered("q", source=answered_itself), answered("q", source="")])
+        assert (found.lost, found.duplicates, found.unknown, found.balanced) == (0, 0, 0, True), answered_itself
+    both = report(asks, [], [answered("q", source=""), answered("q", source="")])
+    assert (both.lost, both.duplicates, both.balanced) == (0, 0, True)
+    more = report(asks, [], [answered("q", source="a"), answered("q", source="b"), answered("q", source="")])
+    assert (more.lost, more.duplicates, more.max_copies) == (0, 1, 2)
+    one = report(asks, [], [answered("q", source="")])
+    assert (one.lost, one.duplicates) == (1, 0)
+
+
+def test_an_outcome_without_a_source_goes_to_who_needs_one() -> None:
+    """Not to the query that was not understood, though that has none either."""
+    odd, plain = asked(3, "q", source="a"), asked(4, "q", source="b")
+    found = report([odd, plain], [refused(odd, "is no JSON")], [answered("q", source="")])
+    assert (found.lost, found.duplicates, found.balanced) == (0, 0, True)
