@@ -91,18 +91,21 @@ class _Spare:
         return len(self.program.hosts[host].variants) == 1 or bool(self.program.hosts[host].ranked)
 
 
+def _may_be_loaded(program: Program, units: Ints) -> float:
+    """Units that may still be loaded anew."""
+    if program.max_loads is None:
+        return np.inf
+    return program.max_loads + program.empty_units - float(np.maximum(0, units - program.loaded).sum())
+
+
 def _hostless(program: Program, spare: _Spare, units: Ints, left: Ints) -> None:
-    loads = int(np.maximum(0, units - program.loaded).sum())
     for app in spare.order():
-        if spare.capacity[app] > 0:
-            return
-        if program.max_loads is not None and loads >= program.max_loads + program.empty_units:
+        if spare.capacity[app] > 0 or _may_be_loaded(program, units) < 1:
             return
         options = [(p, spare.best_host(app, p)) for p in range(len(program.pools)) if left[p] > 0]
         hosts = [h for _, h in options if h is not None]
         if hosts:
             spare.add(units, left, max(hosts, key=lambda h: (spare.rate[app, h], -h)), 1)
-            loads += 1
 
 
 def _keep(program: Program, spare: _Spare, units: Ints, left: Ints) -> None:
@@ -122,4 +125,8 @@ def _give(program: Program, spare: _Spare, units: Ints, left: Ints) -> None:
             choice = next((h for a in spare.order() if (h := spare.best_host(a, pool)) is not None), None)
             if choice is None:
                 break
-            spare.add(units, left, choice, min(chunk, int(left[pool])))
+            kept = max(0, int(program.loaded[choice] - units[choice]))
+            count = int(min(chunk, left[pool], kept + _may_be_loaded(program, units)))
+            if count < 1:
+                break
+            spare.add(units, left, choice, count)

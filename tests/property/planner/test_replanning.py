@@ -142,6 +142,21 @@ def test_loads_of_devices_in_use_stay_below_their_cap(cap: int) -> None:
         previous = answer.placements
 
 
+@pytest.mark.parametrize("name", ["allocation", "allocation-rounded"])
+@pytest.mark.parametrize("cap", [0, 1, 2])
+def test_units_whose_app_is_asked_for_no_more_are_loaded_within_the_cap_too(name: str, cap: int) -> None:
+    """Three of six devices hold an app that nobody asks for: they stay as they are, but for the cap."""
+    before = planner(name).allocate(asked({"a": 30.0, "b": 30.0}, fleet(6, 0)))
+    found = {p.app for p in before.placements}
+    assert found == {"a", "b"} and len(before.placements) == 6
+    problem = replace(asked({"a": 30.0}, fleet(6, 0)), previous=before.placements, max_loads=cap)
+    answer = planner(name).allocate(problem)
+    assert answer.loads <= cap
+    assert answer.served["a"] == pytest.approx(1.0)
+    free = planner(name).allocate(replace(problem, max_loads=None))
+    assert free.loads > 2, "without a cap more are loaded"
+
+
 def test_where_money_counts_cheap_devices_are_used_first_and_dear_ones_may_stay_idle() -> None:
     devices = tuple(
         Device(name=f"{'spot' if spot else 'own'}{i}", type="cpu", price=0.3 if spot else 1.0, spot=spot)
