@@ -79,7 +79,8 @@ class ProteanRule:
         found: dict[str, tuple[Slice, ...]] = {}
         for name, device in gpus.items():
             wanted = self._wish(device, asked, 1.0 / len(gpus))
-            if wanted is None or name in changing or name in let_be:
+            others = len(inherited) + len(self._turns.in_flight) if inherited else 0
+            if wanted is None or name in changing or name in let_be or others >= self._turns.limit:
                 continue
             for action in self._turns.handle(Desired(name, wanted), now):
                 assert isinstance(action, Drain)

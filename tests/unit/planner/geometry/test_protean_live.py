@@ -9,7 +9,8 @@ from sluicegate.domain.models.app import App, QueryClass
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.plan import Epoch, Placement, Plan
-from sluicegate.planner.geometry.protean_controller import _Asked
+from sluicegate.planner.geometry.gpu_pools import sliced
+from sluicegate.planner.geometry.protean_controller import ProteanRule, RuleSettings, _Asked
 from sluicegate.planner.geometry.protean_geometry import LARGE, SMALL
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.slice_profiles import with_slices
@@ -115,3 +116,88 @@ def test_a_plan_that_places_and_cuts_as_the_one_in_force_is_not_published_again(
     before = len(one.plans)
     one.run(60, strict=60, loose=10)
     assert len(one.plans) == before
+
+
+NOW = 1.7e9
+HEARD = Plan(epoch=Epoch(1, 1), created=NOW, placements=(), demand={"strict": 60.0, "loose": 10.0})
+GPUS = tuple(sliced(f"g{i}", "a100", ("7g",)) for i in range(3))
+
+
+def ticked(
+    rule: ProteanRule, at: float, *, devices: tuple[Device, ...] = GPUS, changing: str = "", let_be: str = ""
+) -> dict[str, list[str]]:
+    """Profiles of what is to be cut; ``changing`` and ``let_be``: names, one after the other."""
+    told = rule.tick(devices, HEARD, served(), NOW + at, changing=changing.split(), let_be=let_be.split())
+    return {name: [part.profile for part in parts] for name, parts in told.items()}
+
+
+def test_the_rule_counts_a_wish_once_a_period_and_then_cuts_as_many_as_have_turns() -> None:
+    rule = ProteanRule(RuleSettings(period=4.0))
+    assert rule.tick(GPUS, None, served(), NOW, changing=(), let_be=()) == {}
+    assert [ticked(rule, at) for at in (0.0, 3.9, 4.0, 7.9)] == [{}] * 4
+    assert ticked(rule, 8.0) == {"g0": list(SMALL)}
+    assert [ticked(rule, at, changing="g0") for at in (12.0, 16.0, 20.0, 24.0)] == [{}] * 4, "one turn of three GPUs"
+    rule.ended("g0")
+    cut = (sliced("g0", "a100", SMALL), *GPUS[1:])
+    assert ticked(rule, 28.0, devices=cut) == {"g1": list(SMALL)}
+    wide = ProteanRule(RuleSettings(patience=1, fraction=0.7))
+    assert ticked(wide, 0.0) == {"g0": list(SMALL), "g1": list(SMALL)}
+
+
+def test_what_may_not_be_cut_now_or_cannot_be_cut_so_is_passed_over() -> None:
+    hasty = RuleSettings(patience=1)
+    assert ticked(ProteanRule(hasty), 0.0, let_be="g0 g1") == {"g2": list(SMALL)}
+    assert ticked(ProteanRule(hasty), 0.0, changing="g1") == {}, "begun by another: it has the only turn"
+    more = tuple(sliced(f"g{i}", "a100", ("7g",)) for i in range(7))
+    begun = ticked(ProteanRule(hasty), 0.0, changing="g1", devices=more)
+    assert begun == {"g0": list(SMALL)}, "of seven GPUs two have turns, and another began one of them"
+    assert [*ticked(ProteanRule(hasty), 0.0, devices=more)] == ["g0", "g1"]
+    other = (sliced("a0", "a30", ("4g",)), Device(name="c0", type="cpu"), GPUS[2])
+    assert ticked(ProteanRule(hasty), 0.0, devices=other) == {"g2": list(SMALL)}
+    former = ProteanRule(hasty)
+    assert ticked(former, 0.0) == {"g0": list(SMALL)}
+    former.begin()
+    assert ticked(former, 2.0) == {"g0": list(SMALL)}, "in a new term no turn is out"
+
+
+def test_a_full_batch_is_what_ends_in_half_the_slo_and_its_slowdown_is_that_of_this_batch() -> None:
+    known = served()
+    tight = replace(known, apps={**known.apps, "strict": replace(known.apps["strict"], slo=0.25)})
+    gpu = Device(name="g0", type="a100", slices=())
+    full = _Asked(HEARD, known, "median").demand(QueryClass.STRICT, gpu)
+    half = _Asked(HEARD, tight, "median").demand(QueryClass.STRICT, gpu)
+    none = _Asked(HEARD, replace(tight, apps={**known.apps, "strict": replace(known.apps["strict"], slo=0.01)}), "p95")
+    least = none.demand(QueryClass.STRICT, gpu)
+    assert full and half and least
+    assert (full.batch, half.batch, least.batch) == (8, 4, 1)
+    assert [d.solo for d in (full, half, least)] == pytest.approx([0.225, 0.125, 0.05])
+    assert (full.name, full.memory_bytes, full.fbr, full.rdf["7g"]) == ("strict", 6 * GB, 1.0, 1.0)
+    part = known.profiles["strict", "a100:3g"].curve("median")
+    assert half.rdf["3g"] == pytest.approx(part(4) / 0.125)
+    loose = _Asked(HEARD, known, "median").demand(QueryClass.BEST_EFFORT, gpu)
+    assert loose is not None and (loose.name, loose.batch) == ("loose", 8)
+    assert loose.solo == pytest.approx(0.45)
+
+
+def test_the_variant_of_a_class_is_the_gpus_busiest_else_anybodys_else_the_best_of_the_app_asked_most() -> None:
+    base = served()
+    variants = {
+        name: replace(base.variants["strict"], name=name, app=name[0], accuracy=accuracy)
+        for name, accuracy in (("a-good", 0.9), ("a-poor", 0.6), ("b-good", 0.8), ("b-poor", 0.5))
+    }
+    profile = base.profiles["strict", "a100"]
+    apps = {app: replace(base.apps["strict"], name=app) for app in "ab"}
+    known = Catalogue(apps, variants, {(name, "a100"): replace(profile, variant=name) for name in variants})
+
+    def variant(*placements: Placement, a: float = 10.0, b: float = 30.0) -> str:
+        plan = replace(HEARD, placements=placements, demand={"a": a, "b": b})
+        found = _Asked(plan, known, "median").demand(QueryClass.STRICT, Device(name="g0", type="a100"))
+        return found.name if found else ""
+
+    mine = Placement("g0", "a", ("a-poor",), 0.9, 8, "4g.0")
+    beside = Placement("g0", "b", ("b-poor", "b-good"), 0.25, 8, "3g.4")
+    assert variant(mine, beside) == "a-poor"  # 9 of ten, and 7.5 of thirty
+    assert variant(mine, replace(beside, share=0.5)) == "b-poor"
+    assert variant(replace(mine, device="g1"), replace(beside, device="g2")) == "a-poor"
+    assert variant(replace(mine, share=0.01), replace(beside, device="g2")) == "a-poor"
+    assert (variant(), variant(a=31.0)) == ("b-good", "a-good")
