@@ -145,7 +145,7 @@ class FairShares:
         self._spare = 0.0  # of these, by when it was refilled
         self._refilled = 0.0
         self._looked = -inf
-        self._asked = 0  # by all, when that was looked at
+        self._asked = 0  # by all; what others asked is past some milliseconds late
         self._room = 0.0  # above shares, until it is reckoned again
         self._pool = 0.0  # of shares that are less than a query
 
@@ -164,10 +164,12 @@ class FairShares:
         if mine is None:
             mine = self._new(client, rows, now)
         mine.size = rows
+        before = mine.asked
         mine.forget(now - WINDOW_S)
         level = mine.level(priority)
         let_in = self._has_room(mine, level, rows, now)
         mine.note(now, level, rows, let_in=let_in)
+        self._asked += mine.asked - before
         if let_in:
             return Verdict.LET_IN
         floods = len(self._clients) > 1 and mine.asked > max(1.0, _FLOOD * (self._asked - mine.asked))

@@ -260,14 +260,14 @@ class AdmissionCore:
         if known is None or known.app is None or event.flaw is not None:
             return (self._refused(query, event.flaw, now),)
         app = known.app
-        known.rows += query.rows
-        if app.slo_classes:
-            known.classes[slo_class(app.slo_classes, query.deadline - query.arrival)] += query.rows
         verdict = self._share_of(known, app, query, event.steady)
+        if verdict is Verdict.FLOOD:
+            known.refused += query.rows
+        else:
+            known.rows += query.rows
+            if app.slo_classes:
+                known.classes[slo_class(app.slo_classes, query.deadline - query.arrival)] += query.rows
         if verdict is not Verdict.LET_IN:
-            if verdict is Verdict.FLOOD:
-                known.rows -= query.rows
-                known.refused += query.rows
             who = query.source or "who gives no source"
             told = f"{who} asks for more than its share: others, or higher priorities, ask too"
             return (End(query, OutcomeKind.REJECTED, Reason.OVER_SHARE, told),)

@@ -227,3 +227,55 @@ def test_priorities_from_outside_cost_no_memory_and_are_forgotten() -> None:
     shares.admit("one", 1, T + 0.95, 5)
     shares.admit("one", 1, T + 1.5, 5)
     assert {priority: asked for priority, (asked, _) in client.levels.items()} == {5: 2}
+
+
+def test_a_priority_that_has_had_the_share_of_its_client_keeps_nothing_from_lower_ones() -> None:
+    """170 rows a window, 85 each, of which the other needs two and a half: above its share 82.5 are left."""
+    shares = FairShares()
+    shares.plan(170.0 / FILL)
+    assert let_in(shares, "/other", 1, T)
+    assert all(let_in(shares, "/mine", 1, T, priority=5) for _ in range(85))
+    assert let_in(shares, "/mine", 81, T + 0.03, priority=5)
+    assert let_in(shares, "/mine", 1, T + 0.03), "one and a half are left"
+    assert not let_in(shares, "/mine", 1, T + 0.03)
+
+
+def test_a_lower_priority_leaves_room_in_the_share_for_half_as_much_again_as_higher_ones_asked_for() -> None:
+    """Of a share of 20 seven are expected after four, and all of it after 14; the other takes what is not expected."""
+    for asked, beyond, low in ((4, 13, 13), (14, 0, 0)):
+        shares = FairShares()
+        shares.plan(40.0 / FILL)
+        assert all(let_in(shares, "/other", 1, T) for _ in range(20))
+        assert all(let_in(shares, "/mine", 1, T, priority=5) for _ in range(asked))
+        assert sum(let_in(shares, "/other", 1, T + 0.03) for _ in range(20)) == beyond
+        assert sum(let_in(shares, "/mine", 1, T + 0.03) for _ in range(20)) == low
+
+
+def test_one_client_alone_whose_app_falls_short_has_a_third_of_a_second_for_lower_priorities() -> None:
+    """64 rows a second: 19.2 at once, and a tenth of a second of what higher ones ask for is left to these."""
+    for asked, low in ((1, 19), (11, 18)):
+        shares = FairShares()
+        shares.plan(64.0, short=True)
+        assert all(let_in(shares, "/mine", 1, T, priority=5) for _ in range(asked))
+        assert sum(let_in(shares, "/mine", 1, T) for _ in range(30)) == low
+        assert all(let_in(shares, "/mine", 1, T, priority=5) for _ in range(40)), "the highest always goes"
+        assert not let_in(shares, "/mine", 1, T + 0.25)
+        assert let_in(shares, "/mine", 1, T + 0.5)
+
+
+def test_a_plan_that_serves_in_full_or_serves_nothing_limits_no_priority_of_one_alone() -> None:
+    for qps, short in ((64.0, False), (0.0, True)):
+        shares = FairShares()
+        shares.plan(qps, short=short)
+        assert all(let_in(shares, "/mine", 1, T, priority=number % 3) for number in range(200))
+
+
+@pytest.mark.parametrize(("others", "verdict"), [(11, Verdict.FLOOD), (12, Verdict.REFUSED)])
+def test_the_first_query_of_a_client_is_a_flood_by_what_others_ask(others: int, verdict: Verdict) -> None:
+    """Twice of that: what it asks itself is not taken from theirs."""
+    shares = planned()
+    for k in range(others):
+        shares.admit("nice", 1, T + k / 1000)
+    shares.plan(0.5)  # hardly anything is served: what is asked above it is refused
+    shares.admit("nice", 0, T + 0.5)  # all that was asked so far has been looked at
+    assert shares.admit("wide", 24, T + 0.501) is verdict

@@ -126,6 +126,16 @@ def test_a_flood_of_one_place_leaves_another_alone_and_what_is_there_too() -> No
     assert 0.3 * 10 / WINDOW_S <= found["flood"] * 5000.0 <= 10 / WINDOW_S
 
 
+def test_what_a_flood_of_the_own_stream_is_expected_to_ask_for_is_not_kept_free_from_itself() -> None:
+    """A stream of one place asks for one query a window, hardly ever for six: the rest is for the flood."""
+    here, there = ("gpu", "0"), ("cpu", "0")
+    limits = (PlaceLimit(40, (), here), PlaceLimit(40, (), there))
+    few = Asks(20.0, stream=always("few"), place=here)
+    found = let_in(window(limits), {"few": few, "flood": Asks(5000.0, since=1.5)})
+    assert found["few"] >= 0.95, found
+    assert 30 <= found["flood"] * 5000.0 * WINDOW_S <= 40, found
+
+
 def test_what_fits_nowhere_is_refused_and_costs_nobody() -> None:
     wide = Asks(500.0, always("/wide"), rows=51)
     assert let_in(window(), {"wide": wide, "one": Asks(0.9 * RATE, always("/one"))}) == pytest.approx(

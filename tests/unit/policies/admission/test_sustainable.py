@@ -15,6 +15,7 @@ from sluicegate.domain.outcome import Reason
 from sluicegate.domain.plan import Epoch, Placement, Plan
 from sluicegate.domain.query import Query
 from sluicegate.policies.admission.registry import admission
+from sluicegate.policies.admission.rows_taken import Taken
 from sluicegate.policies.admission.sustainable import Limits, SustainableAdmission
 from sluicegate.policies.admission.sustained_rates import limits, sustained
 from sluicegate.policies.placement.hosted_variants import Hosting
@@ -56,6 +57,90 @@ def test_degrade_asks_for_faster_variants_before_it_rejects() -> None:
     answers = [ask(policy, 0.1 * i) for i in range(6)]
     assert [isinstance(a[-1], Accept) for a in answers] == [True] * 4 + [False] * 2
     assert [s for a in answers for s in states(a)] == ["degrade"]
+
+
+def test_unless_told_otherwise_faster_variants_are_taken_to_sustain_twice_as_much() -> None:
+    policy = SustainableAdmission(bound=3, window_s=1.0, mode="degrade")
+    answers = [ask(policy, 70.0 + 0.01 * i) for i in range(8)]
+    assert [isinstance(a[-1], Accept) for a in answers] == [True] * 6 + [False] * 2
+    found = policy.limits_of("a")
+    assert found is not None
+    assert (found.places, found.degraded) == ((PlaceLimit(3),), (PlaceLimit(6),))
+    assert (found.window_s, found.degraded_s) == (1.0, 1.0)
+
+
+def test_who_asks_has_the_weight_that_was_given() -> None:
+    """Two sources ask for a window of 24 each, once a millisecond; one of them counts three times as much."""
+    policy = SustainableAdmission(bound=24, window_s=0.024, weights={"/heavy": 3.0})
+    had = {"/light": 0, "/heavy": 0}
+    for step in range(4000):
+        now = 1700.3 + 0.001 * step
+        for source in had:
+            said = policy.handle(Arrived(Query("q", "a", now, now + 1.0, source=source)), now)
+            had[source] += isinstance(said[-1], Accept) and step >= 2000
+    assert sum(had.values()) == pytest.approx(2000, rel=0.05)
+    assert had["/heavy"] == pytest.approx(1500, rel=0.1)
+
+
+@pytest.mark.parametrize("options", [{"bound": -1}, {"window_s": 0.0}, {"calm": 0}, {"weights": {"/s": 0.0}}])
+def test_what_limits_nothing_in_no_time_is_refused(options: dict[str, float]) -> None:
+    with pytest.raises(ConfigurationError, match="sustainable admission"):
+        admission("sustainable", **options)()
+
+
+def test_a_rate_of_nothing_and_one_that_no_variant_betters_are_allowed() -> None:
+    assert isinstance(ask(SustainableAdmission(bound=0, degraded_bound=0, calm=1), 70.0)[-1], Reject)
+    policy = SustainableAdmission(bound=1, degraded_bound=1, mode="degrade")
+    assert [isinstance(ask(policy, 70.0 + i / 8)[-1], Accept) for i in range(2)] == [True, False]
+
+
+def test_what_is_over_is_told_with_the_bound_and_its_window() -> None:
+    policy = SustainableAdmission(bound=5, window_s=0.25)
+    answers = [policy.handle(Arrived(Query("q", "a", 70.0, 71.0, 2)), 70.0) for _ in range(3)]
+    announced, refused = answers[2]
+    assert isinstance(announced, Announce) and isinstance(refused, Reject)
+    assert refused.detail == "more than 2 queries of 2 rows within 250 ms"
+    assert (announced.subject, announced.data) == ("app:a", {"bound": 5.0, "window_s": 0.25})
+
+
+def test_windows_are_of_arrivals_and_a_door_that_is_late_makes_none_of_them_longer() -> None:
+    """Both arrive a window apart but are looked at together; who claims to come later than now comes now."""
+    policy = SustainableAdmission(bound=1, window_s=1.0)
+    for arrival, fits in ((70.0, True), (71.0, True), (71.5, False), (99.0, True), (72.5, False)):
+        said = policy.handle(Arrived(Query("q", "a", arrival, 200.0)), 72.0)
+        assert isinstance(said[-1], Accept) is fits, arrival
+
+
+def test_beside_another_plan_both_are_sustained_in_windows_that_are_as_long_as_the_longer_ones() -> None:
+    here, there = PlaceLimit(8, ((2, 6),), ("d0", "whole")), PlaceLimit(9, ((2, 6),), ("d1", "whole"))
+    old = Limits((here,), 0.5, (here,), 0.25, lambda _stream: ("d0", "whole"), 1.0)
+    new = Limits((here, there), 0.25, (there,), 0.75, lambda _stream: ("d1", "whole"), 2.0)
+    both = old.beside(new)
+    begun = PlaceLimit(9, (), ("d1", "whole"))
+    assert (both.places, both.degraded) == ((here, begun), (here, begun))
+    assert (both.window_s, both.degraded_s, both.slo) == (0.5, 0.75, 2.0)
+    assert both.place_of("s") == ("d1", "whole")
+
+
+def test_a_part_is_of_the_rows_of_every_place_and_never_more() -> None:
+    whole = Limits((PlaceLimit(9), PlaceLimit(8)), 0.5, (PlaceLimit(30),), 0.25, slo=1.0)
+    for share, rows, degraded in ((1 / 3, [3, 2], [10]), (0.5, [4, 4], [15]), (1.0, [9, 8], [30])):
+        part = whole.part(share)
+        assert [place.batch for place in part.places] == rows
+        assert [place.batch for place in part.degraded] == degraded
+        assert (part.window_s, part.degraded_s, part.slo) == (0.5, 0.25, 1.0)
+
+
+def test_how_large_queries_may_be_is_said_of_what_the_mode_keeps_to() -> None:
+    wide = Limits((PlaceLimit(8), PlaceLimit(6)), 0.5, (PlaceLimit(12),), 0.25)
+    policies = {mode: SustainableAdmission(bound=None, mode=mode) for mode in ("enforce", "degrade", "observe")}
+    for policy in policies.values():
+        assert policy.taken("a", 4) is None and policy.bound_of("a", 1) is None
+        policy.resize("a", wide)
+    found = {mode: policy.taken("a", 9) for mode, policy in policies.items()}
+    assert found == {"enforce": Taken(6, 1, 0.5), "degrade": Taken(9, 1, 0.25), "observe": None}
+    assert policies["enforce"].taken("a", 3) == Taken(3, 2, 0.5)
+    assert policies["enforce"].taken("a", 0) == Taken(0, 0, 0.5)
 
 
 def test_a_deadline_that_passed_is_rejected_first_and_takes_no_place() -> None:
@@ -108,8 +193,11 @@ def test_bad_options_are_refused() -> None:
 PROMISE = Promise(weakly_hard=(WeaklyHard(2, 6),))
 
 
-def hosting(slo: float, latencies: dict[str, tuple[float, ...]]) -> Hosting:
-    """Variants APP-NAME@TYPE with so many seconds by rows. Batches have shown that they last so long at most."""
+def hosting(slo: float, latencies: dict[str, tuple[float, ...]], beside: QueryClass = QueryClass.STRICT) -> Hosting:
+    """Variants APP-NAME@TYPE with so many seconds by rows. Batches have shown that they last so long at most.
+
+    ``beside``: the class of "b".
+    """
     profiles: list[Profile] = []
     variants: list[Variant] = []
     for key, seconds in latencies.items():
@@ -118,7 +206,7 @@ def hosting(slo: float, latencies: dict[str, tuple[float, ...]]) -> Hosting:
         profiles.append(Profile(variant=name, device_type=kind, points=points))
         if name not in {v.name for v in variants}:
             variants.append(Variant(name=name, app=name[0], accuracy=0.9 - 0.1 * len(variants)))
-    apps = [App(name="a", slo=slo, promise=PROMISE), App(name="b", slo=2 * slo)]
+    apps = [App(name="a", slo=slo, promise=PROMISE), App(name="b", slo=2 * slo, query_class=beside)]
     catalogue = Catalogue.of([a for a in apps if a.name in {v.app for v in variants}], variants, profiles)
     devices = [Device(name=f"{kind}{i}", type=kind) for kind in catalogue.device_types for i in range(2)]
     world = Hosting(catalogue, devices, "p95")
@@ -169,6 +257,17 @@ def test_a_slice_that_another_app_shares_sustains_what_the_cycle_leaves() -> Non
     shared = kept(world, ("cpu0", ("a",), 1.0), ("cpu0", ("b",), 1.0))
     assert alone.bound_of("a", 1) == (4, 1.0)
     assert shared.bound_of("a", 1) == (4, 3.0)
+
+
+def test_best_effort_without_a_promise_is_kept_to_nothing_and_takes_no_turns() -> None:
+    world = hosting(6.0, {"a@cpu": (1.0,) * 3, "b@cpu": (2.0, 2.0, 5.0)}, QueryClass.BEST_EFFORT)
+    for placed in ((("b", "cpu0"),), (("a", "cpu0"), ("b", "cpu0"))):
+        placements = tuple(Placement(device, app, (app,), 1.0, 8) for app, device in placed)
+        plan = Plan(epoch=Epoch(1, 1), created=0.0, placements=placements)
+        loose = sustained(world.catalogue.apps["b"], world, plan, NO_HOPS)
+        assert loose == () and limits(world.catalogue.apps["b"], loose, plan) is None
+    (strict,) = sustained(world.catalogue.apps["a"], world, plan, NO_HOPS)
+    assert strict.place == ("cpu0", WHOLE) and strict.share.others_s == 0.0
 
 
 def test_doors_that_share_the_partitions_let_in_no_more_than_one_alone() -> None:

@@ -141,3 +141,50 @@ def test_a_burst_is_let_in_whole() -> None:
         sent = EPOCH + number * 0.01
         there_and_back(transport, sent, sent + 0.03, 0.025, sent + 0.031)
     assert all(_sent(transport, str(number), EPOCH + 0.5 + 1e-5 * number) for number in range(1000))
+
+
+def transported(transport: TransportDelay, there: float, back: float, at: float = EPOCH, held_s: float = 0.25) -> None:
+    """An answer that comes back at ``at``."""
+    left = at - back
+    there_and_back(transport, left - held_s - there, left, held_s, at)
+
+
+def test_a_host_is_behind_above_a_quarter_of_the_slo_and_keeps_up_again_below_an_eighth() -> None:
+    """Of the latest nine answers the median counts."""
+    transport = TransportDelay(1.0)
+    found = []
+    answers = [(0.125, 0.125), (0.125, 0.25), *[(0.0625, 0.0625)] * 3, *[(0.0625, 0.03125)] * 5]
+    for there, back in answers:
+        transported(transport, there, back)
+        assert transport.comes(EPOCH), "nothing is under way"
+        found.append(transport.behind)
+    assert found == [False] + [True] * 8 + [False]
+
+
+def test_behind_it_sends_four_and_more_where_more_come_back_while_devices_hold_them() -> None:
+    """Twenty come back in a second; a quarter of it transport may take, and a quarter of it devices hold them."""
+    transport = TransportDelay(1.0)
+    transported(transport, 0.25, 0.25)
+    assert [_sent(transport, f"few {number}", EPOCH) for number in range(6)] == [True] * 4 + [False] * 2
+    transport.ended("few 0", EPOCH)
+    assert _sent(transport, "another", EPOCH) and not _sent(transport, "one more", EPOCH)
+    for number in (1, 2, 3):
+        transport.ended(f"few {number}", EPOCH)
+    transport.ended("another", EPOCH)
+    for _ in range(19):
+        transported(transport, 0.25, 0.25, EPOCH + 0.75)
+    transported(transport, 0.25, 0.25, EPOCH + 1.0)
+    assert [_sent(transport, f"many {number}", EPOCH + 1.0) for number in range(12)] == [True] * 10 + [False] * 2
+
+
+def test_the_way_back_allows_for_all_but_one_in_twenty_and_for_what_clocks_differ() -> None:
+    """The device's clock is half a second behind: the way there seems to take less than nothing."""
+    transport = TransportDelay(1.0)
+    for back in (0.25, 0.125):
+        transported(transport, 0.0625, back)
+    assert transport.way_back == 0.25
+    off = TransportDelay(1.0)
+    for back in (0.25, 0.125):
+        off.sent("q", EPOCH)
+        off.ended("q", EPOCH + 0.5 + back, EPOCH, 0.25)  # by its own clock it was done as the query was sent
+    assert off.way_back == 0.5

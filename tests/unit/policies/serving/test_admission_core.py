@@ -270,3 +270,82 @@ def test_only_what_is_chosen_is_served_and_what_is_too_large_is_rejected() -> No
     assert door.told(TooLarge(big, "2 MiB"), T) == [End(big, OutcomeKind.REJECTED, Reason.TOO_LARGE, "2 MiB")]
     with pytest.raises(IllegalEventError):
         door.came(T, "a")
+
+
+def shared_door(promise: Promise = NO_PROMISE) -> Door:
+    """Clients of "a" share what one device serves with "good": two rows in 0.15 s, of which 85% are let in."""
+    door = Door(AdmissionRules(shares={}), promise=promise)
+    assert door.core.shares_out
+    placed = (Placement("d0", "a", ("good",), 1.0, 2),)
+    door.told(PlanPublished(Plan(epoch=Epoch(1, 1), created=T, placements=placed, demand={"a": 1.0})), T)
+    return door
+
+
+def test_who_asks_for_more_than_its_share_is_told_so_and_a_flood_is_not_all_demand() -> None:
+    door = shared_door()
+    assert kinds(door.came(T + 0.0, rows=30)) == [Accept], "nobody else asks"
+    (refused,) = door.came(T + 0.1, rows=7, source="/you")
+    assert isinstance(refused, End)
+    assert (refused.kind, refused.reason) == (OutcomeKind.REJECTED, Reason.OVER_SHARE)
+    assert (refused.detail or "").startswith("/you asks for more than its share")
+    assert kinds(door.came(T + 0.2, rows=5, source="/you")) == [Accept]
+    assert kinds(door.came(T + 0.3, rows=1000, source="")) == [(OutcomeKind.REJECTED, Reason.OVER_SHARE)]
+    counts = [c.count for c in door.told(DemandAsked(0.5), T + 0.5) if isinstance(c, DemandCounted)]
+    assert counts == [2 * (30 + 7 + 5), 0], "of a flood as much as the others ask"
+    assert kinds(door.came(T + 0.6, "b", rows=1000, source="/you")) == [Accept], "another app is another matter"
+
+
+def test_a_flood_smaller_than_what_others_ask_counts_whole_and_once() -> None:
+    door = shared_door()
+    door.came(T, rows=12)
+    assert kinds(door.came(T + 0.1, rows=11, source="/new")) == [(OutcomeKind.REJECTED, Reason.OVER_SHARE)]
+    first, second = (door.told(DemandAsked(0.5), T + after)[0] for after in (0.5, 1.0))
+    assert isinstance(first, DemandCounted)
+    assert isinstance(second, DemandCounted)
+    assert (first.count, second.count) == (12 + 11, 0)
+
+
+def test_clients_of_a_promised_app_and_of_one_that_no_plan_serves_have_no_shares() -> None:
+    for door in (shared_door(PROMISE), Door(AdmissionRules(shares={"/me": 2.0}))):
+        assert kinds(door.came(T, rows=30)) == [Accept]
+        assert kinds(door.came(T + 0.1, rows=1000, source="/you")) == [Accept]
+
+
+def test_without_shares_nobody_is_over_his() -> None:
+    door = Door(AdmissionRules())
+    assert not door.core.shares_out
+    for source in ("/me", "/you"):
+        assert kinds(door.came(T, rows=1000, source=source)) == [Accept]
+
+
+def test_without_a_policy_what_is_past_its_deadline_is_not_held_for_a_router() -> None:
+    door = Door(AdmissionRules(), routed=False)
+    assert kinds(door.came(T, wait=-0.5)) == [(OutcomeKind.EXPIRED, None)]
+    assert kinds(door.came(T, wait=0.0)) == [(OutcomeKind.EXPIRED, None)]
+    assert door.came(T, wait=0.25) == [WakeAt(T + 0.25)]
+
+
+@pytest.mark.parametrize(
+    ("weights", "times"), [({"/big": 3.0}, (2.0, 5.0)), ({"/me": 3.0}, (0.2, 0.5)), ({}, (0.75, 1.25))]
+)
+def test_weights_make_the_shares_of_clients(weights: dict[str, float], times: tuple[float, float]) -> None:
+    door = Door(AdmissionRules(shares=weights))
+    placed = (Placement("d0", "a", ("good",), 1.0, 2),)
+    door.told(PlanPublished(Plan(epoch=Epoch(1, 1), created=T, placements=placed, demand={"a": 1.0})), T)
+    got = {"/big": 0, "/me": 0}
+    for number in range(200):
+        for source in got:
+            got[source] += kinds(door.came(T + number / 20, source=source)) == [Accept]
+    assert times[0] <= got["/big"] / got["/me"] <= times[1]
+    assert sum(got.values()) == pytest.approx(10.0 * 0.85 * 2 / 0.15, rel=0.15), "what is let in of that in 10 s"
+
+
+def test_an_app_that_is_routed_again_is_looked_at_when_its_router_may_be_silent_again() -> None:
+    door = Door(routed=False)
+    said = door.told(Looked(STEADY + SILENCE), T + SILENCE)
+    assert kinds(said) == [Announce, Announce], "nothing is due before a router is heard"
+    assert door.told(RouterHeard("b", STEADY + 3.0), T + 3.0) == [
+        Announce("routing:b", "routed", "a router of b lives"),
+        WakeAt(T + 3.0 + SILENCE),
+    ]
+    assert door.told(RouterHeard("b", STEADY + 3.5), T + 3.5) == []
