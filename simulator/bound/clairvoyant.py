@@ -91,7 +91,7 @@ def _bound(system: SystemModel, alike: Sequence[_Alike], queries: int, interval:
     of_best = most(relative)
     alone = best[system.apps[0].name] if len(system.apps) == 1 else 0.0
     return Bound(
-        violation_ratio=max(0.0, 1.0 - most(dict.fromkeys(accuracy, 1.0))),
+        violation_ratio=max(0.0, 1.0 - most(dict.fromkeys(accuracy, 1.0))) if queries else 0.0,
         right_in_time=alone * of_best if alone else most(accuracy),
         relative_right_in_time=of_best,
         certain=certain,

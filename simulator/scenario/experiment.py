@@ -201,7 +201,7 @@ def together(runs: Sequence[Run]) -> dict[str, Any]:
     for name in (*COUNTS, *MEASURES, *(["cost"] if "cost" in figures[0] else [])):
         values = [float(f[name]) for f in figures]
         mean, half[name] = mean_and_half_width(values)
-        result[name] = values[0] if name in COUNTS and len(set(values)) == 1 else mean
+        result[name] = figures[0][name] if len(set(values)) == 1 else mean
     result["planner"] = _planner_figures([s for run in runs for s in run.solve_s])
     result["wall_s"] = sum(run.wall_s for run in runs)
     result["seed"] = runs[0].seed

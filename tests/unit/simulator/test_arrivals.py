@@ -3,6 +3,7 @@
 import bz2
 import gzip
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -16,6 +17,7 @@ from sluicegate.simulator.arrivals import (
     TraceSpec,
     collect,
     diurnal,
+    lists,
     named_shares,
     read_arrivals,
     read_counts,
@@ -271,3 +273,79 @@ def test_the_papers_lists_are_read_whole(sluice_data: Path) -> None:
     assert [listed[a].size for a in apps] == [26753, 6845, 2878]
     counts = TraceSpec(format="counts", path=sluice_data / "ramsis" / "twitter_04_25_norm.txt", interpolate="linear")
     assert counts.rates(np.random.default_rng(0)).qps.size == 261
+
+
+class EvenDraws:
+    """A generator whose gaps are all twice their mean and whose phases are a quarter."""
+
+    def spawn(self, count: int) -> list["EvenDraws"]:
+        return [EvenDraws() for _ in range(count)]
+
+    def random(self) -> float:
+        return 0.25
+
+    def standard_exponential(self, count: int) -> Any:
+        return np.full(count, 2.0)
+
+    def standard_gamma(self, shape: float, count: int) -> Any:
+        return np.full(count, 2.0 * shape)
+
+
+@pytest.mark.parametrize(
+    ("process", "rare", "frequent"),
+    [
+        # Twelve arrivals are to come, four in the first second: gaps of 2 / 0.25 = 8 and of 2 / 0.75 of these.
+        ("poisson", [1.5], [2 / 3, 1 + (16 / 3 - 4) / 8, 1.5, 1 + (32 / 3 - 4) / 8]),
+        ("gamma", [1.5], [2 / 3, 1 + (16 / 3 - 4) / 8, 1.5, 1 + (32 / 3 - 4) / 8]),
+        # Each fourth and each 4 / 3, a quarter of that after the start.
+        (
+            "uniform",
+            [0.25, 1.125, 1.625],
+            [1 / 12, 5 / 12, 0.75, *(1 + (n / 3 - 4) / 8 for n in (13, 17, 21, 25, 29, 33))],
+        ),
+    ],
+)
+def test_arrivals_fall_where_the_rate_so_far_adds_up_to_their_gaps(
+    process: Any, rare: list[float], frequent: list[float]
+) -> None:
+    rates = Rates.stepped([4.0, 8.0])
+    draws: Any = EvenDraws()
+    shares = named_shares(["rare", "frequent"], {"rare": 0.25, "frequent": 0.75})
+    found = collect(SampledArrivals(rates, ["rare", "frequent"], shares, draws, process=process, shape=0.5))
+    assert found["rare"].tolist() == pytest.approx(rare)
+    assert found["frequent"].tolist() == pytest.approx(frequent)
+
+
+def test_rates_are_multiplied_and_nothing_is_done_by_a_factor_that_is_not_positive() -> None:
+    rates = Rates.stepped([12.0, 20.0, 7.0], 2.0)
+    assert rates.times(2.5).qps.tolist() == [30.0, 50.0, 17.5] and rates.times(2.5).duration == 6.0
+    assert (rates.peak, rates.expected) == (20.0, 78.0)
+    for wrong in (0.0, -1.0, float("inf"), float("nan")):
+        for change, name in ((rates.times, "scale"), (rates.faster, "speed"), (rates.lasting, "duration")):
+            with pytest.raises(InvalidInputError, match=name):
+                change(wrong)
+    with pytest.raises(InvalidInputError, match="need one rate at least"):
+        Rates(np.array([0.0, 1.0]), np.array(5.0))
+
+
+def test_a_list_is_repeated_up_to_as_many_arrivals_as_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lists, "MAX_ARRIVALS", 9)
+    listed = ListedArrivals({"a": np.array([0.25, 1.5]), "b": np.array([2.0])})
+    assert sum(t.size for t in listed.lasting(6.0, repeat=True).times.values()) == 9
+    with pytest.raises(InvalidInputError, match=r"makes 12 arrivals; at most 9"):
+        listed.lasting(6.5, repeat=True)
+    assert listed.scaled(3.0, np.random.default_rng(0)).times["b"].size == 3
+    with pytest.raises(InvalidInputError, match="makes more than 9 arrivals"):
+        listed.scaled(3.5, np.random.default_rng(0))
+
+
+def test_the_generators_wave_is_as_long_as_the_run_or_a_minute_however_fast_it_is_played() -> None:
+    calm = {"noise": 0.0, "spikes": 0}
+    plain = TraceSpec.model_validate({"qps": [10, 90], "generator": calm})
+    quick = TraceSpec.model_validate({"qps": [10, 90], "speed": 2.0, "generator": calm})
+    rng = np.random.default_rng(0)
+    assert (plain.rates(rng).duration, quick.rates(rng).duration) == (60.0, 60.0)
+    for duration in (30.0, 100.0):
+        assert plain.rates(rng, duration).duration == quick.rates(rng, duration).duration == duration
+        assert plain.rates(rng, duration).qps[int(duration / 2)] == pytest.approx(90.0)
+        assert quick.rates(rng, duration).qps[int(duration)] == pytest.approx(180.0), "halfway, two steps a second"

@@ -2,6 +2,9 @@
 
 import math
 import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import pytest
 
 from sluicegate.domain.outcome import Outcome, OutcomeKind
 from sluicegate.simulator.report import (
@@ -55,6 +58,38 @@ def test_a_long_run_takes_wider_steps_and_loses_nothing() -> None:
     assert len(series.demand) <= 600
     assert sum(n * series.step for n in series.demand) == 5000
     assert sum(n * series.step for n in series.variants["a/small"]) == 5000
+
+
+def test_steps_that_double_add_up_what_each_two_of_them_held() -> None:
+    """Steps of half a second reach to 300 s, and of one second to 600 s: what comes then makes them two seconds."""
+    fold = SeriesFold(0.5)
+    fold.add(_outcome(-0.25))  # before the start counts as at it
+    fold.add(_outcome(0.5, accuracy=0.45))
+    fold.add(_outcome(1.25, accuracy=0.9, variant="large"))
+    fold.add(_outcome(1.75, latency=0.3125))
+    fold.add(_outcome(2.5, accuracy=0.72))
+    assert (fold.series().step, fold.series().demand) == (0.5, [2.0, 2.0, 2.0, 2.0, 0.0, 2.0])
+    fold.add(_outcome(299.75))
+    assert fold.step == 0.5 and len(fold.series().demand) == 600
+    fold.add(_outcome(600.25, accuracy=0.45))
+    series = fold.series([(7.5, "here")])
+    assert (series.step, len(series.demand), series.times[:2]) == (2.0, 301, [1.0, 3.0])
+    assert (series.demand[:3], series.demand[149], series.demand[300]) == ([2.0, 0.5, 0.0], 0.5, 0.5)
+    assert series.goodput[:2] == [1.5, 0.5]
+    assert series.accuracy[0] == pytest.approx((0.8 + 0.45 + 0.9) / 0.9 / 3)
+    assert [series.accuracy[1], series.accuracy[300]] == pytest.approx([0.8, 0.5])
+    assert series.variants["a/large"][:2] == [0.5, 0.0] and len(series.variants["a/large"]) == 301
+    assert series.marks == ((7.5, "here"),)
+
+
+def test_what_is_answered_at_its_deadline_is_on_time_and_an_app_without_accuracy_counts_as_it_is() -> None:
+    fold = SeriesFold()
+    fold.add(replace(_outcome(1.5, accuracy=0.5), at=1.75, deadline=1.75, best_accuracy=0.0))
+    fold.add(replace(_outcome(1.5), at=1.875, deadline=1.75))
+    fold.add(replace(_outcome(1.5), kind=OutcomeKind.EXPIRED))
+    series = fold.series()
+    assert (series.demand, series.goodput, series.accuracy[1]) == ([0.0, 3.0], [0.0, 1.0], 0.5)
+    assert sum(count for _, count in series.latencies) == 2
 
 
 def _example() -> Series:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from copy import copy
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
@@ -13,7 +14,7 @@ from sluicegate.domain.actions import Announce, Run
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.models.app import App, Promise, QueryClass, WeaklyHard
-from sluicegate.domain.models.profile import BatchLatency, Profile
+from sluicegate.domain.models.profile import BatchLatency, LengthPoints, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.outcome import Outcome, OutcomeKind, Reason
 from sluicegate.domain.query import Goal, Query
@@ -159,6 +160,21 @@ def test_service_takes_what_the_profile_of_that_device_says_or_is_drawn_around_i
     assert np.std(drawn) == pytest.approx(0.016, rel=0.05)
     with pytest.raises(ConfigurationError, match="sample'"):
         times("sample")
+
+
+def test_latency_goes_with_length_as_profiled_on_that_device_by_the_quantile_that_batches_take() -> None:
+    """Drawn times are drawn around the median; who does not vary in length is not among them."""
+    short = (LengthPoints(8, (BatchLatency(1, 0.004, 0.009),)),)
+    known = catalogue()
+    text = Profile(variant="a-l", device_type="gpu", points=(BatchLatency(1, 0.010, 0.013),), length=32, shorter=short)
+    varied = Catalogue.of(
+        known.apps.values(), known.variants.values(), [*known.profiles.values(), text, replace(text, device_type="cpu")]
+    )
+    for mode, seconds in (("median", 0.004), ("p95", 0.009), ("sampled", 0.004), ("exponential", 0.004)):
+        service = ServiceTimes(varied, mode, np.random.default_rng(3))  # type: ignore[arg-type]
+        found = service.by_length("gpu")
+        assert [*found] == ["a-l"] and found["a-l"].at(1, 8) == seconds
+        assert service.by_length("other") == {}
 
 
 def test_so_many_batches_are_slow_and_so_much() -> None:
