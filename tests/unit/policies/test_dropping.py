@@ -8,7 +8,16 @@ from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.models.app import Promise, WeaklyHard
 from sluicegate.domain.models.profile import LatencyCurve
 from sluicegate.domain.models.sustainable_rate import max_rate, window_bound
-from sluicegate.policies.promises.drop_choice import balanced, blockwise, blockwise_range, greedy, grouped
+from sluicegate.domain.query import Query
+from sluicegate.policies.promises.drop_choice import (
+    balanced,
+    blockwise,
+    blockwise_range,
+    borne,
+    greedy,
+    greedy_rows,
+    grouped,
+)
 from sluicegate.policies.promises.history import MissHistory
 from sluicegate.policies.promises.safe_mode import SafeModeSwitch
 from sluicegate.policies.promises.tracker import MissTracker, StreamTracker
@@ -55,6 +64,44 @@ def test_greedy_drops_as_soon_as_the_history_allows() -> None:
     assert bits(greedy(6, 4, history)) == "110110"
     assert greedy(6, 3, history) is None
     assert history.position == 1
+
+
+def candidates(*rows: int, streams: str = "") -> list[Query]:
+    names = streams or "s" * len(rows)
+    return [Query(str(i), "a", 70.0, 71.0, n, stream=name) for i, (n, name) in enumerate(zip(rows, names, strict=True))]
+
+
+@pytest.mark.parametrize(
+    ("rows", "room", "pair", "kept"),
+    [
+        ((2, 1, 3, 1), 5, (2, 5), "0111"),
+        ((2, 1, 3, 1), 6, (2, 5), "0111"),  # a row less than that is owed, but nothing smaller went
+        ((1, 3), 1, (2, 5), "10"),  # the first was dropped in vain
+        ((1, 3), 1, (1, 5), ""),
+        ((1, 1, 1, 1), 2, (1, 2), "0101"),
+        ((1, 1, 1, 1), 1, (1, 2), ""),
+        ((2, 2), 4, (1, 2), "11"),
+    ],
+)
+def test_queries_of_several_rows_are_dropped_as_soon_as_allowed_until_the_others_fit(
+    rows: tuple[int, ...], room: int, pair: tuple[int, int], kept: str
+) -> None:
+    history = MissHistory((pair,))
+    assert bits(greedy_rows(candidates(*rows), room, lambda _query: history)) == kept
+    assert history.position == 0
+
+
+def test_each_stream_spends_misses_of_its_own() -> None:
+    mixed = candidates(1, 1, 1, 1, streams="stst")
+    assert bits(greedy_rows(mixed, 2, lambda _query: MissHistory(((1, 4),)))) == "0011"
+    assert greedy_rows(candidates(1, 1, 1, 1), 2, lambda _query: MissHistory(((1, 4),))) is None
+
+
+def test_the_first_that_are_decided_are_those_up_to_a_full_batch() -> None:
+    history = MissHistory(((1, 4),))
+    assert bits(borne(candidates(1, 1, 1, 1), 2, lambda _query: history)) == "011"
+    assert borne(candidates(1, 1, 1, 1), 3, lambda _query: history) is None, "all of them"
+    assert bits(borne(candidates(1, 2, 2, 1), 3, lambda _query: history)) == "01", "two rows more do not fit"
 
 
 def test_a_promise_of_no_miss_in_a_row_is_a_window_of_one_more() -> None:

@@ -72,6 +72,37 @@ def test_time_alone_is_no_reason_to_refuse_what_a_promise_counts_but_accuracy_is
     assert isinstance(admitted(Goal(accuracy=0.95), 0.1, promised=True), Reject)
 
 
+@pytest.mark.parametrize("ticks", [7, 8])
+def test_without_goals_only_who_asks_for_less_time_than_the_fastest_takes_is_refused(ticks: int) -> None:
+    fastest = GoalVariant(name="v", app="a", accuracy=0.7, latency=8 / 1024, cost=1.0)
+    slower = GoalVariant(name="w", app="a", accuracy=0.7, latency=9 / 1024, cost=1.0)
+    door = GoalAdmission(DeadlineAdmission(), {"a": (slower, fastest), "b": ()})
+    for app, refused in (("a", ticks < 8), ("b", False), ("other", False)):
+        (action,) = door.handle(Arrived(Query("1", app, 70.0, 70.0 + ticks / 1024, goal=None)), 70.0)
+        assert isinstance(action, Reject) is refused
+    door.registered({"a": (slower,)})
+    (action,) = door.handle(Arrived(Query("1", "a", 70.0, 70.0 + 8 / 1024)), 70.0)
+    assert isinstance(action, Reject)
+
+
+def test_all_that_was_asked_for_is_said_and_nothing_that_was_not() -> None:
+    told = {
+        Goal(accuracy=0.95, cost=0.5): "answers within 100 ms with accuracy 0.95 at cost 0.5; nearest",
+        Goal(cost=0.5): "answers within 100 ms at cost 0.5; nearest",
+        Goal(accuracy=0.95): "answers within 100 ms with accuracy 0.95; nearest",
+    }
+    for goal, text in told.items():
+        action = admitted(goal, 0.1)
+        assert isinstance(action, Reject) and text in action.detail
+    promised = admitted(Goal(accuracy=0.95), 0.1, promised=True)
+    assert isinstance(promised, Reject) and "answers with accuracy 0.95; nearest" in promised.detail
+
+
+def test_a_model_by_name_is_refused_only_where_it_is_less_accurate_than_asked() -> None:
+    assert isinstance(admitted(Goal(model="quick", accuracy=0.7)), Accept)
+    assert isinstance(admitted(Goal(model="quick", accuracy=0.701)), Reject)
+
+
 def test_deadlines_are_still_the_deadline_policys() -> None:
     assert isinstance(admitted(Goal(accuracy=0.9), 0.1, late=0.2), Expire)
     past = admitted(Goal(accuracy=0.9), -1.0)

@@ -78,3 +78,33 @@ def test_rows_count_within_the_time_since_the_last_look_also_where_the_clock_was
     assert states(watch.reported([busy], T - 499.0)) == {}, "a second of it, and it is as full as it was"
     back = watch.reported([slice_of("small.0", SMALL, ("swift",))], T - 498.0)
     assert states(back) == {"a|swift|gpu0|small.0": InstanceState.ACTIVE}
+
+
+def test_what_is_recorded_of_an_instance_are_rows_a_second_and_the_mean_of_all_its_batches() -> None:
+    """Thirty batches as profiled and ten that took three times as long; on the small slice the profile says 40 ms."""
+    watch = InstanceWatch("gpu0", catalogue(), normal)
+    watch.found((), T)
+    big = slice_of("big.0", BIG, ("swift", "unheard of"), ("swift", 0.01, 30), ("swift", 0.03, 10))
+    small = slice_of("small.0", SMALL, ("swift", "exact"), ("swift", 0.06, 5), ("exact", 0.02, 5))
+    said = {one.key: one.instance for one in watch.reported([big, small], T + 2.0)}
+    found = {key: (i.qps, round(i.peak, 6), round(i.slowdown, 6)) for key, i in said.items() if i is not None}
+    assert found == {
+        "a|swift|gpu0|big.0": (20.0, 100.0, 1.5),
+        "a|swift|gpu0|small.0": (2.5, 25.0, 1.5),
+        "a|exact|gpu0|small.0": (2.5, 1e12, 0.0),  # it has no profile there
+    }
+
+
+def test_the_peak_is_the_best_rate_of_batches_within_the_slo_or_that_of_single_rows() -> None:
+    """Of 4, 8 and 16 rows a second the last take a second."""
+    points = tuple(BatchLatency(rows, seconds, seconds) for rows, seconds in ((1, 0.25), (4, 0.5), (16, 1.0)))
+    for slo, peak in ((0.5, 8.0), (1.0, 16.0), (0.499, 4.0), (0.125, 4.0)):
+        known = Catalogue.of(
+            [App(name="a", slo=slo)],
+            [Variant(name="v", app="a", accuracy=0.5)],
+            [Profile(variant="v", device_type=BIG, points=points)],
+        )
+        watch = InstanceWatch("gpu0", known, lambda _part, _measured: 0.0)
+        watch.found((), T)
+        (said,) = watch.reported([slice_of("big.0", BIG, ("v",))], T + 1.0)
+        assert said.instance is not None and said.instance.peak == peak

@@ -31,6 +31,41 @@ def test_a_record_is_written_when_it_comes_changes_or_is_half_over_and_ended_whe
     assert [(said.key, said.instance) for said in record.looked([], 1.0, now=12.0)] == [(first.key, None)]
 
 
+def test_an_instance_of_which_nothing_is_said_answered_nothing_and_one_in_no_time_has_no_rate() -> None:
+    (idle,) = InstanceRecord("d0").looked([HELD], 2.0, now=70.0)
+    assert idle.instance is not None
+    assert (idle.instance.qps, idle.instance.slowdown, idle.instance.peak) == (0.0, 0.0, 100.0)
+    for window, qps in ((2.0, 15.0), (0.0, 0.0)):
+        (said,) = InstanceRecord("d0").looked([replace(HELD, rows=30)], window, now=70.0)
+        assert said.instance is not None
+        assert (said.instance.qps, said.instance.expires) == (qps, 70.0 + LEASE)
+
+
+def test_a_record_is_renewed_once_less_than_half_of_its_lease_is_left() -> None:
+    record = InstanceRecord("d0", lease=8.0)
+    record.looked([HELD], 1.0, now=70.0)
+    assert record.looked([HELD], 1.0, now=74.0) == []
+    (said,) = record.looked([HELD], 1.0, now=74.5)
+    assert said.instance is not None and said.instance.expires == 82.5
+
+
+def test_a_record_counts_until_it_expires_and_is_cleared_away_after_that() -> None:
+    index = InstanceIndex()
+    one = Instance(app="a", variant="a-v0", device="d0", expires=80.0)
+    index.put(one.key, one)
+    assert (index.at(79.5), index.at(80.0)) == ([one], [])
+    assert (index.expired(84.0, after=4.0), index.expired(84.5, after=4.0)) == ([], [one.key])
+
+
+def test_a_record_of_its_own_that_a_worker_found_is_written_anew_when_it_holds_the_instance() -> None:
+    record = InstanceRecord("d0")
+    record.found(Instance(app="a", variant="a-v1", device="d0", state=InstanceState.INTERFERED, expires=9999.0))
+    (said,) = record.looked([replace(HELD, slowdown=1.3)], 1.0, now=70.0)
+    assert said.instance is not None
+    assert said.instance.state is InstanceState.INTERFERED, "it is not left before 1.25 times the profile"
+    assert said.instance.expires == 70.0 + LEASE
+
+
 def test_what_a_worker_finds_of_its_former_self_and_does_not_hold_is_ended() -> None:
     record = InstanceRecord("d0")
     mine = Instance(app="a", variant="a-v0", device="d0", expires=99.0)

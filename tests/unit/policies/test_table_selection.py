@@ -10,6 +10,7 @@ from sluicegate.domain.outcome import Reason
 from sluicegate.domain.query import Query
 from sluicegate.domain.table import DROP, Expectations, SelectionTable, Spread, TablesChanged
 from sluicegate.policies.mdp_serving.load_estimator import LoadWindow
+from sluicegate.policies.mdp_serving.round_robin_phase import Turns
 from sluicegate.policies.mdp_serving.table_policy import TableSelection
 
 SLO = 0.1
@@ -248,3 +249,82 @@ def test_a_head_that_has_just_come_has_all_its_slack_at_any_time_of_day() -> Non
         chosen = policy(careful)
         arrive(chosen, "q", at)
         assert ran(chosen.handle(Offered(), at)) == [("large", 1)]
+
+
+def announced(chosen: TableSelection, at: float) -> list[tuple[str, float | str]]:
+    """A batch of one query, and what is said beside it."""
+    arrive(chosen, "q", at)
+    actions = chosen.handle(Offered(), at)
+    (run,) = [a for a in actions if isinstance(a, Run)]
+    chosen.handle(Finished("a", run.variant, 1, 0.01), at)
+    return [(a.state, (a.data or {})["qps"]) for a in actions if isinstance(a, Announce)]
+
+
+def test_a_load_that_no_table_covers_is_asked_for_again_after_five_seconds_or_when_it_has_grown_by_a_fifth() -> None:
+    chosen = TableSelection(tables=(FRUGAL,), window_s=4.0)
+    chosen.handle(HostingChanged("a", (LARGE, SMALL), SLO), 70.0)
+    chosen._qps = 200.0
+    assert announced(chosen, 70.0) == [("table_missing", 200.0)]
+    chosen._qps = 240.0
+    assert announced(chosen, 75.0) == []
+    assert announced(chosen, 75.5) == [("table_missing", 240.0)]
+    chosen._qps = 289.0
+    assert announced(chosen, 75.75) == [("table_missing", 289.0)]
+    assert (chosen.asked, chosen.missing) == (75.75, 289.0)
+
+
+def test_a_table_that_came_is_said_once_and_not_sooner_than_five_seconds_after_it_was_asked_for() -> None:
+    chosen = policy(LAVISH, qps=64.0)
+    assert announced(chosen, 70.0) == [("table_missing", 64.0)]
+    chosen.handle(TablesChanged("a", (FRUGAL,)), 71.0)
+    assert announced(chosen, 75.0) == []
+    assert chosen.missing is None
+    assert announced(chosen, 75.5) == [("table_found", 64.0)]
+    assert announced(chosen, 90.0) == []
+
+
+def test_a_load_may_be_above_that_of_its_table_by_the_tolerance() -> None:
+    for qps, expected in ((12.5, LAVISH), (12.75, FRUGAL), (125.0, FRUGAL), (126.0, None)):
+        chosen = TableSelection(tables=(FRUGAL, LAVISH), qps=qps, tolerance=0.25)
+        chosen.handle(HostingChanged("a", (LARGE, SMALL), SLO), 70.0)
+        arrive(chosen, "q", 70.0)
+        chosen.handle(Offered(), 70.0)
+        assert chosen.table is expected
+
+
+@pytest.mark.parametrize(("left", "ran_on"), [(0.097, "large"), (0.094, "small"), (0.068, "small")])
+def test_a_table_is_kept_to_where_its_choice_is_in_time_with_margin_and_guard(left: float, ran_on: str) -> None:
+    """One row of the large variant takes 50 ms, half as much again for the margin, and 20 ms are kept back."""
+    chosen = TableSelection(tables=(LAVISH,), qps=1.0, margin=1.5, guard_s=0.02)
+    chosen.handle(HostingChanged("a", (LARGE, SMALL), SLO), 70.0)
+    arrive(chosen, "q", 70.0)
+    assert ran(chosen.handle(Offered(), 70.0 + SLO - left)) == [(ran_on, 1)]
+
+
+def test_the_rate_is_that_of_the_gaps_and_of_the_window_where_there_is_none() -> None:
+    load = LoadWindow(0.5)
+    load.add(70.0, 1)
+    assert load.rate(70.0) == 2.0
+    load.add(70.0, 2)
+    assert load.rate(70.0) == 6.0, "three at once are three in half a second"
+    load.add(70.25, 3)
+    assert load.rate(70.25) == 20.0  # five came a quarter of a second after the first
+    assert load.rate(70.5) == 12.0  # the next is overdue: six in half a second
+    assert load.rate(70.75) == 6.0
+    assert load.rate(70.875) == 0.0
+
+
+def test_what_went_to_others_is_what_was_counted_since_our_last_query_and_what_came_since_by_the_load() -> None:
+    turns = Turns()
+    assert turns.elsewhere(0.0, 70.0) == 0, "nothing was told, and nothing comes"
+    turns.told(9, 70.0)
+    turns.arrived(11, 70.0)
+    assert turns.elsewhere(8.0, 70.5) == 4
+    turns.told(13, 70.25)
+    assert turns.elsewhere(8.0, 70.5) == 4  # two, and two more in a quarter of a second
+    turns.told(13, 70.5)
+    turns.told(12, 70.5)
+    assert turns.elsewhere(8.0, 70.5) == 4, "neither is news"
+    turns.told(14, 70.0)
+    assert turns.elsewhere(8.0, 70.5) == 5, "it was counted before what is known, and its time does not go back"
+    assert turns.elsewhere(8.0, 70.0) == 3

@@ -231,6 +231,23 @@ def test_choices_cut_no_query_of_several_rows() -> None:
     assert found == [(3, 6), (3, 3)]  # the first three rows are late in any batch that holds them all
 
 
+def test_each_size_is_tried_behind_the_rows_that_it_would_make_late() -> None:
+    """One row takes 4, two 6, three 8, four 10."""
+    look = Lookahead((4.0, 6.0, 8.0, 10.0), 64.0)
+    assert look.batch == 4
+    assert look.candidates([5.0, 7.0, 8.0, 20.0, 20.0, 20.0]) == [(0, 1), (3, 3), (2, 3), (1, 2)]
+    assert look.candidates([10.0] * 5) == [(0, 4), (0, 1), (0, 3), (0, 2)]
+    assert look.candidates([6.0, 6.0]) == [(0, 2), (0, 1)]
+    assert look.candidates([3.0, 4.0]) == [(1, 1)]
+
+
+def test_an_efficient_size_is_tried_without_skipping_anybody() -> None:
+    """Beyond two rows a batch takes as much longer as it holds more."""
+    look = Lookahead((6.0, 8.0, 12.0, 16.0, 20.0, 24.0), 64.0)
+    assert look.batch == 2
+    assert look.candidates([24.0] * 7)[:3] == [(0, 6), (0, 2), (0, 1)]
+
+
 def test_two_large_queries_run_together_where_that_is_cheaper_and_nobody_is_late() -> None:
     policy = AdaptiveBatching()
     policy.handle(hosting(0.1, LatencyCurve(tuple(0.004 + 0.0001 * b for b in range(1, 65)))), 0.0)
@@ -259,6 +276,29 @@ def test_the_look_ahead_counts_what_is_queued_and_what_will_come() -> None:
     assert look.on_time([0.2] * 8, 0.0, 0.095, 4) == pytest.approx(2.0)
     assert look.on_time([0.015] * 8, 0.0, 0.01, 4) == 0
     assert look.on_time([0.1], 100.0, 0.01, 1) == pytest.approx(9.0, abs=1.5)
+
+
+def test_a_look_ahead_ends_after_one_slo_and_counts_its_last_batch_in_proportion() -> None:
+    look = Lookahead((4.0,) * 4, 64.0)
+    slacks = [100.0] * 8
+    assert [look.on_time(slacks, 0.0, start, 0) for start in (55.0, 56.0, 57.0, 60.0, 62.0, 64.0)] == [8, 8, 7, 4, 2, 0]
+    assert [look.at_most(start) for start in (57.0, 64.0, 65.0)] == [7.0, 0.0, 0.0]
+
+
+def test_a_look_ahead_skips_who_would_be_late_and_nobody_else() -> None:
+    look = Lookahead((4.0,) * 4, 64.0)
+    assert look.on_time([59.0] * 4 + [100.0] * 4, 0.0, 56.0, 0) == 4
+    assert look.on_time([60.0] * 4 + [100.0] * 4, 0.0, 56.0, 0) == 8
+    assert look.on_time([60.0] * 4 + [63.0] * 4, 0.0, 56.0, 0) == 4
+    assert look.on_time([60.0] * 4 + [100.0] * 4, 0.0, 56.0, 6) == 2
+
+
+def test_a_look_ahead_waits_for_arrivals_where_nothing_is_left() -> None:
+    """One comes every 8 s, and takes 4: the first 8 s from now, the last that ends within 64 s at 56."""
+    look = Lookahead((4.0,) * 4, 64.0)
+    assert look.on_time([100.0], 0.125, 4.0, 1) == 7
+    assert look.on_time([100.0], 0.125, 20.0, 1) == 7, "those that came meanwhile run together"
+    assert look.on_time([100.0], 0.0, 4.0, 1) == 0
 
 
 def test_efficient_sizes_of_curves() -> None:

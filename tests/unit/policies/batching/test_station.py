@@ -1,17 +1,21 @@
 """One slice with several apps: who gets the executor, what happens to queues when hosting changes, illegal events."""
 
+from math import inf
+
 import pytest
 
-from sluicegate.domain.actions import Expire, Run, StationAction, WakeAt
+from sluicegate.domain.actions import Drop, Expire, Run, StationAction, WakeAt
 from sluicegate.domain.errors import ConfigurationError, IllegalEventError
-from sluicegate.domain.events import Arrived, Finished, Hosted, HostingChanged, Woke
-from sluicegate.domain.models.app import QueryClass
+from sluicegate.domain.events import Arrived, BatchingEvent, Finished, Hosted, HostingChanged, Woke
+from sluicegate.domain.models.app import Promise, QueryClass
 from sluicegate.domain.models.profile import LatencyCurve
+from sluicegate.domain.outcome import Reason
 from sluicegate.domain.query import Query
+from sluicegate.policies.batching.lane import Lane
 from sluicegate.policies.batching.queue import DeadlineQueue
 from sluicegate.policies.batching.registry import batching
 from sluicegate.policies.serving.duty_cycle import DutyCycleStation
-from sluicegate.policies.serving.slice_scheduler import Station
+from sluicegate.policies.serving.slice_scheduler import Station, in_turn
 
 CURVE = LatencyCurve((0.010, 0.012, 0.014, 0.016))
 
@@ -168,6 +172,166 @@ def test_one_wake_serves_all_apps_of_a_slice() -> None:
     assert [type(a) for a in station.handle(Woke(), 0.1)] == [Expire, WakeAt]
     assert [a.query.id for a in station.handle(Woke(), 0.25) if isinstance(a, Expire)] == ["1"]
     assert [a.query.id for a in station.handle(Woke(), 0.3) if isinstance(a, Expire)] == ["2"]
+
+
+def test_a_wake_before_its_time_asks_for_that_time_again_once() -> None:
+    station = Station(batching("eager"))
+    station.handle(Arrived(query("1", "a", 7.0, 7.5)), 7.0)
+    assert station.handle(Woke(), 7.25) == [WakeAt(7.5)]
+    assert station.handle(Woke(), 7.375) == []
+    assert station.handle(Arrived(query("2", "b", 7.375, 7.5)), 7.375) == [], "one is asked for that comes as early"
+    assert station.handle(Arrived(query("3", "b", 7.375, 7.4375)), 7.375) == [WakeAt(7.4375)]
+    assert station.handle(Woke(), 7.40625) == [WakeAt(7.4375)], "this is another time"
+    assert [type(a) for a in station.handle(Woke(), 7.4375)] == [Expire, WakeAt]
+    assert [type(a) for a in station.handle(Woke(), 7.5)] == [Expire, Expire]
+    assert station.handle(Woke(), 7.5) == []
+
+
+class Saying:
+    """A policy that says all of this of a query that comes, and holds none."""
+
+    name = "saying"
+    queued = 0
+    head_deadline = inf
+
+    def __init__(self, *said: StationAction) -> None:
+        self.said = list(said)
+
+    def handle(self, event: BatchingEvent, now: float) -> list[StationAction]:
+        return self.said if isinstance(event, Arrived) else []
+
+    def drain(self) -> tuple[Query, ...]:
+        return ()
+
+    def lend(self, rows: int, end: float) -> tuple[Query, ...]:
+        return ()
+
+
+def test_all_that_a_policy_decides_is_done_whatever_comes_first_and_wakes_that_are_asked_for_already_are_not() -> None:
+    one, other = query("1", "a", 7.0, 7.25), query("2", "a", 7.0, 8.0)
+    run, expire, drop = Run("a-v", (other,), 1), Expire(one), Drop(one, Reason.NO_CAPACITY)
+    station = Station(lambda: Saying(WakeAt(9.0), expire, WakeAt(9.5), WakeAt(8.5), drop, run))
+    assert station.handle(Arrived(one), 7.0) == [WakeAt(9.0), expire, WakeAt(8.5), drop, run]
+    assert (station.busy, station.last_app) == (True, "a")
+
+
+def test_what_a_policy_decides_at_the_end_of_its_batch_is_done() -> None:
+    one = query("1", "a", 7.0, 8.0)
+    drop = Drop(query("2", "a", 7.0, 7.5), Reason.NO_CAPACITY)
+
+    class Ending(Saying):
+        def handle(self, event: BatchingEvent, now: float) -> list[StationAction]:
+            return [drop, WakeAt(9.0)] if isinstance(event, Finished) else super().handle(event, now)
+
+    station = Station(lambda: Ending(Run("a-v", (one,), 1)))
+    station.handle(Arrived(one), 7.0)
+    assert station.handle(Finished("a", "a-v", 1, 0.25), 7.25) == [drop, WakeAt(9.0)]
+    assert not station.busy
+
+
+@pytest.mark.parametrize(
+    ("last", "order"), [("", "abcd"), ("a", "bcda"), ("b", "cdab"), ("bb", "cdab"), ("d", "abcd"), ("z", "abcd")]
+)
+def test_turns_go_round_by_name_from_after_the_app_that_ran_last(last: str, order: str) -> None:
+    lanes = [Lane(app, True, Saying()) for app in "cbda"]
+    assert "".join(lane.app for lane in in_turn(lanes, last)) == order
+
+
+def test_what_takes_no_turns_comes_only_where_nothing_waits_that_does() -> None:
+    strict, loose = Lane("b", True, Saying()), [Lane(app, False, Saying()) for app in "ca"]
+    assert in_turn([*loose, strict], "a") == [strict]
+    assert [lane.app for lane in in_turn(loose, "b")] == ["c", "a"]
+
+
+def test_the_policies_of_a_slice_are_named_by_app_and_class() -> None:
+    station = eager_station("a")
+    station.handle(Arrived(query("1", "b", 7.0, 7.5, query_class=QueryClass.BEST_EFFORT)), 7.0)
+    station.handle(Arrived(query("2", "b", 7.0, 7.5, query_class=QueryClass.BEST_EFFORT)), 7.0)
+    station.handle(Arrived(query("3", "b", 7.0, 7.5)), 7.0)
+    queued = {place: policy.queued for place, policy in station.policies.items()}
+    assert queued == {("a", "strict"): 0, ("b", "best_effort"): 2, ("b", "strict"): 1}
+    assert (station.queued, station.queued_of("b"), station.queued_of("a")) == (3, 3, 0)
+
+
+PROMISED = Promise(max_consecutive=1)
+ROOM = 0.75
+"""Of 1 s, less the quarter that a batch of the promised app takes: no batch of the others takes longer."""
+
+
+def promising(station: Station) -> Station:
+    """App a with a promise, and b, which asks for best effort, in batches of at most two that end within the room."""
+    slow = Hosted("b-v", 0.8, LatencyCurve((0.5, 0.7, 0.8)))
+    station.handle(HostingChanged("a", (Hosted("a-v", 0.9, LatencyCurve((0.25,))),), 1.0, PROMISED), 7.0)
+    station.handle(HostingChanged("b", (slow,), 9.0, loose=True), 7.0)
+    assert station.terms.blocking_s == ROOM
+    return station
+
+
+def loose(name: str, at: float) -> Arrived:
+    return Arrived(query(name, "b", at, at + 9.0, query_class=QueryClass.BEST_EFFORT))
+
+
+def test_beside_a_promise_others_run_no_longer_than_it_bears_and_are_promised_nothing() -> None:
+    told: dict[str, HostingChanged] = {}
+
+    class Hearing(Saying):
+        def handle(self, event: BatchingEvent, now: float) -> list[StationAction]:
+            if isinstance(event, HostingChanged):
+                told[event.app] = event
+            return super().handle(event, now)
+
+    promising(Station(Hearing))
+    assert [one.curve.seconds for one in told["a"].hosted] == [(0.25,)]
+    assert told["a"].promise == PROMISED
+    assert [one.curve.seconds for one in told["b"].hosted] == [(0.5, 0.7)]
+
+
+@pytest.mark.parametrize(
+    ("came", "first"),
+    [
+        (7.2, ["b1", "b2"]),  # 0.70 s are left, which two take
+        (7.001, ["b1"]),  # 0.501 s are left
+        (6.999, ["a1"]),  # less than even one takes
+    ],
+)
+def test_best_effort_runs_before_a_promised_query_where_it_ends_within_what_that_bears(
+    came: float, first: list[str]
+) -> None:
+    """The executor is free at 7.25; who is promised something came before."""
+    station = promising(Station(batching("eager")))
+    assert ran(station.handle(Arrived(query("a0", "a", 6.5, 9.0)), 6.5)) == ["a0"]
+    for name in ("b1", "b2"):
+        station.handle(loose(name, 6.75), 6.75)
+    station.handle(Arrived(query("a1", "a", came, 9.5)), came)
+    assert ran(station.handle(Finished("a", "a-v", 1, 0.25), 7.25)) == first
+
+
+def test_best_effort_that_ran_before_is_followed_by_who_waited() -> None:
+    station = promising(Station(batching("eager")))
+    station.handle(Arrived(query("a0", "a", 6.9, 9.0)), 6.9)
+    station.handle(loose("b1", 7.1), 7.1)
+    station.handle(Arrived(query("a1", "a", 7.2, 9.5)), 7.2)
+    assert ran(station.handle(Finished("a", "a-v", 1, 0.25), 7.25)) == ["b1"]
+    station.handle(loose("b2", 7.3), 7.3)
+    assert ran(station.handle(Finished("b", "b-v", 1, 0.5), 7.75)) == ["a1"], "b2 would end later than a1 bears"
+    assert ran(station.handle(Finished("a", "a-v", 1, 0.25), 8.0)) == ["b2"]
+
+
+@pytest.mark.parametrize(("later", "first"), [(4.9375, "a3"), (5.0, "b1")])
+def test_best_effort_does_not_run_before_for_twenty_turns_after_one_that_was_more_than_full(
+    later: float, first: str
+) -> None:
+    """A turn is a quarter of a second, in which one row runs: two have come within it."""
+    station = promising(Station(batching("eager")))
+    for name, at in (("a0", 7.0), ("a1", 7.1875)):
+        station.handle(Arrived(query(name, "a", at, 9.5)), at)
+    for at in (7.25, 7.5):
+        station.handle(Finished("a", "a-v", 1, 0.25), at)
+    now = 7.1875 + later
+    station.handle(Arrived(query("a2", "a", now - 0.5, now + 2.0)), now - 0.5)
+    station.handle(loose("b1", now - 0.25), now - 0.25)
+    station.handle(Arrived(query("a3", "a", now - 0.125, now + 2.0)), now - 0.125)
+    assert ran(station.handle(Finished("a", "a-v", 1, 0.25), now)) == [first]
 
 
 def test_the_queue_orders_by_deadline_with_ties_in_arrival_order() -> None:

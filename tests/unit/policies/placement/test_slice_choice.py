@@ -114,3 +114,34 @@ def test_noise_around_the_prediction_is_no_interference() -> None:
     detector = InterferenceDetector()
     ratios = [0.9, 1.1] * 50
     assert [x for r in ratios for x in detector.handle("4g", "a", r, 1.0)] == []
+
+
+def test_a_slice_at_its_threshold_is_not_interfered_with_and_half_way_back_is_not_clear() -> None:
+    detector = InterferenceDetector(threshold=1.5, patience=2, weight=1.0)
+    ratios = (1.5, 1.5, 1.75, 1.5, 1.75, 1.625, 1.25, 1.125)
+    said = [detector.handle("4g", "a", 8 * ratio, 8.0) for ratio in ratios]
+    assert said == [
+        [], [], [], [], [], [InterferenceChanged("4g", on=True, ratio=1.625)], [],
+        [InterferenceChanged("4g", on=False, ratio=1.125)],
+    ]  # fmt: skip
+
+
+def test_the_first_batches_count_alike_and_later_ones_by_their_weight() -> None:
+    detector = InterferenceDetector(weight=0.25)
+    found = []
+    for part, measured in (("4g", 2.0), ("3g", 1.0), ("4g", 3.0), ("4g", 2.0), ("4g", 6.0)):
+        detector.handle(part, "a", measured, 1.0)
+        found.append(detector.factor("a"))
+    assert found == [2.0, 1.5, 2.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("options", [{"threshold": 1.0}, {"patience": 0}, {"weight": 0.0}, {"weight": 1.5}])
+def test_a_detector_that_could_not_tell_is_refused(options: dict[str, float]) -> None:
+    with pytest.raises(InvalidInputError, match="threshold exceeds 1"):
+        InterferenceDetector(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seconds", [(0.0, 1.0), (1.0, 0.0), (-1.0, -1.0)])
+def test_batches_that_take_no_time_say_nothing(seconds: tuple[float, float]) -> None:
+    with pytest.raises(InvalidInputError, match="measured"):
+        InterferenceDetector().handle("4g", "a", *seconds)

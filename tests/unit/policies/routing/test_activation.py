@@ -176,3 +176,11 @@ def test_a_slice_that_loads_for_another_app_serves_this_one_until_it_is_done_or_
     mine.handle(ack("d3", 2, "w"), 4.0)
     assert mine.active is not None and [p.device for p in mine.active.of_app("a")] == ["d1", "d3"]
     assert mine.pending is None
+
+
+def test_a_slice_that_has_answered_a_plan_that_is_still_to_come_goes_on_with_what_it_holds_until_that_is_here() -> None:
+    activation = active_on(("d1", "v"), ("d2", "v"), stays=True)
+    activation.handle(PlanPublished(plan(2, ("d1", "w"), ("d2", "w"))), 1.0)
+    assert activation.handle(ack("d2", 3, "x"), 1.1) == []
+    assert activation.handle(ack("d1", 2, "w"), 1.2) == []
+    assert routed(activation.handle(Woke(), 1.0 + ANSWER_S)) == [(2, [("d1", "w"), ("d2", "v")])]

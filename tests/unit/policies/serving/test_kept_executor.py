@@ -1,11 +1,13 @@
 """An executor whose process ends, on two slices that are not alike: what waits, what is done again, and when."""
 
+from collections import deque
 from collections.abc import Iterable
 
 import pytest
 
 from sluicegate.domain.errors import IllegalEventError
 from sluicegate.domain.outcome import OutcomeKind
+from sluicegate.policies.routing.known_poison import KnownPoison
 from sluicegate.policies.serving.device_actions import (
     Answer,
     DeviceAction,
@@ -23,6 +25,7 @@ from sluicegate.policies.serving.device_events import (
     Loaded,
     Reloaded,
 )
+from sluicegate.policies.serving.kept_executor import KeptExecutor
 from tests.simulation.device_world import BIG, SMALL, World
 
 PLACED = (("a", "a-large", BIG), ("b", "b-only", SMALL))
@@ -173,3 +176,83 @@ def test_what_waits_ends_in_time_although_executors_come_back_while_a_timer_is_d
     while not world.ends[waits]:
         assert world.wake(), "nobody looks at it any more"
     assert (world.ends[late], world.ends[waits]) == (1, 1)
+
+
+T = 500.0
+
+
+def test_an_executor_is_the_first_of_its_slice_unless_said_otherwise() -> None:
+    load = LoadVariant(BIG.name, "a-large", 4, 3.0)
+    for seat, made in ((0, KeptExecutor(BIG.name, T, KnownPoison())), (2, KeptExecutor(BIG.name, T, KnownPoison(), 2))):
+        made.load(load, [])
+        assert made.loaded("a-large", True, [])
+        assert made.told(ExecutorEnded(BIG.name, seat), (), T + 0.25) == (RestartExecutor(BIG.name, 0.75, seat),)
+        assert made.told(ExecutorStarted(BIG.name, seat), ("a-large",), T + 1.5) == (
+            ReloadVariant(BIG.name, "a-large", 4, 3.0, seat),
+        )
+        assert made.told(Reloaded(BIG.name, "a-large", True, 0.2, seat), ("a-large",), T + 1.75) == ()
+        assert made.whole
+
+
+def test_what_it_holds_is_loaded_again_one_after_the_other_in_order() -> None:
+    made = KeptExecutor(SMALL.name, T, KnownPoison())
+    for variant, rows in (("x", 4), ("y", 8)):
+        made.load(LoadVariant(SMALL.name, variant, rows, None), [])
+        assert made.loaded(variant, True, [])
+    made.told(ExecutorEnded(SMALL.name), ("y", "x"), T + 9.0)
+    assert made.told(ExecutorStarted(SMALL.name), ("y", "x"), T + 9.5) == (ReloadVariant(SMALL.name, "y", 8, None),)
+    assert not made.whole
+    assert made.told(Reloaded(SMALL.name, "y", False), ("y", "x"), T + 9.75) == (
+        ReloadVariant(SMALL.name, "x", 4, None),
+    )
+    assert made.told(Reloaded(SMALL.name, "x", True, 0.1), ("x",), T + 9.875) == ()
+    assert made.whole
+
+
+@pytest.mark.parametrize(("last", "often"), [(60.0, True), (60.001, False)])
+def test_the_sixth_end_by_a_variant_within_a_minute_is_once_too_often(last: float, often: bool) -> None:
+    made = KeptExecutor(BIG.name, T, KnownPoison())
+    assert [made.killed("x", T + after) for after in (0.0, 1.0, 20.0, 21.0, 59.0)] == [False] * 5
+    assert not made.killed("y", T + 59.5), "another has ended it once"
+    assert made.killed("x", T + last) is often
+
+
+def test_what_ended_it_too_often_may_do_so_again_as_often_before_that_is_said_once_more() -> None:
+    made = KeptExecutor(BIG.name, T, KnownPoison())
+    said = [made.killed("x", T + number) for number in range(13)]
+    assert [number for number, often in enumerate(said) if often] == [5, 11]
+
+
+def test_ends_count_for_all_executors_of_a_slice() -> None:
+    kills: dict[str, deque[float]] = {}
+    first, other = (KeptExecutor(BIG.name, T, KnownPoison(), seat, kills) for seat in (0, 1))
+    alone = KeptExecutor(SMALL.name, T, KnownPoison())
+    said = [(first if number % 2 else other).killed("x", T + number) for number in range(6)]
+    assert said == [False] * 5 + [True]
+    assert not alone.killed("x", T + 6)
+
+
+def test_a_load_that_fails_with_a_second_death_has_failed() -> None:
+    made = KeptExecutor(BIG.name, T, KnownPoison())
+    load = LoadVariant(BIG.name, "x", 4, 3.0)
+    actions: list[DeviceAction] = []
+    made.load(load, actions)
+    made.told(ExecutorEnded(BIG.name), (), T + 5.0)
+    assert not made.loaded("x", False, actions)
+    assert actions == [load], "it waits until the executor is whole"
+    assert made.told(ExecutorStarted(BIG.name), (), T + 5.5) == (load,)
+    made.told(ExecutorEnded(BIG.name), (), T + 8.0)
+    assert made.loaded("x", False, actions), "that is its end"
+    assert made.told(ExecutorStarted(BIG.name), (), T + 8.5) == ()
+    assert actions == [load]
+
+
+def test_a_load_that_is_told_to_have_failed_only_once_the_executor_is_whole_is_tried_again_at_once() -> None:
+    made = KeptExecutor(BIG.name, T, KnownPoison())
+    load = LoadVariant(BIG.name, "x", 4, 3.0)
+    actions: list[DeviceAction] = []
+    made.load(load, actions)
+    made.told(ExecutorEnded(BIG.name), (), T + 5.0)
+    assert made.told(ExecutorStarted(BIG.name), (), T + 5.5) == (), "it may be that it went well"
+    assert not made.loaded("x", False, actions)
+    assert actions == [load, load]
