@@ -1,14 +1,22 @@
 """What published planners do and do not do."""
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 
+from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.models.app import App
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
+from sluicegate.domain.plan import Placement
+from sluicegate.planner.allocation.linear import Goal, Matrix
+from sluicegate.planner.allocation.pipeline import AllocationPlanner
+from sluicegate.planner.allocation.solver_types import Solved
+from sluicegate.planner.baselines.ablations import WithoutAssignment
+from sluicegate.planner.baselines.as_published import AtItsWord
 from sluicegate.planner.baselines.clipper_sommelier import ClipperPlanner
+from sluicegate.planner.baselines.subproblems import extreme_variants, keeping_apps, single_batches
 from sluicegate.planner.problems.problem import Allocation, AppDemand, Problem
 from sluicegate.planner.registry import PLANNERS, planner
 from sluicegate.profiles.catalogue.catalogue import Catalogue
@@ -143,6 +151,15 @@ def test_who_does_not_search_promises_no_more_than_the_best_variants_would_be(na
     assert answer.objective < 0.99 and answer.bound == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("a", [100.0, 3000.0])
+def test_without_a_solver_the_bound_is_the_best_that_is_in_time_of_what_is_served(a: float) -> None:
+    """At 190 ms the most accurate variants are not; of 3000 queries/s not all are served."""
+    tight = tuple(replace(d, slo=0.19) for d in asked(a, 40).demands)
+    answer = planner("greedy-fill").allocate(replace(asked(a, 40), demands=tight))
+    assert (answer.served["a"] == 1.0) is (a == 100.0)
+    assert answer.bound == pytest.approx(0.85 / 0.95)
+
+
 @pytest.mark.parametrize("variants", [1, 2])
 @pytest.mark.parametrize("name", ["greedy-fill", "allocation"])
 def test_cheap_spot_units_answer_their_part_of_strict_queries_and_no_more(name: str, variants: int) -> None:
@@ -181,3 +198,150 @@ def test_without_assignment_those_that_are_needed_share_evenly(devices: int) -> 
 def test_the_literal_program_finds_the_same_optimum() -> None:
     ours, literal = (planner(n).allocate(asked(150, 40)) for n in ("allocation", "proteus-per-device"))
     assert ours.objective == pytest.approx(literal.objective, abs=1e-3)
+
+
+def test_the_literal_program_lowers_demand_by_a_twentieth_until_it_can_be_served() -> None:
+    """Three devices carry 1500 of the 2100 queries/s, headroom included: 0.95 to the seventh is less than that part."""
+    answer = planner("proteus-per-device").allocate(asked(2000, 1))
+    assert answer.steps[:-1] == ("infeasible",) * 7 and answer.steps[-1].startswith("accuracy ")
+    assert answer.served == {"a": pytest.approx(1500.0 / 2100.0), "b": 1.0}
+    nowhere = planner("proteus-per-device").allocate(replace(asked(20, 20), devices=()))
+    assert nowhere.placements == () and nowhere.objective == 0.0
+
+
+@pytest.mark.parametrize(("off", "gap"), [(0.02, 0.02), (-0.02, 0.0)])
+def test_a_solvers_bound_below_its_answer_leaves_no_gap(
+    monkeypatch: pytest.MonkeyPatch, off: float, gap: float
+) -> None:
+    solve = Matrix.solve
+
+    def bounded(matrix: Matrix, goal: Goal, **more: object) -> Solved | None:
+        found = solve(matrix, goal, **more)  # type: ignore[arg-type]
+        return None if found is None else replace(found, bound=found.value + off)
+
+    monkeypatch.setattr(Matrix, "solve", bounded)
+    answer = planner("proteus-per-device").allocate(asked(300, 40))
+    assert answer.served == {"a": 1.0, "b": 1.0} and answer.objective < 0.97
+    assert answer.bound - answer.objective == pytest.approx(gap)
+
+
+HALF = asked(150, 140)
+"""Between what whole devices of one accuracy serve."""
+
+
+def test_the_rounded_allocation_is_not_searched_further() -> None:
+    assert planner("allocation-rounded") == AllocationPlanner(name="allocation-rounded", polish=False)
+    polished, rounded = (AllocationPlanner(polish=polish).allocate(HALF) for polish in (True, False))
+    assert any(step.startswith("polish:") for step in polished.steps)
+    assert not any(step.startswith("polish:") for step in rounded.steps)
+    assert planner("allocation-rounded").allocate(HALF).steps == rounded.steps
+
+
+@dataclass
+class Told:
+    """A planner that answers what it is told to, and remembers what it was asked."""
+
+    answer: Allocation = field(default_factory=lambda: Allocation(placements=(), served={}, objective=0.0, bound=0.0))
+    asked: list[Problem] = field(default_factory=list)
+    name: str = "told"
+
+    def allocate(self, problem: Problem) -> Allocation:
+        self.asked.append(problem)
+        return self.answer
+
+
+@pytest.mark.parametrize(("devices", "starts"), [(3, True), (4, False), (5, False), (6, False), (7, True)])
+def test_the_start_lasts_until_half_of_the_devices_hold_something(devices: int, starts: bool) -> None:
+    """Of seven devices three hold something, of three one; of what is gone nothing counts."""
+    holding = {3: 1, 4: 2, 5: 3, 6: 3, 7: 3}[devices]
+    held = tuple(Placement(f"d{i}", "b", ("b-high",), 0.5, 1) for i in range(holding))
+    gone = tuple(Placement(f"gone{i}", "b", ("b-high",), 0.1, 1) for i in range(5))
+    problem = replace(asked(20, 20, devices=devices), previous=held + gone)
+    answer = planner("clipper-ht").allocate(problem)
+    assert (answer.steps != ("kept the placements in force",)) is starts
+    assert starts or answer.placements == held
+
+
+def test_what_is_kept_serves_its_shares_of_todays_demand_at_the_weights_of_today() -> None:
+    held = (
+        Placement("d0", "a", ("a-low",), 0.6, 1),
+        Placement("d1", "a", ("a-high",), 0.3, 1),
+        Placement("d2", "b", ("b-mid",), 0.75, 1),
+        Placement("d3", "b", ("b-mid",), 0.75, 1),
+        Placement("gone", "a", ("a-high",), 0.1, 1),
+    )
+    problem = asked(30, 20)
+    weighed = replace(problem, demands=(replace(problem.demands[0], weight=2.0), problem.demands[1]), previous=held)
+    answer = planner("clipper-ha").allocate(weighed)
+    assert answer.placements == held[:4]
+    assert answer.served == pytest.approx({"a": 0.9, "b": 1.0})
+    right = 60.0 * (0.6 * 0.7 / 0.95 + 0.3) + 20.0 * 1.5 * 0.85 / 0.95
+    assert answer.objective == pytest.approx(right / (60.0 * 0.9 + 20.0 * 1.5))
+    assert (answer.bound, answer.loads) == (1.0, 0)
+    other = replace(weighed, demands=weighed.demands[1:])
+    assert planner("clipper-ha").allocate(other).served == {"b": 1.0}
+
+
+def test_the_extreme_variants_are_those_within_half_the_slo_on_some_device() -> None:
+    def extremes(slo: float, *, factor: float = 1.0) -> tuple[list[str], list[str]]:
+        demands = (AppDemand(app="b", qps=1.0, slo=slo), AppDemand(app="a", qps=1.0, slo=0.5))
+        problem = replace(asked(1, 1), demands=demands, latency_factor={("b-mid", "cpu"): factor})
+        return extreme_variants(problem, accurate=True), extreme_variants(problem, accurate=False)
+
+    assert extremes(0.2) == (["a-high", "b-high"], ["a-low", "b-low"])
+    assert extremes(0.19) == (["a-high", "b-mid"], ["a-low", "b-low"])
+    assert extremes(0.19, factor=5.0) == (["a-high", "b-low"], ["a-low", "b-low"])
+    assert extremes(0.007) == (["a-high"], ["a-low"])
+    two = replace(asked(1, 1), demands=(AppDemand(app="a", qps=1.0, slo=0.1), AppDemand(app="a", qps=1.0, slo=0.2)))
+    assert extreme_variants(two, accurate=True) == ["a-high"], "in time for the looser of its SLOs"
+    assert extreme_variants(replace(asked(1, 1), devices=(Device(name="g", type="gpu"),)), accurate=True) == []
+
+
+def test_a_device_that_keeps_its_app_is_of_a_type_that_only_the_app_is_profiled_on() -> None:
+    held = (Placement("d1", "b", ("b-mid",), 1.0, 4), Placement("gone", "a", ("a-mid",), 1.0, 4))
+    kept = keeping_apps(replace(asked(1, 2, devices=3), previous=held, latency_factor={("b-low", "cpu"): 1.5}))
+    assert [(d.name, d.type) for d in kept.devices] == [("d0", "cpu"), ("d1", "cpu|b"), ("d2", "cpu")]
+    assert {v for v, kind in kept.catalogue.profiles if kind == "cpu|b"} == {"b-low", "b-mid", "b-high"}
+    assert len(kept.catalogue.profiles) == 9
+    profile = kept.catalogue.profiles["b-mid", "cpu|b"]
+    assert (profile.device_type, profile.points) == ("cpu|b", CATALOGUE.profiles["b-mid", "cpu"].points)
+    assert kept.latency_factor == {("b-low", "cpu"): 1.5, ("b-low", "cpu|b"): 1.5}
+
+
+def test_batches_of_one_keep_what_a_variant_takes_to_load_and_to_hold() -> None:
+    heavy = {key: replace(p, load=3.5, memory_bytes=70) for key, p in CATALOGUE.profiles.items()}
+    single = single_batches(replace(asked(1, 1), catalogue=replace(CATALOGUE, profiles=heavy))).catalogue
+    profile = single.profiles["a-mid", "cpu"]
+    assert profile.points == (BatchLatency(1, 0.02, 0.02),)
+    assert (profile.load, profile.memory_bytes, profile.variant, profile.device_type) == (3.5, 70, "a-mid", "cpu")
+
+
+def test_without_assignment_what_is_served_is_spread_evenly_and_accuracy_follows() -> None:
+    placements = (
+        Placement("d0", "a", ("a-high",), 0.8, 1),
+        Placement("d1", "a", ("a-low",), 0.1, 1),
+        Placement("d2", "a", ("a-low",), 0.0, 1),
+        Placement("d3", "b", ("b-mid",), 1.0, 1),
+    )
+    answer = Allocation(placements=placements, served={"a": 0.9, "b": 1.0}, objective=0.99, bound=1.0)
+    problem = asked(30, 20)
+    weighed = replace(problem, demands=(replace(problem.demands[0], weight=2.0), problem.demands[1]))
+    spread = WithoutAssignment(base=Told(answer)).allocate(weighed)  # type: ignore[arg-type]
+    assert [p.share for p in spread.placements] == pytest.approx([0.45, 0.45, 0.0, 1.0])
+    right = 60.0 * 0.45 * (1.0 + 0.7 / 0.95) + 20.0 * 0.85 / 0.95
+    assert spread.objective == pytest.approx(right / (60.0 * 0.9 + 20.0))
+    nothing = replace(answer, placements=())
+    assert WithoutAssignment(base=Told(nothing)).allocate(weighed).objective == 0.0  # type: ignore[arg-type]
+
+
+def test_at_its_papers_word_a_baseline_plans_for_five_percent_more_and_loads_are_free() -> None:
+    base = Told()
+    demands = (AppDemand(app="a", qps=9.0, slo=0.5, headroom=1.0), AppDemand(app="b", qps=9.0, slo=0.5, headroom=3.0))
+    word = AtItsWord(base)
+    word.allocate(replace(asked(1, 1), demands=demands))
+    assert word.name == "told-published"
+    assert [d.headroom for d in base.asked[0].demands] == [1.05, 1.05]
+    assert (base.asked[0].capacity, base.asked[0].loads) == ("largest-batch", "free")
+    wrong = replace(asked(1, 1), demands=(replace(demands[0], headroom=0.9),))
+    with pytest.raises(InvalidInputError, match="headroom"):
+        planner("sommelier-published").allocate(wrong)

@@ -117,6 +117,14 @@ def test_what_binds_is_said_of_the_app_the_pool_the_budget_and_the_floor_that_do
     assert "min_accuracy" not in lines(low, planner("allocation").allocate(low))
 
 
+def test_an_app_that_is_served_whole_but_for_rounding_lacks_nothing() -> None:
+    idle = asked(2.0, 3.0)
+    answer = planner("allocation").allocate(idle)
+    assert "shortage" not in lines(idle, replace(answer, served={"cat": 1.0 + 1e-12, "find": 1.0}))
+    assert [a.served for a in explain(idle, replace(answer, served={"find": 0.5}), POOLS).apps] == [0.0, 0.5]
+    assert "shortage: cat is served 99.0% of 2.0" in lines(idle, replace(answer, served={"cat": 0.99, "find": 1.0}))
+
+
 def test_an_app_that_no_variant_serves_in_half_its_slo_is_told_so() -> None:
     problem = asked(5.0, 5.0)
     hopeless = replace(problem, demands=(problem.demands[0], replace(problem.demands[1], slo=0.03)))

@@ -208,6 +208,13 @@ def test_more_workers_in_turns_promise_more_each_and_counts_between_powers_of_tw
         assert more.accuracy - more.violation >= few.accuracy - few.violation - 1e-9
 
 
+def test_an_app_none_of_whose_variants_is_ever_right_keeps_no_other_from_being_served() -> None:
+    problem = ask(3, a=40.0, b=20.0)
+    wrong = {n: replace(v, accuracy=0.0) if v.app == "b" else v for n, v in problem.catalogue.variants.items()}
+    answer = planner("allocation").allocate(replace(problem, catalogue=replace(problem.catalogue, variants=wrong)))
+    assert answer.served["a"] == 1.0
+
+
 def test_bad_demand_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="qps"):
         planner("allocation").allocate(ask(1, a=float("nan")))

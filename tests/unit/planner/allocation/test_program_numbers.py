@@ -10,11 +10,12 @@ from sluicegate.domain.models.app import App, QueryClass
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.plan import Placement
-from sluicegate.planner.allocation.columns import build, candidates
-from sluicegate.planner.allocation.program import CALM, NOTICED, RETURNS, PoolKey, Program
+from sluicegate.planner.allocation.columns import build, candidates, prune
+from sluicegate.planner.allocation.program import CALM, NOTICED, RETURNS, Candidate, PoolKey, Program
 from sluicegate.planner.allocation.solver_types import Limits
 from sluicegate.planner.allocation.units import count_loaded, group_units
 from sluicegate.planner.problems.problem import AppDemand, Problem
+from sluicegate.planner.problems.throughput import Throughput
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 SECONDS = {
@@ -167,6 +168,46 @@ def test_who_cannot_meet_the_floor_the_memory_or_half_the_slo_is_no_candidate() 
     assert names(PoolKey("cpu"), replace(demand, slo=0.301), sharing=2) == ["cat-l", "cat-s"]
     assert names(PoolKey("cpu"), demand, sharing=3) == ["cat-s"]
     assert names(PoolKey("tpu"), demand) == []
+
+
+def test_a_unit_holds_as_many_variants_as_it_may_and_no_more() -> None:
+    for several, most in ((1, 1), (2, 2), (3, 3)):
+        made = program(problem(variants_per_device=several))
+        assert max(len(host.variants) for host in made.hosts) == most
+
+
+def test_units_know_for_which_slo_they_hold_what_they_hold() -> None:
+    held = (Placement("c1", "cat", ("cat-l",), 1.0, 1, slo=0.3),)
+    pools = group_units(DEVICES, held)
+    assert {u.device: u.slo for units in pools.values() for u in units} == {"c0": 0.0, "c1": 0.3, "g0": 0.0}
+    assert {(of.variants, of.slo): n for of, n in count_loaded(pools).items() if of.pool.type == "cpu"} == {
+        ((), 0.0): 1, (("cat-l",), 0.3): 1,
+    }  # fmt: skip
+
+
+def test_what_another_beats_is_left_out_unless_it_is_held_or_takes_less_memory() -> None:
+    points = (Throughput(1, 10.0), Throughput(1, 20.0), Throughput(1, 30.0))
+    slow, mid, fast = points
+
+    def names(*found: Candidate, held: tuple[str, ...] = (), by_memory: bool = False) -> list[str]:
+        return [c.variant.name for c in prune(found, held, by_memory=by_memory)]
+
+    def candidate(name: str, accuracy: float, rates: dict[int, Throughput], memory: int) -> Candidate:
+        return Candidate(Variant(name=name, app="cat", accuracy=accuracy), rates, memory, 1.0)
+
+    best = candidate("best", 0.9, {0: mid, 1: mid}, 20)
+    worse = candidate("worse", 0.8, {0: mid, 1: slow}, 10)
+    assert names(worse, best) == ["best"]
+    assert names(worse, best, held=("worse",)) == ["best", "worse"]
+    assert names(worse, best, by_memory=True) == ["best", "worse"]
+    assert names(replace(worse, memory_bytes=20), best, by_memory=True) == ["best"]
+    assert names(replace(worse, rates={0: slow, 1: fast}), best) == ["best", "worse"]
+    assert names(replace(worse, rates={2: slow}), best, by_memory=True) == ["best", "worse"]
+    # Of two alike the faster one, then the smaller, then the first by name.
+    alike = [candidate(n, 0.9, {0: r}, m) for n, r, m in (("b", mid, 5), ("a", mid, 5), ("c", mid, 4), ("d", slow, 1))]
+    assert names(*alike) == ["c"]
+    assert names(*alike, by_memory=True) == ["c", "d"]
+    assert names(*alike[:2]) == ["a"]
 
 
 def test_units_are_pooled_by_what_makes_them_alike() -> None:

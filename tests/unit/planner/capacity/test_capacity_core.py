@@ -3,7 +3,7 @@
 import pytest
 
 from sluicegate.domain.actions import Announce
-from sluicegate.domain.errors import ConfigurationError, IllegalEventError
+from sluicegate.domain.errors import ConfigurationError, IllegalEventError, InvalidInputError
 from sluicegate.domain.events import DemandCounted, Ticked
 from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.models.app import App
@@ -34,9 +34,11 @@ from sluicegate.planner.capacity.events import (
 )
 from sluicegate.planner.capacity.load_scaling import LoadScaling
 from sluicegate.planner.capacity.procurement import (
+    PER_GPU,
     AskSpot,
     CostMeter,
     InstanceUp,
+    IntervalPassed,
     Kind,
     Mode,
     Noticed,
@@ -167,6 +169,92 @@ def test_where_nothing_presses_a_worker_has_a_minute_to_end() -> None:
     assert worth(market.tell(InstanceUp("s", Kind.SPOT), 5.0)) == [Withdraw("s")]
     assert worth(market.tell(Ticked(), LONGEST - GRACE - 0.1)) == []
     assert worth(market.tell(Ticked(), 0.2)) == [Stop("s")]
+
+
+def test_a_device_is_down_from_the_deadline_of_its_notice_on_unless_another_is_up_by_then() -> None:
+    market = Market()
+    market.tell(Noticed("s", market.now + 30.0))
+    states = [a for a in market.tell(Ticked(), 29.9) if isinstance(a, Announce)]
+    assert states == []
+    down = Announce("procurement:s", "down", "DeadlinePassed")
+    assert down in market.tell(Ticked(), 0.1)
+    assert down not in market.tell(Ticked(), 1.0), "told once"
+    saved = Market()
+    saved.tell(Noticed("s", saved.now + 30.0))
+    saved.tell(SpotAnswered("s", True))
+    assert Announce("procurement:s", "spot", "InstanceUp") in saved.tell(InstanceUp("s", Kind.SPOT), 20.0)
+    assert not [a for a in saved.tell(Ticked(), 10.0) if isinstance(a, Announce)]
+
+
+def test_a_worker_that_was_being_started_before_the_notice_is_not_the_one_that_comes_back() -> None:
+    meter = CostMeter(Prices(ON_DEMAND, SPOT))
+    rule = SpotCapacity(
+        Procurement(("s",), "hybrid"), meter, spot=("s",), always=(), interval=500.0, settle=SETTLE
+    )  # fmt: skip
+    core = CapacityCore(rule)
+    assert worth(core.handle(Ticked(), START)) == [Restore("s"), Start("s")]
+    core.handle(Noticed("s", START + 90.0), START + 1.0)
+    core.handle(SpotAnswered("s", True), START + 2.0)
+    assert worth(core.handle(InstanceUp("s", Kind.SPOT), START + 3.0)) == []
+    assert worth(core.handle(WorkerStarted("s"), START + 4.0)) == []
+    stopped = core.handle(WorkerReported("s", "gpu", 0.0, 0), START + 9.0)
+    assert worth(stopped) == [Stop("s")]
+    assert worth(core.handle(WorkerStopped("s"), START + 10.0)) == [Start("s")], "the provider takes the old one itself"
+    assert worth(core.handle(WorkerStarted("s"), START + 11.0)) == [Restore("s", SPOT)]
+
+
+def test_the_first_nodes_of_a_hybrid_fleet_alone_are_always_on_demand() -> None:
+    nodes = ("m", "n", "o")
+    states = {
+        mode: [Procurement(nodes, mode, core=1).state(node).value for node in nodes]
+        for mode in ("hybrid", "spot-only", "on-demand")
+    }
+    assert states == {
+        "hybrid": ["on_demand", "spot", "spot"],
+        "spot-only": ["spot"] * 3,
+        "on-demand": ["on_demand"] * 3,
+    }
+    for core in (-1, 4):
+        with pytest.raises(InvalidInputError, match=f"^core: {core} is not within"):
+            Procurement(nodes, "hybrid", core=core)
+
+
+def test_a_node_that_asked_for_nothing_gets_no_answer_and_one_that_waits_does_not_ask() -> None:
+    procurement = Procurement(("m", "n"), "hybrid", core=1)
+    for node in ("m", "n"):
+        with pytest.raises(IllegalEventError, match="which did not ask"):
+            procurement.handle(SpotAnswered(node, True), START)
+        assert procurement.handle(IntervalPassed(node), START) == []
+    procurement.handle(Noticed("n", START + 60.0), START)
+    assert procurement.handle(SpotAnswered("n", False), START + 1.0) == [OrderOnDemand("n")]
+    procurement.handle(InstanceUp("n", Kind.ON_DEMAND), START + 9.0)
+    assert procurement.handle(IntervalPassed("n"), START + 10.0) == [AskSpot("n")]
+    assert procurement.handle(IntervalPassed("n"), START + 20.0) == [], "it waits for its answer"
+    assert procurement.handle(SpotAnswered("n", False), START + 21.0) == []
+    assert procurement.handle(IntervalPassed("n"), START + 30.0) == [AskSpot("n")]
+
+
+def test_a_gpu_costs_an_eighth_of_a_machine_with_eight() -> None:
+    prices = {provider: (p.on_demand, p.spot) for provider, p in PER_GPU.items()}
+    assert prices == {
+        "aws": pytest.approx((4.096575, 1.228975)),
+        "azure": pytest.approx((4.09625, 2.2529375)),
+        "gcp": pytest.approx((3.760575, 1.1018375)),
+    }
+
+
+def test_what_is_paid_is_by_kind_from_the_start_of_each_instance_to_its_end() -> None:
+    meter = CostMeter(Prices(4.0, 1.5), {"n": Prices(9.0, 2.0)})
+    meter.start("m", Kind.ON_DEMAND, START)
+    meter.start("m", Kind.ON_DEMAND, START + 900.0)  # it follows the first
+    meter.start("m", Kind.SPOT, START + 1800.0)
+    meter.start("n", Kind.SPOT, START + 1800.0)
+    meter.stop("m", Kind.ON_DEMAND, START + 2700.0)
+    meter.stop("m", Kind.ON_DEMAND, START + 3600.0)
+    meter.stop("unknown", Kind.SPOT, START + 3600.0)
+    assert meter.by_kind(START + 3600.0) == {Kind.ON_DEMAND: 3.0, Kind.SPOT: 0.75 + 1.0}
+    assert meter.total(START + 5400.0) == 3.0 + 1.5 + 2.0
+    assert (meter.price("m", Kind.SPOT), meter.price("n", Kind.ON_DEMAND)) == (1.5, 9.0)
 
 
 def test_a_notice_for_what_has_no_spot_instance_is_told_and_changes_nothing() -> None:
@@ -315,6 +403,10 @@ def load_rules(*spare: str) -> LoadRules:
 def test_spare_devices_that_cannot_serve_are_refused_by_name(spare: tuple[str, ...], told: str) -> None:
     with pytest.raises(ConfigurationError, match=f"scaling.spare: {told}"):
         load_core(load_rules(*spare), CATALOGUE, DEVICES, "p95")
+
+
+def test_a_worker_that_is_said_to_have_started_and_no_more_did() -> None:
+    assert WorkerStarted("s").ok
 
 
 @pytest.mark.parametrize(("quantile", "workers"), [("p95", 3), ("median", 2)])

@@ -100,3 +100,16 @@ def test_a_fleet_that_cannot_be_is_refused(fixed: int, spare: tuple[str, ...], s
         return
     with pytest.raises(InvalidInputError, match="spare"):
         ElasticFleet(fixed, spare, settle=settle, patience=8.0)
+
+
+@CLOCKS
+def test_a_worker_that_ended_is_started_again_at_once_where_it_is_wanted_and_one_that_failed_after_a_while(
+    start: float,
+) -> None:
+    world = Spares(start)
+    assert world.tell(Wanted(2)) == [Restore("s0"), Start("s0")]
+    assert world.tell(WorkerEnded("s0"), 1.0) == [Restore("s0"), Start("s0")]
+    assert world.tell(WorkerEnded("s0", failed=True), 1.0) == [Restore("s1"), Start("s1")], "the other is free"
+    assert world.tell(WorkerEnded("s1", failed=True), 2.0) == []
+    assert world.tell(TimePassed(), 3.0 - MOMENT) == []
+    assert world.tell(TimePassed(), MOMENT) == [Restore("s0"), Start("s0")]

@@ -101,6 +101,25 @@ def test_a_variant_that_is_asked_for_gets_an_idle_unit_or_one_that_others_can_sp
     assert held(full) == [("cpu", "slow")], "it would leave its app with less"
 
 
+def test_of_units_in_use_one_of_the_same_app_is_spared_for_a_variant_that_is_asked_for() -> None:
+    planning = scaled()
+    problem = asked(15.0, 20.0, cpus=3, gpus=0)
+    alone = planning.allocate(problem)
+    assert held(alone) == [("cpu", "slow"), ("cpu", "slow"), ("cpu", "words")]
+    planning.wishes = Wishes((), ("quick",), {})
+    found = planning.allocate(replace(problem, previous=alone.placements))
+    (extra,) = (p for p in found.placements if p.share == 0.0)
+    assert extra.variants == ("quick",)
+    assert extra.device in {p.device for p in alone.placements if p.app == "a"}
+    assert found.served == pytest.approx({"a": 1.0, "b": 1.0})
+    assert found.steps[-1] == f"quick is asked for: on {extra.device}"
+
+
+def test_where_no_device_is_there_nothing_is_placed_and_nothing_served() -> None:
+    found = scaled().allocate(asked(5.0, 2.0, cpus=0, gpus=0))
+    assert (found.placements, dict(found.served)) == ((), {"a": 0.0, "b": 0.0})
+
+
 def _both(variant: str) -> tuple[Placement, ...]:
     return tuple(Placement(f"cpu{i}", "a", (variant,), 0.5, 1) for i in range(2))
 

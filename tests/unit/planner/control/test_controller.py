@@ -1,6 +1,7 @@
 """When the controller plans, what it publishes and whom it declares dead."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from sluicegate.domain.actions import Announce, Publish, Reclaim
 from sluicegate.domain.events import DemandCounted, DeviceSeen, LatencyMeasured, PlanAcknowledged, Ticked
@@ -136,6 +137,101 @@ def test_a_leaving_device_gets_no_more_work() -> None:
     assert not [a for a in seen if isinstance(a, Reclaim)]
 
 
+def test_a_worker_that_was_restarted_is_named_by_the_plan_at_once_and_nothing_is_placed_otherwise() -> None:
+    world = World(inline=False)
+    world.send(DeviceSeen("d1", "cpu", "first"), 100.0)
+    assert not published(world.send(DeviceSeen("d1", "cpu", "second"), 100.1)), "no plan is in force yet"
+    world = World()
+    world.run(100.0, 105.0)
+    before = world.controller.plan
+    assert before is not None
+    announced, publish = world.send(DeviceSeen("d1", "cpu", "second"), 105.1)
+    assert announced == Announce("device:d1", "restarted", "cpu, incarnation second")
+    assert isinstance(publish, Publish)
+    assert publish.plan.incarnations == {"d0": "i", "d1": "second"}
+    assert publish.plan.placements == before.placements
+    assert (publish.plan.epoch, publish.plan.created) == (Epoch(3, before.epoch.number + 1), 105.1)
+    assert (publish.plan.reason, publish.plan.solve_s) == ("device d1 restarted", 0.0)
+
+
+def test_a_device_is_missed_after_more_than_two_seconds_of_silence() -> None:
+    world = World()
+    world.run(100.0, 105.0)
+    world.beat(105.5, ["d0"])
+    assert world.beat(107.0, ["d0"]) == []
+    assert world.controller.living == world.controller.alive == ("d0", "d1")
+    seen = world.beat(107.1, ["d0"])
+    assert Announce("device:d1", "lost", "no heartbeat for 2.1 s") in seen
+    assert world.controller.living == world.controller.alive == ("d0",)
+
+
+def test_a_leaving_device_lives_until_it_is_silent_and_its_work_is_reclaimed_then() -> None:
+    world = World()
+    world.run(100.0, 105.0)
+    world.send(DeviceSeen("d1", "cpu", "i", leaving=True), 105.0)
+    assert (world.controller.alive, world.controller.living) == (("d0",), ("d0", "d1"))
+    world.beat(106.5, ["d0"])
+    plan = world.controller.plan
+    assert plan is not None and plan.incarnations == {"d0": "i", "d1": "i"}
+    seen = world.beat(107.1, ["d0"])
+    assert [a for a in seen if not isinstance(a, Solve)] == [
+        Announce("device:d1", "left", "no heartbeat for 2.1 s"),
+        Reclaim("d1", "i"),
+    ]
+
+
+def test_a_question_without_an_answer_is_told_and_the_plan_in_force_can_be_published_again() -> None:
+    world = World(inline=False, solve_timeout=5.0)
+    assert world.controller.again("a stranger wrote over it", 99.0) == []
+    world.beat(100.0, ["d0"])
+    seen: list[object] = []
+    for now in (101.0, 102.0, 103.0, 104.0, 105.0):
+        seen += world.beat(now, ["d0"])
+    late = Announce("planner", "late", "no answer for 5 s; asking again")
+    assert late not in seen
+    assert late in world.beat(105.1, ["d0"])
+    world.answer(105.5)
+    plan = world.controller.plan
+    assert plan is not None
+    (again,) = published(world.controller.again("a stranger wrote over it", 106.0))
+    assert (again.plan.epoch, again.plan.created) == (Epoch(3, plan.epoch.number + 1), 106.0)
+    assert (again.plan.placements, again.plan.reason) == (plan.placements, "a stranger wrote over it")
+
+
+def test_numbers_go_on_within_a_term_and_begin_anew_in_another() -> None:
+    world = World()
+    world.run(100.0, 105.0)
+    plan = world.controller.plan
+    assert plan is not None
+    (same, *_) = published(world.controller.lead(3, plan, "again", 105.1))
+    assert same.plan.epoch == Epoch(3, plan.epoch.number + 1)
+    (higher, *_) = published(world.controller.lead(6, same.plan, "term 6 follows", 105.2))
+    assert (higher.plan.epoch, higher.plan.placements) == (Epoch(6, 1), plan.placements)
+    ahead = replace(higher.plan, epoch=Epoch(6, 9))
+    (behind, *_) = published(world.controller.lead(6, ahead, "again", 105.3))
+    assert behind.plan.epoch == Epoch(6, 10)
+
+
+def test_another_catalogue_is_planned_for_at_once_by_who_leads_and_only_where_it_differs() -> None:
+    better = Catalogue.of(
+        CATALOGUE.apps.values(), [replace(v, accuracy=0.95) for v in CATALOGUE.variants.values()],
+        CATALOGUE.profiles.values(),
+    )  # fmt: skip
+    world = World()
+    world.run(100.0, 105.0)
+    assert world.controller.registered(CATALOGUE, 105.1, leads=True) == []
+    assert world.controller.registered(better, 105.2, leads=False) == []
+    assert world.controller.problem(105.2).catalogue.variants[SLOW].accuracy == 0.95
+    (solve,) = world.controller.registered(CATALOGUE, 105.3, leads=True)
+    assert isinstance(solve, Solve)
+    assert (solve.reason, solve.urgent) == ("registry: a", False)
+    (again,) = world.controller.registered(better, 105.4, leads=True)
+    assert isinstance(again, Solve)
+    assert again.number == solve.number + 1, "what is out is of no use any more"
+    stale = Solved(planner("greedy-fill").allocate(solve.problem), solve.reason, 0.1, solve.number)
+    assert not published(world.send(stale, 105.5))
+
+
 def test_one_solve_is_out_and_what_changed_meanwhile_is_solved_next() -> None:
     world = World(inline=False)
     world.beat(0.0, ["d0"])
@@ -205,6 +301,22 @@ def test_a_variant_that_fails_to_load_is_avoided_for_a_while() -> None:
     assert (SLOW, "cpu") not in solve.problem.catalogue.profiles
     seen = world.run(5.2, 80.0)
     assert (SLOW, "cpu") in [a for a in seen if isinstance(a, Solve)][-1].problem.catalogue.profiles
+
+
+def test_what_is_told_of_plans_of_other_terms_or_by_strangers_is_no_failed_load() -> None:
+    world = World()
+    world.run(100.0, 105.0)
+    for event in (
+        PlanAcknowledged("d0", Epoch(2, 7), (), (SLOW,)),
+        PlanAcknowledged("d0", Epoch(4, 1), (), (SLOW,)),
+        PlanAcknowledged("stranger", Epoch(3, 1), (), (SLOW,)),
+    ):
+        assert world.send(event, 105.2) == [], event
+    told = world.send(PlanAcknowledged("d0", Epoch(3, 1), (), (SLOW,)), 105.2)
+    assert Announce("device:d0", "load_failed", f"{SLOW} could not be loaded") in told
+    assert not [
+        a for a in world.send(PlanAcknowledged("d1", Epoch(3, 1), (), (SLOW,)), 105.3) if isinstance(a, Announce)
+    ], "said once for all devices of a type"
 
 
 def test_who_stood_by_knows_demand_devices_latencies_and_what_failed_to_load_when_it_leads() -> None:

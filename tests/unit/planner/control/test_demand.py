@@ -125,3 +125,77 @@ def test_arrivals_burstier_than_poisson_get_more_headroom() -> None:
         estimator.handle(DemandCounted("wild", int(rng.poisson(50 * rng.gamma(0.5, 2.0))), 0.5), half * 0.5)
     calm, wild = estimator.estimate("calm", 600.0), estimator.estimate("wild", 600.0)
     assert wild.headroom > calm.headroom + 0.3
+
+
+def test_a_count_that_comes_after_its_second_was_closed_counts_in_the_oldest_open_one() -> None:
+    estimator = DemandEstimator()
+    estimator.handle(DemandCounted("a", 10, 0.5), 1000.5)
+    assert estimator.estimate("a", 1001.6).qps == 10.0
+    estimator.handle(DemandCounted("a", 6, 0.5, age=1.0), 1001.7)
+    found = estimator.estimate("a", 1002.6)
+    assert found.qps == pytest.approx(10.0 + 0.385 * (6.0 - 10.0))
+    assert found.spread == pytest.approx(math.sqrt(1.0 / (0.3 * 8.46))), "as Poisson has it"
+
+
+def test_spread_and_headroom_follow_the_squared_differences_of_neighbouring_seconds() -> None:
+    estimator = DemandEstimator(DemandSettings(tolerance=1.0))
+    estimator.handle(DemandCounted("a", 10, 1.0), 1001.0)
+    estimator.handle(DemandCounted("a", 40, 1.0), 1002.0)
+    found = estimator.estimate("a", 1002.5)
+    mean, level, variance = 10.0 + 0.385 * 30.0, 10.0 + 0.05 * 30.0, 10.0 + 0.05 * (30.0**2 / 2 - 10.0)
+    spread = math.sqrt(variance / level / (0.3 * mean))
+    assert (found.qps, found.spread) == (pytest.approx(mean), pytest.approx(spread))
+    assert found.headroom == pytest.approx(1.0 + 1.5 * spread)
+    assert not found.burst
+
+
+def test_headroom_and_dispersion_have_bounds() -> None:
+    calm = DemandSettings(headroom_floor=1.75)
+    wild = DemandSettings(tolerance=0.01, dispersion_cap=6.0, headroom_cap=3.5)
+    for settings, spread, headroom in ((calm, math.sqrt(1 / 12.0), 1.75), (wild, math.sqrt(6.0 / 12.0), 2.06066)):
+        estimator = DemandEstimator(settings)
+        estimator.handle(DemandCounted("a", 40, 1.0), 1001.0)
+        found = estimator.estimate("a", 1001.5)
+        assert found.spread == pytest.approx(spread)
+        assert found.headroom == pytest.approx(headroom)
+        assert estimator.estimate("never counted", 1001.5).qps == 0.5
+    assert DemandEstimator(wild).estimate("never counted", 1001.5).headroom == pytest.approx(3.5)
+
+
+@pytest.mark.parametrize(
+    ("before", "last", "bursts"),
+    [(20, 30, False), (20, 31, True), (25, 25, False), (26, 26, True), (24, 27, True), (22, 27, False), (0, 31, True)],
+)
+def test_a_burst_is_a_second_beyond_one_bound_or_two_beyond_a_lower_one(before: int, last: int, bursts: bool) -> None:
+    """Of 20 queries/s covered: above 30 in a second, or above 25 both in the last second and in the last two."""
+    estimator = DemandEstimator(DemandSettings(sharp=1.5, sustained=1.25))
+    estimator.cover("a", 20.0)
+    estimator.cover("b", 20.0)
+    estimator.handle(DemandCounted("b", 9, 1.0), 1001.0)
+    for second, count in ((1000.0, before), (1001.0, last)):
+        first = count // 2
+        estimator.handle(DemandCounted("a", first, 0.5), second + 0.5)
+        estimator.handle(DemandCounted("a", count - first, 0.5), second + 1.0)
+    assert estimator.bursting(1002.0) == (("a",) if bursts else ())
+
+
+def test_too_few_queries_are_no_burst_whatever_is_covered_and_a_burst_ends_a_window_after_it_was_seen() -> None:
+    estimator = DemandEstimator(DemandSettings(min_qps=2.0, window=3.0))
+    estimator.cover("a", 0.0)
+    estimator.handle(DemandCounted("a", 2, 0.5), 1000.5)
+    assert estimator.bursting(1001.0) == ()
+    estimator.handle(DemandCounted("a", 1, 0.5), 1001.0)
+    assert estimator.bursting(1001.0) == ("a",)
+    assert estimator.estimate("a", 1003.9).burst
+    assert not estimator.estimate("a", 1004.0).burst
+
+
+def test_a_sharp_burst_raises_the_estimate_to_the_second_that_is_not_over_yet() -> None:
+    estimator = DemandEstimator()
+    estimator.cover("a", 15.0)
+    estimator.handle(DemandCounted("a", 12, 1.0), 1001.0)
+    estimator.handle(DemandCounted("a", 23, 0.5), 1001.5)
+    estimator.handle(DemandCounted("a", 22, 0.5), 1002.0)
+    assert estimator.estimate("a", 1002.0).qps == 12.0, "of a burst nothing is known before one looks"
+    assert estimator.bursting(1002.0) == ("a",)
+    assert estimator.estimate("a", 1002.0).qps == 45.0

@@ -3,7 +3,8 @@
 import pytest
 
 from sluicegate.domain.actions import Announce
-from sluicegate.domain.events import DemandCounted, EndsCounted, HostHeard
+from sluicegate.domain.events import DemandCounted, DeviceSeen, EndsCounted, HostHeard
+from sluicegate.planner.control.events import DeviceHeard
 from sluicegate.planner.control.replan_trigger import Solve
 from sluicegate.planner.estimates.host_strain import HostStrain, StrainSettings
 from tests.unit.planner.control.test_controller import FAST, SLOW, World, published
@@ -23,6 +24,12 @@ def beats(
         changes += [said] if said else []
         wrong |= found
     return changes, wrong
+
+
+def test_a_heartbeat_that_tells_no_more_tells_of_a_host_that_keeps_up_and_of_nothing_that_is_overdue() -> None:
+    beat = DeviceHeard(DeviceSeen("d0", "cpu", "i"))
+    assert (beat.late, beat.overdue) == (0.0, 0.0)
+    assert (beat.measured, beat.observed, beat.ended) == ((), (), ())
 
 
 def test_one_late_look_is_no_starved_host_and_a_late_window_is() -> None:

@@ -13,7 +13,7 @@ from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.plan import Epoch, Placement, Plan
 from sluicegate.planner.control.shortage_alerts import ShortageWatch
 from sluicegate.planner.control.solve_or_fallback import answered
-from sluicegate.planner.problems.problem import Allocation, AppDemand, Problem
+from sluicegate.planner.problems.problem import Allocation, AppDemand, Problem, RecutGroup
 from sluicegate.planner.problems.promised_shares import with_promised_shares
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
@@ -36,6 +36,11 @@ def test_shortage_is_told_with_the_first_plan_that_lacks_and_its_end_with_the_se
     assert watch.observe(plan(6, a=1.0, b=1.0)) == []
     assert watch.observe(plan(7, b=1.0)) == [replace(again, subject="app:b")]
     assert watch.observe(plan(8, a=0.9, b=1.0)) != []
+
+
+def test_an_app_that_is_served_in_part_though_its_demand_is_not_told_lacks_of_nothing() -> None:
+    lacks = Announce("app:c", "shortage", "the devices can serve 25% of 0.0 queries/s", {"served": 0.25})
+    assert ShortageWatch().observe(plan(1, c=0.25)) == [lacks]
 
 
 CUT = Device(name="g", type="gpu", slices=(Slice("4g.0", "4g", 20), Slice("3g.4", "3g", 10)))
@@ -127,6 +132,12 @@ def test_where_that_breaks_too_what_is_in_force_on_devices_that_live_stays() -> 
     assert answered(Breaks(), problem(math.nan)).served == {"a": 0.0, "b": 0.0}
 
 
+def test_an_app_that_nobody_asks_for_is_served_what_its_placements_in_force_have() -> None:
+    old = Placement("c", "old", ("old-v",), 0.25, 2)
+    found = answered(Breaks(), problem(math.nan, old, B_SMALL, replace(old, device="g", slice="4g.0", share=0.125)))
+    assert found.served == {"a": 0.0, "b": 0.6, "old": 0.375}
+
+
 @pytest.mark.parametrize(
     ("limits", "told_apart"),
     [({}, False), ({"money_weight": 0.5}, True), ({"budget": 0.0}, True), ({"strict_on_demand": 0.25}, True)],
@@ -135,6 +146,16 @@ def test_prices_tell_devices_apart_where_money_spot_or_a_budget_counts(
     limits: dict[str, float], told_apart: bool
 ) -> None:
     assert replace(problem(1.0), **limits).by_price is told_apart
+
+
+def test_gpus_that_may_be_cut_otherwise_are_in_use_unless_it_is_said_that_they_are_not() -> None:
+    assert not RecutGroup(frozenset({"g0"}), 2).free
+
+
+def test_an_answer_is_as_far_from_its_bound_as_it_falls_short_of_it() -> None:
+    answer = Allocation(placements=(), served={}, objective=0.625, bound=0.75)
+    assert answer.gap == 0.125
+    assert replace(answer, bound=0.5).gap == 0.0
 
 
 def test_classes_of_an_app_are_one_demand_at_the_tightest_slo_where_they_are_not_told_apart() -> None:

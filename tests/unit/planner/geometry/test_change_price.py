@@ -1,16 +1,24 @@
 """What a cut costs meanwhile, and how long what it gains has to last: eight whole GPUs, two apps."""
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sluicegate.domain.models.app import QueryClass
-from sluicegate.planner.allocation.pipeline import AllocationPlanner
+from sluicegate.planner.allocation.pipeline import AllocationPlanner, Counts
+from sluicegate.planner.allocation.rounding import Whole
+from sluicegate.planner.allocation.solver_types import SolverError
+from sluicegate.planner.geometry import joint_planner
 from sluicegate.planner.geometry.first_cut import profiled
+from sluicegate.planner.geometry.geometry_search import GeometrySettings
 from sluicegate.planner.geometry.gpu_pools import sliced
+from sluicegate.planner.geometry.joint_plan import GeometryPlan
 from sluicegate.planner.geometry.joint_planner import ChangeRules, JointGeometry
+from sluicegate.planner.geometry.mig_tables import TABLES
 from sluicegate.planner.problems.problem import Allocation, AppDemand, Problem, RecutGroup, Recuts
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import load_catalogue
@@ -77,3 +85,132 @@ def test_service_that_is_gained_is_worth_a_cut_at_once() -> None:
     # More than whole GPUs serve by their fastest variants.
     found = answer(2500.0, 1500.0, stood=0.0)
     assert found.geometries
+
+
+@dataclass
+class Told:
+    """Serves what it is told to: with all GPUs, and with some of them being cut."""
+
+    stay: Allocation
+    meanwhile: Mapping[int, Allocation]
+    name: str = "told"
+
+    def allocate(self, problem: Problem) -> Allocation:
+        return self.stay if len(problem.devices) == len(NAMES) else self.meanwhile[len(problem.devices)]
+
+
+def served(strict: float, best_effort: float, objective: float = 0.5) -> Allocation:
+    by_class = {("vision", QueryClass.STRICT): strict, ("bulk", QueryClass.BEST_EFFORT): best_effort}
+    return Allocation(placements=(), served={}, objective=objective, bound=1.0, served_by_class=by_class)
+
+
+def judged(
+    monkeypatch: pytest.MonkeyPatch,
+    stay: Allocation,
+    meanwhile: Mapping[int, Allocation],
+    *,
+    strict: float = 0.0,
+    best_effort: float = 0.0,
+    value: float = 0.0,
+    stood: float = 500.0,
+    pays_within: float = 80.0,
+) -> Allocation:
+    """The answer where a plan to cut g5 and g2 into halves gains so much. A cut takes 10 s."""
+
+    def counts(accuracy: float) -> Counts:
+        return Counts(
+            Whole(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0), accuracy, accuracy, ()), 0.0, (), False
+        )
+
+    changes = {"g5": ("4g", "3g"), "g2": ("3g", "3g")}
+    gained = {QueryClass.STRICT: strict, QueryClass.BEST_EFFORT: best_effort}
+    plan = GeometryPlan(
+        geometries=changes,
+        changes=changes,
+        devices=(),
+        counts=counts(0.25 + value),
+        before=counts(0.25),
+        gained=gained,
+        objective=0.0,
+        bound=0.0,
+        steps=("planned",),
+    )
+    monkeypatch.setattr(joint_planner, "plan_geometry", lambda *_: plan)
+    problem = replace(standing(110.0, 75.0), stood={"vision": stood + 7.0, "bulk": stood})
+    rules = ChangeRules(takes=10.0, pays_within=pays_within)
+    return JointGeometry(Told(stay, meanwhile), rules=rules).allocate(problem)
+
+
+@pytest.mark.parametrize(("gained", "cut"), [(0.03125, True), (0.031, False)])
+def test_service_that_a_cut_costs_meanwhile_has_to_come_back_in_time(
+    monkeypatch: pytest.MonkeyPatch, gained: float, cut: bool
+) -> None:
+    """A quarter of the strict queries for 10 s is a thirty-second of them for 80 s."""
+    during = served(0.5, 0.25)
+    found = judged(monkeypatch, served(0.75, 1.0), {6: during, 7: during}, strict=gained)
+    assert (set(found.geometries or ()), found.steps[-1]) == (
+        ({"g2", "g5"}, "planned") if cut else (set(), "geometry: 1 changes pay after inf s")
+    )
+
+
+@pytest.mark.parametrize(("strict", "cut"), [(0.75, True), (0.7495, True), (0.748, False)])
+def test_best_effort_service_is_worth_no_strict_service(
+    monkeypatch: pytest.MonkeyPatch, strict: float, cut: bool
+) -> None:
+    during = served(strict, 0.5)
+    found = judged(monkeypatch, served(0.75, 0.5), {6: during, 7: during}, best_effort=0.2)
+    assert bool(found.geometries) is cut
+    assert cut or found.geometries == {}
+
+
+@pytest.mark.parametrize(
+    ("stood", "pays_within", "cut"), [(20.0, 80.0, True), (19.9, 80.0, None), (500.0, 20.0, True), (500.0, 19.9, False)]
+)
+def test_accuracy_that_a_cut_costs_has_to_come_back_while_hosts_stand(
+    monkeypatch: pytest.MonkeyPatch, stood: float, pays_within: float, cut: bool | None
+) -> None:
+    """An eighth for 10 s is a sixteenth for 20 s."""
+    stay, during = served(1.0, 1.0, 0.875), served(1.0, 1.0, 0.75)
+    found = judged(monkeypatch, stay, {6: during, 7: during}, value=0.0625, stood=stood, pays_within=pays_within)
+    if cut:
+        assert set(found.geometries or ()) == {"g2", "g5"} and found.objective == 0.75
+    else:
+        assert found.geometries == (None if cut is None else {})
+        assert found.objective == 0.875
+        assert found.steps[-2:] == ("geometry: 2 changes pay after 20 s", "geometry: 1 changes pay after 20 s")
+
+
+def test_what_gains_ten_seconds_of_calm_may_be_expected_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    during = served(1.0, 1.0, 0.75)
+    for stay, cut in ((0.8125, True), (0.815, False)):
+        found = judged(monkeypatch, served(1.0, 1.0, stay), {6: during, 7: during}, value=0.0625, stood=3.0)
+        assert bool(found.geometries) is cut
+
+
+def test_where_two_changes_cost_too_much_the_first_is_made_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    meanwhile = {6: served(1.0, 1.0, 0.5), 7: served(1.0, 1.0, 0.875)}
+    found = judged(monkeypatch, served(1.0, 1.0, 0.875), meanwhile, value=0.01)
+    assert found.geometries is not None
+    assert {name: [s.profile for s in parts] for name, parts in found.geometries.items()} == {"g2": ["3g", "3g"]}
+    assert found.objective == 0.875
+
+
+def test_a_geometry_is_searched_for_with_the_settings_that_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, GeometrySettings]] = []
+
+    def failing(problem: Problem, settings: GeometrySettings, tables: object) -> GeometryPlan:
+        assert tables is TABLES and problem.recuts is not None
+        asked.append((problem.recuts.groups[0].limit, settings))
+        raise SolverError("no licence")
+
+    monkeypatch.setattr(joint_planner, "plan_geometry", failing)
+    own, stay = GeometrySettings(change_weight=0.3), served(1.0, 1.0)
+    found = JointGeometry(Told(stay, {}), settings=own).allocate(standing(110.0, 75.0))
+    assert asked == [(2, own)]
+    assert (found.geometries, found.steps) == (None, ("geometry: no licence",))
+    JointGeometry(Told(stay, {})).allocate(standing(110.0, 75.0))
+    assert asked[1][1].limits.seconds < own.limits.seconds, "a running system waits for the answer"
+    none = replace(standing(110.0, 75.0), recuts=None)
+    assert JointGeometry(Told(stay, {})).allocate(none) is stay and len(asked) == 2
+    few = replace(standing(110.0, 75.0), recuts=Recuts((RecutGroup(frozenset(NAMES), 0),)))
+    assert JointGeometry(Told(stay, {})).allocate(few).geometries == {} and len(asked) == 2

@@ -214,3 +214,22 @@ def test_who_takes_over_goes_on_with_what_was_asked_of_those_that_nothing_is_pla
     done = tracker(gpu("g1", SMALL[::-1]))
     done.take_over(plan, NOW)
     assert done.changing == frozenset(), "it is cut so already"
+
+
+def test_one_that_was_cut_takes_part_in_new_thoughts_once_it_has_rested() -> None:
+    made = changing()
+    made.seen(seen(FIRST, SMALL), NOW + 13.5)
+    cut = (gpu("g1", SMALL), SECOND, CPU)
+    recuts = made.question(cut, demand(40.0, 9.0), NOW + 20.0)
+    assert made.answered(problem(recuts, 40.0, 9.0), {}, ASKED, NOW + 20.0) == []
+    assert made.question(cut, demand(40.0, 9.0), NOW + 21.0) is None
+    for at in (30.0, 35.0):
+        made.notice(cut, demand(100.0, 9.0), NOW + at)
+    alone = Recuts((RecutGroup(frozenset({"g2"}), 1),), ())
+    assert made.question(cut, demand(100.0, 9.0), NOW + 36.0) == alone
+    assert made.answered(problem(alone, 100.0, 9.0), {}, ASKED, NOW + 36.0) == []
+    assert made.question(cut, demand(100.0, 9.0), NOW + 63.4) == alone, "it may have another answer once both may"
+    both = Recuts((RecutGroup(frozenset({"g1", "g2"}), 1),), ())
+    assert made.question(cut, demand(100.0, 9.0), NOW + 63.5) == both
+    assert made.answered(problem(both, 100.0, 9.0), {}, ASKED, NOW + 64.0) == []
+    assert made.question(cut, demand(100.0, 9.0), NOW + 65.0) is None

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from sluicegate.domain.actions import Announce
-from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.errors import IllegalEventError, InvalidInputError
 from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.plan import Epoch, Placement, Plan
 from sluicegate.domain.table import SelectionTable, TableObserved, TablesChanged
@@ -163,6 +163,70 @@ def test_a_question_that_cannot_be_answered_is_not_asked_for_ever() -> None:
     (first,) = makes(publishing.handle(Asked((question(),))))
     (library,) = makes(publishing.handle(Made(first, ())))
     assert publishing.handle(Made(library, ())) == []
+
+
+@pytest.mark.parametrize(("allowed", "published"), [(1.0, [44.0]), (0.999, [])])
+def test_a_table_that_promises_as_many_violations_as_are_tolerated_is_published(
+    allowed: float, published: list[float]
+) -> None:
+    (table,) = make_tables(Make(question(qps=40.0), (44.0,)), RULES)
+    assert table.expected.violation > 0.0
+    publishing = TablePublishing(LibraryRules(spacing=0.2, max_violation=allowed * table.expected.violation))
+    (first,) = makes(publishing.handle(Asked((question(qps=40.0),))))
+    assert [n.qps for n in puts(publishing.handle(Made(first, (table,))))] == published
+
+
+def test_where_no_load_is_planned_for_the_library_comes_first() -> None:
+    (library,) = makes(TablePublishing(RULES).handle(Asked((question(qps=0.0),))))
+    assert library.loads == ()
+
+
+def test_an_answer_that_nobody_waits_for_or_of_other_loads_is_an_error() -> None:
+    publishing = TablePublishing(RULES)
+    with pytest.raises(IllegalEventError, match="which nobody asked for"):
+        publishing.handle(Made(Make(question(), (44.0,)), ()))
+    (first,) = makes(publishing.handle(Asked((question(),))))
+    for other in (replace(first, loads=(45.0,)), Make(question(shelf=replace(SHELF, slo=0.2)), first.loads)):
+        with pytest.raises(IllegalEventError, match="which nobody asked for"):
+            publishing.handle(Made(other, ()))
+    (library,) = makes(publishing.handle(Made(first, ())))
+    assert publishing.handle(Made(library, ())) == []
+    with pytest.raises(IllegalEventError, match="which nobody asked for"):
+        publishing.handle(Made(library, ()))
+
+
+def test_what_a_load_misses_is_what_its_own_tables_do_not_cover_and_the_largest_counts() -> None:
+    publishing = TablePublishing(RULES)
+    other = Shelf("b", "cpu", 0.1)
+    (first,) = makes(publishing.handle(Asked((question(), question(workers=3, qps=0.0, shelf=other)))))
+    for load in (44.0, 50.0, 70.0, 60.0):
+        assert publishing.handle(LoadMissing(SHELF, load)) == []
+    publishing.handle(LoadMissing(replace(SHELF, worker_class="gpu"), 30.0))
+    publishing.handle(LoadMissing(other, 7.0))
+    (asked,) = makes(answered(publishing, first))
+    assert (asked.question.shelf, asked.loads) == (SHELF, pytest.approx((77.0,)))
+    (asked,) = makes(answered(publishing, asked))
+    assert (asked.question.shelf, asked.loads) == (other, pytest.approx((7.7,)))
+    assert publishing.handle(LoadMissing(SHELF, 77.0)) == [], "covered now"
+    (library,) = makes(answered(publishing, asked))
+    assert (library.question.shelf, library.loads) == (SHELF, ())
+
+
+def test_a_load_of_ten_million_a_second_is_the_highest_that_is_believed() -> None:
+    data: dict[str, float | str] = {"qps": 1e7, "slo": 0.1, "worker_class": "cpu"}
+    assert missing_load(Announce("tables:a", "table_missing", "", data)) == LoadMissing(SHELF, 1e7)
+    with pytest.raises(InvalidInputError, match=r"status\.data\.qps: 1\.00001e\+07 is no load"):
+        missing_load(Announce("tables:a", "table_missing", "", {**data, "qps": 1.00001e7}))
+
+
+def test_answers_to_eight_questions_are_kept() -> None:
+    publishing = TablePublishing(RULES)
+    for workers in range(1, 10):
+        (library,) = makes(publishing.handle(Asked((question(workers=workers, qps=0.0),))))
+        publishing.handle(Made(library, ()))
+    for workers, asked_again in ((2, False), (9, False), (1, True)):
+        again = makes(publishing.handle(Asked((question(workers=workers, qps=0.0),))))
+        assert bool(again) is asked_again, workers
 
 
 def plan(shares: tuple[float, ...], slos: tuple[float, ...] | None = None) -> Plan:

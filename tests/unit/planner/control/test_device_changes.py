@@ -1,0 +1,75 @@
+"""What a heartbeat tells of a device, and what is known of devices that say little."""
+
+from dataclasses import replace
+
+from sluicegate.domain.events import DeviceSeen
+from sluicegate.domain.fleet.device import Device, Slice
+from sluicegate.planner.estimates.device_liveness import Change, Fleet
+
+NOW = 5000.0
+TIMEOUT = 3.0
+SEEN = DeviceSeen("d7", "gpu", "i-4", memory_bytes=80, price=2.5)
+
+
+def fleet(*known: Device) -> Fleet:
+    return Fleet(known, TIMEOUT)
+
+
+def test_a_heartbeat_tells_what_changed_since_the_last() -> None:
+    there = fleet()
+    assert there.seen(SEEN, NOW) is Change.JOINED
+    assert there.seen(SEEN, NOW + 1.0) is Change.NONE
+    assert there.seen(replace(SEEN, incarnation="i-5"), NOW + 2.0) is Change.RESTARTED
+    assert there.incarnations() == {"d7": "i-5"}
+    more = replace(SEEN, incarnation="i-5", memory_bytes=40)
+    assert there.seen(more, NOW + 3.0) is Change.CHANGED
+    assert [d.memory_bytes for d in there.usable()] == [40]
+    assert there.seen(replace(more, leaving=True), NOW + 4.0) is Change.LEAVING
+    assert there.usable() == []
+    assert there.incarnations() == {"d7": "i-5"}, "it may still finish what it has"
+    assert there.seen(replace(more, leaving=True, incarnation="i-6"), NOW + 5.0) is Change.RESTARTED
+    assert there.seen(more, NOW + 6.0) is Change.STAYS
+    assert [d.name for d in there.usable()] == ["d7"]
+
+
+def test_who_joins_to_leave_is_no_news_and_is_planned_on_only_once_it_stays() -> None:
+    there = fleet()
+    assert there.seen(replace(SEEN, leaving=True), NOW) is Change.NONE
+    assert there.usable() == []
+    assert there.seen(SEEN, NOW + 1.0) is Change.STAYS
+
+
+def test_a_device_is_dead_after_more_than_the_timeout_and_returns_as_whatever_it_then_is() -> None:
+    there = fleet()
+    there.seen(SEEN, NOW)
+    there.seen(replace(SEEN, device="c2"), NOW + 1.0)
+    assert there.bury(NOW + TIMEOUT) == []
+    there.seen(replace(SEEN, device="c2"), NOW + 2.0)
+    (dead,) = there.bury(NOW + TIMEOUT + 0.5)
+    assert (dead.device.name, dead.incarnation, dead.seen) == ("d7", "i-4", NOW)
+    assert there.bury(NOW + TIMEOUT + 0.5) == [], "told once"
+    assert there.incarnations() == {"c2": "i-4"}
+    assert there.type_of("d7") == "gpu"
+    assert there.type_of("d8") is None
+    assert there.seen(SEEN, NOW + 9.0) is Change.RETURNED, "the same incarnation, and the same words"
+    assert [state.device.name for state in there.bury(NOW + 9.0)] == ["c2"]
+
+
+def test_those_that_died_at_once_are_told_by_name() -> None:
+    there = fleet()
+    for name in ("z", "b", "m"):
+        there.seen(replace(SEEN, device=name), NOW)
+    assert [state.device.name for state in there.bury(NOW + 10.0)] == ["b", "m", "z"]
+
+
+def test_what_a_heartbeat_does_not_say_is_as_it_was_known_before() -> None:
+    halves = (Slice("3g.0", "3g", 40), Slice("3g.4", "3g", 30))
+    known = Device(name="d7", type="cpu", memory_bytes=70, slices=halves, price=4.0, spot=True)
+    there = fleet(known)
+    there.seen(DeviceSeen("d7", "gpu", "i-1"), NOW)
+    assert there.usable() == [replace(known, type="gpu")]
+    whole = (Slice("7g.0", "7g", 60),)
+    there.seen(DeviceSeen("d7", "gpu", "i-1", memory_bytes=60, price=1.5, slices=whole), NOW + 1.0)
+    assert there.usable() == [replace(known, type="gpu", memory_bytes=60, slices=whole, price=1.5)]
+    there.seen(DeviceSeen("e", "cpu", "i-1", spot=True), NOW + 1.0)
+    assert there.usable()[1] == Device(name="e", type="cpu", spot=True)
