@@ -114,3 +114,33 @@ def test_the_client_reads_both(raw: bool) -> None:
     assert np.isnan(answer.outputs["scores"][0][1]) and orjson.loads(answer.body)["id"] == "q1"
     with pytest.raises((ValueError, KeyError, TypeError)):
         answer_of((record.value or b"")[:40], dict(record.headers).get(LENGTH))
+
+
+@pytest.mark.parametrize(("length", "field"), [(b"0", LENGTH), (b"-1", LENGTH), (b"9" * 12, LENGTH), (b"1", "outcome")])
+def test_a_length_that_no_body_has_is_told_apart_from_json_cut_short(length: bytes, field: str) -> None:
+    record = written(raw=True)
+    headers = tuple((name, length if name == LENGTH else held) for name, held in record.headers)
+    with pytest.raises(InvalidInputError) as refused:
+        codec.decode_outcome(record._replace(headers=headers))
+    assert refused.value.field == field
+
+
+def test_an_outcome_says_in_headers_who_asked_and_who_answered_where_somebody_did() -> None:
+    query, asks = Query("q1", "toy", NOW, NOW + 1, source="/me"), (("a-first", b"1"), ("z-last", b"2"))
+    answered = Outcome.of(query, OutcomeKind.ANSWERED, NOW + 0.1, variant="v", device="d7")
+    expired = Outcome.of(Query("q2", "toy", NOW, NOW + 1), OutcomeKind.EXPIRED, NOW + 1.1)
+    for outcome, device, source in ((answered, "d7", "/me"), (expired, None, "")):
+        message = codec.encode_outcome(outcome, (), carried=asks)
+        record = Record("t.app.toy.results", 0, 0, message.key, message.value, message.headers, NOW)
+        assert codec.outcome_device(record) == device
+        assert codec.query_source_of(record) == source
+        assert message.headers[-2:] == asks
+        assert dict(message.headers)["ce_source"] == b"/app/toy"
+
+
+def test_results_are_shown_on_one_line_as_they_stand_and_as_malformed_where_that_cannot_be() -> None:
+    record = written(raw=False)
+    assert codec.outcome_json(record._replace(value=b'{"a":\n 1}')) == b'{"a":1}'
+    assert codec.outcome_json(record._replace(value=b"not\njson")) == b'{"malformed":"not\\njson"}'
+    assert codec.outcome_json(record._replace(value=b"not json")) == b"not json"
+    assert codec.outcome_json(record._replace(value=None)) == b"{}"

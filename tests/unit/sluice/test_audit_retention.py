@@ -1,11 +1,16 @@
 """What the audit says where topics have let go of their oldest records."""
 
+from math import inf
+from typing import Any
+
+import pytest
+
 from sluicegate.domain.outcome import Outcome, OutcomeKind
 from sluicegate.sluice.audit.topic_audit import Audit, AuditReport, read_topics, read_whole
 from sluicegate.sluice.commands.reading.audit import table
 from sluicegate.streams.broker_settings import MemorySettings
 from sluicegate.streams.memory.broker import MemoryBroker
-from sluicegate.streams.ports import Record, TopicSpec
+from sluicegate.streams.ports import Record, TopicPartition, TopicSpec
 from sluicegate.streams.records import codec
 from sluicegate.streams.topics import Topics
 
@@ -31,6 +36,42 @@ def test_who_asked_after_what_is_kept_begins_is_known_or_unknown() -> None:
     report = audit.report()
     assert (report.unknown, report.gone_by, report.examples["unknown"]) == (1, 1, ("1",))
     assert not report.balanced
+
+
+@pytest.mark.parametrize(("after", "unknown"), [(-30.0, False), (5.0, False), (5.001, True), (30.0, True)])
+def test_an_outcome_is_unknown_where_its_query_would_surely_be_kept(after: float, unknown: bool) -> None:
+    """Records may stand up to 5 s out of the order of their times."""
+    audit = Audit(TOPICS)
+    audit.let_go(QUERIES, T0 + 100.0)
+    message = answer(1, T0 + 100.0 + after)
+    audit.add_result(Record(RESULTS, 0, 1, message.key, message.value, message.headers, T0 + 200.0))
+    report = audit.report()
+    assert (report.unknown, report.gone_by, report.balanced) == ((1, 0, False) if unknown else (0, 1, True))
+
+
+@pytest.mark.parametrize("ends", [RESULTS, TOPICS.dead_letters])
+@pytest.mark.parametrize(("after", "lost"), [(-30.0, False), (5.0, False), (5.001, True), (30.0, True)])
+def test_a_query_is_lost_where_its_end_would_surely_be_kept(ends: str, after: float, lost: bool) -> None:
+    asked = T0 + 100.0 + after
+    audit = Audit(TOPICS, timed=True)
+    audit.let_go(ends, T0 + 100.0)
+    audit.let_go(ends, T0 + 40.0)  # of another partition: the latest counts
+    message = codec.encode_query("1", (), app="cats", now=asked, source="a")
+    audit.add_query(Record(QUERIES, 0, 7, message.key, message.value, message.headers, asked))
+    report = audit.report()
+    assert (report.lost, report.gone_by, report.balanced) == ((1, 0, False) if lost else (0, 1, True))
+
+
+def test_the_later_of_what_results_and_dead_letters_have_let_go_of_counts() -> None:
+    audit = Audit(TOPICS, timed=True)
+    audit.let_go(RESULTS, T0 + 40.0)
+    audit.let_go(TOPICS.dead_letters, T0 + 100.0)
+    audit.let_go(TOPICS.results("dogs"), T0 + 300.0)  # of another app
+    for number, asked in enumerate((T0 + 20.0, T0 + 90.0, T0 + 200.0)):
+        message = codec.encode_query(str(number), (), app="cats", now=asked, source="a")
+        audit.add_query(Record(QUERIES, 0, number, message.key, message.value, message.headers, asked))
+    report = audit.report()
+    assert (report.lost, report.examples["lost"], report.gone_by) == (1, ("2",), 2)
 
 
 async def audited(settings: MemorySettings, *, skipped: int) -> AuditReport:
@@ -82,3 +123,57 @@ async def test_when_safe_mode_was_announced_is_known_as_long_as_results_are() ->
     await read_whole(broker, {TOPICS.status}, found.append)
     assert [record.value for record in found if record.key == b"app:cats@d0"] == [b"100", b"110", b"1500"]
     await broker.close()
+
+
+class OneRead:
+    """Three partitions: all of the first, nothing of the second any more, and the third from its sixth record on."""
+
+    def __init__(self) -> None:
+        self.topics = [TopicPartition("x", 0), TopicPartition("y", 0), TopicPartition("y", 1)]
+        self.records = [
+            Record("y", 1, 5, None, b"e", (), T0 + 9.0),
+            Record("x", 0, 0, None, b"a", (), T0 + 1.0),
+            Record("y", 1, 6, None, b"f", (), T0 + 4.0),
+            Record("y", 1, 7, None, b"g", (), T0 + 11.0),  # written since the reader began
+        ]
+        self.at = {self.topics[0]: 0, self.topics[1]: 1, self.topics[2]: 5}
+
+    def admin(self) -> "OneRead":
+        return self
+
+    def consumer(self, *, partitions: list[TopicPartition], start_at: str) -> "OneRead":
+        assert (partitions, start_at) == (self.topics, "beginning")
+        return self
+
+    async def partitions(self, names: list[str]) -> dict[str, int]:
+        assert names == ["x", "y"]
+        return {"y": 2, "x": 1}
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def beginning_offsets(self, _: object) -> dict[TopicPartition, int]:
+        return dict(zip(self.topics, (0, 1, 5), strict=True))
+
+    async def end_offsets(self, _: object) -> dict[TopicPartition, int]:
+        return dict(zip(self.topics, (1, 1, 7), strict=True))
+
+    async def position(self, partition: TopicPartition) -> int:
+        return self.at[partition]
+
+    async def get_many(self, **_: object) -> list[Record]:
+        record = self.records.pop(0)
+        self.at[TopicPartition(record.topic, record.partition)] = record.offset + 1
+        return [record] if record.offset != 6 else [record, *self.records]
+
+
+async def test_topics_are_read_to_the_end_that_they_had_and_what_they_let_go_of_is_told_once() -> None:
+    for tells in (True, False):
+        told: list[tuple[str, float]] = []
+        found: list[Record] = []
+        broker: Any = OneRead()
+        let_go = (lambda topic, until, told=told: told.append((topic, until))) if tells else None
+        await read_whole(broker, {"y", "x"}, found.append, let_go)
+        assert [record.value for record in found] == [b"e", b"a", b"f"]
+        assert told == ([("y", T0 + 9.0), ("y", inf)] if tells else [])

@@ -5,7 +5,13 @@ import pytest
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.outcome import Outcome, OutcomeKind
 from sluicegate.domain.query import Query
-from sluicegate.sluice.audit.dead_letter_replay import Chosen, Replay, ReplayBook, write_replays
+from sluicegate.sluice.audit.dead_letter_replay import (
+    Chosen,
+    Replay,
+    ReplayBook,
+    read_replays,
+    write_replays,
+)
 from sluicegate.streams import connect
 from sluicegate.streams.ports import Headers, Record, TopicPartition, TopicSpec, Unreadable
 from sluicegate.streams.records import codec
@@ -192,3 +198,36 @@ def replace_time(letter: Record) -> Record:
 def test_a_letter_without_a_time_counts_from_when_it_was_written() -> None:
     letter = replace_time(dead(asked(0, "a"), at=NOW + 5))
     assert planned([letter], [])[0].letter.at == NOW + 5
+
+
+@pytest.mark.parametrize(
+    ("apps", "refused"),
+    [((), {"a": True, "b": True, "c": False}), (("toy",), {"a": True, "c": False}), (("other",), {"b": True})],
+)
+async def test_topics_are_read_as_far_as_the_apps_that_are_chosen_need(
+    apps: tuple[str, ...], refused: dict[str, bool]
+) -> None:
+    """Of two queries that were answered since, one is of another app."""
+    broker = connect("memory://")
+    names = [name(app) for app in ("toy", "other") for name in (TOPICS.queries, TOPICS.results)]
+    specs = [TopicSpec(name=name, partitions=2) for name in (*names, TOPICS.dead_letters, TOPICS.status)]
+    await broker.admin().create_topics(specs)
+    producer = broker.producer()
+    await producer.start()
+    asks = [asked(0, "a"), asked(0, "b", app="other"), asked(1, "c")]
+    ends = [outcome("a")._replace(partition=1), outcome_of_other()]
+    for record in (*asks, *map(dead, asks), *ends):
+        sent = await producer.send(
+            record.topic, record.value, key=record.key, headers=record.headers, partition=record.partition
+        )
+        await sent
+    found = await read_replays(broker, ReplayBook(TOPICS, Chosen(apps=frozenset(apps))))
+    assert {one.letter.query_id: bool(one.refused) for one in found} == refused
+    assert all("has an outcome" in one.refused for one in found if one.refused)
+
+
+def outcome_of_other() -> Record:
+    """A result of the other app."""
+    of = Outcome.of(Query("b", "other", NOW, NOW + 1, source="/me"), OutcomeKind.EXPIRED, NOW + 1.1)
+    message = codec.encode_outcome(of, ())
+    return Record(TOPICS.results("other"), 0, 0, message.key, message.value, message.headers, NOW)

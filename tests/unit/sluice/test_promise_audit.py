@@ -1,11 +1,17 @@
 """Promises as the topics tell of them: what broke, when, and whether it was announced before."""
 
+from dataclasses import replace
+
 import pytest
 
 from sluicegate.domain.actions import Announce
 from sluicegate.domain.models.app import QueryClass
 from sluicegate.domain.outcome import Outcome, OutcomeKind, PromiseState
 from sluicegate.sluice.audit.promise_audit import PromiseAudit, StreamReport
+from sluicegate.sluice.audit.topic_audit import Audit
+from sluicegate.streams.ports import Record
+from sluicegate.streams.records import codec, control
+from sluicegate.streams.topics import Topics
 
 T0 = 1_800_000_000.0
 
@@ -101,3 +107,136 @@ def test_clocks_of_those_who_serve_do_not_matter() -> None:
     told(audit, {2: T0 + 2.0, 4: T0 + 4.0})
     audit.add_status("app:vow@d1", Announce("app:vow", "safe_mode", ""), T0 + 5.0)
     assert judged(audit).unannounced_at == (T0 + 4.0,)
+
+
+@pytest.mark.parametrize(
+    ("began", "ended", "unannounced"),
+    [
+        (T0 + 4.0005, None, 0),
+        (T0 + 4.002, None, 1),
+        (T0 + 0.5, T0 + 2.0, 0),
+        (T0 + 0.5, T0 + 1.998, 1),
+    ],
+)
+def test_times_of_records_are_as_exact_as_milliseconds(began: float, ended: float | None, unannounced: int) -> None:
+    """The window of the misses is 2 to 4 s."""
+    audit = PromiseAudit()
+    told(audit, {2: T0 + 2.0, 4: T0 + 4.0})
+    audit.add_status("app:vow@d1", Announce("app:vow", "safe_mode", ""), began)
+    if ended is not None:
+        audit.add_status("app:vow@d1", Announce("app:vow", "promise_kept", ""), ended)
+    assert judged(audit).unannounced == unannounced
+
+
+def test_safe_mode_that_is_announced_twice_is_on_from_the_first_and_off_once_it_is_taken_back() -> None:
+    said = [("promise_kept", 0.1), ("safe_mode", 0.5), ("safe_mode", 1.0), ("promise_kept", 1.5), ("promise_kept", 9.0)]
+    audit = PromiseAudit()
+    told(audit, {2: T0 + 2.0, 4: T0 + 4.0})
+    for state, at in said:
+        audit.add_status("app:vow@d1", Announce("app:vow", state, ""), T0 + at)
+    assert judged(audit).unannounced == 1
+
+
+def test_best_effort_is_in_no_stream_and_what_was_rejected_is_told_apart() -> None:
+    audit = PromiseAudit()
+    told(audit, {2: T0 + 2.0, 3: T0 + 3.0})
+    loose = replace(ended(8, miss=True, at=T0 + 8.0), query_class=QueryClass.BEST_EFFORT)
+    audit.add_outcome(loose, 15, T0 + 8.0)
+    for order in (25, 26):  # between the two misses
+        audit.add_outcome(replace(ended(9, miss=True, at=T0), kind=OutcomeKind.REJECTED), order, T0 + 9.0)
+    report = judged(audit)
+    assert (report.queries, report.rejected, report.misses, report.broken) == (8, 2, 2, 1)
+    assert report.broken_at == report.unannounced_at == (T0 + 3.0,)
+    assert (report.app, report.stream, report.kept, report.mcd) == ("vow", "vow", False, 2)
+
+
+@pytest.mark.parametrize(("taken_back_by", "unannounced"), [("app:vow@d2", 0), ("app:vow@d1", 1), (None, 0)])
+def test_the_audit_tells_announcers_apart_by_the_keys_of_their_records(
+    taken_back_by: str | None, unannounced: int
+) -> None:
+    topics = Topics("t")
+    audit = Audit(topics)
+
+    def say(state: str, by: str | None, at: float) -> None:
+        value = control.encode_announce(Announce("app:vow", state, ""))
+        audit.add_status(Record(topics.status, 0, int(at), None if by is None else by.encode(), value, (), T0 + at))
+
+    say("safe_mode", "app:vow@d1", 0.5)
+    say("promise_kept", taken_back_by, 1.0)
+    for number in range(5):
+        outcome = replace(ended(number, miss=number in {2, 4}, at=T0 + number), sequence=10 * number)
+        message = codec.encode_outcome(outcome, ())
+        place = (topics.results("vow"), 0, number)
+        audit.add_result(Record(*place, message.key, message.value, message.headers, T0 + number))
+    report = audit.report()
+    assert (report.promises_broken, report.promises_unannounced) == (1, unannounced)
+
+
+def tracked(turns: int = 1, **told: object) -> StreamReport:
+    """Four queries of one slice, the second and third of them missed, and what it told last of that."""
+    true = PromiseState(weakly_hard=((1, 3),), turns=turns, queries=4, misses=2, mcd=2, worst=((3, 2),))
+    audit = PromiseAudit()
+    for number in range(4):
+        outcome = ended(number, miss=number in {1, 2}, at=T0 + number)
+        state = replace(true, **told) if number == 3 else replace(true, queries=number, mcd=0)  # type: ignore[arg-type]
+        audit.add_outcome(replace(outcome, promise=state), 10 * number, T0 + number)
+    return judged(audit)
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+def test_a_tracker_that_tells_more_or_less_than_there_was_disagrees(turns: int) -> None:
+    assert tracked(turns).agrees
+    for lie in (
+        {"mcd": 1}, {"mcd": 3}, {"worst": ((3, 1),)}, {"worst": ((3, 3),)}, {"worst": ((4, 2),)}, {"queries": 5},
+    ):  # fmt: skip
+        assert not tracked(turns, **lie).agrees, lie
+
+
+def test_of_a_stream_that_went_from_one_slice_to_another_no_tracker_is_held_against_the_whole() -> None:
+    audit = PromiseAudit()
+    for number, device in enumerate(("d1", "d1", "d2")):
+        state = PromiseState(weakly_hard=((1, 3),), turns=1, queries=1 + number % 2, mcd=0, worst=((3, 0),))
+        outcome = replace(ended(number, miss=number == 1, at=T0 + number), device=device, promise=state)
+        audit.add_outcome(outcome, number, T0 + number)
+    assert judged(audit).agrees
+
+
+def two_of_five(*misses: int) -> PromiseAudit:
+    """Of nine queries these were missed; two of five may be."""
+    audit = PromiseAudit()
+    for number in range(9):
+        outcome = replace(ended(number, miss=number in misses, at=T0 + number - 500.0), promise=TWO_OF_FIVE)
+        audit.add_outcome(outcome, number, T0 + number)
+    return audit
+
+
+TWO_OF_FIVE = PromiseState(weakly_hard=((2, 5),))
+
+
+@pytest.mark.parametrize(
+    ("misses", "broken_by"),
+    [
+        ((1, 3, 5), [(1, 3, 5)]),
+        ((1, 3, 6), []),
+        ((1, 3, 6, 7), [(3, 6, 7)]),
+        ((1, 2, 3, 4), [(1, 2, 3), (2, 3, 4)]),
+    ],
+)
+def test_what_breaks_a_window_are_the_last_misses_that_are_one_too_many(
+    misses: tuple[int, ...], broken_by: list[tuple[int, ...]]
+) -> None:
+    report = judged(two_of_five(*misses))
+    assert report.broken_at == report.unannounced_at == tuple(T0 + window[-1] for window in broken_by)
+    assert report.example == tuple(f"q{number}" for number in (broken_by[0] if broken_by else ()))
+
+
+@pytest.mark.parametrize(
+    ("began", "ended_at", "unannounced"), [(2.0, 2.75, 1), (2.0, 3.25, 0), (6.5, 6.75, 0), (7.25, 9.0, 1)]
+)
+def test_safe_mode_counts_from_the_first_of_those_misses_to_the_last(
+    began: float, ended_at: float, unannounced: int
+) -> None:
+    audit = two_of_five(1, 3, 6, 7)  # the first has no part in it
+    audit.add_status("app:vow@d1", Announce("app:vow", "safe_mode", ""), T0 + began)
+    audit.add_status("app:vow@d1", Announce("app:vow", "promise_kept", ""), T0 + ended_at)
+    assert judged(audit).unannounced == unannounced

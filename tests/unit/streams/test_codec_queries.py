@@ -12,9 +12,11 @@ from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.models.app import App, Promise, QueryClass
 from sluicegate.domain.models.tensor import Tensor, TensorSpec
 from sluicegate.domain.outcome import Outcome, OutcomeKind, Reason
-from sluicegate.domain.query import Goal
+from sluicegate.domain.plan import NO_EPOCH, Epoch
+from sluicegate.domain.query import Goal, Query
 from sluicegate.streams.ports import Headers, Record
 from sluicegate.streams.records import codec, oip
+from sluicegate.streams.records.hop_records import admitted_key
 
 NOW = 1_800_000_000.0
 APP = App(
@@ -186,6 +188,8 @@ def test_what_has_no_readable_id_can_only_be_a_dead_letter(body: Any, headers: H
         (b'{"inputs": [{"data": [NaN]}]}', "body"),
         ({}, "inputs"),
         ({"inputs": {}}, "inputs"),
+        ({"inputs": []}, "inputs"),
+        ({"inputs": "image"}, "inputs"),
         ({"inputs": [3]}, "inputs[0]"),
         ({"inputs": [IMAGE]}, "inputs"),
         ({"inputs": [IMAGE, FLAG, {**FLAG, "name": "more"}]}, "inputs"),
@@ -214,6 +218,8 @@ def test_what_has_no_readable_id_can_only_be_a_dead_letter(body: Any, headers: H
         (asked(latency_ms=-5), "parameters.latency_ms"),
         (asked(latency_ms=1e9), "parameters.latency_ms"),
         (asked(latency_ms=10, timeout=20), "parameters.timeout"),
+        (asked(latency_ms=10, timeout=20_000), "parameters.timeout"),
+        (asked(latency_ms=20, timeout=10_000), "parameters.timeout"),
         (asked(timeout=-1), "parameters.timeout"),
         (asked(accuracy=1.5), "parameters.accuracy"),
         (asked(cost=-1), "parameters.cost"),
@@ -222,6 +228,16 @@ def test_what_has_no_readable_id_can_only_be_a_dead_letter(body: Any, headers: H
         (asked(priority=-1), "parameters.priority"),
         (asked(priority=1.5), "parameters.priority"),
         (asked(**{"class": "vip"}), "parameters.class"),
+        (asked(latency_ms=600_000.1), "parameters.latency_ms"),
+        (asked(timeout=600_000_100), "parameters.timeout"),
+        (asked(accuracy=-0.001), "parameters.accuracy"),
+        (asked(accuracy=1.001), "parameters.accuracy"),
+        (asked(model="m" * 129), "parameters.model"),
+        (asked(model=7), "parameters.model"),
+        (asked(priority=1 << 31), "parameters.priority"),
+        (asked(priority=True), "parameters.priority"),
+        (asked(accuracy=0.5, latency=3, latency_ms=3), "parameters.latency"),
+        (asked(timeout=3, triton_trace=True, urgency=1), "parameters.urgency"),
         ({"parameters": [], "inputs": [IMAGE, FLAG]}, "parameters"),
     ],
 )
@@ -233,6 +249,93 @@ def test_what_is_wrong_with_a_known_query_is_named(body: Any, field: str) -> Non
     outcome = Outcome.of(error.query, OutcomeKind.REJECTED, NOW + 1, reason=error.reason, detail=str(error))
     assert outcome.kind is OutcomeKind.REJECTED and outcome.detail is not None and field in outcome.detail
     assert (outcome.arrival, outcome.deadline, outcome.at) == (NOW, NOW + 0.2, NOW + 1)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"latency_ms": 600_000},
+        {"timeout": 600_000_000},
+        {"timeout": 0},
+        {"latency_ms": 20, "timeout": 20_000},
+        {"accuracy": 0},
+        {"accuracy": 1},
+        {"cost": 0},
+        {"cost": 10**12},
+        {"model": "m" * 128},
+        {"priority": (1 << 31) - 1},
+        {"triton_trace": True, "sequence_id": 7, "headers": {}},
+    ],
+)
+def test_what_may_just_be_asked_is_taken(parameters: dict[str, Any]) -> None:
+    assert decode(asked(**parameters)).query.id == "q1"
+
+
+def test_who_misspells_a_parameter_is_told_which_is_meant_and_else_which_there_are() -> None:
+    with pytest.raises(codec.RejectedQueryError, match=r"latency_mss: is unknown; did you mean latency_ms\?"):
+        decode(asked(accuracy=0.5, latency_mss=3))
+    with pytest.raises(codec.RejectedQueryError, match="known: latency_ms, timeout, accuracy, cost, class, prio"):
+        decode(asked(zzz=3))
+
+
+def test_tensors_of_our_own_are_told_apart_by_where_they_lie_and_what_is_none_is_refused() -> None:
+    claim = {"ref": "s3://b/x", "sha256": "ab" * 32, "bytes": 16}
+    body = {"outputs": [IMAGE, {**IMAGE, "name": "far", "data": claim}, {**FLAG, "data": [False]}]}
+    here = oip.decode_tensors(body, "outputs")
+    assert [(tensor.name, len(tensor.data)) for tensor in here] == [("image", 16), ("flag", 1)]
+    ((far, told),) = oip.decode_claims(body, "outputs")
+    assert (far.name, far.shape, far.data, told.ref, told.bytes) == ("far", (1, 2, 2), b"", "s3://b/x", 16)
+    for wrong, field in (([IMAGE, 3], "outputs[1]"), ("image", "outputs"), (None, "outputs")):
+        with pytest.raises(InvalidInputError) as refused:
+            oip.decode_tensors({"outputs": wrong}, "outputs")
+        assert refused.value.field == field
+    assert oip.decode_claims({"outputs": [IMAGE, 3]}, "outputs") == ()
+
+
+@pytest.mark.parametrize(("size", "fine"), [(16, True), (15, False), (17, False)])
+def test_what_lies_elsewhere_is_as_large_as_its_tensor(size: int, fine: bool) -> None:
+    entry = {**IMAGE, "data": {"ref": "s3://b/x", "sha256": "ab" * 32, "bytes": size}}
+    if fine:
+        assert oip.decode_claim("inputs[0]", entry)[1].bytes == 16
+        return
+    with pytest.raises(InvalidInputError) as refused:
+        oip.decode_claim("inputs[0]", entry)
+    assert refused.value.field == "inputs[0].data.bytes"
+
+
+@pytest.mark.parametrize(
+    ("datatype", "data", "fine"),
+    [
+        ("UINT8", [0, 255], True),
+        ("UINT8", [0, 256], False),
+        ("UINT8", [-1, 255], False),
+        ("INT8", [-128, 127], True),
+        ("INT8", [-129, 127], False),
+        ("INT8", [-128, 128], False),
+        ("INT16", [1.0, 2.0], False),
+        ("BOOL", [True, False], True),
+        ("BOOL", [1, 0], False),
+        ("FP32", [1, 2], True),
+        ("FP32", [True, False], False),
+        ("FP16", [65_504, 0], True),
+        ("FP16", [70_000, 0], False),
+        ("UINT64", [2**64 - 1, 0], True),
+        ("UINT64", [2**63, -1], False),
+        ("INT64", [2**63 - 1, -(2**63)], True),
+    ],
+)
+def test_numbers_are_of_the_kind_and_within_the_range_of_their_datatype(
+    datatype: str, data: list[object], fine: bool
+) -> None:
+    body = {"outputs": [{"name": "x", "datatype": datatype, "shape": [2], "data": data}]}
+    if fine:
+        (tensor,) = oip.decode_tensors(body, "outputs")
+        assert np.frombuffer(tensor.data, oip.DTYPES[datatype]).tolist() == data
+        return
+    app = App(name="x", slo=0.2, inputs=(TensorSpec("x", datatype, ()),), max_rows=2)
+    with pytest.raises(codec.RejectedQueryError) as refused:
+        codec.decode_query(record({"inputs": body["outputs"]}), app, codec.DEFAULT_LIMITS, NOW)
+    assert refused.value.field.startswith("inputs[0].data")
 
 
 @pytest.mark.parametrize(
@@ -394,6 +497,121 @@ def test_a_hop_passes_a_single_tensor_on_without_a_copy() -> None:
     message = codec.decode_query(record(body), app, codec.DEFAULT_LIMITS, NOW)
     admitted = codec.encode_admitted(message)
     assert admitted.value is message.tensors[0].data
+
+
+HOP = Query(
+    "q1", "a", NOW, NOW + 0.5, 2, QueryClass.STRICT, "s", 4, 3, Goal(accuracy=0.75, model="m"), 5, "/shop"
+)  # fmt: skip
+X, Y = Tensor("x", "UINT8", (2, 3), b"abcdef"), Tensor("y", "FP32", (2,), b"12345678")
+
+
+def hop(message: codec.Message, packed: list[Any] | None = None) -> Record:
+    """As it is read; with this in its header."""
+    assert message.headers[5][0] == "sluice"
+    own = message.headers[5] if packed is None else ("sluice", orjson.dumps(packed))
+    headers = (*message.headers[:5], own, *message.headers[6:])
+    return Record("hop", 0, 1, message.key, message.value, headers, NOW)
+
+
+def fields_of(query: Query) -> list[object]:
+    """Two of the same are not equal by themselves."""
+    return [getattr(query, field) for field in query.__slots__]
+
+
+def test_a_hop_record_says_all_of_its_query_in_one_header_behind_what_outsiders_read() -> None:
+    message = codec.encode_work(codec.QueryMessage(HOP, (X, Y)), epoch=Epoch(3, 7), slice="4g.0", turn=9)
+    assert (message.key, message.value) == (b"a", b"abcdef12345678")
+    assert message.headers[:5] == (
+        ("ce_specversion", b"1.0"),
+        ("ce_id", b"q1"),
+        ("ce_source", b"/app/a"),
+        ("ce_type", b"sluicegate.work"),
+        ("content-type", b"application/octet-stream"),
+    )
+    assert orjson.loads(message.headers[5][1]) == [
+        1, ["q1", "/shop"], "a", NOW, NOW + 0.5, [2, 5], "strict", "s", 4, 3, [0.75, None, "m"],
+        [["x", "UINT8", [2, 3]], ["y", "FP32", [2]]], [3, 7], "4g.0", 9,
+    ]  # fmt: skip
+    read = codec.decode_work(hop(message))
+    assert (fields_of(read.query), read.epoch, read.slice, read.turn) == (fields_of(HOP), Epoch(3, 7), "4g.0", 9)
+
+
+def test_what_is_not_known_of_a_query_is_left_out_of_its_hop_record() -> None:
+    bare = Query("q2", "a", NOW, NOW + 0.5)
+    admitted = codec.encode_admitted(codec.QueryMessage(bare, (X,)))
+    assert dict(admitted.headers)["ce_type"] == b"sluicegate.admitted"
+    assert orjson.loads(admitted.headers[5][1]) == [
+        1, "q2", "a", NOW, NOW + 0.5, 1, "strict", "", -1, 0, None, [["x", "UINT8", [2, 3]]], None, None,
+    ]  # fmt: skip
+    work = codec.decode_work(hop(admitted))
+    assert (fields_of(work.query), work.epoch, work.slice, work.turn) == (fields_of(bare), NO_EPOCH, "", -1)
+    uncounted = codec.encode_work(codec.QueryMessage(bare, (X,)), epoch=Epoch(3, 7), slice="4g.0")
+    assert codec.decode_work(hop(uncounted)).turn == -1
+
+
+def test_a_single_tensor_is_read_as_it_came_and_several_as_views_of_what_came() -> None:
+    one = hop(codec.encode_admitted(codec.QueryMessage(HOP, (X,))))
+    assert codec.decode_admitted(one).tensors[0].data is one.value
+    two = hop(codec.encode_admitted(codec.QueryMessage(HOP, (X, Y))))
+    views = [tensor.data for tensor in codec.decode_admitted(two).tensors]
+    assert [bytes(view) for view in views] == [b"abcdef", b"12345678"]
+    assert all(isinstance(view, memoryview) and view.obj is two.value for view in views)
+
+
+@pytest.mark.parametrize(("stream", "key"), [("s", b"s"), ("a", b"q1"), ("", b"q1")])
+def test_an_admitted_query_is_keyed_by_its_stream_and_by_its_id_where_that_is_the_app_s_own(
+    stream: str, key: bytes
+) -> None:
+    assert admitted_key(replace(HOP, stream=stream)) == key
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "fine"),
+    [
+        (0, 2, False),
+        (1, 7, False),
+        (1, ["q1"], False),
+        (3, 1e12, True),
+        (3, -1e12, True),
+        (4, 1.001e12, False),
+        (4, -1.001e12, False),
+        (4, 1_700_000_000, True),
+        (4, True, False),
+        (5, 1, True),
+        (5, 0, False),
+        (5, True, False),
+        (5, 2.0, False),
+        (5, [2, 0], False),
+        (6, "loose", False),
+        (8, 2**63 - 1, True),
+        (8, 2**63, False),
+        (8, 1 - 2**63, True),
+        (8, -(2**63), False),
+        (10, [0.5, 2.0, None], True),
+        (10, [0.5, 2.0], False),
+        (11, [], False),
+        (11, [["x", "UINT8", [2, 3]], ["y", "FP32", [3]]], False),
+        (11, [["x", "UINT8", [2, 3]], ["y", "FP32", [1]]], False),
+        (11, [["x", "UINT8", [2, 3]], ["y", "FP64", [1]]], True),
+        (11, [["x", "UINT8", [2, 3]], ["y", "FP64", []]], False),
+        (11, [["x", "UINT8", [2, 3]], ["y", "FP64", [0]]], False),
+        (11, [["x", "UINT8", [14]]], True),
+        (12, [3], False),
+        (13, 4, False),
+        (14, 1, True),
+        (14, 0, False),
+    ],
+)
+def test_what_stages_do_not_write_is_refused_by_the_name_of_their_header(place: int, value: Any, fine: bool) -> None:
+    message = codec.encode_work(codec.QueryMessage(HOP, (X, Y)), epoch=Epoch(3, 7), slice="4g.0", turn=9)
+    packed = orjson.loads(message.headers[5][1])
+    packed[place] = value
+    if fine:
+        codec.decode_work(hop(message, packed))
+        return
+    with pytest.raises(InvalidInputError) as refused:
+        codec.decode_work(hop(message, packed))
+    assert refused.value.field == "sluice"
 
 
 def test_integers_beyond_63_bits_in_json_are_exact() -> None:

@@ -7,7 +7,15 @@ import pytest
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.events import DemandCounted
 from sluicegate.planner.estimates.demand_estimate import DemandEstimator
-from sluicegate.streams.records.demand_windows import WindowReader, decode_windows, encode_windows, folded, half_of
+from sluicegate.streams.records.demand_windows import (
+    DemandWindows,
+    HalfSecond,
+    WindowReader,
+    decode_windows,
+    encode_windows,
+    folded,
+    half_of,
+)
 
 
 class Table:
@@ -79,6 +87,67 @@ def test_a_reader_takes_nothing_that_is_too_old_to_matter() -> None:
     value = Table().count(0, 100.0, DemandCounted("a", 5, 0.5))
     assert value is not None
     assert WindowReader().read(decode_windows(value), 400.0) == []
+
+
+@pytest.mark.parametrize(
+    ("at", "window", "half"),
+    [
+        (100.5, 0.5, 200),
+        (100.74, 0.5, 200),
+        (100.75, 0.5, 201),
+        (100.5, 1.0, 200),
+        (101.0, 2.0, 200),
+        (100.5, 0.25, 200),
+    ],
+)
+def test_a_count_is_of_the_half_second_in_which_the_middle_of_its_time_lies(
+    at: float, window: float, half: int
+) -> None:
+    assert half_of(at, window) == half
+
+
+def test_a_window_holds_both_halves_of_its_second_with_their_classes() -> None:
+    first = folded({}, 7, 200, DemandCounted("a", 3, 0.5, ((0.4, 1), (0.1, 2))))
+    assert first == {"through": 7, "rows": [3, 0], "classes": [[[0.1, 2], [0.4, 1]], []]}
+    second = folded(first, 9, 201, DemandCounted("a", 5, 0.5, ((0.1, 5),)))
+    assert second == {"through": 9, "rows": [3, 5], "classes": [[[0.1, 2], [0.4, 1]], [[0.1, 5]]]}
+    third = folded(second, 10, 200, DemandCounted("a", 4, 0.5, ((0.1, 4),)))
+    assert third == {"through": 10, "rows": [7, 5], "classes": [[[0.1, 6], [0.4, 1]], [[0.1, 5]]]}
+    assert folded(third, 10, 200, DemandCounted("a", 1, 0.5)) is None
+    assert first == {"through": 7, "rows": [3, 0], "classes": [[[0.1, 2], [0.4, 1]], []]}, "as it was"
+    halves = decode_windows(encode_windows("a", {101: first, 100: third}, 101.75)).halves
+    assert halves == (
+        HalfSecond(100.0, 7, ((0.1, 6), (0.4, 1))),
+        HalfSecond(100.5, 5, ((0.1, 5),)),
+        HalfSecond(101.0, 3, ((0.1, 2), (0.4, 1))),
+        HalfSecond(101.5, 0, ()),
+    )
+    assert folded({}, 0, 200, DemandCounted("a", 1, 0.5)) == {"through": 0, "rows": [1, 0], "classes": [[], []]}
+
+
+def test_a_reader_gives_what_is_more_than_before_with_its_age_the_oldest_first() -> None:
+    reader = WindowReader()
+    late, early = HalfSecond(100.5, 4, ((0.1, 4),)), HalfSecond(100.0, 3, ((0.1, 1), (0.4, 2)))
+    assert reader.read(DemandWindows("a", (late, early), 101.0), 101.25) == [
+        DemandCounted("a", 3, 0.5, ((0.1, 1), (0.4, 2)), 0.75),
+        DemandCounted("a", 4, 0.5, ((0.1, 4),), 0.25),
+    ]
+    more = HalfSecond(100.5, 9, ((0.1, 4), (0.4, 5)))
+    assert reader.read(DemandWindows("a", (early, more), 101.0), 101.5) == [
+        DemandCounted("a", 5, 0.5, ((0.4, 5),), 0.5)
+    ]
+    assert reader.read(DemandWindows("a", (late,), 101.0), 101.5) == [], "fewer than before is an old record"
+    assert reader.read(DemandWindows("b", (early,), 101.0), 101.5) == [
+        DemandCounted("b", 3, 0.5, ((0.1, 1), (0.4, 2)), 1.0)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("start", "age"), [(940.0, 59.5), (939.75, None), (999.5, 0.0), (1000.0, -0.5), (1010.0, -0.5)]
+)
+def test_a_half_second_counts_for_a_minute_and_none_is_of_the_future(start: float, age: float | None) -> None:
+    given = WindowReader().read(DemandWindows("a", (HalfSecond(start, 3),), 1000.0), 1000.0)
+    assert given == ([] if age is None else [DemandCounted("a", 3, 0.5, (), age)])
 
 
 @pytest.mark.parametrize(

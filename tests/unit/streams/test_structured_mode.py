@@ -1,4 +1,4 @@
-"""CloudEvents in structured mode are read as the same event in binary mode is."""
+"""CloudEvents: in structured mode they are read as in binary mode; what their headers say, and what goes along."""
 
 from base64 import b64encode
 from typing import Any
@@ -11,6 +11,16 @@ from sluicegate.domain.models.app import App
 from sluicegate.domain.models.tensor import TensorSpec
 from sluicegate.streams.ports import Record
 from sluicegate.streams.records import codec
+from sluicegate.streams.records.cloudevents import (
+    along,
+    carried,
+    check_id,
+    query_headers,
+    readable_traceparent,
+    source_of,
+    traceparent_in,
+    with_traceparent,
+)
 from sluicegate.streams.records.structured_mode import in_binary_mode
 
 APP = App(name="toy", slo=0.25, inputs=(TensorSpec("x", "FP32", (2,)),), max_rows=4)
@@ -93,3 +103,113 @@ def test_batches_of_events_are_refused() -> None:
 def test_what_is_not_structured_is_left_as_it_is() -> None:
     given = record(b"anything", b"application/octet-stream")
     assert in_binary_mode(given) is given
+
+
+TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
+
+
+def test_trace_context_takes_the_place_of_what_was_there_and_leaves_the_rest() -> None:
+    headers = (("accept", b"x"), ("traceparent", b"old"), ("x-request-id", b"7"))
+    rest = (("accept", b"x"), ("x-request-id", b"7"))
+    assert with_traceparent(headers, TRACE) == (("traceparent", TRACE.encode()), *rest)
+    assert with_traceparent(headers, None) == rest
+    assert (traceparent_in(with_traceparent(headers, TRACE)), traceparent_in(headers), traceparent_in(rest)) == (
+        TRACE,
+        None,
+        None,
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TRACE.replace("00-", "ff-"),
+        TRACE.replace("a" * 32, "0" * 32),
+        TRACE.replace("b" * 16, "0" * 16),
+        TRACE.upper(),
+        TRACE + "0",
+        TRACE[1:],
+        None,
+    ],
+)
+def test_what_is_no_trace_context_is_none(text: str | None) -> None:
+    assert readable_traceparent(TRACE) == TRACE
+    assert readable_traceparent(text) is None
+
+
+def test_of_a_request_goes_along_what_traces_and_correlates_whatever_its_case() -> None:
+    given = [
+        ("Correlation-Id", "c7"), ("X-Request-ID", "r3"), ("baggage", "b=1"), ("TraceParent", TRACE),
+        ("tracestate", "s"), ("reply-to", "elsewhere"), ("ce_tenant", "red"), ("accept", "application/octet-stream"),
+    ]  # fmt: skip
+    assert along(given) == (
+        ("correlation-id", b"c7"), ("x-request-id", b"r3"), ("baggage", b"b=1"), ("traceparent", TRACE.encode()),
+        ("tracestate", b"s"),
+    )  # fmt: skip
+    assert along([("baggage", "b"), ("traceparent", "junk")]) == (("baggage", b"b"),)
+
+
+@pytest.mark.parametrize(("size", "fits"), [(16_384 - 7, True), (16_384 - 6, False)])
+def test_sixteen_kibibytes_of_names_and_values_go_along(size: int, fits: bool) -> None:
+    headers = (("baggage", b"x" * size), ("content-type", b"y" * 9))
+    if fits:
+        assert carried(headers) == headers[:1]
+        return
+    with pytest.raises(InvalidInputError) as refused:
+        carried(headers)
+    assert (refused.value.field, "16385 bytes" in refused.value.problem) == ("headers", True)
+
+
+@pytest.mark.parametrize(
+    ("query_id", "fine"),
+    [
+        ("x" * 256, True),
+        ("x" * 257, False),
+        ("\u00e9" * 128, True),
+        ("\u00e9" * 129, False),
+        ("", False),
+        ("a\n", False),
+    ],
+)
+def test_an_id_has_printable_characters_and_at_most_256_bytes(query_id: str, fine: bool) -> None:
+    if fine:
+        assert check_id("ce_id", query_id) == query_id
+        return
+    with pytest.raises(InvalidInputError) as refused:
+        check_id("ce_id", query_id)
+    assert refused.value.field == "ce_id"
+
+
+@pytest.mark.parametrize(("source", "fine"), [(b"x" * 256, True), (b"x" * 257, False), (b"", True), (b"\xff", False)])
+def test_a_source_has_at_most_256_printable_characters(source: bytes, fine: bool) -> None:
+    if fine:
+        assert source_of({"ce_source": source}) == source.decode()
+        return
+    with pytest.raises(InvalidInputError) as refused:
+        source_of({"ce_source": source})
+    assert refused.value.field == "ce_source"
+
+
+def test_the_headers_of_a_query_say_when_it_expires_how_much_is_json_and_how_long_the_way_back_is() -> None:
+    plain = query_headers("q1", app="toy", source="me", now=NOW)
+    assert plain == (
+        ("ce_specversion", b"1.0"),
+        ("ce_id", b"q1"),
+        ("ce_source", b"/me"),
+        ("ce_type", b"sluicegate.query"),
+        ("ce_subject", b"toy"),
+        ("ce_time", b"2023-11-14T22:13:20+00:00"),
+        ("content-type", b"application/json"),
+    )
+    more = query_headers(
+        "q1", app="toy", source="me", now=NOW, expires=NOW + 0.25, json_length=7, traceparent=TRACE, delivery_s=0.0125,
+        carried=(("baggage", b"b"),),
+    )  # fmt: skip
+    assert more[6:] == (
+        ("ce_expirytime", b"2023-11-14T22:13:20.250000+00:00"),
+        ("content-type", b"application/octet-stream"),
+        ("inference-header-content-length", b"7"),
+        ("traceparent", TRACE.encode()),
+        ("delivery-ms", b"12.500"),
+        ("baggage", b"b"),
+    )
