@@ -9,6 +9,7 @@ billionth: sums differ in their last digits by machine and by version of Python.
 
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -32,6 +33,10 @@ _WORDS = {"steps", "objective", "bound", "headroom"}
 kept."""
 _OF_SETS = {"LookUp", "LookedUp"}
 """Events and actions that are sets, written in any order."""
+_FLOAT = re.compile(rb"-?\d+\.\d+(?:e-?\d+)?")
+_ACTION = re.compile(rb'\{"is":"(\w+)","value":')
+_ANY_ORDER = (b'"steps":', b'"is":"LookUp"', b'"is":"LookedUp"')
+"""What steps have in them that are more than text with floats in it."""
 _CLUSTERS = range(3)
 _PLAIN = {
     "admission deadline",
@@ -134,37 +139,37 @@ def _rounded(noun: Any, digits: int = _DIGITS) -> Any:
     return [_rounded(one, digits) for one in noun] if kind in {list, tuple} else noun
 
 
-def _digest(*nouns: Any) -> str:
-    told = hashlib.sha256()
-    for noun in nouns:
-        told.update(orjson.dumps(_rounded(noun), option=orjson.OPT_SORT_KEYS))
-    return told.hexdigest()[:16]
+def _digest(noun: Any) -> str:
+    return hashlib.sha256(orjson.dumps(_rounded(noun), option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
+
+
+def _told(step: bytes) -> bytes:
+    """A line of a log, as far as it counts."""
+    if any(mark in step for mark in _ANY_ORDER):
+        return orjson.dumps(_rounded(orjson.loads(step)), option=orjson.OPT_SORT_KEYS)
+    return _FLOAT.sub(lambda found: b"%.*g" % (_DIGITS, round(float(found[0]), 9)), step)
 
 
 def in_world(changes: Mapping[str, Any]) -> dict[str, Any]:
     """What came of every query there, and what each core heard and said."""
     with noted(steps=True) as made:
         ends, result = simulated(unequal(changes), 0.0)
-    said: dict[str, list[bytes]] = {}
-    counted: dict[str, Counter[str]] = {}
-    for one in made.values():
-        kind = one.kind.__name__
-        said.setdefault(kind, []).extend(one.steps)
-        for step in one.steps:
-            counted.setdefault(kind, Counter()).update(action["is"] for action in orjson.loads(step)["actions"])
+    cores: dict[str, dict[str, Any]] = {}
+    for kind in sorted({one.kind.__name__ for one in made.values()}):
+        steps = [step for one in made.values() if one.kind.__name__ == kind for step in one.steps]
+        actions = Counter(name.decode() for s in steps for name in _ACTION.findall(s.partition(b'"actions":')[2]))
+        told = hashlib.sha256(b"\n".join(map(_told, steps)))
+        cores[kind] = {
+            "steps": len(steps),
+            "actions": dict(sorted(actions.items())),
+            "digest": told.hexdigest()[:16],
+        }
     return {
         "ended": dict(sorted(Counter(f"{e.app} {e.kind} {e.reason}".strip() for e in ends.values()).items())),
         "ends": _digest({query: asdict(one) for query, one in ends.items()}),
         "plans": result.epochs,
         "cost": _rounded(dict(result.cost)),
-        "cores": {
-            kind: {
-                "steps": len(steps),
-                "actions": dict(sorted(counted[kind].items())),
-                "digest": _digest(*map(orjson.loads, steps)),
-            }
-            for kind, steps in sorted(said.items())
-        },
+        "cores": cores,
     }
 
 
