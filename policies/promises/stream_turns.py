@@ -6,6 +6,7 @@ promised of the whole stream, (m, K), a place keeps as (m_i, K_i): K_i is the mo
 the m_i add up to m at most.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -32,6 +33,11 @@ class Turns:
         """The most of any ``count`` successive turns that are this place's."""
         cycles, rest = divmod(count, len(self.mine))
         return cycles * sum(self.mine) + self._most[rest]
+
+    def within(self, here: int) -> int:
+        """The most successive turns of which no more than ``here`` are ever this place's."""
+        cycles, left = divmod(here, sum(self.mine))
+        return cycles * len(self.mine) + bisect_right(self._most, left) - 1
 
 
 ALONE = Turns((True,))

@@ -54,12 +54,7 @@ class PlaceLimit:
         """The most queries of ``rows`` rows that may come in a window of the own stream; ``keyed``: of others."""
         batch = self.batch // rows
         here = min((k * batch // (k - m) for m, k in self.pairs), default=batch)
-        if keyed:
-            return here
-        count = 0
-        while self.turns.most(count + 1) <= here:
-            count += 1
-        return count
+        return here if keyed else self.turns.within(here)
 
 
 class WindowLimiter:

@@ -226,6 +226,8 @@ def test_the_parts_of_a_promise_keep_the_whole_of_it_however_turns_are_dealt(
         turns = turns_of(cycle, place)
         seen = [sum(t == place for t in (cycle * 62)[i : i + k]) for i in range(len(cycle))]
         assert turns.most(k) == max(seen)
+        longest = turns.within(k)
+        assert turns.most(longest) <= k < turns.most(longest + 1)
         part = part_of(promise, cycle, place)
         most_here = min([turns.most(k), *(_most_misses(turns.most(k), w.m, w.k) for w in part.weakly_hard)])
         allowed += most_here

@@ -31,6 +31,12 @@ def test_the_most_turns_of_a_stretch_are_those_of_its_worst_beginning() -> None:
     assert [ALONE.most(n) for n in range(4)] == [0, 1, 2, 3]
 
 
+def test_so_many_successive_turns_come_to_no_more_than_a_place_bears() -> None:
+    assert [turns_of(CYCLE, 0).within(n) for n in range(7)] == [0, 1, 2, 4, 5, 6, 8]
+    assert [turns_of(CYCLE, 1).within(n) for n in range(3)] == [0, 4, 8]
+    assert [ALONE.within(n) for n in range(3)] == [0, 1, 2]
+
+
 @pytest.mark.parametrize(
     ("m", "k", "parts"),
     [
