@@ -63,3 +63,15 @@ def test_a_place_without_lists_is_told_from_one_that_is_not_there(tmp_path: Path
         read_arrivals(tmp_path)
     with pytest.raises(InvalidInputError, match="does not exist"):
         read_arrivals(tmp_path / "none")
+
+
+@pytest.mark.parametrize(("speed", "first", "duration"), [(0.5, 0.5, 4.0), (1.0, 0.25, 2.0), (4.0, 0.0625, 0.5)])
+def test_arrivals_are_played_slower_and_faster(speed: float, first: float, duration: float) -> None:
+    played = LISTED.faster(speed)
+    assert (played.times["a"][0], played.duration, played.apps) == (first, duration, ("a", "b"))
+
+
+@pytest.mark.parametrize("speed", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_speed_that_is_none_is_refused(speed: float) -> None:
+    with pytest.raises(InvalidInputError, match="speed"):
+        LISTED.faster(speed)
