@@ -73,14 +73,12 @@ class ProteanRule:
         gpus = {d.name: d for d in devices if _can_follow(d)}
         self._meet(gpus)
         inherited = set(changing).difference(self._turns.in_flight)
-        if len(inherited) + len(self._turns.in_flight) >= self._turns.limit and inherited:
-            return {}
         asked = _Asked(plan, catalogue, self._settings.quantile)
         found: dict[str, tuple[Slice, ...]] = {}
         for name, device in gpus.items():
             wanted = self._wish(device, asked, 1.0 / len(gpus))
-            others = len(inherited) + len(self._turns.in_flight) if inherited else 0
-            if wanted is None or name in changing or name in let_be or others >= self._turns.limit:
+            full = inherited and len(inherited) + len(self._turns.in_flight) >= self._turns.limit
+            if wanted is None or full or name in changing or name in let_be:
                 continue
             for action in self._turns.handle(Desired(name, wanted), now):
                 assert isinstance(action, Drain)

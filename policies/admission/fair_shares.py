@@ -145,7 +145,7 @@ class FairShares:
         self._spare = 0.0  # of these, by when it was refilled
         self._refilled = 0.0
         self._looked = -inf
-        self._asked = 0  # by all; what others asked is past some milliseconds late
+        self._asked = 0  # rows in the window, by all; those of others are forgotten a look late
         self._room = 0.0  # above shares, until it is reckoned again
         self._pool = 0.0  # of shares that are less than a query
 

@@ -149,27 +149,38 @@ class Audit:
         """Windows as the system itself told them on the status topic."""
         return self._missed.windows(self._newest)
 
+    def _owned(
+        self, asked: set[QueryKey], expected: set[QueryKey]
+    ) -> tuple[Counter[QueryKey], dict[QueryKey, QueryKey]]:
+        """Outcomes of each query, and whose those are that tell no source: of the queries of that app and id one goes
+        to each that has none, to who needs one first, and what is left to the first."""
+        same: dict[QueryKey, list[QueryKey]] = {}
+        for key in sorted(asked, key=lambda key: (key not in expected, key)):
+            same.setdefault(QueryKey(key.app, "", key.id), []).append(key)
+        sourceless = self._outcomes.keys() & same.keys() - asked
+        outcomes = Counter({key: n for key, n in self._outcomes.items() if key not in sourceless})
+        whose: dict[QueryKey, QueryKey] = {}
+        for key in sourceless:
+            n = self._outcomes[key]
+            owners = [one for one in same[key] if not outcomes[one]][:n]
+            owners += same[key][:1] * (n - len(owners))
+            outcomes.update(owners)
+            whose[key] = owners[0]
+        return outcomes, whose
+
     def report(self, windows: Sequence[FaultWindow] = ()) -> AuditReport:
         """Reconcile what was read. ``windows``: only of a timed audit."""
         asked = set(self._asked.values())
         # A copy is answered by what became of the first of its kind: where nothing did, the query is lost all the same.
         excused = {place for place, reason in self._dead.items() if reason != codec.DUPLICATE_ID}
         expected = {key for place, key in self._asked.items() if place not in excused}
-        same: dict[QueryKey, list[QueryKey]] = {}
-        for key in sorted(asked, key=lambda key: (key not in expected, key)):
-            same.setdefault(QueryKey(key.app, "", key.id), []).append(key)
-        outcomes = Counter({key: n for key, n in self._outcomes.items() if key in asked or key not in same})
-        for key in self._outcomes.keys() & same.keys() - asked:  # one each that has no other, the rest to the first
-            n = self._outcomes[key]
-            alone = [one for one in same[key] if not outcomes[one]][:n]
-            outcomes.update(alone)
-            outcomes[same[key][0]] += n - len(alone)
+        outcomes, whose = self._owned(asked, expected)
         unanswered = sorted(expected - outcomes.keys())
         lost = [key for key in unanswered if not self._may_have_ended(key)]
         copies = {key: n for key, n in outcomes.items() if n > 1}
         unasked = sorted(outcomes.keys() - asked)
         unknown = [key for key in unasked if not self._may_have_been_asked(key)]
-        unmarked = [key if key in asked else same.get(key, [key])[0] for key in self._late_unmarked]
+        unmarked = [whose.get(key, key) for key in self._late_unmarked]
         dead = {place: reason for place, reason in self._dead.items() if place in self._asked}
         promises = self._promises.report()
         return AuditReport(

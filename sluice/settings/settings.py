@@ -179,6 +179,7 @@ class PlannerSettings(PlanLimitFields, PlannerChoice, Section):
     """Settings of the planner (``PlannerChoice`` says which). Periods in seconds.
 
     ``lease_s``: silence of the leader after which another planner takes over, the same for all planners of a system.
+    ``quantile``: of profiled latencies, that plans and elastic capacity count on (deadlines: ``worker.quantile``).
     ``headroom``: factor on demand, the same for all apps (by default each app's own, from its variance).
     ``variants_per_device``: hosted at most on one device, where several pay (None: one; where there are more apps than
     devices, as many as it takes to host every app, by ``allocation`` on GPUs that stay as they are cut).

@@ -128,15 +128,15 @@ def worlds() -> dict[str, dict[str, Any]]:
     return {name: changes for name, changes in cases().items() if name not in _PLAIN} | found
 
 
-def _rounded(noun: Any, digits: int = _DIGITS) -> Any:
+def _rounded(noun: Any) -> Any:
     kind = type(noun)
     if kind is float:
-        return float(f"{round(noun, 9):.{digits}g}")
+        return float(f"{round(noun, 9):.{_DIGITS}g}")
     if kind is dict:
         if noun.get("is") in _OF_SETS and "devices" in noun["value"]:
             return {"is": noun["is"], "devices": sorted(noun["value"]["devices"])}
-        return {key: _rounded(value, digits) for key, value in noun.items() if key not in _WORDS}
-    return [_rounded(one, digits) for one in noun] if kind in {list, tuple} else noun
+        return {key: _rounded(value) for key, value in noun.items() if key not in _WORDS}
+    return [_rounded(one) for one in noun] if kind in {list, tuple} else noun
 
 
 def _digest(noun: Any) -> str:
@@ -251,7 +251,7 @@ def table_of(model: SelectionModel) -> dict[str, Any]:
         "batches": [*table.batches],
         "assumptions": dict(table.assumptions),
     }
-    return {"expected": _rounded(asdict(table.expected), 6), "chosen": _digest(chosen)}
+    return {"expected": _rounded(asdict(table.expected)), "chosen": _digest(chosen)}
 
 
 PLANNED = tuple(name for name in PLANNERS if not name.startswith("scaling-"))

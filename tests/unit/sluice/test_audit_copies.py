@@ -123,3 +123,17 @@ def test_an_outcome_without_a_source_goes_to_who_needs_one() -> None:
     odd, plain = asked(3, "q", source="a"), asked(4, "q", source="b")
     found = report([odd, plain], [refused(odd, "is no JSON")], [answered("q", source="")])
     assert (found.lost, found.duplicates, found.balanced) == (0, 0, True)
+
+
+def test_an_outcome_that_was_not_marked_late_is_told_in_the_window_of_the_query_that_it_is_of() -> None:
+    """Of two queries of one id the earlier has an outcome of its own: the other's window has the one that is wrong."""
+    audit = Audit(TOPICS, timed=True)
+    for record in (asked(3, "q", source="a"), asked(30, "q", source="b")):
+        audit.add_query(record)
+    audit.add_result(answered("q", source="a"))
+    audit.add_result(answered("q", source="", marked_late=True))
+    windows = [
+        FaultWindow(name=f"{since}", began=NOW + since, ended=NOW + until) for since, until in ((0, 7), (20, 60))
+    ]
+    found = [(w.queries, w.lost, w.duplicates, w.late_unmarked) for w in audit.report(windows).windows]
+    assert found == [(1, 0, 0, 0), (1, 0, 0, 1)]

@@ -290,8 +290,9 @@ def test_who_asks_for_more_than_its_share_is_told_so_and_a_flood_is_not_all_dema
     assert (refused.detail or "").startswith("/you asks for more than its share")
     assert kinds(door.came(T + 0.2, rows=5, source="/you")) == [Accept]
     assert kinds(door.came(T + 0.3, rows=1000, source="")) == [(OutcomeKind.REJECTED, Reason.OVER_SHARE)]
-    counts = [c.count for c in door.told(DemandAsked(0.5), T + 0.5) if isinstance(c, DemandCounted)]
-    assert counts == [2 * (30 + 7 + 5), 0], "of a flood as much as the others ask"
+    told = [c for c in door.told(DemandAsked(0.5), T + 0.5) if isinstance(c, DemandCounted)]
+    assert [c.count for c in told] == [2 * (30 + 7 + 5), 0], "of a flood as much as the others ask"
+    assert [rows for _, rows in told[0].classes] == [30 + 7 + 5], "by class only what others ask"
     assert kinds(door.came(T + 0.6, "b", rows=1000, source="/you")) == [Accept], "another app is another matter"
 
 
