@@ -7,6 +7,7 @@ Rules:
 - In a linear program a host that serves one demand needs no column of its own (n = max(1, need) f), which leaves one
   row a pool and one a demand.
 - Any trouble of the solver is a SolverError: the caller has another way.
+- Messages go to MathOpt and come back as they are: its objects for variables and rows cost as much as a small solve.
 """
 
 from collections.abc import Sequence
@@ -18,8 +19,8 @@ from sluicegate.planner.allocation.program import Floats, Ints, Program
 from sluicegate.planner.allocation.solver_types import Goal, Limits, Solved, SolverError
 
 try:
-    from ortools.math_opt import model_pb2
-    from ortools.math_opt.python import mathopt
+    from ortools.math_opt import callback_pb2, model_parameters_pb2, model_pb2, parameters_pb2, result_pb2, solution_pb2
+    from ortools.math_opt.core.python import solver as mathopt
 except ImportError:  # pragma: no cover - the heuristic planner stands in
     mathopt = None
 
@@ -212,12 +213,12 @@ class Matrix:
         phi_low[list(fair)] = 0.0
         objective = self._objective(goal)
         try:
-            model = mathopt.Model.from_model_proto(self._proto(objective, low, high, phi_low))
+            model = self._proto(objective, low, high, phi_low)
             result = self._run(model, limits or Limits(), hint, solver)
         except Exception as error:
             # MathOpt raises whatever its bindings raise; all of it means that this solve gave nothing.
             raise SolverError(f"{type(error).__name__}: {error}") from error
-        return self._read(model, result, duals)
+        return self._read(result, duals)
 
     def _unit_high(self) -> Floats:
         high = self._program.unit_limit.astype(np.float64)
@@ -252,24 +253,30 @@ class Matrix:
         return model
 
     def _run(self, model: Any, limits: Limits, hint: Solved | None, solver: MipSolver) -> Any:
-        if not self._integer:
-            return mathopt.solve(model, mathopt.SolverType.GLOP)
-        params = mathopt.SolveParameters(
-            node_limit=limits.nodes, absolute_gap_tolerance=limits.gap, relative_gap_tolerance=0.0, random_seed=1
-        )
-        extra = mathopt.ModelSolveParameters()
-        if solver == "highs":
+        types = parameters_pb2
+        params, extra = types.SolveParametersProto(), model_parameters_pb2.ModelSolveParametersProto()
+        kind = types.SOLVER_TYPE_GLOP
+        if self._integer:
+            params.node_limit = limits.nodes
+            params.absolute_gap_tolerance, params.relative_gap_tolerance = limits.gap, 0.0
+            params.random_seed = 1
+        if self._integer and solver == "highs":
+            kind = types.SOLVER_TYPE_HIGHS
             params.highs.double_options["time_limit"] = limits.seconds
-            return mathopt.solve(model, mathopt.SolverType.HIGHS, params=params, model_params=extra)
-        params.threads = 1
-        # Restarts of the search cost more than they find in programs this small.
-        params.gscip.int_params["presolving/maxrestarts"] = 0
-        params.gscip.real_params["limits/time"] = limits.seconds
-        if hint is not None:
-            extra.solution_hints.append(mathopt.SolutionHint(variable_values=self._hint(model, hint)))
-        return mathopt.solve(model, mathopt.SolverType.GSCIP, params=params, model_params=extra)
+        elif self._integer:
+            kind = types.SOLVER_TYPE_GSCIP
+            params.threads = 1
+            # Restarts of the search cost more than they find in programs this small.
+            params.gscip.int_params["presolving/maxrestarts"] = 0
+            params.gscip.real_params["limits/time"] = limits.seconds
+            if hint is not None:
+                values = extra.solution_hints.add().variable_values
+                values.ids.extend(range(self._columns))
+                values.values.extend(self._hint(hint).tolist())
+        initial, heard = types.SolverInitializerProto(), callback_pb2.CallbackRegistrationProto()
+        return mathopt.solve(model, kind, initial, params, extra, None, heard, None, None)
 
-    def _hint(self, model: Any, hint: Solved) -> dict[Any, float]:
+    def _hint(self, hint: Solved) -> Floats:
         """Values for every column; host counts beyond a column's bound are clipped (hints outside bounds raise)."""
         p = self._program
         values = np.zeros(self._columns)
@@ -278,17 +285,19 @@ class Matrix:
         if len(p.hosts) and self._load_column[0] >= 0:
             values[self._load_column] = np.maximum(0.0, values[self._host_column] - p.loaded)
         values[self._served_column] = hint.served
-        return dict(zip(model.variables(), values.tolist(), strict=True))
+        return values
 
-    def _read(self, model: Any, result: Any, duals: bool) -> Solved | None:
-        reason = result.termination.reason
-        reasons = mathopt.TerminationReason
-        self.timed_out = self.timed_out or result.termination.limit is mathopt.Limit.TIME
-        if reason in (reasons.INFEASIBLE, reasons.INFEASIBLE_OR_UNBOUNDED):
+    def _read(self, result: Any, duals: bool) -> Solved | None:
+        names, ended = result_pb2, result.termination
+        self.timed_out = self.timed_out or ended.limit == names.LIMIT_TIME
+        if ended.reason in (names.TERMINATION_REASON_INFEASIBLE, names.TERMINATION_REASON_INFEASIBLE_OR_UNBOUNDED):
             return None
-        if reason not in (reasons.OPTIMAL, reasons.FEASIBLE) or not result.has_primal_feasible_solution():
-            raise SolverError(f"ended {reason.name.lower()} without a solution; {result.termination.detail}")
-        x = np.array(result.variable_values(list(model.variables())))
+        known = ended.reason in (names.TERMINATION_REASON_OPTIMAL, names.TERMINATION_REASON_FEASIBLE)
+        best = result.solutions[0] if known and result.solutions else solution_pb2.SolutionProto()
+        if best.primal_solution.feasibility_status != solution_pb2.SOLUTION_STATUS_FEASIBLE:
+            name = names.TerminationReasonProto.Name(ended.reason).removeprefix("TERMINATION_REASON_").lower()
+            raise SolverError(f"ended {name} without a solution; {ended.detail}")
+        x = np.array(best.primal_solution.variable_values.values)
         p = self._program
         shares = np.clip(x[: len(p.serves)], 0.0, 1.0)
         units = np.zeros(len(p.hosts))
@@ -300,13 +309,11 @@ class Matrix:
             units = np.rint(units)
         pool_duals = demand_duals = None
         if duals and not self._integer:
-            rows = list(model.linear_constraints())
-            pool_duals = np.abs(np.array(result.dual_values([rows[i] for i in self._pool_rows.tolist()])))
-            demand_duals = np.array(result.dual_values([rows[i] for i in self._demand_rows.tolist()]))
-        bounds = result.termination.objective_bounds
+            prices = np.array(best.dual_solution.dual_values.values)
+            pool_duals, demand_duals = np.abs(prices[self._pool_rows]), prices[self._demand_rows]
         return Solved(
-            value=bounds.primal_bound,
-            bound=bounds.dual_bound,
+            value=ended.objective_bounds.primal_bound,
+            bound=ended.objective_bounds.dual_bound,
             shares=shares,
             units=units,
             served=np.clip(x[self._served_column], 0.0, 1.0),

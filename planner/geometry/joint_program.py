@@ -93,11 +93,11 @@ class GeometryMatrix(Matrix):
         return model
 
     @override
-    def _read(self, model: Any, result: Any, duals: bool) -> Solved | None:
-        solved = super()._read(model, result, duals)
+    def _read(self, result: Any, duals: bool) -> Solved | None:
+        solved = super()._read(result, duals)
         if solved is not None:
-            variables = list(model.variables())[self._first : self._change_first]
-            self.gpus_by_geometry = np.array(result.variable_values(variables))
+            values = result.solutions[0].primal_solution.variable_values.values
+            self.gpus_by_geometry = np.array(values[self._first : self._change_first])
         return solved
 
     def by_fleet(self) -> list[Floats]:
