@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.fold import Summary
@@ -249,7 +249,7 @@ def mean_and_half_width(values: Sequence[float], level: float = 0.95) -> tuple[f
     if known.size == 1:
         return float(known[0]), math.nan
     error = float(known.std(ddof=1)) / math.sqrt(known.size)
-    return float(known.mean()), float(stats.t.ppf(0.5 + level / 2.0, known.size - 1)) * error
+    return float(known.mean()), float(stdtrit(known.size - 1, 0.5 + level / 2.0)) * error
 
 
 def _planner_figures(solve_s: Sequence[float]) -> dict[str, float]:
