@@ -74,6 +74,7 @@ class Matrix:
         self._columns = self._phi_column + 1
         self._rows: list[tuple[float, float]] = []
         self._triplets: list[tuple[Ints, Ints, Floats]] = []
+        self._message: Any = None
         self._build()
 
     def _add(self, rows: Ints, columns: Ints, values: Floats) -> None:
@@ -213,8 +214,8 @@ class Matrix:
         phi_low[list(fair)] = 0.0
         objective = self._objective(goal)
         try:
-            model = self._proto(objective, low, high, phi_low)
-            result = self._run(model, limits or Limits(), hint, solver)
+            asked = self._asked(objective, low, high, phi_low)
+            result = self._run(asked, limits or Limits(), hint, solver)
         except Exception as error:
             # MathOpt raises whatever its bindings raise; all of it means that this solve gave nothing.
             raise SolverError(f"{type(error).__name__}: {error}") from error
@@ -224,33 +225,46 @@ class Matrix:
         high = self._program.unit_limit.astype(np.float64)
         return high if self._fixed is None else np.maximum(high, self._fixed)
 
-    def _proto(self, objective: Floats, low: Floats, high: Floats, phi_low: Floats) -> Any:
+    def _asked(self, objective: Floats, low: Floats, high: Floats, phi_low: Floats) -> Any:
+        """The message of rows and columns with this goal and these bounds."""
+        if self._message is None:
+            self._message = self._rows_and_columns()
+        model, lows = self._message, np.array([least for least, _ in self._rows])
+        lows[self._phi_rows] = phi_low
+        used = np.flatnonzero(objective)
+        for field, values in (
+            (model.variables.lower_bounds, low),
+            (model.variables.upper_bounds, high),
+            (model.linear_constraints.lower_bounds, lows),
+            (model.objective.linear_coefficients.ids, used),
+            (model.objective.linear_coefficients.values, objective[used]),
+        ):
+            del field[:]
+            field.extend(values.tolist())
+        return model
+
+    def _rows_and_columns(self) -> Any:
+        """What is the same for every goal."""
         model = model_pb2.ModelProto()
-        columns = model.variables
-        columns.ids.extend(range(self._columns))
-        columns.lower_bounds.extend(low.tolist())
-        columns.upper_bounds.extend(high.tolist())
+        model.objective.maximize = True
         integers = np.zeros(self._columns, dtype=np.bool_)
         if self._integer:
-            integers[self._host_column] = True
-        columns.integers.extend(integers.tolist())
-        lows, highs = (np.array(x) for x in zip(*self._rows, strict=True))
-        lows[self._phi_rows] = phi_low
-        rows = model.linear_constraints
+            integers[self._whole()] = True
+        model.variables.ids.extend(range(self._columns))
+        model.variables.integers.extend(integers.tolist())
+        rows, matrix = model.linear_constraints, model.linear_constraint_matrix
         rows.ids.extend(range(len(self._rows)))
-        rows.lower_bounds.extend(lows.tolist())
-        rows.upper_bounds.extend(highs.tolist())
+        rows.upper_bounds.extend(most for _, most in self._rows)
         r, c, v = (np.concatenate([t[i] for t in self._triplets]) for i in range(3))
         order = np.lexsort((c, r))
-        matrix = model.linear_constraint_matrix
         matrix.row_ids.extend(r[order].tolist())
         matrix.column_ids.extend(c[order].tolist())
         matrix.coefficients.extend(v[order].tolist())
-        model.objective.maximize = True
-        used = np.flatnonzero(objective)
-        model.objective.linear_coefficients.ids.extend(used.tolist())
-        model.objective.linear_coefficients.values.extend(objective[used].tolist())
         return model
+
+    def _whole(self) -> Ints:
+        """Columns that are whole numbers in an integer program."""
+        return self._host_column
 
     def _run(self, model: Any, limits: Limits, hint: Solved | None, solver: MipSolver) -> Any:
         types = parameters_pb2

@@ -85,12 +85,8 @@ class GeometryMatrix(Matrix):
         return coefficients
 
     @override
-    def _proto(self, objective: Floats, low: Floats, high: Floats, phi_low: Floats) -> Any:
-        model = super()._proto(objective, low, high, phi_low)
-        if self._integer:
-            for column in range(self._first, self._change_first):
-                model.variables.integers[column] = True
-        return model
+    def _whole(self) -> Ints:
+        return np.append(super()._whole(), np.arange(self._first, self._change_first))
 
     @override
     def _read(self, result: Any, duals: bool) -> Solved | None:
