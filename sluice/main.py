@@ -80,7 +80,7 @@ def run() -> None:
     """Entry point."""
     if "_SLUICE_COMPLETE" in os.environ:
         completion_init()
-    # What is read at the start stays: visiting it now and again, and once more at the end, is a third of a short command.
+    # What is read at the start stays: visiting it now and again, and at the end, is a third of a short command.
     gc.disable()
     try:
         register_all(sys.argv[1] if len(sys.argv) > 1 else None)
