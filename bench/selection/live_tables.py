@@ -26,8 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from sluicegate.domain.models.tensor import Tensor
-from sluicegate.planner.mdp.generate_table import candidates
-from sluicegate.planner.mdp.mdp_model import SelectionModel, pareto_front
+from sluicegate.planner.mdp.mdp_model import SelectionModel, candidates, pareto_front
 from sluicegate.planner.policy_tables.promise_monitor import held
 from sluicegate.planner.policy_tables.table_library import peak_rate
 from sluicegate.profiles.catalogue.catalogue import Catalogue

@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 
-from sluicegate.planner.mdp.generate_table import candidates, generate
-from sluicegate.planner.mdp.mdp_model import Candidate, SelectionModel, pareto_front
+from sluicegate.planner.mdp.generate_table import generate
+from sluicegate.planner.mdp.mdp_model import Candidate, SelectionModel, candidates, pareto_front
 from sluicegate.profiles.formats.ramsis_json import DEVICE_TYPE, load_ramsis
 
 PAPER_S = {

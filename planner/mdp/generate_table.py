@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -11,11 +10,10 @@ from sluicegate.domain.table import DROP as DROP_CODE
 from sluicegate.domain.table import SelectionTable
 from sluicegate.planner.mdp.action_space import DROP
 from sluicegate.planner.mdp.guarantees import expectations
-from sluicegate.planner.mdp.mdp_model import Array, Candidate, SelectionModel, non_decreasing
+from sluicegate.planner.mdp.mdp_model import Array, SelectionModel
 from sluicegate.planner.mdp.operators import Chain, build_chain
 from sluicegate.planner.mdp.value_iteration import Solution, solve
 from sluicegate.planner.policy_tables.fingerprint import fingerprint
-from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 
 @dataclass(frozen=True)
@@ -26,28 +24,6 @@ class Generated:
     values: Array
     states: int
     sweeps: int
-
-
-def candidates(
-    catalogue: Catalogue,
-    app: str,
-    device_type: str,
-    quantile: Literal["median", "p95"] = "p95",
-    *,
-    largest: int = 32,
-    margin: float = 1.0,
-) -> tuple[Candidate, ...]:
-    """Variants of ``app`` profiled on ``device_type``, up to ``largest`` queries.
-
-    Latencies are made non-decreasing in the batch, and multiplied by ``margin``.
-    """
-    found = []
-    for v in catalogue.of_app(app):
-        profile = catalogue.profiles.get((v.name, device_type))
-        if profile is not None:
-            curve = profile.curve(quantile, largest).scaled(margin)
-            found.append(Candidate(v.name, v.accuracy, non_decreasing(curve.seconds)))
-    return tuple(found)
 
 
 def generate(model: SelectionModel, *, app: str = "", worker_class: str = "", values: Array | None = None) -> Generated:

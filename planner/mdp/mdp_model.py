@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluicegate.domain.errors import InvalidInputError
+from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 Criterion = Literal["query", "decision"]
 Dispatch = Literal["round_robin", "random", "weighted"]
@@ -151,6 +152,28 @@ def non_decreasing(latency: Sequence[float]) -> tuple[float, ...]:
         least = min(least, seconds)
         mended.append(least)
     return tuple(reversed(mended))
+
+
+def candidates(
+    catalogue: Catalogue,
+    app: str,
+    device_type: str,
+    quantile: Literal["median", "p95"] = "p95",
+    *,
+    largest: int = 32,
+    margin: float = 1.0,
+) -> tuple[Candidate, ...]:
+    """Variants of ``app`` profiled on ``device_type``, up to ``largest`` queries.
+
+    Latencies are made non-decreasing in the batch, and multiplied by ``margin``.
+    """
+    found = []
+    for v in catalogue.of_app(app):
+        profile = catalogue.profiles.get((v.name, device_type))
+        if profile is not None:
+            curve = profile.curve(quantile, largest).scaled(margin)
+            found.append(Candidate(v.name, v.accuracy, non_decreasing(curve.seconds)))
+    return tuple(found)
 
 
 def pareto_front(variants: Sequence[Candidate]) -> tuple[Candidate, ...]:

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from math import inf
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import csr_array
 
 from sluicegate.planner.model_less.scaling_problem import SLACK, Fleet
 
@@ -32,6 +30,10 @@ class Scaled:
 
 def scale_exactly(fleet: Fleet, *, slack: float = SLACK, rate: float = 0.0, time_limit: float = 60.0) -> Scaled | None:
     """The cheapest fleet that answers what is asked, None where none does. ``rate``: lambda, 1/s."""
+    # A tenth of a second to import, in the start of every planner, for the one way of scaling that asks for it.
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csr_array
+
     variants = fleet.variants
     n = len(variants)
     price = np.array([v.cost for v in variants])

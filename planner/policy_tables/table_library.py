@@ -4,32 +4,16 @@ Loads are bisected where the accuracy expected at their ends differs by more. Th
 expected exceeds what is tolerated: above, no table helps and workers fall back on the fastest variant.
 """
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.table import SelectionTable
 from sluicegate.planner.mdp.generate_table import Generated, generate
 from sluicegate.planner.mdp.mdp_model import SelectionModel
+from sluicegate.planner.policy_tables.table_requests import LibraryRules
 
 _CLOSEST = 0.002
 _LOWEST = 0.02
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LibraryRules:
-    """How close the tables of a library are. ``spacing``: accuracy (0..1) between neighbours; ``max_violation``: of the
-    table for the highest load."""
-
-    spacing: float = 0.01
-    max_violation: float = 0.05
-    most: int = 200
-
-    def __post_init__(self) -> None:
-        if not 1e-4 <= self.spacing <= 1.0:
-            raise InvalidInputError("spacing", f"{self.spacing} is not in 0.0001..1")
-        if not 0.0 < self.max_violation <= 1.0:
-            raise InvalidInputError("max_violation", f"{self.max_violation} is not in (0, 1]")
 
 
 def peak_rate(model: SelectionModel) -> float:

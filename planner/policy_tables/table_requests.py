@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.fleet.device import Device, profile_type
 from sluicegate.domain.plan import Placement, Plan
-from sluicegate.planner.mdp.generate_table import candidates
 from sluicegate.planner.mdp.mdp_model import (
     MAX_WORKERS,
     Batching,
@@ -23,17 +23,33 @@ from sluicegate.planner.mdp.mdp_model import (
     Criterion,
     Late,
     SelectionModel,
+    candidates,
     non_decreasing,
     pareto_front,
 )
 from sluicegate.planner.policy_tables.keys import Shelf
 from sluicegate.planner.policy_tables.table_fields import TableFields
-from sluicegate.planner.policy_tables.table_library import LibraryRules
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 _EQUAL = 1e-6
 _LARGEST = 32
 """Queries in a batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryRules:
+    """How close the tables of a library are. ``spacing``: accuracy (0..1) between neighbours; ``max_violation``: of the
+    table for the highest load."""
+
+    spacing: float = 0.01
+    max_violation: float = 0.05
+    most: int = 200
+
+    def __post_init__(self) -> None:
+        if not 1e-4 <= self.spacing <= 1.0:
+            raise InvalidInputError("spacing", f"{self.spacing} is not in 0.0001..1")
+        if not 0.0 < self.max_violation <= 1.0:
+            raise InvalidInputError("max_violation", f"{self.max_violation} is not in (0, 1]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

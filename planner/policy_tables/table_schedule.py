@@ -23,8 +23,8 @@ from sluicegate.domain.table import SelectionTable
 from sluicegate.planner.mdp.generate_table import generate
 from sluicegate.planner.policy_tables.fingerprint import fingerprint
 from sluicegate.planner.policy_tables.keys import Shelf, TableName
-from sluicegate.planner.policy_tables.table_library import LibraryRules, build_library
-from sluicegate.planner.policy_tables.table_requests import Question
+from sluicegate.planner.policy_tables.table_library import build_library
+from sluicegate.planner.policy_tables.table_requests import LibraryRules, Question
 
 _ABOVE = 1.1
 _CACHED = 8

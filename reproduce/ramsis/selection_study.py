@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from reproduce.ramsis.round_robin_workers import serve_by_workers
 from sluicegate.domain.events import Hosted
 from sluicegate.domain.table import SelectionTable
-from sluicegate.planner.mdp.generate_table import candidates
-from sluicegate.planner.mdp.mdp_model import Candidate, SelectionModel, pareto_front
+from sluicegate.planner.mdp.mdp_model import Candidate, SelectionModel, candidates, pareto_front
 from sluicegate.policies.mdp_serving.jellyfish_model_switching import Fixed, jellyfish, model_switching
 from sluicegate.policies.mdp_serving.table_policy import TableSelection
 from sluicegate.profiles.catalogue.catalogue import Catalogue

@@ -11,7 +11,7 @@ from typing import Literal
 from sluicegate.domain.table import SelectionTable
 from sluicegate.planner.control.events import TableRead
 from sluicegate.planner.policy_tables.keys import TableName
-from sluicegate.planner.policy_tables.table_library import LibraryRules
+from sluicegate.planner.policy_tables.table_requests import LibraryRules
 from sluicegate.planner.policy_tables.table_schedule import Made, Make, make_tables
 from sluicegate.policies.serving.device_events import TableCame
 

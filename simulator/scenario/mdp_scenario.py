@@ -26,10 +26,10 @@ from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.events import Hosted
 from sluicegate.domain.fleet.device import Device, profile_type
 from sluicegate.domain.table import SelectionTable
-from sluicegate.planner.mdp.generate_table import candidates, generate
-from sluicegate.planner.mdp.mdp_model import SelectionModel, pareto_front
-from sluicegate.planner.policy_tables.table_library import LibraryRules, build_library, peak_rate
-from sluicegate.planner.policy_tables.table_requests import TableRules, rules_of
+from sluicegate.planner.mdp.generate_table import generate
+from sluicegate.planner.mdp.mdp_model import SelectionModel, candidates, pareto_front
+from sluicegate.planner.policy_tables.table_library import build_library, peak_rate
+from sluicegate.planner.policy_tables.table_requests import LibraryRules, TableRules, rules_of
 from sluicegate.policies.batching.registry import batching, selects
 from sluicegate.policies.mdp_serving.table_policy import TableSelection
 from sluicegate.policies.protocols import BatchingPolicy

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.domain.table import SelectionTable
-from sluicegate.planner.mdp.generate_table import candidates
-from sluicegate.planner.mdp.mdp_model import Candidate, SelectionModel, pareto_front
+from sluicegate.planner.mdp.mdp_model import Candidate, SelectionModel, candidates, pareto_front
 from sluicegate.planner.policy_tables.table_codec import decode
 from sluicegate.profiles.catalogue.catalogue_folder import DOCUMENT, load_catalogue
 from sluicegate.profiles.formats.ramsis_json import DEVICE_TYPE, load_ramsis

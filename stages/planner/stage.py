@@ -42,7 +42,7 @@ from sluicegate.planner.control.replan_trigger import Solve, Solved
 from sluicegate.planner.greedy_fill import GreedyFill
 from sluicegate.planner.policy_tables.keys import decode_name, encode_name
 from sluicegate.planner.policy_tables.table_codec import decode, encode
-from sluicegate.planner.policy_tables.table_library import LibraryRules
+from sluicegate.planner.policy_tables.table_requests import LibraryRules
 from sluicegate.planner.policy_tables.table_schedule import Made, Make, PutTable, WithdrawTable, missing_load
 from sluicegate.planner.problems.problem import Planner, Problem
 from sluicegate.profiles.catalogue.catalogue import Catalogue

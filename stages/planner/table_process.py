@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from sluicegate.domain.errors import SluiceError
 from sluicegate.domain.table import SelectionTable
 from sluicegate.planner.policy_tables.table_codec import decode, encode
-from sluicegate.planner.policy_tables.table_library import LibraryRules
+from sluicegate.planner.policy_tables.table_requests import LibraryRules
 from sluicegate.planner.policy_tables.table_schedule import Make, make_tables
 from sluicegate.stages.planner.asked_process import LENGTH, answer_questions
 

@@ -3,7 +3,7 @@
 import logging
 
 from sluicegate.domain.table import SelectionTable
-from sluicegate.planner.policy_tables.table_library import LibraryRules
+from sluicegate.planner.policy_tables.table_requests import LibraryRules
 from sluicegate.planner.policy_tables.table_schedule import Make
 from sluicegate.stages.planner.asked_process import AskedProcess
 from sluicegate.stages.planner.table_process import decode_answer, encode_request

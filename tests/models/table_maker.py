@@ -3,7 +3,7 @@
 import asyncio
 
 from sluicegate.domain.table import SelectionTable
-from sluicegate.planner.policy_tables.table_library import LibraryRules
+from sluicegate.planner.policy_tables.table_requests import LibraryRules
 from sluicegate.planner.policy_tables.table_schedule import Make
 from sluicegate.stages.planner.table_process import answer_to, decode_answer, encode_request
 

@@ -110,7 +110,8 @@ def library(
 ) -> None:
     """Generate tables for all loads that the workers can serve, closely enough spaced."""
     from sluicegate.planner.policy_tables.table_codec import encode
-    from sluicegate.planner.policy_tables.table_library import LibraryRules, build_library
+    from sluicegate.planner.policy_tables.table_library import build_library
+    from sluicegate.planner.policy_tables.table_requests import LibraryRules
 
     with one_line_errors():
         model = model_of(

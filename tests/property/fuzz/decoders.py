@@ -27,8 +27,7 @@ from sluicegate.executors.onnx.framing import FrameError, describe, lengths, pac
 from sluicegate.planner.mdp.mdp_model import Candidate, SelectionModel
 from sluicegate.planner.policy_tables import table_codec
 from sluicegate.planner.policy_tables.keys import Shelf, decode_name, encode_name
-from sluicegate.planner.policy_tables.table_library import LibraryRules
-from sluicegate.planner.policy_tables.table_requests import Question
+from sluicegate.planner.policy_tables.table_requests import LibraryRules, Question
 from sluicegate.planner.policy_tables.table_schedule import Make, make_tables
 from sluicegate.profiles.formats import catalogue_json
 from sluicegate.profiles.registration.batch_axis import open_interface

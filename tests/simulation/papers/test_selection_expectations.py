@@ -14,7 +14,8 @@ from sluicegate.domain.table import SelectionTable
 from sluicegate.planner.mdp.generate_table import generate
 from sluicegate.planner.mdp.mdp_model import Candidate, SelectionModel, pareto_front
 from sluicegate.planner.mdp.table_sizing import fewest_workers
-from sluicegate.planner.policy_tables.table_library import LibraryRules, build_library, peak_rate
+from sluicegate.planner.policy_tables.table_library import build_library, peak_rate
+from sluicegate.planner.policy_tables.table_requests import LibraryRules
 from sluicegate.policies.mdp_serving.table_policy import TableSelection
 
 SLO = 0.15

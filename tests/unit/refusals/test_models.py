@@ -24,7 +24,7 @@ from sluicegate.planner.mdp.mdp_model import (
     SelectionModel,
 )
 from sluicegate.planner.model_less.scaling_problem import ScalingVariant
-from sluicegate.planner.policy_tables.table_library import LibraryRules
+from sluicegate.planner.policy_tables.table_requests import LibraryRules
 from sluicegate.planner.problems.problem import AppDemand, Problem
 from sluicegate.planner.problems.problem_checks import check
 from sluicegate.profiles.catalogue.catalogue import Catalogue

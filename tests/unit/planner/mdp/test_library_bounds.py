@@ -17,8 +17,15 @@ from sluicegate.planner.mdp.generate_table import generate
 from sluicegate.planner.mdp.mdp_model import MAX_WORKERS, Candidate, SelectionModel
 from sluicegate.planner.policy_tables.keys import Shelf
 from sluicegate.planner.policy_tables.table_fields import TableFields
-from sluicegate.planner.policy_tables.table_library import LibraryRules, build_library, peak_rate
-from sluicegate.planner.policy_tables.table_requests import TableRules, front, model_of, questions, rules_of
+from sluicegate.planner.policy_tables.table_library import build_library, peak_rate
+from sluicegate.planner.policy_tables.table_requests import (
+    LibraryRules,
+    TableRules,
+    front,
+    model_of,
+    questions,
+    rules_of,
+)
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 SMALL = Candidate("small", 0.6, (0.01, 0.016, 0.025))

@@ -12,8 +12,7 @@ from sluicegate.domain.table import SelectionTable, TableObserved
 from sluicegate.planner.control.events import TableRead, TablesReached
 from sluicegate.planner.control.planned_tables import PlannedTables, TableAction
 from sluicegate.planner.policy_tables.keys import Shelf, TableName
-from sluicegate.planner.policy_tables.table_library import LibraryRules
-from sluicegate.planner.policy_tables.table_requests import TableRules, questions
+from sluicegate.planner.policy_tables.table_requests import LibraryRules, TableRules, questions
 from sluicegate.planner.policy_tables.table_schedule import (
     LoadMissing,
     Made,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from threadpoolctl import threadpool_limits
 
-from sluicegate.planner.mdp.generate_table import candidates, generate
-from sluicegate.planner.mdp.mdp_model import SelectionModel, pareto_front
+from sluicegate.planner.mdp.generate_table import generate
+from sluicegate.planner.mdp.mdp_model import SelectionModel, candidates, pareto_front
 from sluicegate.planner.mdp.operators import build_chain
 from sluicegate.planner.mdp.value_iteration import solve
 from sluicegate.profiles.formats.ramsis_json import DEVICE_TYPE, load_ramsis

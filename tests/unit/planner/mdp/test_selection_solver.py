@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from sluicegate.domain.errors import InvalidInputError
-from sluicegate.planner.mdp.generate_table import candidates
 from sluicegate.planner.mdp.guarantees import expectations
 from sluicegate.planner.mdp.mdp_model import (
     MAX_QUEUE,
@@ -22,6 +21,7 @@ from sluicegate.planner.mdp.mdp_model import (
     Candidate,
     Criterion,
     SelectionModel,
+    candidates,
     pareto_front,
 )
 from sluicegate.planner.mdp.operators import build_chain

@@ -5,8 +5,7 @@ import pytest
 from sluicegate.domain.errors import SluiceError
 from sluicegate.planner.mdp.mdp_model import Candidate, SelectionModel
 from sluicegate.planner.policy_tables.keys import Shelf
-from sluicegate.planner.policy_tables.table_library import LibraryRules
-from sluicegate.planner.policy_tables.table_requests import Question
+from sluicegate.planner.policy_tables.table_requests import LibraryRules, Question
 from sluicegate.planner.policy_tables.table_schedule import Make, make_tables
 from sluicegate.stages.planner.table_process import answer_to, decode_answer, encode_request
 

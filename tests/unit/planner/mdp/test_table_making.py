@@ -11,8 +11,8 @@ from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.table import DROP
 from sluicegate.planner.mdp import table_sizing
-from sluicegate.planner.mdp.generate_table import candidates, generate
-from sluicegate.planner.mdp.mdp_model import MAX_WORKERS, Candidate, SelectionModel
+from sluicegate.planner.mdp.generate_table import generate
+from sluicegate.planner.mdp.mdp_model import MAX_WORKERS, Candidate, SelectionModel, candidates
 from sluicegate.planner.mdp.table_sizing import Sized, fewest_workers
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 

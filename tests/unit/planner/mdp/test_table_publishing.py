@@ -15,8 +15,7 @@ from sluicegate.planner.policy_tables.keys import Shelf, TableName, decode_name,
 from sluicegate.planner.policy_tables.promise_monitor import DriftWatch, Held, held
 from sluicegate.planner.policy_tables.table_codec import encode
 from sluicegate.planner.policy_tables.table_fields import TableFields
-from sluicegate.planner.policy_tables.table_library import LibraryRules
-from sluicegate.planner.policy_tables.table_requests import Question, TableRules, questions
+from sluicegate.planner.policy_tables.table_requests import LibraryRules, Question, TableRules, questions
 from sluicegate.planner.policy_tables.table_schedule import (
     Asked,
     LoadMissing,
