@@ -297,14 +297,19 @@ def test_a_plan_whose_devices_do_not_answer_is_followed_with_those_that_did() ->
 
 def test_a_router_does_not_begin_by_a_plan_that_hosts_nothing_at_all() -> None:
     """A system that was stopped in good order leaves such a plan behind: its devices left before its planner did."""
-    begun, serving, crowded = Router(), Router(), Router()
+    begun, serving, crowded, restarted = Router(), Router(), Router(), Router()
     serving.planned(T, ("d0", "good", 1.0))
-    for router in (begun, serving):
+    assert sent(serving.came(T + 0.5)) == [("q1", "d0")]
+    restarted.planned(T, ("d0", "good", 1.0))
+    for router in (begun, serving, restarted):
         router.told(PlanPublished(plan(number=2)), T + 1)
     elsewhere = replace(plan(("d0", "other", 1.0), app="b"), demand={"a": 10.0, "b": 10.0})
     crowded.told(PlanPublished(elsewhere), T + 1)
     assert begun.came(T + 1.1) == [WakeAt(T + 1.1 + SLO)]
-    assert ends(serving.came(T + 1.1)) == [("q1", OutcomeKind.DROPPED, Reason.NO_CAPACITY)], "its devices were lost"
+    assert ends(serving.came(T + 1.1)) == [("q2", OutcomeKind.DROPPED, Reason.NO_CAPACITY)], "its devices were lost"
+    assert restarted.came(T + 1.1) == [WakeAt(T + 1.1 + SLO)], "it read all of them before its first query"
+    restarted.told(PlanPublished(plan(number=3)), T + 1.15)
+    assert sent(restarted.planned(T + 1.2, ("d0", "good", 1.0), number=4)) == [("q1", "d0")]
     assert ends(crowded.came(T + 1.1)) == [("q1", OutcomeKind.DROPPED, Reason.NO_CAPACITY)], "the plan is for others"
     assert sent(begun.planned(T + 1.2, ("d0", "good", 1.0), number=3)) == [("q1", "d0")]
 
