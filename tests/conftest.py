@@ -79,10 +79,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--begin-anew", action="store_true", help="no process of sluice is forked from a warm one")
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Thousands of tests are held until the end: who collects garbage need not look at them each time."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Thousands of tests are held until the end: who collects garbage need not look at them each time, nor meanwhile."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
