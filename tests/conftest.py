@@ -81,7 +81,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Thousands of tests are held until the end: who collects garbage need not look at them each time, nor meanwhile."""
+    """Thousands of tests are held until the end: who collects garbage need not look at them, nor meanwhile."""
     gc.disable()
     try:
         return (yield)

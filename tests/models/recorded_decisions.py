@@ -12,7 +12,8 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from sluicegate.planner.problems.problem import Problem
 from sluicegate.planner.registry import PLANNERS, planner
 from tests.models.cluster_problems import cluster
 from tests.models.recorded_cores import noted
-from tests.models.unequal import cases, simulated, unequal
+from tests.models.unequal import Ended, cases, simulated, unequal
 
 RECORD = Path(__file__).parent / "data" / "recorded_decisions.json"
 _DIGITS = 6
@@ -38,6 +39,7 @@ _ACTION = re.compile(rb'\{"is":"(\w+)","value":')
 _ANY_ORDER = (b'"steps":', b'"is":"LookUp"', b'"is":"LookedUp"')
 """What steps have in them that are more than text with floats in it."""
 _CLUSTERS = range(3)
+_ENDED = tuple(field.name for field in fields(Ended))
 _PLAIN = {
     "admission deadline",
     "planner greedy-fill",
@@ -147,7 +149,16 @@ def _told(step: bytes) -> bytes:
     """A line of a log, as far as it counts."""
     if any(mark in step for mark in _ANY_ORDER):
         return orjson.dumps(_rounded(orjson.loads(step)), option=orjson.OPT_SORT_KEYS)
-    return _FLOAT.sub(lambda found: b"%.*g" % (_DIGITS, round(float(found[0]), 9)), step)
+    return _FLOAT.sub(_short, step)
+
+
+def _short(found: re.Match[bytes]) -> bytes:
+    return _shortened(found[0])
+
+
+@lru_cache(maxsize=1 << 16)
+def _shortened(number: bytes) -> bytes:
+    return b"%.*g" % (_DIGITS, round(float(number), 9))
 
 
 def in_world(changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,7 +177,7 @@ def in_world(changes: Mapping[str, Any]) -> dict[str, Any]:
         }
     return {
         "ended": dict(sorted(Counter(f"{e.app} {e.kind} {e.reason}".strip() for e in ends.values()).items())),
-        "ends": _digest({query: asdict(one) for query, one in ends.items()}),
+        "ends": _digest({query: {name: getattr(one, name) for name in _ENDED} for query, one in ends.items()}),
         "plans": result.epochs,
         "cost": _rounded(dict(result.cost)),
         "cores": cores,
