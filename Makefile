@@ -17,7 +17,7 @@ PYTEST = TESTS_SKIPPED=$(SKIPPED) $(BIN)/python -m pytest
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: dist pythons release site help demo secrets stack test test-all test-random check reproduce bench mutants mutants-sample lock chaos explore explore-teeth fuzz promises soak clean
+.PHONY: lint audit dist pythons release site help demo secrets stack test test-all test-random check reproduce bench mutants mutants-sample lock chaos explore explore-teeth fuzz promises soak clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 15
@@ -37,15 +37,22 @@ $(VENV)/.dev: $(VENV)/.demo
 demo: $(VENV)/.demo ## the main job on the embedded broker: build models, replay a trace, report in reports/demo/
 	$(BIN)/sluice demo
 
-check: $(VENV)/.dev ## lint, types, import rules, known weaknesses of dependencies
+check: lint audit ## lint, types, import rules, known weaknesses of dependencies
+
+lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	@# The audit waits for a service meanwhile.
-	$(BIN)/python .ci/audit.py & asked=$$!; $(BIN)/mypy && $(BIN)/lint-imports; checked=$$?; wait $$asked && exit $$checked
+	$(BIN)/mypy
+	$(BIN)/lint-imports
 
-test: check ## everything that must hold
+audit: $(VENV)/.dev
+	$(BIN)/python .ci/audit.py
+
+test: lint ## everything that must hold
 	@rm -f $(SKIPPED)
-	$(PYTEST) $(SIDE_BY_SIDE) -m "not timing and not thorough"
+	@# The audit waits for a service meanwhile.
+	$(BIN)/python .ci/audit.py & asked=$$!; \
+		$(PYTEST) $(SIDE_BY_SIDE) -m "not timing and not thorough"; held=$$?; wait $$asked && exit $$held
 	$(PYTEST) -m "timing and not thorough" $(TIMED) --begin-anew
 
 test-all: check ## with what takes minutes, and with Apache Kafka wherever a broker can be either

@@ -2,7 +2,9 @@
 
 import json
 import socket
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -258,14 +260,26 @@ def test_a_broker_keeps_the_number_of_nodes_that_it_began_with(servers: Path, tm
         LocalBroker(tmp_path / "alone", home=tmp_path, nodes=3)
 
 
+@contextmanager
+def taken_behind_a_free_one() -> Iterator[int]:
+    """A port that is listened at, where nobody is given the one before it unasked."""
+    for port in range(20_001, 32_000, 2):
+        with socket.socket() as other, socket.socket() as before:
+            try:
+                before.bind(("127.0.0.1", port - 1))
+                other.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            before.close()
+            other.listen()
+            yield port
+            return
+
+
 def test_a_node_whose_port_is_taken_is_named_and_none_is_started(servers: Path, tmp_path: Path) -> None:
     broker = LocalBroker(servers, home=tmp_path, nodes=3)
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = other.getsockname()[1]
-        with pytest.raises(ConfigurationError, match=f"port {port} is taken"):
-            broker.start(port=port - 1)
+    with taken_behind_a_free_one() as port, pytest.raises(ConfigurationError, match=f"port {port} is taken"):
+        broker.start(port=port - 1)
     assert broker.status().missing == (1, 2, 3)
 
 
