@@ -47,6 +47,8 @@ _WAITING = {"integration", "contract", "chaos"}
 """Folders whose files wait more than they compute."""
 _LONGEST = ("test_guide_commands.py", "test_guide_systems.py")
 """Files of minutes, where what is thorough runs: they begin first."""
+_SELDOM = (20_000, 20, 20)
+"""Objects made, and collections of younger ones, between collections: a process of the suite has memory to spare."""
 _WAITING_UNTIL = 0.8
 """Of a run: what computes comes last, for it is short and leaves nobody without work."""
 _MORE = (
@@ -88,6 +90,7 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.collect()
         gc.freeze()
+        gc.set_threshold(*_SELDOM)
         gc.enable()
 
 
