@@ -51,7 +51,7 @@ audit: $(VENV)/.dev
 test: lint ## everything that must hold
 	@rm -f $(SKIPPED)
 	@# The audit waits for a service meanwhile.
-	$(BIN)/python .ci/audit.py & asked=$$!; \
+	$(MAKE) --no-print-directory audit & asked=$$!; \
 		$(PYTEST) $(SIDE_BY_SIDE) -m "not timing and not thorough"; held=$$?; wait $$asked && exit $$held
 	$(PYTEST) -m "timing and not thorough" $(TIMED) --begin-anew
 

@@ -8,7 +8,8 @@ Rules.
 - Until a plan that speaks of the app is in force (it may have been registered just now), queries are held, as is one
   that nothing hosted can answer while the variant that could is asked for, once in ``ASK_AGAIN`` seconds.
 - A plan that hosts nothing at all ends no wait: it is what a system that was stopped in good order leaves behind. Plans
-  before it that were followed before any query came were read as history, and do not count.
+  before it that were followed before any query came were read as history, and do not count, unless variants are loaded
+  on demand: there a query asks for what is lacking.
 - A slice whose batch is overdue gets nothing while others host the app, unless streams are bound to it.
 - What ends executors, as devices tell, fails here: the same input for the app, ``POISON_S`` seconds since it was told
   last. Not of an app with a promise, as below.
@@ -123,7 +124,7 @@ class RouterCore:
     __slots__ = (
         "_activation",
         "_asked",
-        "_asked_for",
+        "_begun",
         "_catalogue",
         "_due",
         "_goals",
@@ -152,7 +153,7 @@ class RouterCore:
         self._activation = Activation(app.name, self._stays)
         self._plan: Plan | None = None
         self._planned = False
-        self._asked_for = False
+        self._begun = False
         self._part: PartRead | None = None
         self._poison: dict[str, float] = {}
         self._overdue: set[tuple[str, str]] = set()
@@ -192,7 +193,7 @@ class RouterCore:
             return self._heard(event, now)
         query = event.query
         goals = self._goals
-        self._asked_for = True
+        self._begun = True
         if not self._planned or (query.deadline <= now and goals is not None) or (self._held and query in self._held):
             return self._unroutable(query, now)
         if self._poison and goals is not None and self._poison.get(event.content, 0.0) > now:
@@ -344,7 +345,8 @@ class RouterCore:
     def _activated(self, plan: Plan, now: float) -> list[RouterAction]:
         self._plan = plan
         self._host_anew(now)
-        speaks = self.app.name in plan.demand and (bool(plan.placements) or (self._planned and self._asked_for))
+        serves = self._planned and (self._begun or self.rules.on_demand)
+        speaks = self.app.name in plan.demand and (bool(plan.placements) or serves)
         self._planned = speaks or bool(plan.of_app(self.app.name))
         if not self._planned:
             return []

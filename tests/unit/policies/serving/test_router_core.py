@@ -310,6 +310,10 @@ def test_a_router_does_not_begin_by_a_plan_that_hosts_nothing_at_all() -> None:
     assert restarted.came(T + 1.1) == [WakeAt(T + 1.1 + SLO)], "it read all of them before its first query"
     restarted.told(PlanPublished(plan(number=3)), T + 1.15)
     assert sent(restarted.planned(T + 1.2, ("d0", "good", 1.0), number=4)) == [("q1", "d0")]
+    asking = Router(on_demand=True)
+    asking.planned(T, ("d0", "quick", 1.0))
+    asking.told(PlanPublished(plan(number=2)), T + 1)
+    assert Want("good") in asking.came(T + 1.1, goal=Goal(accuracy=0.8)), "else nothing would ever be loaded"
     assert ends(crowded.came(T + 1.1)) == [("q1", OutcomeKind.DROPPED, Reason.NO_CAPACITY)], "the plan is for others"
     assert sent(begun.planned(T + 1.2, ("d0", "good", 1.0), number=3)) == [("q1", "d0")]
 
