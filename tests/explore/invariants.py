@@ -7,6 +7,7 @@ Rules.
 - *two lead*: plans of one term come from one process, each number behind the one before.
 - *below the fence*: a worker that has acknowledged a plan answers nothing that the plan's fence gives to others.
 - *dead letter*: nothing that clients or stages wrote here is one.
+- *not stored*: in the end every outcome up to what sinks have committed is on disk.
 What breaks one is told once for each kind, with its moment.
 """
 
@@ -63,7 +64,8 @@ class Witness:
         self.broken: dict[str, str] = {}
         self.on_time: set[QueryKey] = set()
 
-    def _tell(self, kind: str, story: str) -> None:
+    def tell(self, kind: str, story: str) -> None:
+        """This rule was broken."""
         self.broken.setdefault(kind, f"{self._loop.time() - 1000:7.3f} {kind}: {story}")
 
     def wrote(self, letter: Letter, place: Written, by: "Link | None") -> None:
@@ -97,7 +99,7 @@ class Witness:
             seen = control.decode_heartbeat(letter.value).seen
             self.incarnations[seen.device] = seen.incarnation
         elif topic == self._topics.dead_letters:
-            self._tell("dead letter", codec.dead_letter_reason(_record(letter, place)))
+            self.tell("dead letter", codec.dead_letter_reason(_record(letter, place)))
 
     def _keep(self, place: Written, key: QueryKey) -> None:
         self._records.setdefault(TopicPartition(place.topic, place.partition), []).append((key, self._order))
@@ -107,11 +109,11 @@ class Witness:
         source = named.get("ce_querysource", b"").decode()
         key = QueryKey(app, source, named["ce_id"].decode())
         if key not in self._asked:
-            self._tell("never asked", str(key))
+            self.tell("never asked", str(key))
         elif key in self.open:
             del self.open[key]
         elif self._once:
-            self._tell("answered twice", str(key))
+            self.tell("answered twice", str(key))
         self._onward["result", key] = self._order
         if b'"kind":"answered"' in letter.value and b'"late":false' in letter.value:
             self.on_time.add(key)
@@ -120,10 +122,10 @@ class Witness:
         epoch = plan.epoch
         known = self._plans.get(epoch)
         if known is not None and known != plan:
-            self._tell("two lead", f"two plans {epoch}")
+            self.tell("two lead", f"two plans {epoch}")
         self._plans[epoch] = plan
         if by is not None and self._leads.setdefault(epoch.term, (by, epoch.number))[0] is not by:
-            self._tell("two lead", f"two planners publish in term {epoch.term}")
+            self.tell("two lead", f"two planners publish in term {epoch.term}")
         if self.plan is None or self.plan.epoch < epoch:
             self.plan = plan
 
@@ -132,7 +134,7 @@ class Witness:
         records = self._records.get(partition)
         before = self._committed.get((group, partition), 0)
         if self._once and offset < before:
-            self._tell("went back", f"{group} {partition} from {before} to {offset}")
+            self.tell("went back", f"{group} {partition} from {before} to {offset}")
         self._committed[group, partition] = max(before, offset)
         if records is None or partition.topic in self._results:
             return
@@ -140,7 +142,7 @@ class Witness:
             if ("result", key) in self._onward:
                 continue
             if max(self._onward.get((kind, key), 0) for kind in ("admitted", "work")) <= at:
-                self._tell("committed too far", f"{group} {partition} to {offset}: nothing came of {key}")
+                self.tell("committed too far", f"{group} {partition} to {offset}: nothing came of {key}")
 
     def says(self, letter: Letter, by: "Link") -> None:
         """``by`` hands a record to its client."""
@@ -166,7 +168,7 @@ class Witness:
                 work, fence = self._fence[by]
                 offset = self._offsets.get((self._work[work.topic], key), fence)
                 if offset < fence:
-                    self._tell("below the fence", f"{by.name} answers {key}, {offset} below {fence}")
+                    self.tell("below the fence", f"{by.name} answers {key}, {offset} below {fence}")
 
     def _follows(self, by: "Link", topic: str, epoch: Epoch, value: bytes) -> None:
         if value in self._said:
@@ -174,7 +176,7 @@ class Witness:
         self._said.add(value)
         before = self._followed.get((by, topic), NO_EPOCH)
         if epoch < before:
-            self._tell("went back", f"{by.name} from plan {before} to {epoch}")
+            self.tell("went back", f"{by.name} from plan {before} to {epoch}")
         self._followed[by, topic] = epoch
 
     def transacts(self, offsets: Mapping[TopicPartition, int], by: "Link") -> None:
@@ -182,7 +184,7 @@ class Witness:
         work, fence = self._fence.get(by, (None, 0))
         for partition, offset in offsets.items():
             if partition == work and offset <= fence:
-                self._tell("below the fence", f"{by.name} answers what lies below {offset}, fence {fence}")
+                self.tell("below the fence", f"{by.name} answers what lies below {offset}, fence {fence}")
 
     def recovered(self, devices: Iterable[str]) -> str | None:
         """What is not: each of these devices is named in the newest plan, as it last said that it is."""

@@ -57,7 +57,7 @@ def test_a_fault_that_is_put_back_is_found_and_its_seed_is_seen_again_as_it_was(
 def test_old_faults_are_found(tmp_path: Path, planted: str) -> None:
     code, found = explored(tmp_path, "--seeds", "120", "--planted", planted, "--until-found")
     assert code == 1
-    assert {"lost", "committed too far"} & set(found["failed"][0]["why"])
+    assert {"lost", "committed too far", "not stored"} & set(found["failed"][0]["why"])
 
 
 def test_every_fault_can_be_put_back() -> None:

@@ -180,7 +180,7 @@ class World:
         ends = {codec.outcome_json(record) for p in results for record in store.log(p).read(0, store.log(p).end)}
         kept = {line for file in self.folder.glob("sink*/outcomes.jsonl") for line in file.read_bytes().splitlines()}
         if missing := len(ends - kept):
-            self.wrong.append(f"{missing} outcomes that sinks have committed are not on disk")
+            self.witness.tell("not stored", f"{missing} outcomes that sinks have committed are not on disk")
 
     def _partitions(self, topic: str) -> list[TopicPartition]:
         return [TopicPartition(topic, number) for number in range(self.cluster.store.partition_counts()[topic])]

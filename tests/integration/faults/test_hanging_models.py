@@ -93,10 +93,11 @@ async def ended(run: Running, query_id: str) -> Outcome:
             await asyncio.sleep(0.05)
 
 
-async def gone(executor: OnnxExecutor) -> None:
-    """It was noticed that the child is no more."""
-    while executor.pid is not None:
-        await asyncio.sleep(0.001)
+async def gone(executor: OnnxExecutor, pid: int) -> None:
+    """It was noticed that the child is no more; another may be there already."""
+    async with asyncio.timeout(PATIENCE_S):
+        while executor.pid == pid:
+            await asyncio.sleep(0.001)
 
 
 async def another(executor: OnnxExecutor, pid: int) -> None:
@@ -165,7 +166,7 @@ async def test_a_child_that_dies_idle_is_there_again_before_the_next_query(
         assert pid is not None
         began = time.monotonic()
         os.kill(pid, signal.SIGKILL)
-        await gone(executor)
+        await gone(executor, pid)
         noticed = time.monotonic() - began
         await another(executor, pid)  # nobody has asked anything
         outcome = await ended(run, await ask(run))
@@ -181,9 +182,10 @@ async def test_queries_that_come_while_a_dead_child_is_started_again_wait_for_it
 ) -> None:
     async with serving(broker_url, tmp_path, home) as (run, (executor,)):
         await ended(run, await ask(run))
-        assert executor.pid is not None
-        os.kill(executor.pid, signal.SIGKILL)
-        await gone(executor)
+        pid = executor.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        await gone(executor, pid)
         asked = [await ask(run) for _ in range(5)]
         await run.settled()
         outcomes = await run.outcomes()
@@ -199,7 +201,7 @@ async def test_a_child_that_is_stopped_while_idle_is_replaced_before_anybody_ask
         assert pid is not None
         began = time.monotonic()
         os.kill(pid, signal.SIGSTOP)
-        await gone(executor)
+        await gone(executor, pid)
         noticed = time.monotonic() - began
         await another(executor, pid)
         assert (await ended(run, await ask(run))).kind is OutcomeKind.ANSWERED

@@ -30,6 +30,7 @@ def test_whatever_terms_strangers_have_written_of_leases_and_plans_one_leads_aga
     world.beat("d0")
     world.run(1.0, "d0")
     in_force = plans(world.said)[-1]
+    world.said.clear()
     for of_plan, far, up in steps:
         term = max(1, in_force.epoch.term + (far if up else -far))
         made_up = replace(in_force, epoch=Epoch(term, 7), placements=())
