@@ -11,7 +11,7 @@ import pytest
 from sluicegate.streams import connect
 from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.local_kafka.broker import LocalBroker
-from sluicegate.streams.ports import BrokerError, Letter, TopicPartition, TopicSpec, Written
+from sluicegate.streams.ports import Admin, BrokerError, Letter, TopicPartition, TopicSpec, Written
 from tests.contract.brokers import eventually
 from tests.harness import PATIENCE_S
 
@@ -26,6 +26,15 @@ def cluster(kafka_url: str, tmp_path_factory: pytest.TempPathFactory, sluice_hom
     broker.start(within=PATIENCE_S)
     yield broker
     broker.stop(within=1.0)
+
+
+async def committed(admin: Admin, least: int) -> None:
+    """What a transaction commits is seen once its marks are written, which is behind its answer."""
+
+    async def seen() -> bool:
+        return (await admin.committed("g", TopicPartition("t", 0)) or 0) >= least
+
+    await eventually(seen)
 
 
 async def test_any_node_may_die_and_nothing_is_lost_or_doubled(cluster: LocalBroker) -> None:
@@ -57,14 +66,6 @@ async def test_any_node_may_die_and_nothing_is_lost_or_doubled(cluster: LocalBro
             await asyncio.sleep(0.02)
         await transactions.stop()
 
-    async def committed(least: int) -> None:
-        """What a transaction commits is seen once its marks are written, which is behind its answer."""
-
-        async def seen() -> bool:
-            return (await admin.committed("g", TopicPartition("t", 0)) or 0) >= least
-
-        await eventually(seen)
-
     async def more(sends: int, commits: int) -> None:
         async def enough(count: int = len(sent) + sends, answered: int = letters + commits) -> bool:
             return len(sent) > count and letters > answered
@@ -79,7 +80,7 @@ async def test_any_node_may_die_and_nothing_is_lost_or_doubled(cluster: LocalBro
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         assert {"t", "u"} <= await admin.topics()
-        await committed(answered)
+        await committed(admin, answered)
         await admin.create_topics([TopicSpec(name=f"new-{number}", replication=2)])
         await more(50, 10)
         await asyncio.wait_for(asyncio.gather(*sent[:before]), PATIENCE_S)
@@ -88,7 +89,7 @@ async def test_any_node_may_die_and_nothing_is_lost_or_doubled(cluster: LocalBro
     await asyncio.gather(*tasks)
     async with asyncio.timeout(PATIENCE_S):
         await asyncio.gather(*sent)
-    await committed(letters)
+    await committed(admin, letters)
     assert await admin.committed("g", TopicPartition("t", 0)) == letters
     for topic, count in (("t", len(sent)), ("u", letters)):
         partitions = [TopicPartition(topic, n) for n in range((await admin.partitions([topic]))[topic])]
