@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,11 @@ async def run_live(scenario: Scenario, seed: int) -> LiveRun:
             f"{sent} queries were sent and {summary.queries} outcomes came; the run does not count"
         )
     plans = observer.plans
-    ran["plans"] = {"published": len(plans), "stand_ins": sum(STANDS_IN in plan.reason for plan in plans)}
+    ran["plans"] = {
+        "published": len(plans),
+        "stand_ins": sum(STANDS_IN in plan.reason for plan in plans),
+        "recuts": sum(before.geometries != plan.geometries for before, plan in pairwise(plans)),
+    }
     ran["sent_late_s"] = behind
     figures = figures_of(summary, [plan.solve_s for plan in plans], time.monotonic() - began, seed)
     return LiveRun(figures, ran)
@@ -334,8 +339,8 @@ def _told(ran: Mapping[str, Any]) -> str:
     routing = ", ".join(sorted(set(ran["routing"].values())))
     return (
         f"planner {planner['name']} every {planner['period_s']:g} s ({plans['published']} plans, "
-        f"{plans['stand_ins']} of them stand-ins), batching {', '.join(ran['batching'])}, "
-        f"routing {routing}, admission {ran['admission']}; "
+        f"{plans['stand_ins']} of them stand-ins, {plans['recuts']} cut GPUs otherwise), "
+        f"batching {', '.join(ran['batching'])}, routing {routing}, admission {ran['admission']}; "
         f"queries were sent {1e3 * ran['sent_late_s']:.0f} ms late at most"
     )
 

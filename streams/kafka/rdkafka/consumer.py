@@ -366,8 +366,8 @@ class RdkafkaConsumer:
     async def _answer(self, asking: Coroutine[Any, Any, Result]) -> Result:
         try:
             return await asking
-        except (KafkaException, RuntimeError) as error:
-            raise BrokerError(f"{self._servers}: {error}") from error
+        except (KafkaException, RuntimeError, TimeoutError) as error:
+            raise BrokerError(f"{self._servers}: {str(error) or 'no answer in time'}") from error
 
     # What was asked for.
 
