@@ -31,6 +31,8 @@ from sluicegate.sluice.offline.live_vs_simulated import at_load, fidelity
 
 SCENARIOS = Path(__file__).resolve().parents[1] / "examples" / "scenarios"
 
+FIGURES = ("violation_ratio", "effective_accuracy", "goodput_qps", "p99_ms")
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -77,7 +79,7 @@ def main() -> None:
             before = os.getloadavg()[0]
             (found,) = asyncio.run(fidelity(document, [load], document["seed"])).values()
             ran, live, phases = found["ran_live"], found["live"], _by_phase(document, load)
-            simulated = {figure: fmean(phase[figure] for phase in phases) for figure in phases[0]}
+            simulated = {name: fmean(phase[name] for phase in phases) for name in FIGURES}
             really = f"{ran['planner']['name']}, {', '.join(ran['batching'])}, {ran['planner']['period_s']:g} s"
             if really != case.runs:
                 raise SystemExit(f"{case.runs} was asked, and {really} ran")
