@@ -47,15 +47,15 @@ def connect(
 
 
 def _kafka(servers: str, settings: KafkaSettings) -> Broker:
-    if settings.library != "rdkafka":
-        from sluicegate.streams.kafka.broker import KafkaBroker
+    from sluicegate.streams.kafka.broker import KafkaBroker
 
+    if settings.library != "rdkafka":
         return KafkaBroker(servers, settings)
     try:
-        from sluicegate.streams.kafka.rdkafka.broker import RdkafkaBroker
+        from sluicegate.streams.kafka.rdkafka.broker import RDKAFKA
     except ImportError as error:
         raise ConfigurationError(
             "kafka.library: rdkafka needs the package confluent-kafka, which is not installed; "
             "pip install 'sluicegate[rdkafka]', or set kafka.library: aiokafka"
         ) from error
-    return RdkafkaBroker(servers, settings)
+    return KafkaBroker(servers, settings, RDKAFKA)

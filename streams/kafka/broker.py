@@ -1,12 +1,17 @@
-"""Apache Kafka, ``kafka://host:port[,host:port]``, on aiokafka. Ports and rules: ``sluicegate.streams.ports``."""
+"""Apache Kafka, ``kafka://host:port[,host:port]``, on aiokafka or librdkafka. Ports: ``sluicegate.streams.ports``.
+
+Topics are looked after by aiokafka's admin client either way, which is not on the path of a query.
+"""
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.kafka.admin import KafkaAdmin
-from sluicegate.streams.kafka.connection import connection, speak_seldom
-from sluicegate.streams.kafka.consumer import KafkaConsumer
+from sluicegate.streams.kafka.connection import speak_seldom
+from sluicegate.streams.kafka.consumer import Counts, KafkaConsumer
 from sluicegate.streams.kafka.fetched_batches import check_codec
 from sluicegate.streams.kafka.producer import KafkaProducer
 from sluicegate.streams.kafka.topic_limits import Limits
@@ -15,17 +20,52 @@ from sluicegate.streams.ports import Consumer, Producer, RebalanceListener, Topi
 from sluicegate.streams.subscription import Subscription
 
 
+class MakesConsumers(Protocol):
+    """Makes a consumer of ``reads``."""
+
+    def __call__(
+        self,
+        servers: str,
+        settings: KafkaSettings,
+        counts: Counts,
+        reads: Subscription,
+        /,
+        *,
+        on_stop: Callable[[Consumer], None],
+        on_unreadable: Callable[[Unreadable], None],
+    ) -> Consumer:
+        """A new one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """What reads and writes records: how its clients are made."""
+
+    producer: Callable[[str, KafkaSettings, Limits, Counts], Producer]
+    consumer: MakesConsumers
+    transactions: Callable[[str, KafkaSettings, Limits, str], Transactions]
+
+
+AIOKAFKA = Library(
+    lambda servers, settings, limits, _counts: KafkaProducer(servers, settings, limits),
+    KafkaConsumer,
+    KafkaTransactions,
+)
+
+
 class KafkaBroker:
     """Implements ``sluicegate.streams.ports.Broker``. ``servers``: host:port, more of them after commas.
 
     ``on_unreadable``: told of each record that a consumer without a group passed over because it cannot be read.
     """
 
-    def __init__(self, servers: str, settings: KafkaSettings) -> None:
+    def __init__(self, servers: str, settings: KafkaSettings, library: Library = AIOKAFKA) -> None:
         speak_seldom()
         check_codec(settings.compression)
         self._servers = servers
         self._settings = settings
+        self._library = library
         self._limits = Limits(settings)
         self._admin = KafkaAdmin(servers, settings, self._limits)
         self._producers: list[Producer] = []
@@ -39,7 +79,7 @@ class KafkaBroker:
 
     def producer(self) -> Producer:
         """A new producer."""
-        producer = KafkaProducer(self._servers, self._settings, self._limits)
+        producer = self._library.producer(self._servers, self._settings, self._limits, self._admin)
         self._producers.append(producer)
         return producer
 
@@ -55,8 +95,8 @@ class KafkaBroker:
         exclusive: bool = False,
     ) -> Consumer:
         """A new consumer; see ``sluicegate.streams.ports.Broker.consumer``."""
-        consumer = KafkaConsumer(
-            connection(self._servers, self._settings),
+        consumer = self._library.consumer(
+            self._servers,
             self._settings,
             self._admin,
             Subscription(
@@ -76,7 +116,7 @@ class KafkaBroker:
 
     def transactions(self, transactional_id: str) -> Transactions:
         """A new writer of transactions."""
-        return KafkaTransactions(self._servers, self._settings, self._limits, transactional_id)
+        return self._library.transactions(self._servers, self._settings, self._limits, transactional_id)
 
     def admin(self) -> KafkaAdmin:
         """Topic administration, one connection for all."""

@@ -29,17 +29,19 @@ from aiokafka.errors import (
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.streams.broker_settings import KafkaSettings
+from sluicegate.streams.kafka.connection import connection
 from sluicegate.streams.kafka.fetched_batches import UnreadableRecord, read_past_faults
 from sluicegate.streams.kafka.membership import Listener, StickyAssignor, cut_off
 from sluicegate.streams.kafka.stale_leaders import doubt_stale_leaders
 from sluicegate.streams.ports import (
     BrokerError,
+    Consumer,
     LostPartitionError,
     Record,
     TopicPartition,
     Unreadable,
 )
-from sluicegate.streams.subscription import Subscription
+from sluicegate.streams.subscription import Subscription, check_partitions, check_topics
 
 log = logging.getLogger(__name__)
 
@@ -65,15 +67,15 @@ class KafkaConsumer:
 
     def __init__(
         self,
-        options: Mapping[str, Any],
+        servers: str,
         settings: KafkaSettings,
         counts: Counts,
         reads: Subscription,
         *,
-        on_stop: Callable[["KafkaConsumer"], None],
+        on_stop: Callable[[Consumer], None],
         on_unreadable: Callable[[Unreadable], None] = lambda _record: None,
     ) -> None:
-        self._options = options
+        self._options = connection(servers, settings)
         self._settings = settings
         self._counts = counts
         self._reads = reads
@@ -93,7 +95,7 @@ class KafkaConsumer:
         """Connect, and join or take the partitions. Raises ConfigurationError for what does not exist."""
         if self._inner is not None:
             return
-        explicit = await self._check_exist()
+        explicit = self._reads.explicit(await self._counts.partitions(self._reads.named))
         settings = self._settings
         shared = self._reads.shared
         options = dict(self._options)
@@ -211,7 +213,7 @@ class KafkaConsumer:
         wanted = tuple(dict.fromkeys(topics))
         if self._inner is None or not self._reads.shared:
             raise ConfigurationError("only a started member of a group changes its topics; name a group and topics")
-        await self._check_topics(wanted)
+        check_topics(wanted, await self._counts.partitions(wanted))
         if set(wanted) == set(self._topics):
             return
         self._topics = wanted
@@ -371,22 +373,6 @@ class KafkaConsumer:
         self._raise_failure()
         return []
 
-    async def _check_exist(self) -> tuple[TopicPartition, ...]:
-        """Explicit partitions, once all that was asked for is known to exist; none for a member of a group."""
-        counts = await self._check_topics((*self._topics, *(tp.topic for tp in self._reads.partitions)))
-        check_partitions(self._reads.partitions, counts)
-        if self._topics and self._reads.group is None:
-            return tuple(TopicPartition(t, p) for t in sorted(self._topics) for p in range(counts[t]))
-        return self._reads.partitions
-
-    async def _check_topics(self, topics: Iterable[str]) -> Mapping[str, int]:
-        wanted = set(topics)
-        counts = await self._counts.partitions(wanted)
-        for topic in sorted(wanted):
-            if topic not in counts:
-                raise ConfigurationError(f"topic {topic!r} does not exist; create it before it is read")
-        return counts
-
     async def _seek_to_start(self) -> None:
         partitions = sorted(self._held)
         known: Mapping[TopicPartition, int] = {}
@@ -435,16 +421,6 @@ class KafkaConsumer:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-
-
-def check_partitions(partitions: Iterable[TopicPartition], counts: Mapping[str, int]) -> None:
-    for tp in partitions:
-        if tp.topic not in counts:
-            raise ConfigurationError(f"topic {tp.topic!r} does not exist; create it before it is read")
-        if not 0 <= tp.partition < counts[tp.topic]:
-            raise ConfigurationError(
-                f"topic {tp.topic!r} has no partition {tp.partition}; it has {counts[tp.topic]}, counted from 0"
-            )
 
 
 def lost(tp: TopicPartition) -> LostPartitionError:

@@ -8,7 +8,7 @@ from sluicegate.domain.errors import ConfigurationError
 from sluicegate.streams.memory.groups import Group
 from sluicegate.streams.memory.partition_log import PartitionLog
 from sluicegate.streams.ports import LostPartitionError, Record, TopicPartition
-from sluicegate.streams.subscription import Subscription
+from sluicegate.streams.subscription import Subscription, check_topics
 
 
 class Store(Protocol):
@@ -205,9 +205,7 @@ class MemoryConsumer:
 
     def _check_exist(self, topics: Iterable[str]) -> Mapping[str, int]:
         counts = self._store.partition_counts()
-        for topic in topics:
-            if topic not in counts:
-                raise ConfigurationError(f"topic {topic!r} does not exist; create it before it is read")
+        check_topics(topics, counts)
         return counts
 
     def _take(self, partitions: Iterable[TopicPartition]) -> None:

@@ -150,10 +150,7 @@ class RemoteConsumer:
         wanted = list(self._reads.partitions)
         if self._reads.topics:
             counts = (await self._connection.ask("topics"))["topics"]
-            for topic in self._reads.topics:
-                if topic not in counts:
-                    raise ConfigurationError(f"topic {topic!r} does not exist; create it before it is read")
-                wanted += [TopicPartition(topic, p) for p in range(counts[topic])]
+            wanted += self._reads.explicit(counts)
         first = self.end_offsets(wanted) if self._reads.start_at == "end" else self.beginning_offsets(wanted)
         self._positions = dict(await first)
         self._running = True

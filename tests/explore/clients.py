@@ -17,7 +17,7 @@ from sluicegate.streams.ports import (
     TopicSpec,
     Written,
 )
-from sluicegate.streams.subscription import Subscription
+from sluicegate.streams.subscription import Subscription, check_topics
 from tests.explore.cluster import REQUEST, Link
 from tests.explore.groups import SESSION, Group, Partitions
 from tests.explore.loop import BASE
@@ -385,9 +385,7 @@ class Consumer:
 
     def _check_exist(self, topics: Iterable[str]) -> None:
         counts = self._cluster.store.partition_counts()
-        for topic in sorted(topics):
-            if topic not in counts:
-                raise ConfigurationError(f"topic {topic!r} does not exist; create it before it is read")
+        check_topics(topics, counts)
 
     def _check_ours(self, partition: TopicPartition) -> None:
         if partition not in self._positions:

@@ -18,14 +18,15 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from sluicegate.domain.errors import ConfigurationError
+from sluicegate.streams import ports
 from sluicegate.streams.broker_settings import KafkaSettings
-from sluicegate.streams.kafka.consumer import FOLLOWING, Counts, check_partitions, lost
+from sluicegate.streams.kafka.consumer import FOLLOWING, Counts, lost
 from sluicegate.streams.kafka.fetched_batches import MAX_UNPACKED
 from sluicegate.streams.kafka.rdkafka.connection import connection, failed, in_thread, patiently, tell
 from sluicegate.streams.kafka.rdkafka.fetcher import Fetcher, kafka
 from sluicegate.streams.kafka.rdkafka.reading import Reading
 from sluicegate.streams.ports import BrokerError, LostPartitionError, Record, TopicPartition, Unreadable
-from sluicegate.streams.subscription import Subscription
+from sluicegate.streams.subscription import Subscription, check_partitions, check_topics
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class RdkafkaConsumer:
         counts: Counts,
         reads: Subscription,
         *,
-        on_stop: Callable[["RdkafkaConsumer"], None],
+        on_stop: Callable[[ports.Consumer], None],
         on_unreadable: Callable[[Unreadable], None] = lambda _record: None,
     ) -> None:
         self._servers = servers
@@ -80,7 +81,8 @@ class RdkafkaConsumer:
         """Connect, and join or take the partitions. Raises ConfigurationError for what does not exist."""
         if self._inner is not None:
             return
-        explicit = await self._check_exist()
+        self._sizes = await self._counts.partitions(self._reads.named)
+        explicit = self._reads.explicit(self._sizes)
         self._loop = asyncio.get_running_loop()
         shared = self._reads.shared
         inner = self._inner = Consumer(_properties(self._servers, self._settings, self._reads))
@@ -126,7 +128,9 @@ class RdkafkaConsumer:
         wanted = tuple(dict.fromkeys(topics))
         if self._inner is None or not self._reads.shared:
             raise ConfigurationError("only a started member of a group changes its topics; name a group and topics")
-        await self._check_topics(wanted)
+        sizes = await self._counts.partitions(wanted)
+        check_topics(wanted, sizes)
+        self._sizes = sizes
         if set(wanted) == set(self._topics):
             return
         self._topics = wanted
@@ -370,23 +374,6 @@ class RdkafkaConsumer:
             raise BrokerError(f"{self._servers}: {str(error) or 'no answer in time'}") from error
 
     # What was asked for.
-
-    async def _check_exist(self) -> tuple[TopicPartition, ...]:
-        """Explicit partitions, once all that was asked for is known to exist; none for a member of a group."""
-        counts = await self._check_topics((*self._topics, *(tp.topic for tp in self._reads.partitions)))
-        check_partitions(self._reads.partitions, counts)
-        if self._topics and self._reads.group is None:
-            return tuple(TopicPartition(t, p) for t in sorted(self._topics) for p in range(counts[t]))
-        return self._reads.partitions
-
-    async def _check_topics(self, topics: Iterable[str]) -> Mapping[str, int]:
-        wanted = set(topics)
-        counts = await self._counts.partitions(wanted)
-        for topic in sorted(wanted):
-            if topic not in counts:
-                raise ConfigurationError(f"topic {topic!r} does not exist; create it before it is read")
-        self._sizes = counts
-        return counts
 
     async def _check_known(self, partitions: Iterable[TopicPartition]) -> None:
         strangers = [TopicPartition(*tp) for tp in partitions if tp not in self._fetcher.held]

@@ -14,15 +14,15 @@ from sluicegate.streams.broker_settings import KafkaOAuth, KafkaSecurity, KafkaS
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed: pip install 'sluicegate[rdkafka]'")
 
-from sluicegate.streams.kafka.rdkafka.broker import RdkafkaBroker
 from sluicegate.streams.kafka.rdkafka.connection import connection
+from sluicegate.streams.kafka.rdkafka.producer import RdkafkaProducer
 
 
 def test_the_setting_chooses_the_library() -> None:
     chosen = KafkaSection.model_validate({"library": "rdkafka", "group_protocol": "consumer"}).settings()
-    assert isinstance(connect("kafka://127.0.0.1:1", kafka=chosen), RdkafkaBroker)
+    assert isinstance(connect("kafka://127.0.0.1:1", kafka=chosen).producer(), RdkafkaProducer)
     assert chosen.group_protocol == "consumer"
-    assert not isinstance(connect("kafka://127.0.0.1:1", kafka=KafkaSection().settings()), RdkafkaBroker)
+    assert not isinstance(connect("kafka://127.0.0.1:1", kafka=KafkaSection().settings()).producer(), RdkafkaProducer)
 
 
 def test_a_library_that_is_not_installed_is_told_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
