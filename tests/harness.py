@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import itertools
+import os
 import socket
 import struct
 import uuid
@@ -73,11 +75,18 @@ def toy_catalogue(apps: tuple[str, ...] = ("toy",), slo: float = 0.25, times: fl
     return Catalogue.of(listed, variants, profiles)
 
 
+_ports = itertools.count(os.getpid())
+
+
 def free_port() -> int:
-    """Of loopback; nobody listens there."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    """Of loopback; nobody listens there. Above those that the system gives to whoever asks for any, so that it is still
+    free when it is used; each process of the suite takes others."""
+    first = 61_000 + 450 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 10)
+    while True:
+        port = first + next(_ports) % 450
+        with socket.socket() as found, contextlib.suppress(OSError):
+            found.bind(("127.0.0.1", port))
+            return port
 
 
 def settings_for(broker: str, folder: Path, *, devices: int = 2, **changes: Any) -> Settings:
