@@ -105,7 +105,7 @@ KAFKA = (
 SHELL = (*OFFLINE, *SLOW_OFFLINE, *LIVE, *SYSTEMS, *DEMOS, *KAFKA)
 PYTHON = (
     ("README.md", "from sluicegate_client"),
-    ("own-model.md", "from sluicegate_client"),
+    ("own-model.md", "import numpy as np\n\nfrom sluicegate_client"),
     ("promises.md", "async with Client"),
     ("kafka.md", "import asyncio"),
 )

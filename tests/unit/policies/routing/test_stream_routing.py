@@ -7,6 +7,7 @@ import pytest
 from sluicegate.domain.actions import Drop, Send
 from sluicegate.domain.errors import IllegalEventError
 from sluicegate.domain.events import Arrived, PlanActivated
+from sluicegate.domain.models.app import QueryClass
 from sluicegate.domain.outcome import Reason
 from sluicegate.domain.plan import Epoch, Placement, Plan
 from sluicegate.domain.query import Query
@@ -21,8 +22,8 @@ def plan(number: int, *devices: str) -> PlanActivated:
     return PlanActivated(Plan(epoch=Epoch(1, number), created=0.0, placements=placements))
 
 
-def place(policy: StreamRouting, stream: str) -> str:
-    (sent,) = policy.handle(Arrived(Query("q", "a", 0.0, 1.0, stream=stream)), 0.0)
+def place(policy: StreamRouting, stream: str, of: QueryClass = QueryClass.STRICT) -> str:
+    (sent,) = policy.handle(Arrived(Query("q", "a", 0.0, 1.0, stream=stream, query_class=of)), 0.0)
     assert isinstance(sent, Send)
     return sent.device
 
@@ -33,6 +34,24 @@ def test_the_apps_own_stream_goes_round_in_strict_turns() -> None:
     seen = [place(policy, "a") for _ in range(30)]
     assert all(seen[i] == seen[i + 3] for i in range(27))
     assert set(seen) == {"x", "y", "z"}
+
+
+def test_best_effort_queries_take_no_turns_of_strict_ones() -> None:
+    """They are promised nothing: a window of strict queries has no more of a place's for those that come between."""
+    shares = {"x": 0.25, "y": 0.75}
+    placements = tuple(
+        Placement(app="a", device=d, slice="whole", variants=("v",), share=share, max_batch=8)
+        for d, share in shares.items()
+    )
+    both = PlanActivated(Plan(epoch=Epoch(1, 1), created=0.0, placements=placements))
+    alone, mixed = StreamRouting("a"), StreamRouting("a")
+    for policy in (alone, mixed):
+        policy.handle(both, 0.0)
+    others: Counter[str] = Counter()
+    for strict in range(40):
+        others.update(place(mixed, "", QueryClass.BEST_EFFORT) for _ in range(strict % 3))
+        assert place(mixed, "") == place(alone, "")
+    assert others["x"] * 2 < others["y"] < others["x"] * 4
 
 
 def test_a_stream_stays_and_only_those_of_a_lost_device_move() -> None:
