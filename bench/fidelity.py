@@ -55,7 +55,7 @@ CASES = {
             "policies.batching": {"name": "static", "size": 4, "timeout_s": 0.02},
         },
     ),
-    # Two fifths of the rates that the scenarios have: one process sends, serves and is measured here.
+    # Two fifths of the scenario's rates: one process sends, serves and is measured here.
     "tables": Case("tables-and-plans.yaml", "allocation, table, 5 s", {"traces.qps": [100, 400]}),
     "slices": Case("sliced-gpus.yaml", "allocation, adaptive, 5 s", wave={"noise": 0.03, "spikes": 0}),
 }
@@ -68,7 +68,10 @@ def main() -> None:
     asking.add_argument("--duration", type=float, default=40.0)
     asking.add_argument("--only", default=",".join(CASES))
     asked = asking.parse_args()
-    for name in asked.only.split(","):
+    names = asked.only.split(",")
+    if unknown := sorted(set(names) - {*CASES}):
+        asking.error(f"--only {unknown[0]}: give some of {','.join(CASES)}")
+    for name in names:
         case = CASES[name]
         wave = {"traces.generator": {"period_s": asked.duration, **case.wave}}
         document = overridden(read_scenario(SCENARIOS / case.file, {}), {"duration_s": asked.duration, **wave})
@@ -79,7 +82,7 @@ def main() -> None:
             before = os.getloadavg()[0]
             (found,) = asyncio.run(fidelity(document, [load], document["seed"])).values()
             ran, live, phases = found["ran_live"], found["live"], _by_phase(document, load)
-            simulated = {name: fmean(phase[name] for phase in phases) for name in FIGURES}
+            simulated = {figure: fmean(phase[figure] for phase in phases) for figure in FIGURES}
             really = f"{ran['planner']['name']}, {', '.join(ran['batching'])}, {ran['planner']['period_s']:g} s"
             if really != case.runs:
                 raise SystemExit(f"{case.runs} was asked, and {really} ran")

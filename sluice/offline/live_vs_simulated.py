@@ -98,7 +98,10 @@ async def run_live(scenario: Scenario, seed: int) -> LiveRun:
     ran["plans"] = {
         "published": len(plans),
         "stand_ins": sum(STANDS_IN in plan.reason for plan in plans),
-        "recuts": sum(before.geometries != plan.geometries for before, plan in pairwise(plans)),
+        "recuts": sum(
+            any(before.geometries.get(gpu, cut) != cut for gpu, cut in plan.geometries.items())
+            for before, plan in pairwise(plans)
+        ),
     }
     ran["sent_late_s"] = behind
     figures = figures_of(summary, [plan.solve_s for plan in plans], time.monotonic() - began, seed)

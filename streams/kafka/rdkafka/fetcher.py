@@ -98,7 +98,7 @@ class Fetcher:
     def assign(self, inner: Any, places: frozenset[TopicPartition]) -> None:
         """Have the library fetch what was taken up (the thread's)."""
         self._taking = frozenset()
-        inner.incremental_assign([kafka(tp, self._at[tp]) for tp in places if tp in self._at])
+        inner.incremental_assign([kafka(tp, at) for tp in places if (at := self._at.get(tp)) is not None])
         inner.pause([kafka(tp) for tp in places & self._paused])
 
     def take_up(self, starts: Mapping[TopicPartition, int]) -> None:
@@ -166,7 +166,8 @@ class Fetcher:
         await self._collect()
 
     async def joined(self, wait: float, look: float) -> None:
-        """Let the library call back for ``wait`` seconds, and look every ``look``. Raises BrokerError for a refusal."""
+        """Let the library call back for ``wait`` seconds, looking every ``look``: ``on_refusal`` hears of one. Raises
+        BrokerError."""
         if self._asked is None:
             self._ask(Ask(wait, 1, look))
         await self._collect()
