@@ -20,7 +20,9 @@ Rules (spread-drop paper, section 4, with its errors mended; all inequalities ex
   part of the promise. Other streams are served by one slice at a time.
 - A past that is not known counts as missed, as far back as the promise looks: that of a stream first seen in its
   middle, of one that may have been elsewhere meanwhile (the set of peers changed), and of the own stream where the
-  number of turns changed. This is sound, since the next miss then waits until K - m queries have been served.
+  number of turns changed. This is sound, since the next miss then waits until K - m queries have been served. Of the
+  own stream the part of before is kept beside the new one for as many queries as it looks back: those that wait, or
+  are on their way, were sent here by the turns of before.
 - A miss of a query that is older than one already decided (it was served elsewhere before) cannot be placed in the
   history: safe mode is announced.
 
@@ -151,8 +153,11 @@ class SpreadBatching(QueueingPolicy):
         others, by = self.peers != self._with, self._by
         dealt = shared != self._shared or len(self.peers) != len(self._with)
         self._constraints, self._shared, self._with, self._by = constraints, shared, self.peers, self.shares
-        for stream in tuple(self._streams):
-            if changed or (dealt if self._is_own(stream) else others or moved(stream, by, self.shares)):
+        for stream, history in tuple(self._streams.items()):
+            own = self._is_own(stream)
+            if own and dealt and not changed:
+                self._streams[stream] = history.succeeded(shared)
+            elif changed or (not own and (others or moved(stream, by, self.shares))):
                 self._begin(stream).spend()
 
     def allot(self, share: Share | None) -> None:

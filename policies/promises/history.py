@@ -4,16 +4,19 @@
 while the m-th last miss lies at least K positions back.
 """
 
-from bisect import insort
+from bisect import bisect_left
 
 
 class MissHistory:
     """Positions of the last misses of one stream under ``constraints``, a tuple of (m, K).
 
     ``position`` is that of the next query, counted from 0. All operations take O(sum of m) or less.
+
+    One that succeeds another (``succeeded``) knows nothing of its own past, and the other holds beside it for as long
+    as that looks back: queries that were sent here by the terms of before may go on to come for a while.
     """
 
-    __slots__ = ("_depth", "_latest", "_misses", "constraints", "position")
+    __slots__ = ("_before", "_before_ends", "_depth", "_latest", "_misses", "constraints", "position")
 
     def __init__(self, constraints: tuple[tuple[int, int], ...]) -> None:
         self.constraints = constraints
@@ -21,6 +24,21 @@ class MissHistory:
         self._latest = -1
         self._depth = 2 * max((m for m, _ in constraints), default=0) + 1  # room to revise
         self._misses: list[int] = []
+        self._before: MissHistory | None = None
+        self._before_ends = 0
+
+    def succeeded(self, constraints: tuple[tuple[int, int], ...]) -> "MissHistory":
+        """The history under other ``constraints`` from here on."""
+        after = MissHistory(constraints)
+        after.spend()
+        after._latest = self._latest
+        after._before = self
+        after._before_ends = after.position + self._looks_back
+        return after
+
+    @property
+    def _looks_back(self) -> int:
+        return max((k for _, k in self.constraints), default=0)
 
     def fork(self) -> "MissHistory":
         """A copy to try things on."""
@@ -30,6 +48,8 @@ class MissHistory:
         copy._latest = self._latest
         copy._depth = self._depth
         copy._misses = self._misses.copy()
+        copy._before = self._before.fork() if self._before is not None else None
+        copy._before_ends = self._before_ends
         return copy
 
     def may_miss(self) -> bool:
@@ -37,10 +57,10 @@ class MissHistory:
         misses = self._misses
         count = len(misses)
         position = self.position
-        for m, k in self.constraints:  # noqa: SIM110 - all() costs twice as much, for every candidate
+        for m, k in self.constraints:  # all() costs twice as much, for every candidate
             if not m or (count >= m and position - misses[-m] < k):
                 return False
-        return True
+        return self._before is None or self._before.may_miss()
 
     def record(self, missed: bool) -> None:
         """The next query's fate."""
@@ -49,10 +69,14 @@ class MissHistory:
             if len(self._misses) > self._depth:
                 del self._misses[0]
         self.position += 1
+        if self._before is not None:
+            self._before.record(missed)
+            if self.position >= self._before_ends:
+                self._before = None
 
     def spend(self) -> None:
         """What came before is not known: take it for missed, as far back as any constraint looks."""
-        for _ in range(max((k for _, k in self.constraints), default=0)):
+        for _ in range(self._looks_back):
             self.record(True)
 
     def is_past(self, sequence: int) -> bool:
@@ -63,12 +87,20 @@ class MissHistory:
 
     def revise(self, position: int) -> bool:
         """A query that was recorded as served was missed after all. Returns whether every constraint still holds."""
-        insort(self._misses, position)
-        holds = self._holds()
+        place = bisect_left(self._misses, position)
+        self._misses.insert(place, position)
+        holds = self._holds(place)
+        if self._before is not None:
+            holds = self._before.revise(position - self.position + self._before.position) and holds
         while len(self._misses) > self._depth:
             del self._misses[0]
         return holds
 
-    def _holds(self) -> bool:
+    def _holds(self, place: int) -> bool:
+        """Whether the windows with the miss at ``place`` do: others were judged before, or are of a past unknown."""
         misses = self._misses
-        return all(misses[i + m] - misses[i] >= k for m, k in self.constraints for i in range(len(misses) - m))
+        return all(
+            misses[i + m] - misses[i] >= k
+            for m, k in self.constraints
+            for i in range(max(0, place - m), min(place + 1, len(misses) - m))
+        )

@@ -6,6 +6,8 @@ Rules.
 - After a restart the results topic tells what happened before. A stream goes on exactly where the outcomes of all its
   last queries are known, without a gap up to the one that comes first; otherwise its past is unknown, and whoever keeps
   the promise takes it for missed.
+- A record that was written twice, for its acknowledgement was lost, is one query: the second is known by its place in
+  the stream, as long as it is among the last 16,384 that came.
 - Best-effort queries are not in the sequence. At most 16,384 streams are remembered, the least recently begun go first.
 """
 
@@ -16,10 +18,11 @@ from dataclasses import dataclass
 from sluicegate.domain.events import HostingChanged, StreamResumed
 from sluicegate.domain.models.app import NO_PROMISE, Promise, QueryClass
 from sluicegate.domain.outcome import Outcome, OutcomeKind, PromiseState
-from sluicegate.domain.query import Query
+from sluicegate.domain.query import Query, QueryKey
 from sluicegate.policies.promises.tracker import StreamState, StreamTracker
 
 _STREAMS = 16_384
+_KNOWN = 16_384
 
 Place = tuple[str | None, str | None]
 """Device and slice."""
@@ -108,6 +111,7 @@ class StreamBook:
         self._promises: dict[str, Promise] = {}
         self._live: OrderedDict[tuple[str, str], _Live] = OrderedDict()
         self._numbers: dict[Query, int] = {}
+        self._known: OrderedDict[tuple[QueryKey, int], None] = OrderedDict()
         self._safe: set[str] = set()
         self._recall: Recall | None = None
 
@@ -144,6 +148,18 @@ class StreamBook:
             self._safe.add(app)
         elif state == "promise_kept":
             self._safe.discard(app)
+
+    def repeated(self, query: Query) -> bool:
+        """Whether ``query`` has come before: what is known by nothing but its id is not."""
+        if query.sequence < 0 or query.app not in self._hosted or query.query_class is not QueryClass.STRICT:
+            return False
+        known = (query.key, query.sequence)
+        if known in self._known:
+            return True
+        if len(self._known) >= _KNOWN:
+            self._known.popitem(last=False)
+        self._known[known] = None
+        return False
 
     def arrived(self, query: Query) -> StreamResumed | None:
         """Number ``query``. Says how its stream went on so far, where it is new here and its past is known."""
@@ -188,6 +204,7 @@ class StreamBook:
         """All that waits is others' now: their streams are unknown here from now on."""
         self._numbers.clear()
         self._live.clear()
+        self._known.clear()
         self._recall = None
 
     def _begin(self, query: Query, promise: Promise, turns: int) -> tuple[_Live, StreamResumed | None]:

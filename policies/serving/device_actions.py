@@ -71,6 +71,13 @@ class SendBack:
     query: Query
 
 
+@dataclass(slots=True)
+class Repeated:
+    """A query that has come before, in a record written twice: the first is answered, this leads to nothing."""
+
+    query: Query
+
+
 @dataclass(frozen=True, slots=True)
 class LoadVariant:
     """Load and warm ``variant`` on ``part``; answer with Loaded. One after the other, in the order of asking.
@@ -200,6 +207,7 @@ DeviceAction = (
     | Answer
     | End
     | SendBack
+    | Repeated
     | Executing
     | WakeMe
     | Acknowledge

@@ -59,6 +59,7 @@ from sluicegate.policies.serving.device_actions import (
     DeviceAction,
     End,
     LoadVariant,
+    Repeated,
     RunBatch,
     Say,
     SliceReport,
@@ -177,8 +178,13 @@ class SliceCore:
 
     def arrived(self, event: Arrived, now: float, actions: list[DeviceAction]) -> None:
         """A query is put on this slice."""
-        if self._promises and (resumed := self.book.arrived(event.query)) is not None:
-            self._tell(resumed, now, actions)
+        if self._promises:
+            if self.book.repeated(event.query):
+                self._leave(event.query)
+                actions.append(Repeated(event.query))
+                return
+            if (resumed := self.book.arrived(event.query)) is not None:
+                self._tell(resumed, now, actions)
         if event.flaw or self.poison.refuses(event.query, now):
             self._refuse(event.query, now, actions, event.flaw)
             return

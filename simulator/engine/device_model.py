@@ -29,6 +29,7 @@ from sluicegate.policies.serving.device_actions import (
     LoadVariant,
     Read,
     ReloadVariant,
+    Repeated,
     RestartExecutor,
     RunBatch,
     Say,
@@ -58,7 +59,7 @@ from sluicegate.simulator.engine.slice_model import ModelledExecutor, SliceModel
 from sluicegate.simulator.engine.timeline import Timeline
 
 Letter = SendBack | Acknowledge | Announce | Say | Beat | Recorded
-Rare = Letter | Executing | Read | Seek | Abandon | CatchUp | Cut | InterferenceChanged
+Rare = Letter | Repeated | Executing | Read | Seek | Abandon | CatchUp | Cut | InterferenceChanged
 
 SEND_BACK_S = 0.005
 """Seconds until a query that a device does not serve is with its router again."""
@@ -323,6 +324,8 @@ class SimulatedWorker:
                 self._timeline.at(now + steps * owner.model.step_s, self._was_cut, slices)
             case UnloadVariant() | InterferenceChanged():
                 pass
+            case Repeated(query):
+                raise AssertionError(f"query {query.id} was sent twice: nothing is lost between these")
             case _ as unreachable:
                 assert_never(unreachable)
 

@@ -138,6 +138,13 @@ class Intake:
 
             outbox.put(letter, done=done, refused=refused)
 
+    def ignore(self, record: Record) -> None:
+        """``record`` leads to nothing."""
+        if self._exactly_once is not None:
+            self._exactly_once.answer(record, None)
+        else:
+            self.done(record)
+
     async def run(
         self,
         handle: Handler,

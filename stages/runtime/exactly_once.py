@@ -1,7 +1,7 @@
 """Exactly-once delivery: what a partition's records led to is written together with their offsets, in transactions.
 
 Rules. Each record leads to one letter, or to the one that is to be said instead where that is too large for its topic,
-at once or later; those behind it wait.
+at once or later; those behind it wait. One that repeats another leads to none.
 Letters of the contiguous prefix of answered records are written at once with the offset behind them, then their records
 are done; what is answered meanwhile, and ``interval`` seconds after that, is written together, at most ``_MOST`` of it.
 Partitions do not wait for each other. One begins with its transactions' id, which fences whoever had it before, and
@@ -51,7 +51,7 @@ Instead = Callable[[InvalidInputError], Letter | None]
 
 @dataclass(slots=True)
 class _Answer:
-    """What a record led to: ``letter``, None where nothing can be written of it."""
+    """What a record led to: ``letter``, None where nothing is, or can be, written of it."""
 
     record: Record
     letter: Letter | None
@@ -188,8 +188,9 @@ class ExactlyOnce:
             if lane is not None:
                 lane.order.append(record.offset)
 
-    def answer(self, record: Record, letter: Letter, instead: Instead | None = None) -> None:
-        """What ``record`` led to, and what to say ``instead`` where that is too large. Ignored where it is written."""
+    def answer(self, record: Record, letter: Letter | None, instead: Instead | None = None) -> None:
+        """What ``record`` led to, if anything, and what to say ``instead`` where that is too large. Ignored where it is
+        written."""
         lane = self._lanes.get(TopicPartition(record.topic, record.partition))
         if lane is not None and lane.order and record.offset >= lane.order[0]:
             lane.answers[record.offset] = _Answer(record, letter, instead)

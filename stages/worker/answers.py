@@ -192,6 +192,15 @@ class Answers:
 
         self._send(came.record, self._topics.admitted(query.app), back, instead)
 
+    def repeated(self, query: Query) -> None:
+        """A query is here a second time: its first record is answered, this one leads to nothing."""
+        came = self._pop(query)
+        log.info("query %s of %s came twice; it is one", query.id, query.app, extra={"record": came.record.place})
+        if self._tracing is not None:
+            self._tracing.forget(query.key)
+        if self.intake is not None:
+            self.intake.ignore(came.record)
+
     def _pop(self, query: Query) -> _Came:
         came = self._came.pop(query)
         if came.fetched is not None:

@@ -34,6 +34,7 @@ from sluicegate.policies.serving.device_actions import (
     LoadVariant,
     Read,
     ReloadVariant,
+    Repeated,
     RestartExecutor,
     RunBatch,
     Say,
@@ -78,7 +79,7 @@ from sluicegate.streams.records.instances import encode_instance
 
 log = logging.getLogger(__name__)
 
-_Rare = Announce | Read | Seek | Abandon | CatchUp | Cut | Say | Beat | Recorded | InterferenceChanged
+_Rare = Repeated | Announce | Read | Seek | Abandon | CatchUp | Cut | Say | Beat | Recorded | InterferenceChanged
 
 _ENDING = 30.0
 """Seconds that a cut under way may take when the worker is stopped."""
@@ -164,7 +165,8 @@ class WorkerStage:
             self._last_beat = self._clock.monotonic()
             self.tell(Opened(tuple(slices)))
             self.tell(Joined(self._ports.new_incarnation()))
-            for work in (self._plans.run(stop), self._beat_often(), *self._follow_more(stop), self._find_instances()):
+            plans = self._plans.run(asyncio.Event())  # to the end: what is answered last may have to wait for one, too
+            for work in (plans, self._beat_often(), *self._follow_more(stop), self._find_instances()):
                 self._spawn(work)
             while not stop.is_set():
                 await self._serve_while_named(stop)
@@ -258,6 +260,8 @@ class WorkerStage:
         match action:
             case Announce():
                 self._announce(action, now)
+            case Repeated(query):
+                self._answers.repeated(query)
             case Read():
                 self._naming.set()
             case Abandon(why):

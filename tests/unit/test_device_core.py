@@ -21,6 +21,7 @@ from sluicegate.policies.serving.device_actions import (
     End,
     LoadVariant,
     Read,
+    Repeated,
     RunBatch,
     Say,
     Seek,
@@ -503,3 +504,24 @@ def test_each_end_says_how_its_stream_stands_where_it_was_promised_something() -
         (3, 2, 2, 2),
         (4, 2, 2, 2),
     ]
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_promised_query_whose_record_was_written_twice_is_answered_and_counted_once(ended: bool) -> None:
+    world = serving()
+    first = world.query("b", SMALL.name)
+    assert first is not None
+    if ended:
+        world.end(SMALL.name, 0.25)
+    again = replace(first)
+    assert world.tell(QueryCame(again, -1, SMALL.name, 9)) == [Repeated(again)]
+    assert again not in world.core.queries
+    if not ended:
+        world.end(SMALL.name, 0.25)
+    world.query("b", SMALL.name)
+    world.end(SMALL.name, 0.25)
+    answers = [action for action in world.said if isinstance(action, Answer)]
+    assert [p.queries for answer in answers for p in answer.promises if p is not None] == [1, 2]
+    plain = world.query("a", BIG.name)
+    assert plain is not None
+    assert of(Repeated, world.tell(QueryCame(replace(plain), -1, BIG.name, 11))) == []

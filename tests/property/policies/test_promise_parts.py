@@ -88,6 +88,55 @@ def test_a_past_that_is_unknown_is_taken_for_missed_as_far_as_anyone_looks(pairs
         missed.append(False)
 
 
+@given(PAIRS, PAIRS, st.lists(st.booleans(), max_size=12), st.lists(st.booleans(), max_size=20))
+def test_other_terms_begin_with_a_past_that_is_unknown_and_those_of_before_hold_as_far_as_they_look_back(
+    pairs: tuple[tuple[int, int], ...],
+    others: tuple[tuple[int, int], ...],
+    wished: list[bool],
+    later: list[bool],
+) -> None:
+    before, missed = MissHistory(pairs), list[bool]()
+    for wish in wished:
+        missed.append(wish and before.may_miss())
+        before.record(missed[-1])
+    history, longest, looked = before.succeeded(others), max(k for _, k in others), max(k for _, k in pairs)
+    since = [True] * longest
+    for place, wish in enumerate(later):
+        new = all(sum([*since, True][-k:]) <= m for m, k in others)
+        old = place >= looked or all(sum([*missed, True][-k:]) <= m for m, k in pairs)
+        assert history.may_miss() is (new and old)
+        trial = history.fork()
+        trial.record(True)
+        fate = wish and new and old
+        history.record(fate)
+        since.append(fate)
+        missed.append(fate)
+
+
+def test_what_is_known_late_counts_by_the_terms_of_before_as_well() -> None:
+    before = MissHistory(((1, 8),))
+    for _ in range(8):
+        before.record(False)
+    after = before.succeeded(((1, 2),))
+    for _ in range(3):
+        after.record(False)
+    assert after.may_miss() and after.fork().revise(after.position - 1)
+    assert not after.fork().revise(after.position - 3)  # its neighbour may have been missed elsewhere
+    assert after.revise(after.position - 2)
+    assert not after.may_miss()  # one of eight: by the new terms alone the next could be
+    assert not after.revise(after.position - 1)
+    for _ in range(6):
+        after.record(False)
+    assert after.may_miss()
+
+
+def test_who_goes_by_other_terms_still_knows_what_is_past() -> None:
+    before = MissHistory(((1, 3),))
+    assert not before.is_past(7)
+    after = before.succeeded(((1, 2),))
+    assert after.is_past(6) and not after.is_past(8)
+
+
 def test_a_query_that_is_asked_about_after_a_later_one_is_past() -> None:
     history = MissHistory(((1, 3),))
     assert [history.is_past(n) for n in (0, 4, 2, 4, 5, -1, 0)] == [False, False, True, False, False, False, True]

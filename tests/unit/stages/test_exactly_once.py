@@ -89,6 +89,7 @@ class Reading:
         self.log = log
         self.stop = asyncio.Event()
         self.records: list[Record] = []
+        self.repeated: bytes | None = None
         once = ExactlyOnce(log.transactions, "group", retry=0.01, patience=0.5)
         self.intake = Intake(self._consumer, exactly_once=once, rest=0.05, drain_s=0.2)
         self.task = asyncio.create_task(self.intake.run(self._handle, self.stop))
@@ -108,6 +109,9 @@ class Reading:
     async def _handle(self, records: Sequence[Record]) -> None:
         self.records += records
         for record in records:
+            if record.value == self.repeated:
+                self.intake.ignore(record)
+                continue
             outbox = Outbox(self.broker.producer())
             self.intake.answer(record, outbox, Letter("out", record.value), self.instead)
 
@@ -144,6 +148,17 @@ async def test_what_cannot_be_written_is_written_later_and_once(broker: MemoryBr
     await ask(broker, [b"0", b"1", b"2"])
     await until(lambda: log.committed == 3)
     assert log.letters == [b"0", b"1", b"2"]
+    reading.stop.set()
+    await reading.task
+
+
+async def test_a_record_that_leads_to_nothing_is_passed_and_holds_up_nobody(broker: MemoryBroker) -> None:
+    log = Log()
+    reading = Reading(broker, log)
+    reading.repeated = b"1"
+    await ask(broker, [b"0", b"1", b"2", b"1"])
+    await until(lambda: log.committed == 4 and reading.intake.in_flight == 0)
+    assert log.letters == [b"0", b"2"]
     reading.stop.set()
     await reading.task
 

@@ -95,3 +95,35 @@ async def test_a_commit_that_takes_long_is_not_overtaken_by_the_next() -> None:
     assert arrived == [1, 2]
     assert await broker.admin().committed("worker", WORK) == 2
     await producer.stop()
+
+
+async def test_a_record_that_leads_to_nothing_is_committed_once_those_before_it_are_done() -> None:
+    broker, stop, came = MemoryBroker(), asyncio.Event(), list[Record]()
+    await broker.admin().create_topics([TopicSpec(name="work")])
+    producer = broker.producer()
+    await producer.start()
+    for value in (b"first", b"again"):
+        await (await producer.send("work", value))
+
+    async def handle(records: Sequence[Record]) -> None:
+        for record in records:
+            came.append(record)
+            if record.value == b"again":
+                intake.ignore(record)
+
+    def make(intake: Intake) -> Consumer:
+        return broker.consumer(partitions=[WORK], group="worker", listener=intake)
+
+    intake = Intake(make, commit_every=0.01, drain_s=0.1)
+    async with asyncio.timeout(5.0):
+        running = asyncio.create_task(intake.run(handle, stop))
+        while len(came) < 2:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        assert await broker.admin().committed("worker", WORK) is None and intake.in_flight == 1
+        intake.done(came[0])
+        await asyncio.sleep(0.1)
+        assert await broker.admin().committed("worker", WORK) == 2
+        stop.set()
+        await running
+    await producer.stop()

@@ -1,5 +1,7 @@
 """How streams with a promise are numbered and told, on one of two slices that unlike apps share."""
 
+from dataclasses import replace
+
 from sluicegate.domain.events import Hosted, HostingChanged, StreamResumed
 from sluicegate.domain.models.app import Promise, QueryClass, WeaklyHard
 from sluicegate.domain.models.profile import LatencyCurve
@@ -235,3 +237,23 @@ def test_the_apps_own_stream_is_counted_in_this_places_turns_and_what_is_left_of
         assert told is not None
         assert (told.turns, told.safe_mode) == (turns, stream == "sight")
         assert told.left == (((10, 2),) if turns == 1 else ())
+
+
+def test_a_record_that_was_written_twice_is_one_query() -> None:
+    made = book()
+    first, other, again = query(4, "sight", "a"), query(5, "sight", "a"), query(4, "sight", "a")
+    assert [made.repeated(one) for one in (first, other, again)] == [False, False, True]
+    assert not made.repeated(replace(again, id="asked anew")) and not made.repeated(replace(first, source="/other"))
+    unplaced = replace(query(6, "sight", "a"), sequence=-1)
+    assert not made.repeated(unplaced) and not made.repeated(replace(unplaced))
+    for strange in (query(1, "bulk", "a"), query(1, "sight", "a", QueryClass.BEST_EFFORT)):
+        assert not made.repeated(strange) and not made.repeated(strange)
+    made.abandon()  # whoever reads it again answers it
+    assert not made.repeated(again)
+
+
+def test_the_last_that_came_are_known_and_no_more() -> None:
+    made = book()
+    known = [query(number, "sound", "") for number in range(16_385)]
+    assert not any(made.repeated(one) for one in known)
+    assert made.repeated(known[-1]) and made.repeated(known[1]) and not made.repeated(known[0])
