@@ -10,8 +10,9 @@ fails with DeliveryError and is its sender's to send again.
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaConnectionError, KafkaError, MessageSizeTooLargeError, OutOfOrderSequenceNumber
@@ -25,6 +26,8 @@ from sluicegate.streams.ports import DeliveryError, Headers, Written
 from sluicegate.streams.topics import check_topic_name
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _NOT_WRITTEN = (MessageSizeTooLargeError, OutOfOrderSequenceNumber)
 """Errors by which the broker says that it has not taken a batch: sending again makes no duplicates."""
@@ -69,6 +72,8 @@ class KafkaProducer:
         self._inner: Any = None
         self._renewal: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._asking: dict[Any, set[asyncio.Task[Any]]] = {}
+        """What waits for each client, which may not hear of a topic any more once it is stopped."""
 
     async def start(self) -> None:
         """Connect. Raises ConfigurationError where no broker answers."""
@@ -97,7 +102,7 @@ class KafkaProducer:
             raise ConfigurationError("this producer is not started (or stopped): await start() before send()")
         known = inner.client.cluster.partitions_for_topic(topic)
         if known is None:
-            known = await self._partitions_of(inner, topic)
+            known = await self._by(inner, self._partitions_of(inner, topic))
         if partition is None:
             # The client's own choice hashes the key even where there is one partition only.
             partition = partition_of(key, len(known)) if key is not None else None
@@ -166,7 +171,23 @@ class KafkaProducer:
             raise
         return inner
 
+    async def _by(self, inner: Any, work: Coroutine[Any, Any, T]) -> T:
+        """What ``work`` with ``inner`` gives. Raises DeliveryError where that is stopped meanwhile."""
+        task = asyncio.get_running_loop().create_task(work)
+        asking = self._asking.setdefault(inner, set())
+        asking.add(task)
+        try:
+            await asyncio.wait([task])
+        finally:
+            asking.discard(task)
+            task.cancel()
+        if task.cancelled():
+            raise DeliveryError("another client takes the place of the one that was asked")
+        return task.result()
+
     async def _stop(self, inner: Any) -> None:
+        for task in self._asking.pop(inner, ()):
+            task.cancel()
         stopping = asyncio.create_task(inner.stop())
         done, _ = await asyncio.wait([stopping], timeout=self._settings.stop_timeout)
         if not done:
@@ -218,7 +239,8 @@ class KafkaProducer:
             inner = self._inner
             if inner is None:
                 raise DeliveryError(f"{topic}: the producer was stopped")
-            sending.succeed(await (await (_send_alone if alone else _send)(inner, sending)))
+            sent = await self._by(inner, (_send_alone if alone else _send)(inner, sending))
+            sending.succeed(await sent)
         except MessageSizeTooLargeError as error:
             self._renew(inner, error)
             self._refuse(sending)
