@@ -6,6 +6,9 @@ while the m-th last miss lies at least K positions back.
 
 from bisect import bisect_left
 
+_TERMS = 8
+"""Of before, that are kept beside the newest."""
+
 
 class MissHistory:
     """Positions of the last misses of one stream under ``constraints``, a tuple of (m, K).
@@ -13,10 +16,11 @@ class MissHistory:
     ``position`` is that of the next query, counted from 0. All operations take O(sum of m) or less.
 
     One that succeeds another (``succeeded``) knows nothing of its own past, and the other holds beside it for as long
-    as that looks back: queries that were sent here by the terms of before may go on to come for a while.
+    as that looks back: queries that were sent here by the terms of before may go on to come for a while. So do the
+    others before that one, at most eight in all; terms by which nothing was decided leave nothing to hold.
     """
 
-    __slots__ = ("_before", "_before_ends", "_depth", "_latest", "_misses", "constraints", "position")
+    __slots__ = ("_before", "_before_ends", "_began", "_depth", "_latest", "_misses", "constraints", "position")
 
     def __init__(self, constraints: tuple[tuple[int, int], ...]) -> None:
         self.constraints = constraints
@@ -26,14 +30,24 @@ class MissHistory:
         self._misses: list[int] = []
         self._before: MissHistory | None = None
         self._before_ends = 0
+        self._began = 0
 
     def succeeded(self, constraints: tuple[tuple[int, int], ...]) -> "MissHistory":
         """The history under other ``constraints`` from here on."""
         after = MissHistory(constraints)
         after.spend()
+        after._began = after.position
         after._latest = self._latest
-        after._before = self
-        after._before_ends = after.position + self._looks_back
+        if self.position > self._began:
+            after._before, after._before_ends = self, after.position + self._looks_back
+        else:
+            after._before, after._before_ends = self._before, after.position + self._before_ends - self.position
+        held = after
+        for _ in range(_TERMS):
+            if held._before is None:
+                return after
+            held = held._before
+        held._before = None
         return after
 
     @property
@@ -50,6 +64,7 @@ class MissHistory:
         copy._misses = self._misses.copy()
         copy._before = self._before.fork() if self._before is not None else None
         copy._before_ends = self._before_ends
+        copy._began = self._began
         return copy
 
     def may_miss(self) -> bool:

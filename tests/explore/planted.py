@@ -10,6 +10,7 @@ from typing import Any
 
 from sluicegate.planner.control.events import SweepBegan
 from sluicegate.policies.admission.dedupe import DedupeWindow
+from sluicegate.policies.promises.history import MissHistory
 from sluicegate.policies.promises.stream_book import Recall
 from sluicegate.policies.promises.tracker import StreamState
 from sluicegate.stages.following.control_follower import Follower
@@ -248,6 +249,19 @@ def _unknown_past_is_a_good_one(before: Any) -> Any:
     return rosy
 
 
+def _other_turns_other_terms(succeeded: Any) -> Any:
+    """Where a plan gives a stream other turns, what it had to keep until then is forgotten at once."""
+    del succeeded
+
+    def at_once(self: MissHistory, constraints: tuple[tuple[int, int], ...]) -> MissHistory:
+        del self
+        after = MissHistory(constraints)
+        after.spend()
+        return after
+
+    return at_once
+
+
 def _holds_for_ever(catch_up: Any) -> Any:
     """Who stood still while the broker was away waits for the newest plan for ever."""
 
@@ -297,6 +311,7 @@ TEETH: Mapping[str, Plant] = {
     "returns-behind-its-work": instead(WorkerStage, "_seek_to_fence", _returning_reads_from_the_fence_on),
     "heir-does-not-fence": instead(Reclaimer, "_fence", _dead_answers_are_moved),
     "promises-forget": instead(Recall, "before", _unknown_past_is_a_good_one),
+    "turns-change-at-once": instead(MissHistory, "succeeded", _other_turns_other_terms),
     "held-for-ever": instead(Follower, "catch_up", _holds_for_ever),
     "stale-state-sent-again": instead(Outbox, "_superseded", _every_state_is_sent_again),
     "batch-never-ends": instead(BreakableExecutor, "run", _batches_may_take_for_ever),

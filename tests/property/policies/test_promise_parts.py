@@ -99,7 +99,8 @@ def test_other_terms_begin_with_a_past_that_is_unknown_and_those_of_before_hold_
     for wish in wished:
         missed.append(wish and before.may_miss())
         before.record(missed[-1])
-    history, longest, looked = before.succeeded(others), max(k for _, k in others), max(k for _, k in pairs)
+    history, longest = before.succeeded(others), max(k for _, k in others)
+    looked = max(k for _, k in pairs) if wished else 0  # else nothing was decided by them
     since = [True] * longest
     for place, wish in enumerate(later):
         new = all(sum([*since, True][-k:]) <= m for m, k in others)
@@ -128,6 +129,30 @@ def test_what_is_known_late_counts_by_the_terms_of_before_as_well() -> None:
     for _ in range(6):
         after.record(False)
     assert after.may_miss()
+
+
+def test_terms_that_change_again_and_again_cost_no_more_and_no_less() -> None:
+    history = MissHistory(((1, 6),))
+    for _ in range(6):
+        history.record(False)
+    history.record(True)
+    for _ in range(5_000):  # nothing is decided by any of these
+        history = history.succeeded(((1, 2),)).succeeded(((2, 3),))
+    assert [_record(history) for _ in range(7)] == [False] * 5 + [True, True]  # by (1, 6) for six queries
+    for _ in range(5_000):
+        history = history.succeeded(((0, 1_000),))
+        history.record(False)
+    assert not history.may_miss()
+    links = 0
+    while history._before is not None:
+        history, links = history._before, links + 1
+    assert links == 8
+
+
+def _record(history: MissHistory) -> bool:
+    """The next is missed wherever it may be."""
+    history.record(missed := history.may_miss())
+    return missed
 
 
 def test_who_goes_by_other_terms_still_knows_what_is_past() -> None:
