@@ -73,7 +73,7 @@ from sluicegate.stages.worker.options import WorkerOptions, WorkerPorts
 from sluicegate.stages.worker.promise_recovery import recall
 from sluicegate.stages.worker.slice_runner import Outputs, SliceRunner
 from sluicegate.stages.worker.table_follower import table_came
-from sluicegate.streams.ports import Consumer, Record, TopicPartition
+from sluicegate.streams.ports import BrokerError, Consumer, Record, TopicPartition
 from sluicegate.streams.records import codec, control
 from sluicegate.streams.records.instances import encode_instance
 
@@ -165,8 +165,7 @@ class WorkerStage:
             self._last_beat = self._clock.monotonic()
             self.tell(Opened(tuple(slices)))
             self.tell(Joined(self._ports.new_incarnation()))
-            plans = self._plans.run(asyncio.Event())  # to the end: what is answered last may have to wait for one, too
-            for work in (plans, self._beat_often(), *self._follow_more(stop), self._find_instances()):
+            for work in (self._plans.run(stop), self._beat_often(), *self._follow_more(stop), self._find_instances()):
                 self._spawn(work)
             while not stop.is_set():
                 await self._serve_while_named(stop)
@@ -306,7 +305,12 @@ class WorkerStage:
         self._outbox.post(topic, value, key=key.encode())
 
     async def _catch_up(self) -> None:
-        await self._plans.catch_up()
+        try:
+            await self._plans.catch_up()
+        except BrokerError as error:  # no plans are followed by who ends: what is held here is for others
+            log.warning("%s stood still before it was told to end: %s", self.name, error)
+            self.tell(Fenced())
+            return
         self._last_beat = self._clock.monotonic()
         self.tell(CaughtUp())
 
