@@ -13,7 +13,8 @@ _TERMS = 8
 class MissHistory:
     """Positions of the last misses of one stream under ``constraints``, a tuple of (m, K).
 
-    ``position`` is that of the next query, counted from 0. All operations take O(sum of m) or less.
+    ``position`` is that of the next query, counted from 0. All operations take O(sum of m) or less, for each
+    of the terms that are held.
 
     One that succeeds another (``succeeded``) knows nothing of its own past, and the other holds beside it for as long
     as that looks back: queries that were sent here by the terms of before may go on to come for a while. So do the

@@ -73,7 +73,7 @@ class KafkaProducer:
         self._renewal: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._asking: dict[Any, set[asyncio.Task[Any]]] = {}
-        """What waits for each client, which may not hear of a topic any more once it is stopped."""
+        """What waits for answers of each client: one that was stopped gives none, and does not say so."""
 
     async def start(self) -> None:
         """Connect. Raises ConfigurationError where no broker answers."""

@@ -5,23 +5,28 @@ from pathlib import Path
 
 import pytest
 
+from sluicegate.domain.outcome import OutcomeKind
 from sluicegate.sluice.system.system import System
 from sluicegate.stages.runtime.system_clock import SystemClock
 from sluicegate.stages.worker.slice_runner import SliceRunner
 from sluicegate.stages.worker.stage import WorkerStage
 from sluicegate.streams.memory.broker import MemoryBroker
-from tests.harness import PATIENCE_S, Running, running, settings_for
+from tests.harness import PATIENCE_S, Running, running, settings_for, toy_catalogue
 
 pytestmark = pytest.mark.virtual
 
 
 class SetClock(SystemClock):
-    """Wrong by ``by`` seconds."""
+    """Wrong by ``by`` seconds; ``stood``: for how long the process stood still."""
 
     by = 0.0
+    stood = 0.0
 
     def wall(self) -> float:
         return super().wall() + self.by
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.stood
 
 
 def workers(run: Running) -> list[WorkerStage]:
@@ -47,6 +52,34 @@ async def test_a_clock_set_while_batches_run_costs_no_device(tmp_path: Path, by:
         report = await run.settled()
         assert report.lost == 0
         assert [worker.core.incarnation for worker in workers(run)] == named
+
+
+async def test_a_worker_that_ends_after_it_stood_still_answers_nothing_and_the_next_one_does(tmp_path: Path) -> None:
+    """It follows no plans any more: whether others have its queries by now it cannot know."""
+    clock, broker = SetClock(), MemoryBroker()
+
+    def set_clock(system: System) -> None:
+        system.clock = clock
+
+    settings, catalogue = settings_for("memory://", tmp_path, devices=1), toy_catalogue(times=60.0)
+    async with running(settings, broker, catalogue=catalogue, change=set_clock, close=False) as run:
+        await run.planned()
+        (worker,) = workers(run)
+        asked = await run.ask(parameters={"latency_ms": 30_000})
+        async with asyncio.timeout(PATIENCE_S):
+            while not tuple(worker.core.queries):
+                await asyncio.sleep(0.01)
+            run.stop.set()
+            await asyncio.sleep(0.3)
+            assert tuple(worker.core.queries)  # else nothing is left to be decided
+            clock.stood = 5.0
+            await run.task
+        assert await run.outcomes() == {}
+    async with running(settings, broker, catalogue=catalogue) as again:
+        again.sent = 1
+        report = await again.settled()
+        assert (report.lost, report.duplicates) == (0, 0)
+        assert (await again.outcomes())[asked].kind is OutcomeKind.ANSWERED
 
 
 async def test_a_worker_whose_heartbeats_fail_ends_with_what_they_failed_of(
