@@ -123,6 +123,11 @@ class Woke:
 
 
 @dataclass(frozen=True, slots=True)
+class Overlapped:
+    """What is passed on here now, or was last, another member of the group may pass on as well."""
+
+
+@dataclass(frozen=True, slots=True)
 class HostingChanged:
     """From now on these variants are ready for ``app`` on this slice, most accurate first; () is none.
 

@@ -14,7 +14,7 @@ from typing import Protocol, assert_never
 
 from sluicegate.domain.actions import Accept, Announce, End, WakeAt
 from sluicegate.domain.errors import InvalidInputError
-from sluicegate.domain.events import DemandCounted, MarginsTold, PlanPublished, TooLarge
+from sluicegate.domain.events import DemandCounted, MarginsTold, Overlapped, PlanPublished, TooLarge
 from sluicegate.domain.models.app import App
 from sluicegate.domain.outcome import Outcome
 from sluicegate.domain.query import Query
@@ -34,7 +34,7 @@ from sluicegate.policies.serving.admission import (
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.connections import Connections
 from sluicegate.stages.following.control_follower import Follower
-from sluicegate.stages.runtime.consumer_loop import Intake, Reading, topic_seen
+from sluicegate.stages.runtime.consumer_loop import Intake, Overlaps, Reading, topic_seen
 from sluicegate.stages.runtime.decision_log import Handle
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.stages.runtime.timers import Wakes
@@ -113,6 +113,7 @@ class AdmissionStage:
             self._make_consumer,
             limit=reading.max_in_flight,
             exactly_once=once,
+            overlaps=Overlaps(self._overlapped, connections.clock.wall),
             answers=topic_seen(self._broker, topics.status),
         )
         self._letters: dict[Query, tuple[codec.QueryMessage | None, Record]] = {}
@@ -243,6 +244,9 @@ class AdmissionStage:
             for part in beat.slices:
                 if part.margins:
                     self.tell(MarginsTold(beat.seen.device, part.slice, part.margins), now)
+
+    def _overlapped(self) -> None:
+        self.tell(Overlapped(), self._clock.wall())
 
     def _woke(self) -> None:
         self.tell(Looked(self._clock.monotonic()), self._clock.wall())

@@ -23,6 +23,7 @@ from sluicegate.domain.events import (
     Arrived,
     DeviceReported,
     InstanceRead,
+    Overlapped,
     PartRead,
     PlanPublished,
     PoisonTold,
@@ -36,7 +37,7 @@ from sluicegate.policies.serving.router import Ignore, LookedUp, LookUp, RouterA
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.following.control_follower import Follower
 from sluicegate.stages.following.work_topics import WorkTopics
-from sluicegate.stages.runtime.consumer_loop import Intake, Reading, topic_seen
+from sluicegate.stages.runtime.consumer_loop import Intake, Overlaps, Reading, topic_seen
 from sluicegate.stages.runtime.decision_log import Handle
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.stages.runtime.read_up import ReadUp
@@ -98,6 +99,7 @@ class RouterStage:
             self._make_consumer,
             limit=reading.max_in_flight,
             exactly_once=once,
+            overlaps=Overlaps(self._overlapped, clock.wall),
             answers=topic_seen(broker, topics.status),
         )
         self._epoch = NO_EPOCH
@@ -236,6 +238,9 @@ class RouterStage:
         key = (record.key or b"").decode(errors="replace")
         instance = None if record.value is None else decode_instance(record.key, record.value)
         self._tell(InstanceRead(key, instance))
+
+    def _overlapped(self) -> None:
+        self._tell(Overlapped())
 
     def _woke(self) -> None:
         self._tell(Woke())

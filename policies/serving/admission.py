@@ -9,6 +9,8 @@ Rules.
   way here ends here; one of an app with a promise goes on to the worker, where the misses of its stream are counted.
 - What nobody would read is not let in but held for a while (``sluicegate.policies.serving.routed``). Where a query of
   an app with a promise expires so, safe mode is announced before, and its end once a router of the app is heard.
+- Where another door may let in what this one does (``Overlapped``), devices get copies, and each counts its own: so is
+  it of every app with a promise, until two SLOs later, when all of them have ended.
 - Where bounds follow plans, they change with each plan. From its publication until ``SETTLED`` seconds after its
   capacity is ready, when no device holds to the one before any more, what both sustain is let in.
 - Where what is in force lets none in of the larger queries that an app with a promise declares to take, that is said
@@ -32,6 +34,7 @@ from sluicegate.domain.events import (
     DemandCounted,
     DeviceSeen,
     MarginsTold,
+    Overlapped,
     PlanAcknowledged,
     PlanPublished,
     Registered,
@@ -53,6 +56,7 @@ from sluicegate.policies.admission.sustained_rates import limits, sustained
 from sluicegate.policies.model_less.deployment import goal_variants
 from sluicegate.policies.placement.hosted_variants import Hosting
 from sluicegate.policies.promises.keeper import Hops
+from sluicegate.policies.promises.notices import COPIES, SENT_TWICE, PromiseNotices
 from sluicegate.policies.protocols import AdmissionPolicy
 from sluicegate.policies.routing.activation import Activation
 from sluicegate.policies.serving.routed import GivenUp, RoutedApps, advice
@@ -64,6 +68,7 @@ _SERVED = 0.999
 """Of an app's demand, below which a plan is short of it."""
 _SOON = 0.001
 """Seconds that are at least waited for: two clocks are not precise enough to be asked again and again."""
+_UNREAD = "queries are missed here"
 _NOTHING = Catalogue({}, {}, {})
 
 
@@ -131,6 +136,7 @@ _News = (
     | DeviceSeen
     | Looked
     | MarginsTold
+    | Overlapped
     | PartHeld
     | PlanAcknowledged
     | PlanPublished
@@ -199,6 +205,7 @@ class AdmissionCore:
         "_known",
         "_looks_at",
         "_newest",
+        "_notices",
         "_parts",
         "_policy",
         "_promised",
@@ -206,7 +213,6 @@ class AdmissionCore:
         "_rows",
         "_settling",
         "_story",
-        "_warned",
         "rules",
     )
 
@@ -215,7 +221,7 @@ class AdmissionCore:
         self._policy = rules.make_policy() if rules.make_policy is not None else None
         self._promised: set[str] = set()
         self._rows = RowsTold()
-        self._warned: set[str] = set()  # apps whose safe mode was announced here
+        self._notices = PromiseNotices()
         self._door = GoalAdmission(self._policy, {}, self._promised) if self._policy is not None else None
         self._dedupe = DedupeWindow(rules.dedupe_s, rules.dedupe_entries) if rules.dedupe_entries else None
         self._routed = RoutedApps(most=rules.most_held)
@@ -291,12 +297,12 @@ class AdmissionCore:
             case RouterHeard(app, steady):
                 released, said = self._routed.heard(app, steady)
                 looks = self._look(steady, now) if said else ()
-                if app in self._warned:
-                    self._warned.discard(app)
-                    said.append(Announce(f"app:{app}", "promise_kept", f"a router of {app} lives"))
+                said += self._notices.end(app, _UNREAD, f"a router of {app} lives")
                 return [*(Accept(query) for query in released), *said, *looks]
             case Looked(steady):
                 return self._looked(steady, now)
+            case Overlapped():
+                return self._overlapped(now)
             case DeviceSeen():
                 self._hosting.cut(event.device, event.slices)
                 return ()
@@ -359,7 +365,18 @@ class AdmissionCore:
         given_up, said = self._routed.looked(steady)
         self._looks_at = inf
         again = self._follow(Woke(), now)
-        return [*said, *self._gave_up(given_up), *again, *self._look(steady, now)]
+        kept = self._notices.over(now)
+        if (due := self._notices.due) < inf:
+            again.append(WakeAt(due))
+        return [*said, *self._gave_up(given_up), *kept, *again, *self._look(steady, now)]
+
+    def _overlapped(self, now: float) -> list[AdmissionCoreAction]:
+        actions: list[AdmissionCoreAction] = []
+        for name in sorted(self._promised):
+            if (known := self._known.get(name)) is not None and known.app is not None:
+                until = now + 2.0 * known.app.slo
+                actions += [*self._notices.begin(name, SENT_TWICE, COPIES, until), WakeAt(until)]
+        return actions
 
     def _look(self, steady: float, now: float) -> Sequence[WakeAt]:
         """Be woken when something is due, where that is before the time that was asked for."""
@@ -467,9 +484,8 @@ class AdmissionCore:
         for one in given_up:
             end, app = _given_up(one), one.query.app
             counts = end.kind is OutcomeKind.EXPIRED and one.query.query_class is QueryClass.STRICT
-            if counts and app in self._promised and app not in self._warned:
-                self._warned.add(app)
-                said.append(Announce(f"app:{app}", "safe_mode", "queries are missed before any router reads them"))
+            if counts and app in self._promised:
+                said += self._notices.begin(app, _UNREAD, "queries are missed before any router reads them")
             said.append(end)
         return said
 

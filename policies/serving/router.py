@@ -16,6 +16,8 @@ Rules.
 - What is held is routed in its order when a plan takes force, and expires at its deadline.
 - A query that comes past its deadline ends here. Not so one of an app with a promise: it goes on to the worker, where
   its stream's misses are counted. What must be missed here all the same (no capacity, no plan) is announced first.
+- Where another router may send what this one sends (``Overlapped``), devices get copies, and each counts its own: the
+  promise is announced as not to be counted on until two SLOs later, when all of them have ended.
 
 Illegal: a query that is held already. Records of control topics may come in any order and more than once.
 """
@@ -35,6 +37,7 @@ from sluicegate.domain.events import (
     DeviceReported,
     DeviceSeen,
     InstanceRead,
+    Overlapped,
     PartRead,
     PlanAcknowledged,
     PlanActivated,
@@ -54,6 +57,7 @@ from sluicegate.domain.query import Query
 from sluicegate.policies.model_less.deployment import goal_variants, highest_costs
 from sluicegate.policies.model_less.goal_variants import GoalVariant
 from sluicegate.policies.placement.hosted_variants import Hosting
+from sluicegate.policies.promises.notices import COPIES, SENT_TWICE, PromiseNotices
 from sluicegate.policies.protocols import RoutingPolicy
 from sluicegate.policies.routing.activation import Activation
 from sluicegate.policies.routing.goal_filter import GoalRouting
@@ -65,6 +69,7 @@ ASK_AGAIN = 1.0
 """Seconds after which a variant that is still missing is asked for again."""
 POISON_S = 60.0
 MOST_POISON = 1000
+_MISSED = "queries are missed here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,8 @@ class LookedUp:
 
 
 _Told = DeviceReported | InstanceRead | PartRead
-_News = _Told | DeviceSeen | LookedUp | PlanAcknowledged | PlanPublished | PoisonTold | Registered | TooLarge | Woke
+_Asked = LookedUp | Overlapped | TooLarge | Woke
+_News = _Told | _Asked | DeviceSeen | PlanAcknowledged | PlanPublished | PoisonTold | Registered
 RouterEvent = Arrived | _News
 
 
@@ -131,6 +137,7 @@ class RouterCore:
         "_held",
         "_holds",
         "_hosting",
+        "_notices",
         "_overdue",
         "_part",
         "_plan",
@@ -138,7 +145,6 @@ class RouterCore:
         "_poison",
         "_policy",
         "_proven",
-        "_safe_mode",
         "_story",
         "_unproven",
         "app",
@@ -163,7 +169,7 @@ class RouterCore:
         self._asked: dict[str, float] = {}
         self._proven: set[str] = set()
         self._unproven: list[Plan] = []
-        self._safe_mode = False
+        self._notices = PromiseNotices()
         self._story: deque[str] = deque(maxlen=8)
         self._choose_policy(0.0)
 
@@ -218,7 +224,9 @@ class RouterCore:
             case PlanAcknowledged():
                 return self._follow(event, now)
             case Woke():
-                return [*self._follow(event, now), *self._expired(now)]
+                return [*self._follow(event, now), *self._expired(now), *self._over(now)]
+            case Overlapped():
+                return self._overlapped(now)
             case DeviceSeen():
                 if self._hosting.cut(event.device, event.slices):
                     self._host_anew(now)
@@ -305,11 +313,21 @@ class RouterCore:
         self, query: Query, kind: OutcomeKind, reason: Reason | None = None, detail: str | None = None
     ) -> list[RouterAction]:
         end = End(query, kind, reason, detail)
-        if self._goals is not None or query.query_class is not QueryClass.STRICT or self._safe_mode:
+        if self._goals is not None or query.query_class is not QueryClass.STRICT:
             return [end]
-        self._safe_mode = True
         why = "queries are missed before any worker gets them: no capacity is ready"
-        return [Announce(f"app:{self.app.name}", "safe_mode", why), end]
+        return [*self._notices.begin(self.app.name, _MISSED, why), end]
+
+    def _overlapped(self, now: float) -> list[RouterAction]:
+        if not self.app.promise.active:
+            return []
+        until = now + 2.0 * self.app.slo
+        return [*self._notices.begin(self.app.name, SENT_TWICE, COPIES, until), WakeAt(until)]
+
+    def _over(self, now: float) -> list[RouterAction]:
+        said = self._notices.over(now)
+        due = self._notices.due
+        return [*said, WakeAt(due)] if due < inf else [*said]
 
     def _published(self, plan: Plan, now: float) -> Sequence[RouterAction]:
         lacking = {p.device for p in plan.of_app(self.app.name)} - self._proven
@@ -350,11 +368,8 @@ class RouterCore:
         self._planned = speaks or bool(plan.of_app(self.app.name))
         if not self._planned:
             return []
-        actions: list[RouterAction] = []
-        if self._safe_mode:
-            self._safe_mode = False
-            actions.append(Announce(f"app:{self.app.name}", "promise_kept", "capacity is ready"))
-        return [*actions, *self._release(now)]
+        kept = self._notices.end(self.app.name, _MISSED, "capacity is ready")
+        return [*kept, *self._release(now)]
 
     def _registered(self, event: Registered, now: float) -> None:
         """What the plan in force hosts may be known by now, and what was promised may differ."""

@@ -15,6 +15,9 @@ A client that gives no answer while the broker gives one to others (``answers``)
 reads on where it was, with all that is in flight; in a group the next client begins with what was committed, as after
 any other loss of partitions.
 
+At least once, ``overlaps`` is told where another of the group may do, or have done, what is done here: the group has
+gone on without this member, or took from it what it had not finished, or gave it what was written before.
+
 What is done beside the reading, here or by the stage (``beside``), must not end unseen: where it fails, the reading
 fails.
 """
@@ -23,13 +26,15 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
+from typing import NamedTuple
 
 from sluicegate.domain.errors import InvalidInputError, SluiceError
 from sluicegate.stages.runtime.background_tasks import ended, raise_failures, stopped
 from sluicegate.stages.runtime.exactly_once import ExactlyOnce, Instead
 from sluicegate.stages.runtime.offset_tracker import CommitTracker
 from sluicegate.stages.runtime.outbox import Outbox
-from sluicegate.streams.ports import Broker, Consumer, Letter, Record, TopicPartition
+from sluicegate.streams.ports import Broker, Consumer, Letter, LostPartitionError, Record, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +63,13 @@ class Reading:
     chained: bool = False
 
 
+class Overlaps(NamedTuple):
+    """Who is told of work that may be done twice. ``wall``: seconds, of the clock that dates records."""
+
+    tell: Callable[[], None]
+    wall: Callable[[], float]
+
+
 class Intake:
     """Implements RebalanceListener for the consumer that ``make_consumer`` makes."""
 
@@ -72,6 +84,7 @@ class Intake:
         rest: float = 1.0,
         exactly_once: ExactlyOnce | None = None,
         on_fenced: Callable[[], None] | None = None,
+        overlaps: Overlaps | None = None,
         answers: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         self._answers = answers
@@ -83,6 +96,9 @@ class Intake:
         self._drain_s = drain_s
         self._rest = rest
         self._on_fenced = on_fenced
+        self._overlaps = None if exactly_once is not None else overlaps
+        self._assigned = -inf
+        """When partitions were, until something older is read of them."""
         self._abandoned = False
         self._shared = False
         self._fenced: set[TopicPartition] = set()
@@ -278,6 +294,8 @@ class Intake:
                 await self._commit(self._consumer)
             if self._exactly_once is not None:
                 await self._exactly_once.end(partitions)
+            if self._tracker.in_flight:
+                self._overlap()
             self._forget(partitions)
         finally:
             self._rebalancing = False
@@ -287,6 +305,8 @@ class Intake:
         self._shared = self._rebalancing = True
         try:
             self._forget(partitions)
+            if self._overlaps is not None and partitions:
+                self._assigned = self._overlaps.wall()
             if self._exactly_once is not None and self._consumer is not None:
                 await self._exactly_once.begin(partitions, self._consumer)
         finally:
@@ -325,6 +345,10 @@ class Intake:
         await asyncio.gather(*returns, return_exceptions=True)
         self._fenced.clear()
 
+    def _overlap(self) -> None:
+        if self._overlaps is not None:
+            self._overlaps.tell()
+
     def _forget(self, partitions: frozenset[TopicPartition]) -> None:
         self._tracker.forget(partitions)
         if not self._tracker.in_flight:
@@ -351,6 +375,9 @@ class Intake:
             self._exactly_once.read(records)
         self._empty.clear()
         self.read += len(records)
+        if self._assigned > -inf and any(record.timestamp < self._assigned for record in records):
+            self._assigned = -inf
+            self._overlap()  # who read here before, and could not say so, may have done these
         await handle(records)
 
     async def _ask(self, consumer: Consumer, wait: float, most: int = 500) -> Sequence[Record]:
@@ -409,6 +436,9 @@ class Intake:
                 await consumer.commit(due)
             except asyncio.CancelledError:
                 raise
+            except LostPartitionError as error:  # until the group is heard of, what is read here is read by others too
+                log.warning("commit failed (%s); trying again", error)
+                self._overlap()
             except Exception as error:  # a lost commit only means reading again; the next one repairs it
                 log.warning("commit failed (%s); trying again", error)
             else:

@@ -24,6 +24,8 @@ from sluicegate.sluice.audit.topic_audit import AuditReport
 from sluicegate.sluice.catalogue.broker_log import BrokerLog
 from sluicegate.stages.fronts.http_front import HttpStage
 from sluicegate.streams import connect
+from sluicegate.streams.ports import Record
+from sluicegate.streams.records import control
 from sluicegate_client import Client, Status
 from tests.harness import PATIENCE_S, PIXELS, ROLES, Running, running, settings_for
 
@@ -158,6 +160,38 @@ async def test_a_restart_goes_on_with_the_streams_that_the_results_tell_of(tmp_p
     last = max(outcomes.values(), key=lambda o: o.sequence)
     assert last.promise is not None
     assert last.promise.queries == len(outcomes) == 60
+
+
+async def test_a_router_that_finds_what_another_may_have_sent_says_that_the_promise_is_not_to_be_counted_on(
+    tmp_path: Path,
+) -> None:
+    broker = connect("memory://")
+    settings = settings_for(
+        "memory://",
+        tmp_path,
+        chained=False,
+        promises={"toy": {"weakly_hard": [[4, 10]]}},
+        worker={"executor": "emulated", "batching": "adaptive"},
+    )
+    copies: list[Record] = []
+    told = []
+    for turn in range(3):
+        async with running(settings, broker, catalogue=slow_catalogue(), close=False) as run:
+            await run.planned()
+            await load(run, 30.0, 0.5)
+            await asyncio.sleep(3 * SLO)
+            said = [control.decode_announce(r.value) for r in await run._control(run.topics.status) if r.value]
+            told.append([one.state for one in said if one.subject == "app:toy"])
+            admitted = run.topics.admitted("toy")
+            copies = await run._control(admitted)
+        if turn == 1:  # as if the last three had been sent, and that not committed
+            producer = broker.producer()
+            await producer.start()
+            for record in copies[-3:]:
+                await (await producer.send(admitted, record.value, key=record.key, headers=record.headers))
+            await producer.stop()
+    await broker.close()
+    assert told == [[], [], ["safe_mode", "promise_kept"]]
 
 
 async def test_a_rule_that_keeps_no_promises_is_refused(tmp_path: Path) -> None:

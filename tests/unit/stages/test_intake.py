@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from sluicegate.stages.runtime.consumer_loop import Intake
+from sluicegate.stages.runtime.consumer_loop import Intake, Overlaps
 from sluicegate.streams.memory.broker import MemoryBroker
-from sluicegate.streams.ports import Consumer, Record, TopicPartition, TopicSpec
+from sluicegate.streams.ports import Consumer, LostPartitionError, Record, TopicPartition, TopicSpec
 
 pytestmark = pytest.mark.virtual
 
@@ -126,4 +126,61 @@ async def test_a_record_that_leads_to_nothing_is_committed_once_those_before_it_
         assert await broker.admin().committed("worker", WORK) == 2
         stop.set()
         await running
+    await producer.stop()
+
+
+async def test_what_others_may_do_once_more_is_told_and_what_they_do_not_is_not() -> None:
+    """Who the group has gone on without hears of it by its commit; what is taken unfinished is done again elsewhere."""
+    broker, stop, told = MemoryBroker(), asyncio.Event(), list[str]()
+    await broker.admin().create_topics([TopicSpec(name="work")])
+    producer = broker.producer()
+    await producer.start()
+    came, refuse, wall = list[Record](), True, [0.0]
+
+    def make(intake: Intake) -> Consumer:
+        consumer = broker.consumer(topics=["work"], group="worker", listener=intake)
+        commit = consumer.commit
+
+        async def once_refused(offsets: Mapping[TopicPartition, int]) -> None:
+            nonlocal refuse
+            if refuse:
+                refuse = False
+                raise LostPartitionError("another generation has begun")
+            await commit(offsets)
+
+        consumer.commit = once_refused  # type: ignore[method-assign]
+        return consumer
+
+    async def handle(records: Sequence[Record]) -> None:
+        came.extend(records)
+
+    overlaps = Overlaps(lambda: told.append("overlap"), lambda: wall[-1])
+    intake = Intake(make, commit_every=0.01, drain_s=0.05, overlaps=overlaps)
+    async with asyncio.timeout(5.0):
+        reading = asyncio.create_task(intake.run(handle, stop))
+        for value in (b"done", b"runs"):
+            await (await producer.send("work", value))
+        while len(came) < 2:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        assert told == [], "nothing was done, nothing is committed"
+        intake.done(came[0])
+        await asyncio.sleep(0.1)
+        assert told == ["overlap"], "the first commit was refused, the second was not"
+        await intake.on_revoked(frozenset([WORK]))
+        assert told == ["overlap"] * 2, "one was not finished"
+        await intake.on_revoked(frozenset([WORK]))
+        assert told == ["overlap"] * 2, "nothing is in flight any more"
+        for now, times in ((0.0, 2), (4e9, 3)):  # before the next record is written, and after that
+            wall.append(now)
+            await intake.on_assigned(frozenset([WORK]))
+            for value in (b"first", b"second"):
+                await (await producer.send("work", value))
+            while came[-1].value != b"second":
+                await asyncio.sleep(0.01)
+            intake.done(came[-2])
+            intake.done(came.pop())
+            assert len(told) == times, "once, where it was written before"
+        stop.set()
+        await reading
     await producer.stop()

@@ -7,7 +7,7 @@ import pytest
 
 from sluicegate.domain.actions import Accept, Announce, End, WakeAt
 from sluicegate.domain.errors import IllegalEventError
-from sluicegate.domain.events import DemandCounted, MarginsTold, PlanAcknowledged, PlanPublished, TooLarge
+from sluicegate.domain.events import DemandCounted, MarginsTold, Overlapped, PlanAcknowledged, PlanPublished, TooLarge
 from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.models.app import NO_PROMISE, App, Promise, QueryClass
 from sluicegate.domain.models.profile import FIRST_GUARD, LEAST_GUARD, PACE_GUARD, BatchLatency, Profile
@@ -106,6 +106,20 @@ def test_who_comes_in_time_is_let_in_and_who_does_not_is_ended_unless_its_stream
     assert kinds(plain.came(T + 2, arrival=T, deadline=T + 1)) == [(OutcomeKind.EXPIRED, None)]
     assert kinds(promised.came(T + 2, arrival=T, deadline=T + 1)) == [Accept]
     assert kinds(plain.came(T, wait=1e9)) == [(OutcomeKind.REJECTED, Reason.INVALID)]
+
+
+def test_where_two_doors_let_in_the_same_each_promise_is_not_to_be_counted_on_until_two_slos_later() -> None:
+    plain, door = Door(), Door(promise=PROMISE)
+    assert plain.told(Overlapped(), T) == []
+    spoken = door.told(Overlapped(), T + 1)
+    assert [(a.subject, a.state) for a in spoken if isinstance(a, Announce)] == [("app:a", "safe_mode")]
+    assert spoken[-1] == WakeAt(T + 1 + 2 * SLO)
+    early = door.told(Looked(STEADY + 1.5), T + 1.5)
+    assert [a for a in early if isinstance(a, Announce)] == [] and WakeAt(T + 1 + 2 * SLO) in early
+    over = door.told(Looked(STEADY + 1 + 2 * SLO), T + 1 + 2 * SLO)
+    assert [(a.subject, a.state) for a in over if isinstance(a, Announce)][-1] == ("app:a", "promise_kept")
+    door.told(Serve(catalogue(PROMISE).only({"b"}).registered, STEADY), T + 5)
+    assert door.told(Overlapped(), T + 6) == [], "it is served no more"
 
 
 def test_an_id_that_was_used_gets_a_dead_letter_and_the_same_record_read_again_does_not() -> None:

@@ -11,6 +11,7 @@ from sluicegate.domain.events import (
     Arrived,
     DeviceReported,
     DeviceSeen,
+    Overlapped,
     PlanAcknowledged,
     PlanPublished,
     TooLarge,
@@ -162,6 +163,30 @@ def test_a_promise_is_announced_before_it_may_break_once_and_is_kept_again_with_
 def test_best_effort_queries_and_apps_without_a_promise_announce_nothing() -> None:
     assert states(Router(PROMISE).came(T, T, query_class=QueryClass.BEST_EFFORT)) == []
     assert states(Router().came(T, T)) == []
+    assert Router().told(Overlapped(), T) == []
+
+
+def test_where_two_routers_send_the_same_the_promise_is_not_to_be_counted_on_until_two_slos_after_the_last() -> None:
+    router = Router(PROMISE)
+    router.planned(T, ("d0", "good", 1.0))
+    first = router.told(Overlapped(), T + 1)
+    assert states(first) == ["safe_mode"] and first[-1] == WakeAt(T + 1 + 2 * SLO)
+    assert router.told(Overlapped(), T + 1.5) == [WakeAt(T + 1.5 + 2 * SLO)], "once, and longer"
+    assert router.told(Woke(), T + 1 + 2 * SLO) == [WakeAt(T + 1.5 + 2 * SLO)]
+    assert states(router.told(Woke(), T + 1.5 + 2 * SLO)) == ["promise_kept"]
+    assert router.told(Woke(), T + 9) == []
+
+
+def test_of_two_reasons_not_to_count_on_a_promise_both_must_be_gone() -> None:
+    missed_first, sent_twice_first = Router(PROMISE), Router(PROMISE)
+    assert states(missed_first.came(T + 1, T + 1)) == ["safe_mode"]
+    assert states(missed_first.told(Overlapped(), T + 2)) == []
+    assert states(missed_first.planned(T + 2.5, ("d0", "good", 1.0))) == [], "copies are under way yet"
+    assert states(missed_first.told(Woke(), T + 2 + 2 * SLO)) == ["promise_kept"]
+    assert states(sent_twice_first.told(Overlapped(), T + 1)) == ["safe_mode"]
+    assert states(sent_twice_first.came(T + 1, T + 1)) == []
+    assert states(sent_twice_first.told(Woke(), T + 1 + 2 * SLO)) == [], "nothing is hosted yet"
+    assert states(sent_twice_first.planned(T + 3, ("d0", "good", 1.0))) == ["promise_kept"]
 
 
 def test_a_plan_that_names_a_device_without_a_work_topic_waits_for_the_look_and_is_ignored_if_that_stays_so() -> None:
