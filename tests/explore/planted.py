@@ -275,7 +275,7 @@ def _holds_for_ever(catch_up: Any) -> Any:
     """Who stood still while the broker was away waits for the newest plan for ever."""
 
     async def never(self: Follower) -> None:
-        consumer = self._consumer
+        consumer = self.reader.consumer if self.reader is not None else None
         if consumer is not None and not consumer._link.up:  # type: ignore[attr-defined]
             await asyncio.get_running_loop().create_future()
         await catch_up(self)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sluicegate.domain.errors import InvalidInputError
-from sluicegate.stages.following import control_follower, results_reader
+from sluicegate.stages.following import control_follower, results_reader, topic_reader
 from sluicegate.stages.following.control_follower import Follower
 from sluicegate.stages.following.results_reader import ResultsReader
 from sluicegate.stages.following.skipped_records import Skipping
@@ -34,7 +34,8 @@ def failing_first(method: Callable[..., Awaitable[Any]], times: int) -> Callable
 
 @pytest.fixture
 async def broker(monkeypatch: pytest.MonkeyPatch) -> MemoryBroker:
-    monkeypatch.setattr(control_follower, "_RETRY", 0.01)
+    for module in (control_follower, topic_reader):
+        monkeypatch.setattr(module, "_RETRY", 0.01)
     made = MemoryBroker()
     await made.admin().create_topics([TopicSpec(name="plan")])
     return made
