@@ -6,7 +6,7 @@ their part of the promise bear nothing: where the app's own stream would come to
 are as long as the longest of the slices'. ``degraded``: on whichever variant of a slice takes most.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sluicegate.domain.events import HostedOn
@@ -90,8 +90,3 @@ def limits(app: App, found: tuple[Sustained, ...], plan: Plan) -> Limits | None:
 def _limit(one: Sustained, batch: int, places: StreamPlaces) -> PlaceLimit:
     pairs = one.promise.constraints
     return PlaceLimit(0 if one.share.refused else batch, pairs, one.place, places.turns(one.place))
-
-
-def refusals(found: Mapping[Place, Terms], app: str) -> dict[Place, str]:
-    """Why the promise of ``app`` cannot be kept, by place, where it cannot."""
-    return {place: share.refused for place, one in found.items() if (share := one.shares.get(app)) and share.refused}
