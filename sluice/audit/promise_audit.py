@@ -4,19 +4,21 @@ Rules.
 - A stream is the strict queries of one key (or without one: of the app) in the order of the query topic. Rejected
   queries and dead letters are not in it; a query without an outcome is reported as lost by the audit.
 - A promise is *broken* where a window of K ends with a miss and holds more than m: when the last of m + 1 misses in it
-  is written. It is *unannounced* where safe mode of the app was not on, as the status topic says, at any time from the
+  is written. Which promise, that miss says; one that says nothing goes by those before it, else by those behind it.
+  It is *unannounced* where safe mode of the app was not on, as the status topic says, at any time from the
   first of them to that one: neither by the clocks of who decided, which may be set meanwhile, nor by the broker's, by
   which what was said first may be written last.
 - The tracker that outcomes carry is that of the slice that served the stream in its turn: it is compared with a recount
   of that slice's outcomes. After a fault a tracker may begin anew; it then *disagrees*, which is told, not an error.
 """
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from sluicegate.domain.actions import Announce
-from sluicegate.domain.models.app import Promise, QueryClass, WeaklyHard
+from sluicegate.domain.models.app import NO_PROMISE, Promise, QueryClass, WeaklyHard
 from sluicegate.domain.outcome import Outcome, OutcomeKind, PromiseState
 from sluicegate.policies.promises.tracker import MissTracker
 
@@ -55,7 +57,6 @@ class StreamReport:
 class _Stream:
     ends: list[tuple[int, float, Outcome]] = field(default_factory=list)
     states: dict[tuple[str | None, str | None], PromiseState] = field(default_factory=dict)
-    promise: Promise | None = None
 
 
 @dataclass(slots=True)
@@ -95,8 +96,6 @@ class PromiseAudit:
             before = stream.states.get(place)
             if before is None or state.queries >= before.queries:
                 stream.states[place] = state
-            pairs = tuple(WeaklyHard(m, k) for m, k in state.weakly_hard)
-            stream.promise = Promise(max_consecutive=state.max_consecutive, weakly_hard=pairs)
 
     def add_status(self, announcer: str, said: Announce, at: float, decided: float | None = None) -> None:
         """A status record of ``announcer`` (its key), written at ``at`` and ``decided`` before, by its own clock."""
@@ -109,16 +108,20 @@ class PromiseAudit:
         """Every stream that was promised something."""
         found = []
         for (app, name), stream in sorted(self._streams.items()):
-            if stream.promise is not None and stream.promise.active:
-                found.append(self._judge(app, name, stream, stream.promise))
+            ends = sorted(stream.ends, key=lambda end: end[0])
+            told = _promised(outcome for _, _, outcome in ends)
+            if any(promise.active for promise in told):
+                found.append(self._judge(app, name, stream, list(zip(ends, told, strict=True))))
         return tuple(found)
 
-    def _judge(self, app: str, name: str, stream: _Stream, promise: Promise) -> StreamReport:
-        ends = sorted(stream.ends, key=lambda end: end[0])
-        written = [(at, o) for _, at, o in ends if o.kind is not OutcomeKind.REJECTED]
-        counted = [outcome for _, outcome in written]
+    def _judge(
+        self, app: str, name: str, stream: _Stream, ends: list[tuple[tuple[int, float, Outcome], Promise]]
+    ) -> StreamReport:
+        kept = [(at, o, promise) for (_, at, o), promise in ends if o.kind is not OutcomeKind.REJECTED]
+        counted = [outcome for _, outcome, _ in kept]
+        promise = ends[-1][1]
         tracker = _recount(counted, promise)
-        breaks = _breaks(written, promise)
+        breaks = _breaks(kept)
         silent = [misses for misses in breaks if not self._announced(app, misses)]
         return StreamReport(
             app=app,
@@ -128,7 +131,7 @@ class PromiseAudit:
             misses=tracker.misses,
             mcd=tracker.mcd,
             worst=dict(tracker.worst),
-            kept=tracker.keeps(promise),
+            kept=not breaks,
             broken=len(breaks),
             unannounced=len(silent),
             agrees=_agrees(counted, stream, promise),
@@ -155,18 +158,35 @@ def _recount(outcomes: Iterable[Outcome], promise: Promise) -> MissTracker:
     return tracker
 
 
-def _breaks(written: Iterable[_Written], promise: Promise) -> list[tuple[_Written, ...]]:
+def _promised(ends: Iterable[Outcome]) -> list[Promise]:
+    """What was promised when each of these ended."""
+    told: list[Promise | None] = []
+    last: Promise | None = None
+    for outcome in ends:
+        if (said := outcome.promise) is not None:
+            last = _promise(said.max_consecutive, said.weakly_hard)
+        told.append(last)
+    first = next((promise for promise in told if promise is not None), NO_PROMISE)
+    return [promise or first for promise in told]
+
+
+@lru_cache(maxsize=1024)
+def _promise(max_consecutive: int | None, weakly_hard: tuple[tuple[int, int], ...]) -> Promise:
+    pairs = tuple(WeaklyHard(m, k) for m, k in weakly_hard)
+    return Promise(max_consecutive=max_consecutive, weakly_hard=pairs)
+
+
+def _breaks(written: Iterable[tuple[float, Outcome, Promise]]) -> list[tuple[_Written, ...]]:
     """The last m + 1 misses of each window that ends with a miss and holds too many; for the first promise broken."""
-    constraints = promise.constraints
-    recent: deque[tuple[int, _Written]] = deque(maxlen=max((m for m, _ in constraints), default=0) + 1)
+    recent: list[tuple[int, _Written]] = []
     breaks = []
-    for position, (at, outcome) in enumerate(written):
+    for position, (at, outcome, promise) in enumerate(written):
         if not outcome.miss:
             continue
         recent.append((position, (at, outcome)))
-        for m, k in constraints:
+        for m, k in promise.constraints:
             if len(recent) > m and position - recent[-m - 1][0] < k:
-                breaks.append(tuple(missed for _, missed in list(recent)[-m - 1 :]))
+                breaks.append(tuple(missed for _, missed in recent[-m - 1 :]))
                 break
     return breaks
 

@@ -225,6 +225,29 @@ def test_a_stream_is_recounted_whatever_the_order_in_which_it_ended(
     assert report.kept == (not broken)
 
 
+TERMS = st.sampled_from([None, None, (1, 3), (2, 5), (0, 2), (3, 4)])
+
+
+@given(st.lists(st.tuples(st.booleans(), TERMS), min_size=1, max_size=24))
+def test_each_miss_is_judged_by_what_was_promised_when_it_ended(
+    stream: list[tuple[bool, tuple[int, int] | None]],
+) -> None:
+    """One that says nothing of it goes by those before, else by those behind it."""
+    audit = PromiseAudit()
+    for order, (missed, terms) in enumerate(stream):
+        state = PromiseState(weakly_hard=(terms,)) if terms is not None else None
+        audit.add_outcome(replace(ended(order, missed, PLACES[0], state_of([])), promise=state), order, T0 + order)
+    broken, told = 0, [terms for _, terms in stream if terms is not None]
+    for i, (missed, _) in enumerate(stream):
+        if missed and told:
+            m, k = ([terms for _, terms in stream[: i + 1] if terms is not None] or told[:1])[-1]
+            broken += sum(before for before, _ in stream[max(0, i - k + 1) : i + 1]) > m
+    reports = audit.report()
+    assert [(one.broken, one.unannounced, one.kept) for one in reports] == (
+        [(broken, broken, not broken)] if told else []
+    )
+
+
 @given(
     STREAM.filter(lambda s: {place for _, place in s} == set(PLACES)),
     st.sampled_from(PLACES),
