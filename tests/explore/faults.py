@@ -2,11 +2,16 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from random import Random
+from typing import Any
 
+from sluicegate.domain.models.app import Promise, WeaklyHard
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.sluice.registration.registry_topic import app_record
 from sluicegate.streams.ports import Letter
 from tests.explore.loop import BASE
-from tests.explore.shape import APPS, GREEDY, POISON
+from tests.explore.shape import APPS, GREEDY, POISON, SLO, catalogue
 from tests.explore.shells import Process
 from tests.explore.world import Fault, World
 from tests.integration.hostile.test_hostile_control import hostile
@@ -294,6 +299,43 @@ async def coordinator_away(world: World, rng: Random) -> str:
     return "coordinator away"
 
 
+async def registry(world: World, rng: Random) -> str:
+    """An app is registered otherwise for a while: with another SLO or promise, with other variants, or not at all."""
+    app, what = rng.choice(tuple(APPS)), rng.choice(("slo", "promise", "variants", "retired"))
+    changes = {
+        "slo": lambda: _changed(app, slo=rng.uniform(0.7, 2.0) * SLO),
+        "promise": lambda: _changed("vow", promise=Promise(weakly_hard=(WeaklyHard(rng.choice((2, 4)), 12),))),
+        "variants": lambda: _renamed(app),
+        "retired": lambda: None,
+    }
+    app = "vow" if what == "promise" else app
+    world.note(f"registry: {what} {app}")
+    _register(world, app, changes[what]())
+    await _rest(rng, 0.1, 3.0)
+    _register(world, app, catalogue())
+    return f"registry {what} {app}"
+
+
+def _register(world: World, app: str, known: Catalogue | None) -> None:
+    value = app_record(known, app) if known is not None else None
+    letter = Letter(world.topics.registry, value, app.encode(), timestamp=BASE + world.loop.time())
+    world.cluster.append(letter, None)
+
+
+def _changed(app: str, **terms: Any) -> Catalogue:
+    known = catalogue()
+    return replace(known, apps={**known.apps, app: replace(known.apps[app], **terms)})
+
+
+def _renamed(app: str) -> Catalogue:
+    known = catalogue().only({app})
+    return Catalogue.of(
+        known.apps.values(),
+        [replace(v, name=f"{v.name}-again", accuracy=v.accuracy - 0.03) for v in known.variants.values()],
+        [replace(p, variant=f"{p.variant}-again") for p in known.profiles.values()],
+    )
+
+
 HOSTILE: Mapping[str, Fault] = {
     "poison": poison,
     "greedy": greedy,
@@ -301,9 +343,10 @@ HOSTILE: Mapping[str, Fault] = {
     "full-disk": full_disk,
     "silent-client": silent_client,
     "coordinator-away": coordinator_away,
+    "registry": registry,
 }
-"""What comes in through the front door, what that may fill, and what only a part of a client or broker meets: in one
-world of four, beside its faults."""
+"""What comes in through the front door, what that may fill, what only a part of a client or broker meets, and what an
+operator does: in one world of four, beside its faults."""
 KINDS: Mapping[str, Fault] = {
     "crash": crash,
     "stop": stop,

@@ -119,7 +119,8 @@ def catalogue() -> Catalogue:
 
 
 def settings_of(shape: Shape, delivery: Delivery, folder: Path) -> Settings:
-    """What all its processes are told. Two doors share the partitions of what was promised."""
+    """What all its processes are told. Two doors share the partitions of what was promised, for which settings promise
+    it; else the catalogue does, so that it may be registered otherwise."""
     doors = sum("admission" in roles for _, roles in shape.roles)
     return Settings(
         broker="memory://",
@@ -127,7 +128,7 @@ def settings_of(shape: Shape, delivery: Delivery, folder: Path) -> Settings:
         home=folder / "home",
         runs=folder / "runs",
         partitions=2,
-        promises={"vow": PromiseSettings(weakly_hard=((3, 12),), partitions=doors)},
+        promises={"vow": PromiseSettings(weakly_hard=((3, 12),), partitions=doors)} if doors > 1 else {},
         delivery=delivery,
         devices=tuple(DeviceSettings(name=name, type=kind) for name, kind in shape.devices),
         worker=WorkerSettings(executor="emulated", heartbeat_s=0.3),
