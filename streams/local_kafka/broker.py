@@ -9,6 +9,7 @@ out, so that session is short.
 import json
 import random
 import socket
+import tempfile
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from typing import Any
 from uuid import uuid4
 
 from sluicegate.domain.errors import ConfigurationError
+from sluicegate.streams.local_kafka.class_archive import archiving, sharing
 from sluicegate.streams.local_kafka.jars import KAFKA_VERSION, ensure_jars, find_java
 from sluicegate.streams.local_kafka.node import LocalNode
 from sluicegate.streams.local_kafka.security import LocalSecurity
@@ -88,6 +90,8 @@ class LocalBroker:
         self._heap_mb = heap_mb or (HEAP_MB if count == 1 else HEAP_OF_SEVERAL_MB)
         self._told = told
         self._version = version
+        self._archive: Path | None = None
+        """Where its server, when it ends, writes what it has read of its classes."""
         self.security = LocalSecurity(self._folder, users) if users else None
         self.nodes: Mapping[int, LocalNode] = (
             {1: LocalNode(1, self._folder, "Kafka")}
@@ -137,6 +141,8 @@ class LocalBroker:
     def _start(self, missing: Sequence[LocalNode], port: int, within: float, progress: Progress) -> None:
         java = find_java()
         jars = ensure_jars(self._home, progress, self._version)
+        writing = self._archive
+        shares = sharing(java, jars, self._archive_classes, progress) if writing is None else ()
         cluster = self._prepare_folder()
         if self.security is not None:
             self.security.prepare()
@@ -145,12 +151,12 @@ class LocalBroker:
         for node in missing:
             if not node.formatted:
                 progress("formatting its storage" if len(self.nodes) == 1 else f"formatting storage {node.number}")
-                node.format(java, jars, self._format_arguments(cluster))
+                node.format(java, jars, self._format_arguments(cluster), shares)
         progress("starting")
         try:
             until = time.monotonic() + within
             for node in missing:
-                node.launch(java, jars, self._heap_mb)
+                node.launch(java, jars, self._heap_mb, shares if writing is None else archiving(writing))
             for node in missing:
                 node.wait_until_started(until)
         except BaseException:
@@ -217,6 +223,14 @@ class LocalBroker:
             text = server_properties(node.number, ports, told, data=node.data, listener=listener)
             secured = "" if self.security is None else self.security.properties()
             node.prepare(text + secured, ports[node.number])
+
+    def _archive_classes(self, file: Path) -> None:
+        """By a server of no other use."""
+        with tempfile.TemporaryDirectory(prefix="sluice-kafka-") as folder:
+            once = LocalBroker(Path(folder) / "broker", home=self._home, version=self._version)
+            once._archive = file
+            once.start(within=30.0)
+            once.stop()
 
     def _format_arguments(self, cluster: str) -> list[str]:
         alone = ["--standalone"] if len(self.nodes) == 1 else []

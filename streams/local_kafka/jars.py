@@ -66,7 +66,7 @@ def ensure_jars(home: Path, progress: Callable[[str], None] = lambda _: None, ve
     progress(f"fetching Apache Kafka {version}")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(folder.parent):
+        with alone(folder.parent):
             if not folder.is_dir():  # another process may have been first
                 with tempfile.TemporaryDirectory(dir=folder.parent, prefix="fetch-") as work:
                     _copy(maven, Path(work), version)
@@ -77,7 +77,7 @@ def ensure_jars(home: Path, progress: Callable[[str], None] = lambda _: None, ve
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def alone(folder: Path) -> Iterator[None]:
     """No other process is in here for this folder. The lock goes with the process, however that ends."""
     held = os.open(folder, os.O_RDONLY)
     try:

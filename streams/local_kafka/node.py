@@ -71,19 +71,19 @@ class LocalNode:
             raise ConfigurationError(f"{self.folder}: {error.strerror}; choose a writable folder") from error
         self._remember(ports, None)
 
-    def format(self, java: str, jars: Path, arguments: Sequence[str]) -> None:
+    def format(self, java: str, jars: Path, arguments: Sequence[str], options: Sequence[str] = ()) -> None:
         """Begin its data. ``arguments``: for Kafka's storage tool. Raises ConfigurationError where that fails."""
-        tool = [java, "-Xmx128m", "-XX:TieredStopAtLevel=1", self._logging, "-cp", f"{jars}/*"]
+        tool = [java, "-Xmx128m", "-XX:TieredStopAtLevel=1", *options, self._logging, "-cp", f"{jars}/*"]
         command = [*tool, "kafka.tools.StorageTool", "format", "-c", str(self._properties), *arguments]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=_FORMAT_TIMEOUT, check=False)
         if ran.returncode:
             said = (ran.stderr or ran.stdout).strip().splitlines() or ["it said nothing"]
             raise ConfigurationError(f"Kafka's storage in {self.folder} cannot be formatted: {said[-1][:300]}")
 
-    def launch(self, java: str, jars: Path, heap_mb: int) -> None:
-        """Start it, and do not wait."""
+    def launch(self, java: str, jars: Path, heap_mb: int, options: Sequence[str] = ()) -> None:
+        """Start it, and do not wait. ``options``: of Java."""
         command = [
-            java, f"-Xmx{heap_mb}m", f"-Xms{min(128, heap_mb)}m", "-XX:+UseSerialGC", self._logging,
+            java, f"-Xmx{heap_mb}m", f"-Xms{min(128, heap_mb)}m", "-XX:+UseSerialGC", *options, self._logging,
             "-cp", f"{jars}/*", "kafka.Kafka", str(self._properties),
         ]  # fmt: skip
         # Spawned, not a Popen: it outlives whoever starts it, which a Popen object would complain of.
