@@ -1,6 +1,7 @@
 """Exploring itself: a seed is one log, what the stages promise holds in a few of them, and an old fault is found."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,12 +12,14 @@ import pytest
 from tests.explore.planted import PLANTED
 
 ROOT = Path(__file__).resolve().parents[2]
+FIXED = {**os.environ, "PYTHONHASHSEED": "0"}
+"""With which a run need not begin itself anew."""
 
 
 def explored(folder: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     """Exit code and ``summary.json`` of a run."""
     command = [sys.executable, "-m", "tests.explore.run", *arguments, "--parallel", "1", "--out", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=580, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=FIXED, capture_output=True, text=True, timeout=580, check=False)
     assert (folder / "summary.json").exists(), done.stderr[-2000:]
     return done.returncode, json.loads((folder / "summary.json").read_text())
 
