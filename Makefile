@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Half of what the tests take is waiting: more processes than cores. A file goes to one of them.
-SIDE_BY_SIDE := --numprocesses 6 --dist loadfile --no-loadscope-reorder
+SIDE_BY_SIDE := --numprocesses 5 --dist loadfile --no-loadscope-reorder
 SKIPPED := reports/tests/skipped.json
 # Files that claim speeds; of the others nothing need be read to run those.
 TIMED = $(shell grep -rl --include='test_*.py' 'mark\.timing' tests)
