@@ -262,10 +262,10 @@ def _other_turns_other_terms(succeeded: Any) -> Any:
     return at_once
 
 
-def _copies_untold(_overlapped: Any) -> Any:
+def _copies_untold(_overlap: Any) -> Any:
     """Two routers send the same queries to different devices, and nobody says so."""
 
-    def silent(self: RouterStage) -> None:
+    def silent(self: Intake) -> None:
         del self
 
     return silent
@@ -321,7 +321,7 @@ TEETH: Mapping[str, Plant] = {
     "heir-does-not-fence": instead(Reclaimer, "_fence", _dead_answers_are_moved),
     "promises-forget": instead(Recall, "before", _unknown_past_is_a_good_one),
     "turns-change-at-once": instead(MissHistory, "succeeded", _other_turns_other_terms),
-    "copies-untold": instead(RouterStage, "_overlapped", _copies_untold),
+    "copies-untold": instead(Intake, "_overlap", _copies_untold),
     "held-for-ever": instead(Follower, "catch_up", _holds_for_ever),
     "stale-state-sent-again": instead(Outbox, "_superseded", _every_state_is_sent_again),
     "batch-never-ends": instead(BreakableExecutor, "run", _batches_may_take_for_ever),
