@@ -436,11 +436,10 @@ class Intake:
                 await consumer.commit(due)
             except asyncio.CancelledError:
                 raise
-            except LostPartitionError as error:  # until the group is heard of, what is read here is read by others too
-                log.warning("commit failed (%s); trying again", error)
-                self._overlap()
             except Exception as error:  # a lost commit only means reading again; the next one repairs it
                 log.warning("commit failed (%s); trying again", error)
+                if isinstance(error, LostPartitionError):  # until the group is heard of, others read the same
+                    self._overlap()
             else:
                 self._tracker.committed(due)
 

@@ -26,6 +26,8 @@ from sluicegate.streams.local_kafka.security import LocalSecurity
 from sluicegate.streams.local_kafka.server_properties import HOST, NodePorts, server_properties
 
 Progress = Callable[[str], None]
+_ARCHIVED = 60.0
+"""Seconds that a server may take to write what it has read of its classes, as it ends."""
 
 HEAP_MB = 512
 HEAP_OF_SEVERAL_MB = 256
@@ -116,7 +118,8 @@ class LocalBroker:
 
     def start(self, *, port: int = 0, within: float = 60.0, progress: Progress = lambda _: None) -> LocalBrokerStatus:
         """Start what does not run, and wait until all serve. ``port``: of the first node, the others have those behind
-        it; 0: the folder's last ones, else free ones. Running: as it is.
+        it; 0: the folder's last ones, else free ones. Running: as it is. ``within``: seconds, without what is done once
+        on a machine: fetching jars, and reading their classes.
 
         Raises ConfigurationError in one line: java, mvn or jars missing, port taken, folder unwritable, no start.
         """
@@ -225,12 +228,16 @@ class LocalBroker:
             node.prepare(text + secured, ports[node.number])
 
     def _archive_classes(self, file: Path) -> None:
-        """By a server of no other use."""
+        """By a server of no other use. Raises ConfigurationError where that does not end by itself: Java may die of a
+        part of an archive."""
         with tempfile.TemporaryDirectory(prefix="sluice-kafka-") as folder:
             once = LocalBroker(Path(folder) / "broker", home=self._home, version=self._version)
             once._archive = file
             once.start(within=30.0)
-            once.stop()
+            began = time.monotonic()
+            once.stop(within=_ARCHIVED)
+            if time.monotonic() - began >= _ARCHIVED:
+                raise ConfigurationError(f"its classes were not written within {_ARCHIVED:.0f} s")
 
     def _format_arguments(self, cluster: str) -> list[str]:
         alone = ["--standalone"] if len(self.nodes) == 1 else []

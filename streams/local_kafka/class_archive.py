@@ -46,6 +46,7 @@ def _make(kept: Path, write: Callable[[Path], None]) -> None:
             write(made)
         except ConfigurationError as error:
             log.info("Kafka starts without a class archive: %s", error)
+            made.unlink(missing_ok=True)
         if not made.exists():
             made.touch()
         made.replace(kept)

@@ -54,7 +54,12 @@ def fails(_: Path) -> None:
     raise ConfigurationError("it does not start")
 
 
-@pytest.mark.parametrize("writes", [fails, lambda _file: None])
+def fails_midway(file: Path) -> None:
+    file.write_bytes(b"a part")
+    fails(file)
+
+
+@pytest.mark.parametrize("writes", [fails, fails_midway, lambda _file: None])
 def test_where_none_can_be_made_that_is_tried_once(
     jars: Path, tmp_path: Path, writes: Callable[[Path], object]
 ) -> None:
