@@ -32,6 +32,8 @@ from sluicegate.planner.problems.throughput import throughput
 
 HEADROOM_CAP = 8.0
 _SERVED = 1.0 - 1e-6
+_SAME = 1e-9
+"""By how much two worths may differ for rounding, which is the machine's; of such the least headroom is taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,7 @@ class PricedHeadroom:
                 break
             lost = late(asked, answer, self.queue_time) if few else overflow(asked, answer)
             worth = _accuracy(asked, answer) - problem.price * lost
-            if worth > best_worth:
+            if worth > best_worth + _SAME:
                 best, best_worth = z, worth
         chosen = self._with(problem, best, floor)
         planned = {d.app: d.headroom for d in chosen.demands}

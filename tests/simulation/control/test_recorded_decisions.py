@@ -1,7 +1,11 @@
 """Nothing is decided otherwise than it was, unless somebody meant it: see ``tests.models.recorded_decisions``."""
 
 import json
+import os
+import subprocess
+import sys
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +36,18 @@ def test_planners_answer_as_they_did(name: str) -> None:
 @pytest.mark.parametrize("name", models())
 def test_tables_choose_as_they_did(name: str) -> None:
     assert table_of(models()[name]) == record()["tables"][name], ANEW
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("kernels", "needs"), [("Haswell", "avx2"), ("SkylakeX", "avx512f")])
+def test_other_last_digits_change_no_decision(kernels: str, needs: str) -> None:
+    """OpenBLAS adds up in another order on each kind of processor."""
+    told = Path("/proc/cpuinfo")
+    if not told.exists() or needs not in told.read_text():
+        pytest.skip(f"this processor has no {needs}")
+    again = [sys.executable, "-m", "pytest", "-q", "-m", "not thorough", __file__]
+    root = Path(__file__).parents[3]
+    subprocess.run(again, check=True, cwd=root, env={**os.environ, "OPENBLAS_CORETYPE": kernels})
 
 
 def test_each_is_told_from_the_others() -> None:
