@@ -58,7 +58,7 @@ class DemandStage:
             Follower(self._broker, self._topics.plan, self._on_plan),
         ]
         with tempfile.TemporaryDirectory(prefix="sluice-demand-") as folder:
-            app, watch = self._app(count, Path(folder))
+            app, watch = await self._app(count, Path(folder))
             try:
                 async with beside([*(follower.run(stop) for follower in followers), watch()]):
                     await app.start()
@@ -70,14 +70,14 @@ class DemandStage:
             finally:
                 await app.stop()
 
-    def _app(self, partitions: int, folder: Path) -> tuple[Any, Callable[[], Coroutine[Any, Any, None]]]:
+    async def _app(self, partitions: int, folder: Path) -> tuple[Any, Callable[[], Coroutine[Any, Any, None]]]:
         try:
             from sluicegate.streams.faust.demand_app import demand_app
         except ModuleNotFoundError as error:
             raise ConfigurationError(
                 f"stage demand: {error.name} is not installed; pip install 'sluicegate[faust]'"
             ) from error
-        return demand_app(
+        return await demand_app(
             self._broker,
             self._servers,
             self._kafka,

@@ -7,7 +7,9 @@ Rules.
   group's committed one when the partition was assigned on: what was passed over is read apart and counted first.
   What it passed over at the end of a partition, where no later record shows it, it is sent back to.
 - A worker that stands still although counts wait, as in a recovery that never ends, fails rather than be silent.
-- The changelog has as many partitions as the demand topic; Faust creates it when the first worker starts.
+- The changelog has as many partitions as the demand topic. It is created before Faust starts: Faust asks Kafka for its
+  topics once, and takes one that came later for one without partitions, to which nothing can be written. A count that
+  cannot be written waits; it is not skipped.
 - Web views listen on loopback only.
 """
 
@@ -22,6 +24,7 @@ from typing import Any
 import faust
 import orjson
 from aiokafka.errors import IllegalStateError
+from faust.exceptions import PartitionsMismatch
 from faust.types import TP
 
 from sluicegate.domain.errors import InvalidInputError
@@ -30,7 +33,7 @@ from sluicegate.streams.faust.offset_gaps import Gaps
 from sluicegate.streams.kafka.broker import KafkaBroker
 from sluicegate.streams.kafka.connection import connection
 from sluicegate.streams.kafka.fetched_batches import UnreadableRecord, read_past_faults
-from sluicegate.streams.ports import Broker, BrokerError, Consumer, Record, TopicPartition, Unreadable
+from sluicegate.streams.ports import Broker, BrokerError, Consumer, Record, TopicPartition, TopicSpec, Unreadable
 from sluicegate.streams.records import control
 from sluicegate.streams.records.demand_windows import HALF, KEPT, STALE, encode_windows, folded, half_of
 from sluicegate.streams.signing import HEADER, SignedBroker, Signing, unsigned
@@ -39,12 +42,14 @@ from sluicegate.streams.topics import Topics
 log = logging.getLogger(__name__)
 
 _LOOPBACK = "127.0.0.1"
+_TABLE = "windows"
 _SEGMENT_S = 60.0
 _LOOK_EVERY = 1.0
 _BACK_AFTER = 3.0
+_AGAIN_AFTER = 0.5
 
 
-def demand_app(
+async def demand_app(
     broker: Broker,
     servers: str,
     kafka: KafkaSettings,
@@ -85,12 +90,14 @@ def demand_app(
         web_port=port,
     )
     counted = app.topic(topics.demand, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw")
-    windows = app.Table(
-        "windows",
-        default=dict,
+    changelog = TopicSpec(
+        name=f"{topics.demand_group}-{_TABLE}-changelog",
         partitions=partitions,
-        extra_topic_configs={"segment.ms": str(int(1e3 * _SEGMENT_S))},
-    ).tumbling(1.0, expires=STALE)
+        retention_s=STALE,
+        segment_s=_SEGMENT_S,
+    )
+    await broker.admin().create_topics([changelog])
+    windows = app.Table(_TABLE, default=dict, partitions=partitions).tumbling(1.0, expires=STALE)
     published = app.topic(
         topics.demand_windows, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw"
     )
@@ -187,7 +194,7 @@ class _Counting:
 
     async def _count(self, value: bytes | None, offset: int, timestamp: float) -> None:
         try:
-            app, at, seconds = self._fold(value or b"{}", offset, timestamp)
+            app, at, seconds = await self._folded(value or b"{}", offset, timestamp)
         except InvalidInputError as error:
             log.warning("%s offset %d skipped: %s", self._gaps.topic, offset, error)
             return
@@ -201,6 +208,16 @@ class _Counting:
         topic = self._published.get_topic_name()
         signed = None if self._signing is None else {HEADER: self._signing.signature(topic, key, value, time.time())}
         await self._published.send(key=key, value=value, headers=signed)
+
+    async def _folded(
+        self, value: bytes, offset: int, timestamp: float
+    ) -> tuple[str, float, dict[int, dict[str, Any]]]:
+        while True:
+            try:
+                return self._fold(value, offset, timestamp)
+            except PartitionsMismatch as error:
+                log.warning("%s offset %d waits: %s", self._gaps.topic, offset, error)
+            await asyncio.sleep(_AGAIN_AFTER)
 
     def _fold(self, value: bytes, offset: int, timestamp: float) -> tuple[str, float, dict[int, dict[str, Any]]]:
         counted = control.decode_demand(value)

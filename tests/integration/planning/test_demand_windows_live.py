@@ -109,7 +109,7 @@ async def an_app(
     broker: Broker, topics: Topics, port: int, folder: Path
 ) -> AsyncIterator[tuple[Any, asyncio.Task[None]]]:
     """Faust that counts, and the watch beside it."""
-    app, watch = demand_app(
+    app, watch = await demand_app(
         broker,
         broker.url.removeprefix("kafka://"),
         KafkaSettings(),
@@ -151,6 +151,29 @@ async def test_counts_passed_over_where_no_other_follows_are_counted(kafka_url: 
         await app.consumer.seek_wait({partition: 6})
         app.consumer.resume_partitions([partition])
         await published(broker, topics, {"a": 21})
+    await broker.close()
+
+
+async def test_a_count_that_cannot_be_written_yet_waits(kafka_url: str, tmp_path: Path) -> None:
+    """Faust may have asked for its topics before Kafka knew the changelog."""
+    broker = connect(kafka_url)
+    topics = Topics(settings_for(kafka_url, tmp_path).prefix)
+    await broker.admin().create_topics(topics.specs(["a"], ["d0"]))
+    changelog = f"{topics.demand_group}-windows-changelog"
+    assert changelog not in await broker.admin().topics()
+    async with an_app(broker, topics, free_port(), tmp_path) as (app, _):
+        assert await broker.admin().partitions([changelog]) == {changelog: 1}
+        known, asked = app.consumer.topic_partitions, []
+
+        def late(topic: str) -> int | None:
+            asked.append(topic)
+            found: int | None = known(topic)
+            return 0 if topic == changelog and asked.count(changelog) < 3 else found
+
+        app.consumer.topic_partitions = late
+        await counts(broker, topics, [5, 2])
+        await published(broker, topics, {"a": 7})
+        assert asked.count(changelog) == 3
     await broker.close()
 
 
