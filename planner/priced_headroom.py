@@ -32,7 +32,7 @@ from sluicegate.planner.problems.throughput import throughput
 
 HEADROOM_CAP = 8.0
 _SERVED = 1.0 - 1e-6
-_SAME = 1e-9
+_SAME = 1e-12
 """By how much two worths may differ for rounding, which is the machine's; of such the least headroom is taken."""
 
 
