@@ -36,6 +36,7 @@ def test_nothing_is_lost_whatever_the_seed_breaks_and_a_seed_is_one_log_in_whate
     assert len(set(found["digests"])) == 4
 
 
+@pytest.mark.thorough
 def test_a_fault_that_is_put_back_is_found_and_its_seed_is_seen_again_as_it_was(tmp_path: Path) -> None:
     """Of two clients that count their queries alike, one is answered what the other asked."""
     code, found = explored(tmp_path, "--seeds", "12", "--planted", "dedupe-by-id-alone", "--until-found")

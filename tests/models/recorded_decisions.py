@@ -38,7 +38,8 @@ _FLOAT = re.compile(rb"-?\d+\.\d+(?:e-?\d+)?")
 _ACTION = re.compile(rb'\{"is":"(\w+)","value":')
 _ANY_ORDER = (b'"steps":', b'"is":"LookUp"', b'"is":"LookedUp"')
 """What steps have in them that are more than text with floats in it."""
-_CLUSTERS = range(3)
+CLUSTERS = ("as drawn", "several variants", "unlike money")
+"""Of ``problems``."""
 _ENDED = tuple(field.name for field in fields(Ended))
 _PLAIN = {
     "admission deadline",
@@ -191,7 +192,7 @@ def _part(whole: Problem) -> Problem:
 
 def problems() -> tuple[Problem, ...]:
     """Clusters: as drawn, with several variants on a device, and with devices that cost unlike money."""
-    plain, several, priced = (_part(cluster(seed)) for seed in _CLUSTERS)
+    plain, several, priced = (_part(cluster(seed)) for seed in range(len(CLUSTERS)))
     devices = tuple(
         replace(d, price=0.1 + 0.3 * (i % 7), spot=i % 5 == 0, memory_bytes=(1 + i % 3) << 30)
         for i, d in enumerate(priced.devices)
@@ -218,9 +219,9 @@ def _answer(name: str, problem: Problem) -> dict[str, Any]:
     }
 
 
-def planned(name: str) -> list[dict[str, Any]]:
-    """What the planner of that name answers to clusters, and to each once more with other rates."""
-    return [_answer(name, problem) for problem in problems()]
+def planned(name: str, cluster: str) -> dict[str, Any]:
+    """What the planner of that name answers to a cluster, and once more to other rates."""
+    return _answer(name, problems()[CLUSTERS.index(cluster)])
 
 
 def models() -> dict[str, SelectionModel]:
@@ -272,7 +273,7 @@ def main() -> None:
     """Write the record."""
     record = {
         "worlds": {name: in_world(changes) for name, changes in worlds().items()},
-        "planners": {name: planned(name) for name in PLANNED},
+        "planners": {name: {cluster: planned(name, cluster) for cluster in CLUSTERS} for name in PLANNED},
         "tables": {name: table_of(model) for name, model in models().items()},
     }
     RECORD.write_text(json.dumps(record, indent=1) + "\n")

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from sluicegate.policies.placement.repartition import CutState
 from sluicegate.policies.serving.device_actions import RestartExecutor
 from sluicegate.policies.serving.device_events import Failure, Fenced, Suspended
+from tests.property.examples import drawn
 from tests.simulation.device_world import BIG, SMALL, WHOLE, World
 
 PLACED = (
@@ -93,7 +94,7 @@ class Steps:
 @pytest.mark.parametrize(
     ("shared", "executors"), [(False, {}), (True, {}), (False, {"gpu": 2, "gpu:3g": 3}), (True, {"gpu:4g": 3})]
 )
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(drawn(120), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_each_query_that_was_read_has_one_end(shared: bool, executors: dict[str, int], data: st.DataObject) -> None:
     world = World(shared=shared, bound=("b",), executors=executors)

@@ -65,8 +65,10 @@ def test_a_failed_device_leaves_the_plan_and_its_queries_are_served_by_others() 
 
 
 def test_a_slow_plan_is_followed_later() -> None:
-    quick, slow = _small(), _small(**{"planner.latency_s": 3.0, "planner.patience_s": 60.0})
+    waves = {"duration_s": 30, "traces.qps": [300, 900], "traces.generator": {"period_s": 15, "spikes": 1}}
+    quick, slow = _small(**waves), _small(**waves, **{"planner.latency_s": 3.0, "planner.patience_s": 60.0})
     assert slow.epochs < quick.epochs
+    assert slow.summary.violation_ratio > 2 * quick.summary.violation_ratio > 0.0
 
 
 def test_equal_seeds_give_equal_figures_with_the_planner_in_another_process() -> None:

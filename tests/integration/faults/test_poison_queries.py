@@ -132,11 +132,11 @@ FAILED: Judge = lambda o: (o.kind, o.reason) == (OutcomeKind.FAILED, Reason.MODE
         (CRASH, 1, KILLED, 1, 2.0, None),
         (MEMORY, 1, FAILED, 0, 0.5, None),
         pytest.param(STOP, 1, KILLED, 1, 2.0, None, marks=pytest.mark.thorough),
-        (HANG, 4, KILLED, 4, 3.0, "weighted"),
+        pytest.param(HANG, 4, KILLED, 4, 3.0, "weighted", marks=pytest.mark.thorough),
         (HANG, 4, KILLED, 4, 6.5, None),  # each device meets one that hangs again: neither carries the load alone
         pytest.param(CRASH, 4, KILLED, 4, 3.0, None, marks=pytest.mark.thorough),
         pytest.param(MEMORY, 4, FAILED, 0, 0.5, None, marks=pytest.mark.thorough),
-        (STOP, 4, KILLED, 4, 3.0, None),
+        pytest.param(STOP, 4, KILLED, 4, 3.0, None, marks=pytest.mark.thorough),
     ],
 )
 async def test_poison_costs_the_innocent_little_and_ends_by_its_own_name(
@@ -179,9 +179,9 @@ async def carried_by_one(folder: Path) -> float:
     [
         pytest.param(HANG, "hang", False, marks=pytest.mark.thorough),
         (HANG, "hang", True),
-        (CRASH, "crash", False),
+        pytest.param(CRASH, "crash", False, marks=pytest.mark.thorough),
         pytest.param(CRASH, "crash", True, marks=pytest.mark.thorough),
-        (MEMORY, "memory", False),
+        pytest.param(MEMORY, "memory", False, marks=pytest.mark.thorough),
         pytest.param(MEMORY, "memory", True, marks=pytest.mark.thorough),
         pytest.param(STOP, "stop", False, marks=pytest.mark.thorough),
         (STOP, "stop", True),

@@ -115,6 +115,7 @@ async def test_a_flood_costs_another_client_of_an_app_with_a_promise_little(
         assert on_time(ends, greedy) > 0.0
 
 
+@pytest.mark.thorough
 async def test_a_flood_through_a_front_costs_who_asks_there_from_elsewhere_little(tmp_path: Path) -> None:
     settings = settings_for("memory://", tmp_path, partitions=1)
     async with running(settings, connect("memory://"), catalogue=slow_catalogue()) as run:

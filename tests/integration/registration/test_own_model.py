@@ -152,8 +152,8 @@ def test_variants_lists_what_is_served_and_what_is_not_with_the_reason(place: tu
     ("script", "rows", "varying"),
     [
         pytest.param("images_model.py", "rows", (), marks=pytest.mark.thorough),
-        ("text_model.py", "rows.npz", ("line",)),
-        ("strings_model.py", "rows.npz", ()),
+        pytest.param("text_model.py", "rows.npz", ("line",), marks=pytest.mark.thorough),
+        pytest.param("strings_model.py", "rows.npz", (), marks=pytest.mark.thorough),
     ],
 )
 def test_the_other_examples_are_taken_as_well(script: str, rows: str, varying: tuple[str, ...], tmp_path: Path) -> None:

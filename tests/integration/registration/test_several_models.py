@@ -39,16 +39,16 @@ def short_sighted() -> onnx.ModelProto:
     return model_of([h.make_node("MatMul", ["x", "w"], ["scores"])], {"w": seen})
 
 
-def laborious() -> onnx.ModelProto:
+def laborious(width: int = WIDTH, depth: int = DEPTH) -> onnx.ModelProto:
     """As right as the linear one, after products that take many times as long."""
     rng = np.random.default_rng(5)
-    lift = np.linalg.qr(rng.standard_normal((WIDTH, WIDTH)))[0].astype(np.float32)
+    lift = np.linalg.qr(rng.standard_normal((width, width)))[0].astype(np.float32)
     constants = {"lift": lift[:FEATURES], "turn": lift, "head": lift[:FEATURES].T @ weights()}
     nodes = [h.make_node("MatMul", ["x", "lift"], ["h0"])]
-    for i in range(DEPTH):  # there and back again
+    for i in range(depth):  # there and back again
         nodes.append(h.make_node("Gemm", [f"h{2 * i}", "turn"], [f"h{2 * i + 1}"]))
         nodes.append(h.make_node("Gemm", [f"h{2 * i + 1}", "turn"], [f"h{2 * i + 2}"], transB=1))
-    return model_of([*nodes, h.make_node("MatMul", [f"h{2 * DEPTH}", "head"], ["scores"])], constants)
+    return model_of([*nodes, h.make_node("MatMul", [f"h{2 * depth}", "head"], ["scores"])], constants)
 
 
 @pytest.mark.timing  # it is measured which is faster
@@ -81,7 +81,8 @@ def test_a_small_model_and_a_large_one_of_an_app_are_both_served_and_variants_of
 
 
 def test_a_family_is_made_of_one_model_and_added_to(tmp_path: Path) -> None:
-    large, rows, home = write_model(tmp_path, laborious(), "large.onnx"), write_rows(tmp_path), tmp_path / "home"
+    teacher, rows, home = laborious(width=128, depth=2), write_rows(tmp_path), tmp_path / "home"
+    large = write_model(tmp_path, teacher, "large.onnx")
     made = register(replace(request_of(large, rows), make_family=True), home)
     students = {c.recipe: c for c in made.record.candidates if c.recipe.startswith("student-")}
     assert {"student-linear", "student-32"} <= students.keys()

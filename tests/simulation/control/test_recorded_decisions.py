@@ -12,8 +12,9 @@ import pytest
 
 from sluicegate.planner.registry import PLANNERS
 from tests.models.recorded_cores import cores
-from tests.models.recorded_decisions import PLANNED, RECORD, in_world, models, planned, table_of, worlds
+from tests.models.recorded_decisions import CLUSTERS, PLANNED, RECORD, in_world, models, planned, table_of, worlds
 
+LONG = {(name, "several variants") for name in PLANNED if name != "allocation"}
 ANEW = "decisions moved; if that is meant: python -m tests.models.recorded_decisions, and say why"
 
 
@@ -28,9 +29,16 @@ def test_worlds_go_as_they_went(name: str) -> None:
     assert in_world(worlds()[name]) == record()["worlds"][name], ANEW
 
 
-@pytest.mark.parametrize("name", PLANNED)
-def test_planners_answer_as_they_did(name: str) -> None:
-    assert planned(name) == record()["planners"][name], ANEW
+@pytest.mark.parametrize(
+    ("name", "cluster"),
+    [
+        pytest.param(name, cluster, marks=pytest.mark.thorough if (name, cluster) in LONG else ())
+        for name in PLANNED
+        for cluster in CLUSTERS
+    ],
+)
+def test_planners_answer_as_they_did(name: str, cluster: str) -> None:
+    assert planned(name, cluster) == record()["planners"][name][cluster], ANEW
 
 
 @pytest.mark.parametrize("name", models())
@@ -45,7 +53,7 @@ def test_other_last_digits_change_no_decision(kernels: str, needs: str) -> None:
     told = Path("/proc/cpuinfo")
     if not told.exists() or needs not in told.read_text():
         pytest.skip(f"this processor has no {needs}")
-    again = [sys.executable, "-m", "pytest", "-q", "-m", "not thorough", __file__]
+    again = [sys.executable, "-m", "pytest", "-q", "-k", "worlds_go or planners_answer or tables_choose", __file__]
     root = Path(__file__).parents[3]
     subprocess.run(again, check=True, cwd=root, env={**os.environ, "OPENBLAS_CORETYPE": kernels})
 

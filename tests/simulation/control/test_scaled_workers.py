@@ -62,6 +62,7 @@ def test_spare_workers_start_for_the_rush_and_end_after_it_and_are_paid_for_that
     assert {i.device for i in engine.instances.values()} <= {"cpu0", "gpu0"}, "who ends, ends its records"
 
 
+@pytest.mark.thorough
 def test_by_the_plan_it_is_more_accurate_and_money_weight_says_what_that_may_cost(tmp_path: Path) -> None:
     least, _, _ = run(tmp_path, SHORT)
     plan, seen, engine = run(tmp_path, SHORT, **{"planner.scaling": "plan"})

@@ -201,6 +201,7 @@ def test_a_gpu_is_drained_cut_and_loaded_as_the_planner_asks_and_serves_nothing_
     assert result.summary.violation_ratio < 0.25
 
 
+@pytest.mark.thorough
 def test_proteans_rule_gives_small_slices_to_some_best_effort_queries_and_a_large_one_to_many() -> None:
     strict = {"name": "heavy", "app": "heavy", "accuracy": 0.9, "memory_mb": 6_000, "load_s": 0.25}
     loose = {"name": "light", "app": "light", "accuracy": 0.8, "memory_mb": 3_000, "load_s": 0.5}
@@ -240,7 +241,8 @@ def test_a_cut_takes_a_step_for_each_slice_that_is_made_or_destroyed_and_spares_
     assert end - begin == pytest.approx(3 * STEP)  # 2g and 1g go, 3g comes, 4g stays
 
 
-@pytest.mark.parametrize("geometry", [pytest.param("4g+3g", marks=pytest.mark.thorough), "3g+2g+2g"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("geometry", ["4g+3g", "3g+2g+2g"])
 def test_more_is_right_in_time_by_the_plan_than_by_a_rule_of_the_worker(geometry: str) -> None:
     right = right_in_time(geometry, seeds=(5,))
     assert right["plan"] > max(right["strict-first"], right["strict-room"])

@@ -70,6 +70,7 @@ def run(
     return seen, said, sum(FROM <= at < UNTIL for at in plans)
 
 
+@pytest.mark.thorough
 def test_a_starved_host_is_said_and_planned_for(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     seen, said, plans = run(monkeypatch, tmp_path, 40.0)
     assert [a.state for a in said] == ["starved", "keeps_up"]

@@ -31,6 +31,7 @@ def right(of: Summary) -> float:
     return of.relative_accuracy * of.slo_attainment
 
 
+@pytest.mark.thorough
 def test_one_program_violates_fewer_than_plans_of_single_variants_and_answers_as_many_right() -> None:
     both, plans = (summary(system, **SHORTER) for system in ("one-program", "allocation"))
     assert both.violation_ratio <= plans.violation_ratio

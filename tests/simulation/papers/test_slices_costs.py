@@ -13,7 +13,7 @@ from sluicegate.planner.capacity.procurement import PER_GPU
 TWITTER = Path(__file__).parents[3] / "examples" / "scenarios" / "protean-twitter.yaml"
 
 
-@pytest.mark.parametrize("interval_s", [300.0, 600.0, 3600.0])
+@pytest.mark.parametrize("interval_s", [pytest.param(300.0, marks=pytest.mark.thorough), 600.0, 3600.0])
 def test_spot_saves_seventy_percent_and_spot_only_a_third_more(interval_s: float) -> None:
     saved = savings(PER_GPU["aws"], interval_s=interval_s)
     assert saved[0.0]["hybrid"] == pytest.approx(0.70, abs=0.03)
@@ -30,6 +30,7 @@ def test_a_node_has_no_spot_with_the_square_of_the_probability() -> None:
         assert found[probability]["hybrid"] == pytest.approx(saved, abs=0.02)
 
 
+@pytest.mark.thorough
 def test_keeping_containers_saves_nearly_all_cold_starts() -> None:
     document = yaml.safe_load(TWITTER.read_text()) | {
         "duration_s": 600,

@@ -220,7 +220,8 @@ def test_under_an_erratic_load_too_ours_is_never_worse() -> None:
     assert found["joint"] >= max(found.values()) - NOISE
 
 
-@pytest.mark.parametrize("name", ["protean-twitter", pytest.param("protean-wiki", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["protean-twitter", "protean-wiki"])
 def test_the_oracle_takes_a_plan_an_interval_and_nothing_is_above_the_bound(name: str) -> None:
     small = scenario(name, duration_s=60)
     found = {label: run_once(small, label, 0, lambda: 0.0) for label in ("joint", "protean", "oracle", "bound")}

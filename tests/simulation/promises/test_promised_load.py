@@ -59,7 +59,7 @@ def test_a_load_ends_with_the_scenario() -> None:
     assert 0 < promises_of("duration_s=1").queries < 1200
 
 
-@pytest.mark.parametrize("rows", [1, 16])
+@pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.thorough), 16])
 def test_a_promise_costs_best_effort_at_most_a_tenth_where_strict_asks_for_a_fifth(rows: int) -> None:
     """Strict batches of one row, as each comes, once left it a fifth of what the device could do."""
     found = compared(World(100.0, 1.0, rows), 700)
