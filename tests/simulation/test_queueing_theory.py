@@ -161,6 +161,7 @@ def test_executors_end_together_what_the_bandwidth_allows(fbr: float, times: flo
     assert queries / last.at == pytest.approx(times * 4 / 0.016, rel=0.02)
 
 
+@pytest.mark.thorough
 def test_a_shared_processor_serves_as_m_g_1_ps() -> None:
     """Time in the system is E[S]/(1 - rho), whatever the distribution of S (here: fixed)."""
     service, load = 0.01, 0.6

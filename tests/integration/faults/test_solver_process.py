@@ -97,7 +97,9 @@ async def test_a_planner_of_geometries_is_sent_too() -> None:
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV])
+@pytest.mark.parametrize(
+    "number", [signal.SIGSTOP, *(pytest.param(n, marks=pytest.mark.thorough) for n in (signal.SIGKILL, signal.SIGSEGV))]
+)
 async def test_an_idle_process_that_dies_is_noticed_within_a_second_and_there_within_three(
     number: signal.Signals, measured: Callable[[str, str], None]
 ) -> None:

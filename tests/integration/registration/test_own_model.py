@@ -171,7 +171,7 @@ def test_the_other_examples_are_taken_as_well(script: str, rows: str, varying: t
     ("script", "sizes", "varying"),
     [
         ("numpy_model.py", ("small", "medium", "large"), ()),
-        ("numpy_model.py", ("large",), ()),  # and a family that is made of it
+        pytest.param("numpy_model.py", ("large",), (), marks=pytest.mark.thorough),  # and a family that is made of it
         pytest.param("images_model.py", ("small", "medium", "large"), (), marks=pytest.mark.thorough),
         pytest.param("text_model.py", ("small", "medium", "large"), ("line",), marks=pytest.mark.thorough),
         pytest.param("strings_model.py", ("small", "medium", "large"), (), marks=pytest.mark.thorough),

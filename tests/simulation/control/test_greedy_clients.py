@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 from sluicegate.domain.outcome import Outcome
 from sluicegate.simulator.engine.engine import Engine
@@ -73,6 +74,7 @@ def promised(greedy: float, queries: list[dict[str, Any]]) -> OnTime:
     return seen
 
 
+@pytest.mark.thorough
 def test_a_flood_costs_another_client_of_an_app_with_a_promise_little(measured: Callable[[str, str], None]) -> None:
     greedy = 8000.0
     flood = [{"share": 1.0 - NICE / (NICE + greedy), "client": "/greedy"}]

@@ -28,7 +28,13 @@ class BySecond:
 
 
 @pytest.mark.parametrize(
-    ("planner", "seed"), [("allocation", 1), ("allocation", 2), ("allocation", 3), ("allocation-rounded", 1)]
+    ("planner", "seed"),
+    [
+        ("allocation", 1),
+        pytest.param("allocation", 2, marks=pytest.mark.thorough),
+        pytest.param("allocation", 3, marks=pytest.mark.thorough),
+        ("allocation-rounded", 1),
+    ],
 )
 def test_three_seconds_after_a_step_to_five_times_violations_are_below_one_percent(
     tmp_path: Path, planner: str, seed: int

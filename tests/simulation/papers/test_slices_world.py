@@ -189,6 +189,7 @@ def test_ours_is_never_worse_than_a_baseline_that_balances_each_class(gpus: int)
         assert on_time_with(gpus, "joint") >= on_time_with(gpus, label) - NOISE, label
 
 
+@pytest.mark.thorough
 def test_on_batches_that_leave_half_a_slice_unused_ours_is_never_worse_than_whole_gpus() -> None:
     document = yaml.safe_load((SCENARIOS / "protean-wiki.yaml").read_text())
     one = scenario(
@@ -214,6 +215,7 @@ def test_whether_the_number_of_gpus_is_even_is_no_matter(label: str) -> None:
     assert abs(eight - (seven + nine) / 2) < 0.02
 
 
+@pytest.mark.thorough
 def test_under_an_erratic_load_too_ours_is_never_worse() -> None:
     one = scenario("protean-twitter", duration_s=60, systems=dict.fromkeys(("joint", *BASELINES)))
     found = {label: on_time(one, label) for label in ("joint", *BASELINES)}
