@@ -49,7 +49,7 @@ _LONGEST = ("test_guide_commands.py", "test_guide_systems.py")
 """Files of minutes, where what is thorough runs: they begin first."""
 _SELDOM = (20_000, 20, 20)
 """Objects made, and collections of younger ones, between collections: a process of the suite has memory to spare."""
-_WAITING_UNTIL = 0.8
+_WAITING_UNTIL = 0.5
 """Of a run: what computes comes last, for it is short and leaves nobody without work."""
 _MORE = (
     "What takes minutes, and Apache Kafka where the embedded broker tells as much: make test-all.",
