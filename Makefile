@@ -60,8 +60,8 @@ test-all: check ## with what takes minutes, and with Apache Kafka wherever a bro
 	$(PYTEST) $(SIDE_BY_SIDE) -m "not timing" --hypothesis-profile=anew --begin-anew
 	$(PYTEST) -m timing $(TIMED) --begin-anew
 
-test-thorough: $(VENV)/.dev ## what make test leaves to test-all, but for claims of speeds
-	$(PYTEST) $(SIDE_BY_SIDE) -m "thorough and not timing" --begin-anew
+test-thorough: $(VENV)/.dev ## what make test leaves to test-all, but for claims of speeds; ONLY=tests/simulation
+	$(PYTEST) $(SIDE_BY_SIDE) -m "thorough and not timing" --begin-anew $(ONLY)
 
 test-random: check ## three times what make test runs side by side, in random order; SEEDS="1 2 3"
 	for seed in $(or $(SEEDS),1 2 3); do \

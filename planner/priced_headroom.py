@@ -9,7 +9,7 @@ Rules:
   (the newsvendor's loss function). C is what the plan hosts, idle devices that it filled included.
 - Each rung z of ``ladder`` asks the base planner, unpolished, for headroom 1 + z spread (within ``floor`` and
   ``HEADROOM_CAP``). The rung with the largest accuracy over all demand - ``price`` x overflow is planned in full; of
-  rungs that are worth the same the highest, for its headroom costs nothing.
+  rungs that are worth the same the lowest.
   ``price`` 1 is a right answer lost for each query beyond capacity. Queues, other hosts and the next plan save some of
   those, but demand has longer tails than the normal distribution; the two about make up for each other.
 - Where an app has few units queues bridge more than a spread of the demand: what is late there is the tail of the
@@ -34,7 +34,7 @@ from sluicegate.planner.problems.throughput import throughput
 HEADROOM_CAP = 8.0
 _SERVED = 1.0 - 1e-6
 _SAME = 1e-12
-"""By how much two worths may differ for rounding, which is the machine's; of such the most headroom is taken."""
+"""By how much two worths may differ for rounding, which is the machine's; of such the least headroom is taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class PricedHeadroom:
                 break
             lost = late(asked, answer, self.queue_time) if few else overflow(asked, answer)
             worth = _accuracy(asked, answer) - problem.price * lost
-            if worth > best_worth - _SAME:
+            if worth > best_worth + _SAME:
                 best, best_worth = z, worth
         chosen = self._with(problem, best, floor)
         planned = {d.app: d.headroom for d in chosen.demands}
