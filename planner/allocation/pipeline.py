@@ -192,10 +192,10 @@ class AllocationPlanner:
         if (used > program.pool_count).any() or not program.affordable(program.loaded):
             return best
         previous = evaluate(program, program.loaded)
-        if best.beats(previous):
-            return best
-        steps.append(f"previous plan: {_describe(program, previous)} is no worse")
-        return previous
+        if previous.beats(best):
+            steps.append(f"previous plan: {_describe(program, previous)} is better")
+            return previous
+        return best
 
     def _bound(self, program: Program, relaxed: goal_chain.Outcome, best: Whole) -> float:
         """Upper bound on accuracy less prices at the service of ``best``."""
