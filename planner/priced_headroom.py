@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 
 from sluicegate.domain.fleet.device import profile_type
 from sluicegate.planner.allocation.pipeline import AllocationPlanner
+from sluicegate.planner.allocation.rounding import WORTH_THE_SAME
 from sluicegate.planner.problems.kept_rates import kept
 from sluicegate.planner.problems.problem import Allocation, Problem
 from sluicegate.planner.problems.problem_checks import check
@@ -33,8 +34,6 @@ from sluicegate.planner.problems.throughput import throughput
 
 HEADROOM_CAP = 8.0
 _SERVED = 1.0 - 1e-6
-_SAME = 1e-12
-"""By how much two worths may differ for rounding, which is the machine's; of such the least headroom is taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +71,7 @@ class PricedHeadroom:
                 break
             lost = late(asked, answer, self.queue_time) if few else overflow(asked, answer)
             worth = _accuracy(asked, answer) - problem.price * lost
-            if worth > best_worth + _SAME:
+            if worth > best_worth + WORTH_THE_SAME:
                 best, best_worth = z, worth
         chosen = self._with(problem, best, floor)
         planned = {d.app: d.headroom for d in chosen.demands}

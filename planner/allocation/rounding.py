@@ -24,7 +24,7 @@ _ROUNDS = 6
 _TOLERANCE = 1e-6
 SAME = 3e-6
 """Of service: the chain of goals lets go of a millionth in two of its steps."""
-_WORTH_THE_SAME = 1e-12
+WORTH_THE_SAME = 1e-12
 """Of values, which are sums: their last digits are the machine's."""
 
 
@@ -47,7 +47,7 @@ class Whole:
     def beats(self, other: "Whole") -> bool:
         """Whether it is better: service first, then value, by more than rounding makes of it."""
         beyond = self.service_beyond(other)
-        return beyond > 0.0 if beyond else self.value - other.value > _WORTH_THE_SAME
+        return beyond > 0.0 if beyond else self.value - other.value > WORTH_THE_SAME
 
     def as_solved(self) -> Solved:
         """The same as a hint for the solver."""

@@ -249,11 +249,16 @@ def test_more_is_right_in_time_by_the_plan_than_by_a_rule_of_the_worker(geometry
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("geometry", "behind"), [("4g+3g", 0.0), ("3g+2g+2g", 0.01)])
-def test_the_plan_is_ahead_in_the_mean_of_ten_seeds_or_hardly_behind(geometry: str, behind: float) -> None:
-    """On three small slices the rule that keeps room is some seven thousandths better."""
-    right = right_in_time(geometry, seeds=(5, 6, 7, 8, 9, 10, 11, 12, 13, 14))
-    assert right["plan"] > max(right["strict-first"], right["strict-room"]) - behind
+@pytest.mark.parametrize(
+    "geometry",
+    [
+        "4g+3g",
+        pytest.param("3g+2g+2g", marks=pytest.mark.xfail(strict=True, reason="strict-room is .4 points ahead")),
+    ],
+)
+def test_the_plan_is_ahead_in_the_mean_of_five_seeds(geometry: str) -> None:
+    right = right_in_time(geometry, seeds=(5, 6, 7, 8, 9))
+    assert right["plan"] > max(right["strict-first"], right["strict-room"])
 
 
 def right_in_time(geometry: str, seeds: tuple[int, ...]) -> dict[str, float]:
