@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,13 @@ from sluicegate.planner.mdp.generate_table import generate
 from sluicegate.planner.mdp.mdp_model import Candidate, SelectionModel
 from sluicegate.planner.problems.problem import Problem
 from sluicegate.planner.registry import PLANNERS, planner
+from sluicegate.simulator.engine.system_model import RunResult
 from tests.models.cluster_problems import cluster
-from tests.models.recorded_cores import noted
+from tests.models.recorded_cores import Made, noted
 from tests.models.unequal import Ended, cases, simulated, unequal
 
-RECORD = Path(__file__).parent / "data" / "recorded_decisions.json"
+MOVED = "decisions moved; if that is meant: python -m tests.models.recorded_decisions, and say why"
+_RECORD = Path(__file__).parent / "data" / "recorded_decisions.json"
 _DIGITS = 6
 _WORDS = {"steps", "objective", "bound", "headroom"}
 """Of allocations: how they came about, and what they are worth. Of two that are equal but for rounding either may be
@@ -50,6 +52,13 @@ _PLAIN = {
     "geometry protean",
 }
 """Cases that come to what another of them says."""
+
+
+@cache
+def record() -> dict[str, Any]:
+    """What is committed."""
+    found: dict[str, Any] = json.loads(_RECORD.read_text())
+    return found
 
 
 def worlds() -> dict[str, dict[str, Any]]:
@@ -162,10 +171,8 @@ def _shortened(number: bytes) -> bytes:
     return b"%.*g" % (_DIGITS, round(float(number), 9))
 
 
-def in_world(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """What came of every query there, and what each core heard and said."""
-    with noted(steps=True) as made:
-        ends, result = simulated(unequal(changes), 0.0)
+def of_world(ends: Mapping[str, Ended], result: RunResult, made: Mapping[Any, Made]) -> dict[str, Any]:
+    """What came of every query of a run, and what each core heard and said."""
     cores: dict[str, dict[str, Any]] = {}
     for kind in sorted({one.kind.__name__ for one in made.values()}):
         steps = [step for one in made.values() if one.kind.__name__ == kind for step in one.steps]
@@ -183,6 +190,12 @@ def in_world(changes: Mapping[str, Any]) -> dict[str, Any]:
         "cost": _rounded(dict(result.cost)),
         "cores": cores,
     }
+
+
+def _in_world(changes: Mapping[str, Any]) -> dict[str, Any]:
+    with noted(steps=True) as made:
+        ends, result = simulated(unequal(changes), 0.0)
+    return of_world(ends, result, made)
 
 
 def _part(whole: Problem) -> Problem:
@@ -271,12 +284,12 @@ PLANNED = tuple(name for name in PLANNERS if not name.startswith("scaling-"))
 
 def main() -> None:
     """Write the record."""
-    record = {
-        "worlds": {name: in_world(changes) for name, changes in worlds().items()},
+    found = {
+        "worlds": {name: _in_world(changes) for name, changes in worlds().items()},
         "planners": {name: {cluster: planned(name, cluster) for cluster in CLUSTERS} for name in PLANNED},
         "tables": {name: table_of(model) for name, model in models().items()},
     }
-    RECORD.write_text(json.dumps(record, indent=1) + "\n")
+    _RECORD.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

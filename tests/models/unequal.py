@@ -6,12 +6,15 @@ swapped argument, a sum in place of a difference or a lost factor changes what c
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from sluicegate.domain.outcome import Outcome
+from sluicegate.planner.control import core
 from sluicegate.planner.registry import PLANNERS
 from sluicegate.policies.admission.registry import ADMISSION
 from sluicegate.policies.batching.registry import BATCHING, STATIONS, keeps_promises, takes
@@ -135,6 +138,14 @@ class _Later:
         return ((times + self._start, apps) for times, apps in self._source.chunks())
 
 
+@contextmanager
+def exact_ticks() -> Iterator[None]:
+    """Planners tick by eighths of a second: tenths add up to other sums at other times."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(core, "_TICK", 0.125)
+        yield
+
+
 def simulated(document: Mapping[str, Any], start: float) -> tuple[dict[str, Ended], RunResult]:
     """Everything of ``document``, which counts from 0, happens from ``start`` on: ends by query, and figures."""
     scenario = scenario_of(_later(document, start))
@@ -142,7 +153,8 @@ def simulated(document: Mapping[str, Any], start: float) -> tuple[dict[str, Ende
     system = replace(system, timing=replace(system.timing, warm_up=system.timing.warm_up - start))
     ends = Ends(start)
     source = _Later(arrivals_of(scenario, system.catalogue, _SEED), start)
-    result = Engine(system, np.random.default_rng([_SEED, 2]), [ends]).run(source)
+    with exact_ticks():
+        result = Engine(system, np.random.default_rng([_SEED, 2]), [ends]).run(source)
     return ends.by_query, result
 
 

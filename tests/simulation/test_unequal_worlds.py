@@ -1,32 +1,67 @@
-"""Every policy, planner and machine in a world where nothing equals its neighbour, at two times: it decides the same.
+"""Every policy, planner and machine in a world where nothing equals its neighbour: it decides as it did, whatever the
+clock says at the start, and again of what it heard.
 
-What a clock says at the start is nobody's business. One run starts at 0 and one at 1.7e9; all hops, ticks and loads
-are binary fractions of a second, so that sums of them are exact at both, and the two runs are the same to the query.
+One run starts at 0 and one at 1.7e9; all hops, ticks and loads are binary fractions of a second, so that sums of them
+are exact at both, and the two runs are the same to the query. What comes of the first is on record.
 """
 
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, get_type_hints
 
 import pytest
 
-from sluicegate.planner.control import core
+from sluicegate.planner.capacity.core import CapacityCore
+from sluicegate.planner.capacity.events import CapacityEvent
 from sluicegate.simulator.engine.system_model import RunResult
-from tests.models.unequal import NOW, Ended, cases, simulated, unequal
+from tests.architecture.test_engine_reaches import REACHING, machines
+from tests.models.recorded_cores import Made, cores, noted
+from tests.models.recorded_decisions import MOVED, of_world, record, worlds
+from tests.models.unequal import NOW, Ended, cases, exact_ticks, simulated, unequal
 
 TOLERANCE = 1e-5
 """Seconds; a clock at 1.7e9 tells a quarter of a microsecond."""
+AGAIN = {*REACHING, "a late app", "batching balanced", "faults", "scaling ilp", "turns duty-cycle", "two planners"}
+"""Worlds whose cores are asked again: in them all cores hear all they can."""
 
 
-@pytest.fixture(autouse=True)
-def exact_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planners tick by eighths of a second: tenths add up to other sums at other times."""
-    monkeypatch.setattr(core, "_TICK", 0.125)
+@dataclass(frozen=True, slots=True)
+class Again:
+    """What fresh cores say to what those of a run heard. ``heard``: events by kind of core."""
+
+    differences: list[str]
+    heard: Counter[str]
+    rules: set[str]
 
 
 @cache
-def at_zero(name: str) -> tuple[dict[str, Ended], RunResult]:
-    return simulated(unequal(cases()[name]), 0.0)
+def at_zero(name: str) -> tuple[dict[str, Ended], RunResult, dict[str, Any]]:
+    with noted(steps=True) as made:
+        ends, result = simulated(unequal({**cases(), **worlds()}[name]), 0.0)
+    return ends, result, of_world(ends, result, made)
+
+
+@cache
+def today(name: str) -> tuple[dict[str, Ended], RunResult, Again]:
+    if name not in AGAIN:
+        return *simulated(unequal(cases()[name]), NOW), Again([], Counter(), set())
+    with noted(steps=True) as made:
+        ends, result = simulated(unequal(cases()[name]), NOW)
+    return ends, result, asked_again(made)
+
+
+def asked_again(made: Mapping[Any, Made]) -> Again:
+    heard: Counter[str] = Counter()
+    with TemporaryDirectory() as folder, exact_ticks():
+        found = [f"{one.kind.__name__}: {d}" for one in made.values() for d in one.differences(Path(folder))]
+    for one in made.values():
+        heard[one.kind.__name__] += len(one.steps)
+    return Again(found, heard, {type(getattr(core, "_policy", None)).__name__ for core in made})
 
 
 def differences(ends: dict[str, Ended], others: dict[str, Ended]) -> list[tuple[Ended, Ended | None]]:
@@ -39,13 +74,37 @@ def differences(ends: dict[str, Ended], others: dict[str, Ended]) -> list[tuple[
     ]
 
 
+@pytest.mark.parametrize("name", worlds())
+def test_it_goes_as_it_went(name: str) -> None:
+    assert at_zero(name)[2] == record()["worlds"][name], MOVED
+
+
 @pytest.mark.parametrize("name", cases())
 def test_it_decides_the_same_at_any_time(name: str) -> None:
-    (ends, figures), (today, others) = at_zero(name), simulated(unequal(cases()[name]), NOW)
-    assert len(ends) == len(today) > 200
-    assert differences(ends, today) == []
-    assert figures.epochs == others.epochs
-    assert figures.cost == pytest.approx(others.cost)
+    (ends, figures, _), (others, again, _) = at_zero(name), today(name)
+    assert len(ends) == len(others) > 200
+    assert differences(ends, others) == []
+    assert figures.epochs == again.epochs
+    assert figures.cost == pytest.approx(again.cost)
+
+
+@pytest.mark.parametrize("name", sorted(AGAIN))
+def test_fresh_cores_decide_the_same_of_what_was_heard(name: str) -> None:
+    assert today(name)[2].differences == []
+
+
+def test_every_core_is_asked_again_and_each_rule_of_capacity_has_been_behind_its_core() -> None:
+    found = [today(name)[2] for name in sorted(AGAIN)]
+    heard = sum((one.heard for one in found), Counter[str]())
+    assert heard.keys() == cores().keys()
+    assert min(heard.values()) > 100
+    of_capacity = {name for name, kind in machines().items() if _hears(kind) == CapacityEvent}
+    assert len(of_capacity) == 4
+    assert of_capacity - {CapacityCore.__name__} <= set[str]().union(*(one.rules for one in found))
+
+
+def _hears(kind: type) -> object:
+    return get_type_hints(vars(kind)["handle"]).get("event")
 
 
 SAME = {

@@ -4,29 +4,15 @@ import json
 import os
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from sluicegate.planner.registry import PLANNERS
 from tests.models.recorded_cores import cores
-from tests.models.recorded_decisions import CLUSTERS, PLANNED, RECORD, in_world, models, planned, table_of, worlds
+from tests.models.recorded_decisions import CLUSTERS, MOVED, PLANNED, models, planned, record, table_of, worlds
 
 LONG = {(name, "several variants") for name in PLANNED if name != "allocation"}
-ANEW = "decisions moved; if that is meant: python -m tests.models.recorded_decisions, and say why"
-
-
-@cache
-def record() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(RECORD.read_text())
-    return found
-
-
-@pytest.mark.parametrize("name", worlds())
-def test_worlds_go_as_they_went(name: str) -> None:
-    assert in_world(worlds()[name]) == record()["worlds"][name], ANEW
 
 
 @pytest.mark.parametrize(
@@ -38,12 +24,12 @@ def test_worlds_go_as_they_went(name: str) -> None:
     ],
 )
 def test_planners_answer_as_they_did(name: str, cluster: str) -> None:
-    assert planned(name, cluster) == record()["planners"][name][cluster], ANEW
+    assert planned(name, cluster) == record()["planners"][name][cluster], MOVED
 
 
 @pytest.mark.parametrize("name", models())
 def test_tables_choose_as_they_did(name: str) -> None:
-    assert table_of(models()[name]) == record()["tables"][name], ANEW
+    assert table_of(models()[name]) == record()["tables"][name], MOVED
 
 
 @pytest.mark.thorough
@@ -53,9 +39,10 @@ def test_other_last_digits_change_no_decision(kernels: str, needs: str) -> None:
     told = Path("/proc/cpuinfo")
     if not told.exists() or needs not in told.read_text():
         pytest.skip(f"this processor has no {needs}")
-    again = [sys.executable, "-m", "pytest", "-q", "-k", "worlds_go or planners_answer or tables_choose", __file__]
-    root = Path(__file__).parents[3]
-    subprocess.run(again, check=True, cwd=root, env={**os.environ, "OPENBLAS_CORETYPE": kernels})
+    here = Path(__file__)
+    files = [str(here), str(here.parents[1] / "test_unequal_worlds.py")]
+    again = [sys.executable, "-m", "pytest", "-q", "-k", "as_it_went or planners_answer or tables_choose", *files]
+    subprocess.run(again, check=True, cwd=here.parents[3], env={**os.environ, "OPENBLAS_CORETYPE": kernels})
 
 
 def test_each_is_told_from_the_others() -> None:
