@@ -64,33 +64,33 @@ def _best_ratio(chain: Chain, v: Array) -> Solution:
     return Solution(choice, stationary(chain, choice, pi), v, total, span)
 
 
-def _rewards(chain: Chain, ratio: float) -> list[Array]:
-    """For each level (J, O); minus infinity where invalid."""
+def _rewards(chain: Chain, ratio: float) -> Array:
+    """(Q, O, J); minus infinity where invalid, and where a level has fewer options."""
     price = chain.model.violation_price
-    rewards: list[Array] = []
-    for o in chain.options:
+    rewards = np.full((len(chain.options), chain.widest, chain.shape[1]), -np.inf)
+    for own, o in zip(rewards, chain.options, strict=True):
         met = o.accuracy[None, :] * o.satisfied
         if chain.model.criterion == "query":
             met = o.batch[None, :] * (met - price * ~o.satisfied - ratio)
-        rewards.append(np.where(o.valid, met, -np.inf))
-    return [rewards[int(n) - 1] for n in chain.kernel.queued]
+        own[: len(o)] = np.where(o.valid, met, -np.inf).T
+    return rewards[chain.kernel.queued - 1]
 
 
-def _iterate(chain: Chain, rewards: list[Array], v: Array, accuracy: float = _SPAN) -> tuple[Index, Array, int, float]:
+def _iterate(chain: Chain, rewards: Array, v: Array, accuracy: float = _SPAN) -> tuple[Index, Array, int, float]:
     """Sweeps until the span of the change is below ``accuracy``; returns the greedy choice, values, sweeps and span."""
     mixer = Mixer()
     sweeps = 0
     while True:
         sweeps += 1
-        q = [r + e for r, e in zip(rewards, chain.expected(v), strict=True)]
-        improved = np.stack([x.max(axis=1) for x in q])
+        q = rewards + chain.expected(v)
+        improved: Array = q.max(axis=1)
         change = improved - v
         span = float(change.max() - change.min())
         improved -= improved[0, -1]
         if span < accuracy or sweeps == _MAX_SWEEPS:
             break
         v = mixer.next(v, improved)
-    return np.stack([x.argmax(axis=1) for x in q]), improved, sweeps, span
+    return q.argmax(axis=1), improved, sweeps, span
 
 
 def stationary(chain: Chain, choice: Index, start: Array | None = None, settled: float = _SETTLED) -> Array:

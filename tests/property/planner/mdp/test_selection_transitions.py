@@ -111,7 +111,7 @@ def test_every_row_is_a_distribution_and_values_agree_with_it(question: dict[str
                 row = chain.step(start, np.full(chain.shape, option))
                 assert row.min() > -1e-8
                 assert row.sum() == pytest.approx(1.0, abs=1e-6)
-                assert float((row * values).sum()) == pytest.approx(expected[level][j, option], abs=1e-9)
+                assert float((row * values).sum()) == pytest.approx(expected[level, option, j], abs=1e-9)
 
 
 @settings(max_examples=25, deadline=None)
