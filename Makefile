@@ -9,6 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Half of what the tests take is waiting: more processes than cores. A file goes to one of them.
 SIDE_BY_SIDE := --numprocesses 5 --dist loadfile --no-loadscope-reorder
 SKIPPED := reports/tests/skipped.json
+CHECKED := reports/tests/checked.txt
 # Files that claim speeds; of the others nothing need be read to run those.
 TIMED = $(shell grep -rl --include='test_*.py' 'mark\.timing' tests)
 PYTEST = TESTS_SKIPPED=$(SKIPPED) $(BIN)/python -m pytest
@@ -48,11 +49,12 @@ lint: $(VENV)/.dev
 audit: $(VENV)/.dev
 	$(BIN)/python .ci/audit.py
 
-test: lint ## everything that must hold
+test: $(VENV)/.dev ## everything that must hold
 	@rm -f $(SKIPPED)
-	@# The audit waits for a service meanwhile.
-	$(MAKE) --no-print-directory audit & asked=$$!; \
-		$(PYTEST) $(SIDE_BY_SIDE) -m "not timing and not thorough"; held=$$?; wait $$asked && exit $$held
+	@# What is checked without running anything is so meanwhile, and is told after the tests.
+	@mkdir -p $(dir $(CHECKED)); $(MAKE) --no-print-directory check > $(CHECKED) 2>&1 & checked=$$!; \
+		$(PYTEST) $(SIDE_BY_SIDE) -m "not timing and not thorough"; held=$$?; \
+		wait $$checked; right=$$?; cat $(CHECKED); exit $$((held + right))
 	$(PYTEST) -m "timing and not thorough" $(TIMED) --begin-anew
 
 test-all: check ## with what takes minutes, and with Apache Kafka wherever a broker can be either
