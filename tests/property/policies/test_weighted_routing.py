@@ -113,3 +113,6 @@ def test_each_slo_class_goes_round_its_own_placements() -> None:
         return action.device
 
     assert [sent(slo) for slo in (0.1, 0.3, 0.05, 10.0, 0.299, 0.1)] == ["d0", "d2", "d1", "d3", "d0", "d1"]
+    shared = (*placed[:1], *placed[2:3], Placement("any", "app", ("v",), 0.75, 8))
+    routing.handle(PlanActivated(Plan(epoch=Epoch(1, 2), created=0.0, placements=shared)), 1.0)
+    assert [sorted(sent(slo) for _ in range(4)) for slo in (0.1, 0.3)] == [["any"] * 3 + [d] for d in ("d0", "d2")]

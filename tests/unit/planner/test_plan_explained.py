@@ -107,6 +107,7 @@ def test_what_binds_is_said_of_the_app_the_pool_the_budget_and_the_floor_that_do
     said = lines(busy, planner("allocation").allocate(busy))
     assert "shortage: cat is served" in said and "of 200.0 queries/s" in said
     assert "pool fast: all 1 devices are needed; one more serves" in said
+    assert "pool cheap: all 2 devices are needed; one more serves" in said
     assert "within half its SLO" not in said and "budget" not in said and "min_accuracy" not in said
     poor = asked(60.0, 14.0, budget=4.0)
     assert "the budget of 4 an hour is spent; one more serves" in lines(poor, planner("allocation").allocate(poor))

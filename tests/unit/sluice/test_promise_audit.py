@@ -137,6 +137,15 @@ def test_safe_mode_that_is_announced_twice_is_on_from_the_first_and_off_once_it_
     assert judged(audit).unannounced == 1
 
 
+def test_each_spell_of_safe_mode_is_its_own_and_the_second_is_not_begun_again_either() -> None:
+    said = [("safe_mode", 0.2), ("promise_kept", 0.4), ("safe_mode", 0.6), ("safe_mode", 3.0), ("promise_kept", 3.5)]
+    audit = PromiseAudit()
+    told(audit, {5: T0 + 5.0, 7: T0 + 7.0})
+    for state, at in said:
+        audit.add_status("app:vow@d1", Announce("app:vow", state, ""), T0 + at)
+    assert judged(audit).unannounced == 1, "all of them were over"
+
+
 def test_best_effort_is_in_no_stream_and_what_was_rejected_is_told_apart() -> None:
     audit = PromiseAudit()
     told(audit, {2: T0 + 2.0, 3: T0 + 3.0})

@@ -106,6 +106,8 @@ def test_where_late_queries_are_dropped_the_largest_part_that_is_in_time_is_serv
     assert at(three, 0, 1) == [1, 2]
     assert at(three, DROP, 1) == [0]
     assert len(three) == 5
+    (_, two), _ = enumerate_options(model(late="drop", queue=2, slo=0.02))
+    assert at(two, 0, 1) == [*range(5, 11)], "one of them is in time though both never are"
 
 
 def test_where_any_part_may_be_served_each_that_is_in_time_may_be_and_a_drop_where_none_is() -> None:

@@ -14,6 +14,7 @@ from sluicegate.domain.query import Query
 from sluicegate.policies.batching.lane import Lane
 from sluicegate.policies.batching.queue import DeadlineQueue
 from sluicegate.policies.batching.registry import batching
+from sluicegate.policies.promises.margins import UNKNOWN
 from sluicegate.policies.serving.duty_cycle import DutyCycleStation
 from sluicegate.policies.serving.slice_scheduler import Station, in_turn
 
@@ -284,6 +285,16 @@ def test_beside_a_promise_others_run_no_longer_than_it_bears_and_are_promised_no
     assert [one.curve.seconds for one in told["a"].hosted] == [(0.25,)]
     assert told["a"].promise == PROMISED
     assert [one.curve.seconds for one in told["b"].hosted] == [(0.5, 0.7)]
+
+
+def test_what_a_promised_batch_took_too_long_counts_against_its_own_turn() -> None:
+    """Of 0.25 s, and not against what batches of the others may take, half of which would be more."""
+    station = promising(Station(batching("eager")))
+    for number in range(3):
+        began = 8.0 + number
+        station.handle(Arrived(query(f"a{number}", "a", began, began + 2.0)), began)
+        station.handle(Finished("a", "a-v", 1, 0.3125), began + 0.3125)
+    assert station.margins == (("a-v", 1.25), ("b-v", UNKNOWN))
 
 
 @pytest.mark.parametrize(

@@ -268,6 +268,8 @@ def test_what_slices_show_and_which_partitions_are_read_here_change_the_bound_do
     assert shown[1] == pytest.approx(at_first[1] * LEAST_GUARD / PACE_GUARD)
     door.told(MarginsTold("d0", "whole", (("quick", 1.25),)), now + 20.0)
     assert bound() == (4, pytest.approx(1.25 * at_first[1] * FIRST_GUARD / PACE_GUARD))
+    assert not door.told(PartHeld("a", 1.0), now + 20.5) and not door.told(PartHeld("a", 0.0), now + 20.5)
+    assert bound()[0] == 4, "all are read here already, and of none nothing can be let in"
     door.told(PartHeld("a", 0.5), now + 21.0)
     assert bound()[0] == 2
     door.told(PartHeld("a", 1.0), now + 30.0)

@@ -143,6 +143,7 @@ def test_a_query_past_its_deadline_ends_here_unless_its_stream_was_promised_some
     for router in (plain, promised):
         router.planned(T, ("d0", "good", 1.0))
     assert ends(plain.came(T + 5, T + 5)) == [("q1", OutcomeKind.EXPIRED, None)]
+    assert ends(plain.came(T + 6, T + 5)) == [("q2", OutcomeKind.EXPIRED, None)]
     assert sent(promised.came(T + 5, T + 4)) == [("q1", "d0")]
 
 
