@@ -92,7 +92,12 @@ class Steps:
 
 
 @pytest.mark.parametrize(
-    ("shared", "executors"), [(False, {}), (True, {}), (False, {"gpu": 2, "gpu:3g": 3}), (True, {"gpu:4g": 3})]
+    ("shared", "executors"),
+    [
+        *(pytest.param(shared, {}, marks=pytest.mark.thorough) for shared in (False, True)),
+        (False, {"gpu": 2, "gpu:3g": 3}),
+        (True, {"gpu:4g": 3}),
+    ],
 )
 @settings(drawn(120), suppress_health_check=list(HealthCheck))
 @given(data=st.data())

@@ -109,6 +109,7 @@ print(json.dumps(asdict(simulate(system, poisson(120.0, 20.0, 7), 7).summary)))
 """
 
 
+@pytest.mark.thorough
 def test_the_same_seed_gives_the_same_result_in_another_process() -> None:
     root = Path(__file__).resolve().parents[2]
 

@@ -64,6 +64,7 @@ def test_a_failed_device_leaves_the_plan_and_its_queries_are_served_by_others() 
     assert 0.0 <= lost < 2.5 / 40 / 2
 
 
+@pytest.mark.thorough
 def test_a_slow_plan_is_followed_later() -> None:
     waves = {"duration_s": 30, "traces.qps": [300, 900], "traces.generator": {"period_s": 15, "spikes": 1}}
     quick, slow = _small(**waves), _small(**waves, **{"planner.latency_s": 3.0, "planner.patience_s": 60.0})

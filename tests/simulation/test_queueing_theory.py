@@ -149,7 +149,10 @@ def test_executors_that_are_not_in_each_others_way_wait_as_m_m_c(executors: int,
     assert high - low < 0.8 * expected
 
 
-@pytest.mark.parametrize(("fbr", "times"), [(0.25, 4.0), (0.5, 2.0), (1.0, 1.0)])
+@pytest.mark.parametrize(
+    ("fbr", "times"),
+    [(0.25, 4.0), *(pytest.param(*one, marks=pytest.mark.thorough) for one in ((0.5, 2.0), (1.0, 1.0)))],
+)
 def test_executors_end_together_what_the_bandwidth_allows(fbr: float, times: float) -> None:
     seconds, executors = [0.010, 0.012, 0.014, 0.016], 4
     known = one_app(seconds)

@@ -61,7 +61,7 @@ def run(
     return result, seen
 
 
-@pytest.mark.parametrize("turns", ["urgency", "duty-cycle"])
+@pytest.mark.parametrize("turns", ["urgency", pytest.param("duty-cycle", marks=pytest.mark.thorough)])
 def test_one_device_serves_two_apps_by_holding_a_variant_of_each(tmp_path: Path, turns: str) -> None:
     one, _ = run(tmp_path, 1, [{"type": "gpu", "count": 1}], 40)
     two, seen = run(tmp_path, 2, [{"type": "gpu", "count": 1}], 40, turns=turns)

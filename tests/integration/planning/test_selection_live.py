@@ -224,6 +224,7 @@ async def test_promises_that_bursts_break_are_announced_with_the_reason(tmp_path
     assert "gaps vary" in drift[0]["detail"]
 
 
+@pytest.mark.thorough
 async def test_tables_are_made_again_for_devices_that_turn_out_slower(tmp_path: Path) -> None:
     async with running(settings(tmp_path), MemoryBroker(), catalogue=catalogue(), change=slowed(1.5)) as run:
         await all_serve(run)

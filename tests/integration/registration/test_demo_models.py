@@ -91,6 +91,7 @@ async def answered_right(folder: Path, built: list[BuiltModel]) -> dict[str, flo
     return found
 
 
+@pytest.mark.thorough
 async def test_held_out_accuracy_is_what_the_runtime_answers(tmp_path: Path, built: list[BuiltModel]) -> None:
     right = await answered_right(tmp_path, built)
     for b in built:

@@ -213,6 +213,7 @@ def stopper(at: str) -> Callable[[str, float], None]:
     return told
 
 
+@pytest.mark.thorough
 async def test_cancelled_anywhere_it_shows_nothing_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
     request = request_of(write_model(tmp_path, linear()), write_rows(tmp_path))
     home = tmp_path / "home"

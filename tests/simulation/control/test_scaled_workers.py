@@ -47,7 +47,7 @@ def run(tmp_path: Path, rates: Sequence[int], **changes: Any) -> tuple[RunResult
     return engine.run(source), seen, engine
 
 
-@pytest.mark.parametrize("scaling", ["greedy", "ilp"])
+@pytest.mark.parametrize("scaling", ["greedy", pytest.param("ilp", marks=pytest.mark.thorough)])
 def test_spare_workers_start_for_the_rush_and_end_after_it_and_are_paid_for_that_time(
     tmp_path: Path, scaling: str
 ) -> None:
