@@ -8,15 +8,16 @@ Rules:
   ``spread`` s. Of a capacity C = (1 + k spread) s it overflows by ``spread`` (phi(k) - k (1 - Phi(k))) of s on average
   (the newsvendor's loss function). C is what the plan hosts, idle devices that it filled included.
 - Each rung z of ``ladder`` asks the base planner, unpolished, for headroom 1 + z spread (within ``floor`` and
-  ``HEADROOM_CAP``). The rung with the largest accuracy over all demand - ``price`` x overflow is planned in full; of
-  rungs that are worth the same the lowest.
+  ``HEADROOM_CAP``). The rung with the largest accuracy over all demand - ``price`` x overflow is planned in full, where
+  polish could make more of it; of rungs that are worth the same the lowest.
   ``price`` 1 is a right answer lost for each query beyond capacity. Queues, other hosts and the next plan save some of
   those, but demand has longer tails than the normal distribution; the two about make up for each other.
 - Where an app has few units queues bridge more than a spread of the demand: what is late there is the tail of the
   waiting time in heavy traffic (Kingman), r exp(-2 (1 - r) C w / (r D)), with utilisation r = s / C, what an answer may
   wait w = SLO - the time of one query alone, and D the dispersion of arrivals. So the most accurate variants stay as
   long as their utilisation allows. Demand moves between plans as everywhere: headroom is ``cautious`` at least.
-- A rung that cannot serve everybody ends the search, unless it is the first.
+- A rung that cannot serve everybody ends the search, unless it is the first; so does one that is worth all that any
+  could be: everybody served by the best, and nobody late.
 - Where selection tables pick variants, capacity stretches at the price of accuracy: the ``floor`` is enough.
 - A demand without spread keeps the headroom it came with; where none has one this is the base planner.
 """
@@ -60,23 +61,28 @@ class PricedHeadroom:
         rough = replace(self.base, polish=False)
         units = sum(len(device.slices) for device in problem.devices)
         few = units < self.few * len({d.app for d in problem.demands})
-        if few and min(rough.allocate(self._with(problem, 0.0, self.cautious)).served.values()) < _SERVED:
-            few = False
+        known: dict[float, Allocation] = {}
+        if few:
+            known[0.0] = rough.allocate(self._with(problem, 0.0, self.cautious))
+            if min(known[0.0].served.values()) < _SERVED:
+                few, known = False, {}
         floor = self.cautious if few else self.floor
-        best, best_worth = self.ladder[0], -math.inf
+        best, best_worth, found = self.ladder[0], -math.inf, None
         for z in self.ladder:
             asked = self._with(problem, z, floor)
-            answer = rough.allocate(asked)
+            answer = known.get(z) or rough.allocate(asked)
             if z != self.ladder[0] and min(answer.served.values()) < _SERVED:
                 break
             lost = late(asked, answer, self.queue_time) if few else overflow(asked, answer)
             worth = _accuracy(asked, answer) - problem.price * lost
             if worth > best_worth + WORTH_THE_SAME:
-                best, best_worth = z, worth
+                best, best_worth, found = z, worth, answer
+            if best_worth > 1.0 - 0.5 * WORTH_THE_SAME:
+                break
         chosen = self._with(problem, best, floor)
         planned = {d.app: d.headroom for d in chosen.demands}
         line = f"headroom: {best:g} spreads, {min(planned.values()):.2f} to {max(planned.values()):.2f} by app"
-        answer = self.base.allocate(chosen)
+        answer = self.base.allocate(chosen) if found is None or found.rough else found
         return replace(answer, headroom=planned, steps=(line, *answer.steps))
 
     def _with(self, problem: Problem, z: float, floor: float) -> Problem:

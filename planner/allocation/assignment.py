@@ -131,6 +131,7 @@ def allocation(
     loads: int,
     steps: tuple[str, ...],
     nondeterministic: bool = False,
+    rough: bool = False,
 ) -> Allocation:
     """``gap``: in mean accuracy over all demand; what is reported is over served queries."""
     by_class, by_app = served(program, whole)
@@ -146,6 +147,7 @@ def allocation(
         nondeterministic=nondeterministic,
         served_by_class=by_class,
         headroom=_headroom(program, whole),
+        rough=rough,
     )
 
 

@@ -39,12 +39,14 @@ class Counts:
     """An answer before it is mapped to devices: what a fleet of any size costs the same to find.
 
     ``gap``: how far its accuracy (mean over all demand), less prices, can be from the best at the same service.
+    ``rough``: whether that is more than enough, and nothing better was looked for.
     """
 
     whole: Whole
     gap: float
     steps: tuple[str, ...]
     nondeterministic: bool
+    rough: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +90,7 @@ class AllocationPlanner:
             loads=loads,
             steps=counts.steps,
             nondeterministic=counts.nondeterministic,
+            rough=counts.rough,
         )
 
     def _several(self, single: Program, alone: Counts, program: Program) -> tuple[Program, Counts]:
@@ -101,6 +104,7 @@ class AllocationPlanner:
             gap = max(alone.gap, relaxed.solved.bound - alone.whole.value)
             return single, replace(alone, gap=gap, steps=(*alone.steps, "several variants a unit could gain nothing"))
         sets = self.solve(program)
+        alone = replace(alone, rough=alone.rough or sets.rough)
         steps = (*(f"single: {s}" for s in alone.steps), *(f"several: {s}" for s in sets.steps))
         more = sets.whole.service_beyond(alone.whole)
         if not more:
@@ -109,7 +113,7 @@ class AllocationPlanner:
                 return single, replace(alone, gap=max(alone.gap, sets.gap + gain), steps=steps)
         elif more < 0.0:
             return single, replace(alone, steps=steps, gap=max(alone.gap, self._bound_gap(program, relaxed, alone)))
-        return program, replace(sets, steps=steps)
+        return program, replace(sets, steps=steps, rough=alone.rough)
 
     def _bound_gap(self, program: Program, relaxed: goal_chain.Outcome, counts: Counts) -> float:
         return max(0.0, self._bound(program, relaxed, counts.whole) - counts.whole.value)
@@ -133,12 +137,13 @@ class AllocationPlanner:
         if program.money_weight > 0 or bound - best.value > self._enough(program, best):
             best, bound = self._exchange(program, relaxed, best, bound, steps)
         timed_out = False
-        if self.polish and (bound - best.value > self._enough(program, best) or not _as_served(program, relaxed, best)):
+        wanting = bound - best.value > self._enough(program, best) or not _as_served(program, relaxed, best)
+        if self.polish and wanting:
             best, bound, timed_out = self._polish(program, relaxed, best, bound, steps)
         gap = max(0.0, bound - best.value)
         if self.fill_idle:
             best, gap = self._fill_idle(program, relaxed, best, bound, steps)
-        return Counts(best, gap, tuple(steps), timed_out)
+        return Counts(best, gap, tuple(steps), timed_out, rough=wanting and not self.polish)
 
     def _enough(self, program: Program, whole: Whole) -> float:
         """The gap to stop at, in mean accuracy over all demand: what is reported is over what is served."""

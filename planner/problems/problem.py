@@ -101,6 +101,7 @@ class Allocation:
     ``geometries``: slices of GPUs that are to be cut otherwise, where nothing is placed meanwhile; None where that was
     not thought about.
     ``steps``: what was solved, in order, and what came out. Same problem, same allocation, unless ``nondeterministic``.
+    ``rough``: whether a better one may be found by searching, and was not looked for.
     """
 
     placements: tuple[Placement, ...]
@@ -113,6 +114,7 @@ class Allocation:
     served_by_class: Mapping[tuple[str, QueryClass], float] = field(default_factory=dict)
     headroom: Mapping[str, float] = field(default_factory=dict)
     geometries: Mapping[str, tuple[Slice, ...]] | None = None
+    rough: bool = False
 
     @property
     def gap(self) -> float:

@@ -31,7 +31,7 @@ from tests.models.unequal import Ended, cases, simulated, unequal
 MOVED = "decisions moved; if that is meant: python -m tests.models.recorded_decisions, and say why"
 _RECORD = Path(__file__).parent / "data" / "recorded_decisions.json"
 _DIGITS = 6
-_WORDS = {"steps", "objective", "bound", "headroom"}
+_WORDS = {"steps", "rough", "objective", "bound", "headroom"}
 """Of allocations: how they came about, and what they are worth. Of two that are equal but for rounding either may be
 kept."""
 _OF_SETS = {"LookUp", "LookedUp"}

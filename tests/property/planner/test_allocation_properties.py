@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicegate.domain.models.app import QueryClass
+from sluicegate.planner.allocation.pipeline import AllocationPlanner
 from sluicegate.planner.problems.problem import Problem
 from sluicegate.planner.registry import planner
 from tests.property.examples import drawn
@@ -57,6 +58,15 @@ def test_the_order_of_apps_and_devices_changes_nothing(problem: Problem, data: s
         devices=tuple(data.draw(st.permutations(problem.devices))),
     )
     assert planner("allocation").allocate(problem) == planner("allocation").allocate(shuffled)
+
+
+@drawn(40)
+@given(problem=problems(), variants=st.sampled_from([1, 2]))
+def test_a_plan_that_is_not_rough_is_the_one_that_searching_gives(problem: Problem, variants: int) -> None:
+    problem = replace(problem, variants_per_device=variants)
+    rough, searched = (AllocationPlanner(polish=polish).allocate(problem) for polish in (False, True))
+    assert not searched.rough
+    assert rough == searched or rough.rough
 
 
 @SETTINGS

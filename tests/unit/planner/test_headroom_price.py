@@ -1,6 +1,6 @@
 """Headroom is bought while it saves more queries than it costs in accuracy."""
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from math import exp, sqrt
 from statistics import NormalDist
 
@@ -57,6 +57,33 @@ def test_headroom_is_given_up_before_queries_are() -> None:
     answer = PricedHeadroom().allocate(asked(370.0, 0.5))
     assert answer.served["a"] == pytest.approx(1.0)
     assert answer.headroom["a"] == pytest.approx(1.05)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counting(AllocationPlanner):
+    """``asked``: headroom of the app, and whether to search, of each problem."""
+
+    asked: list[tuple[float, bool]] = field(default_factory=list, compare=False)
+
+    def allocate(self, problem: Problem) -> Allocation:
+        self.asked.append((problem.demands[0].headroom, self.polish))
+        return AllocationPlanner.allocate(self, problem)
+
+
+@pytest.mark.parametrize(
+    ("qps", "devices", "headrooms"),
+    [
+        (20.0, 16, [1.05]),  # all by the best, and nobody late: no other could be worth more
+        (2.0, 1, [1.1]),  # a queue of its own: as cautious as is asked for, and once
+        (90.0, 4, [1.05, 1.15, 1.3, 1.45, 1.6, 1.9]),
+        (370.0, 4, [1.05, 1.15]),  # the second cannot serve everybody
+    ],
+)
+def test_no_more_is_planned_than_can_be_worth_more(qps: float, devices: int, headrooms: list[float]) -> None:
+    base = Counting()
+    answer = PricedHeadroom(base=base).allocate(asked(qps, 0.3, devices))
+    assert [headroom for headroom, searching in base.asked if not searching] == pytest.approx(headrooms)
+    assert [headroom for headroom, searching in base.asked if searching] in ([], [pytest.approx(answer.headroom["a"])])
 
 
 def test_demand_without_spread_keeps_its_headroom() -> None:
