@@ -70,3 +70,11 @@ def unreachable(servers: str, error: Exception) -> UnreachableError:
         f"no Kafka broker answers at {servers} ({error}); start one with `sluice broker start`, or correct the "
         "address, or what kafka.protocol, ca_file, username and password say: who is refused gets no answer"
     )
+
+
+def see_given_up(inner: Any) -> None:
+    """What batches that a producer gave up wait for: seen, so that the loop does not complain that nobody asked."""
+    for batches in inner._message_accumulator._batches.values():
+        for batch in batches:
+            if batch._drain_waiter.done():
+                batch._drain_waiter.exception()

@@ -19,7 +19,7 @@ from aiokafka.errors import KafkaConnectionError, KafkaError, MessageSizeTooLarg
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.streams.broker_settings import KafkaSettings
-from sluicegate.streams.kafka.connection import connection, unreachable
+from sluicegate.streams.kafka.connection import connection, see_given_up, unreachable
 from sluicegate.streams.kafka.topic_limits import UNLIMITED, Limits, size_of
 from sluicegate.streams.memory.partitioner import partition_of
 from sluicegate.streams.ports import DeliveryError, Headers, Written
@@ -292,6 +292,4 @@ def _give_up(inner: Any) -> None:
     waiting = [batch for batches in accumulator._batches.values() for batch in batches]
     accumulator._pending_batches.update(waiting)  # each batch is taken out of there as it ends
     accumulator.fail_all(KafkaError("the producer was stopped before it was acknowledged"))
-    for batch in waiting:
-        if batch._drain_waiter.done():
-            batch._drain_waiter.exception()  # nobody waits for it: seen, so that the loop does not complain
+    see_given_up(inner)

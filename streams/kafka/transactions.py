@@ -26,7 +26,7 @@ from aiokafka.errors import (
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.streams.broker_settings import KafkaSettings
-from sluicegate.streams.kafka.connection import connection, unreachable
+from sluicegate.streams.kafka.connection import connection, see_given_up, unreachable
 from sluicegate.streams.kafka.topic_limits import UNLIMITED, Limits
 from sluicegate.streams.memory.partitioner import partition_of
 from sluicegate.streams.ports import BrokerError, FencedError, Letter, LettersTooLargeError, TopicPartition
@@ -98,6 +98,8 @@ class KafkaTransactions:
     ) -> None:
         sent: list[asyncio.Future[Any]] = []
         await inner.begin_transaction()
+        # What it fails of is told by its parts; the client keeps that here too, for nobody.
+        inner._txn_manager.wait_for_transaction_end().add_done_callback(_seen)
         for letter in letters:
             sent.append(await self._send(inner, letter))
             sent[-1].add_done_callback(_seen)
@@ -174,6 +176,7 @@ class KafkaTransactions:
         return inner
 
     async def _stop(self, inner: Any) -> None:
+        see_given_up(inner)
         stopping = asyncio.create_task(inner.stop())
         done, _ = await asyncio.wait([stopping], timeout=self._settings.stop_timeout)
         if not done:

@@ -1,6 +1,7 @@
 """Exactly-once delivery on Apache Kafka: transactions of the port, and a system with a zombie."""
 
 import asyncio
+import gc
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -58,7 +59,9 @@ async def test_records_and_offsets_are_written_as_one(broker: Broker) -> None:
     await writer.stop()
 
 
-async def test_who_starts_with_the_same_id_ends_the_one_before(broker: Broker) -> None:
+async def test_who_starts_with_the_same_id_ends_the_one_before(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
     source, target = await topics(broker)
     group = uuid.uuid4().hex
     zombie, heir = (broker.transactions(f"{group}/a") for _ in range(2))
@@ -72,6 +75,9 @@ async def test_who_starts_with_the_same_id_ends_the_one_before(broker: Broker) -
     assert await broker.admin().committed(group, source) == 2
     await zombie.stop()
     await heir.stop()
+    del zombie, heir
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 async def test_a_client_whose_sender_ends_is_replaced_and_nothing_waits_for_it(kafka_url: str) -> None:
