@@ -109,6 +109,9 @@ def test_what_binds_is_said_of_the_app_the_pool_the_budget_and_the_floor_that_do
     assert "pool fast: all 1 devices are needed; one more serves" in said
     assert "pool cheap: all 2 devices are needed; one more serves" in said
     assert "within half its SLO" not in said and "budget" not in said and "min_accuracy" not in said
+    detecting = asked(2.0, 30.0)
+    said = lines(detecting, planner("allocation").allocate(detecting))
+    assert said.startswith("pool fast: all 1 devices are needed; one more adds") and "pool cheap" not in said
     poor = asked(60.0, 14.0, budget=4.0)
     assert "the budget of 4 an hour is spent; one more serves" in lines(poor, planner("allocation").allocate(poor))
     floored = replace(busy, demands=(replace(busy.demands[0], min_accuracy=0.8), busy.demands[1]))

@@ -89,6 +89,7 @@ def test_what_is_answered_at_its_deadline_is_on_time_and_an_app_without_accuracy
     fold.add(replace(_outcome(1.5), kind=OutcomeKind.EXPIRED))
     series = fold.series()
     assert (series.demand, series.goodput, series.accuracy[1]) == ([0.0, 3.0], [0.0, 1.0], 0.5)
+    assert sum(count for _, count in series.latencies) == 2
     assert [seconds for seconds, _ in series.latencies] == pytest.approx([0.25, 0.375], rel=0.05)
 
 
