@@ -283,9 +283,8 @@ class AdmissionStage:
                     self._meters.add("sluice_announcements", self.name, state)
                     self._outbox.post(
                         self._topics.status,
-                        control.encode_announce(action),
+                        control.encode_announce(action, now),
                         key=f"{subject}@admission".encode(),
-                        timestamp=now,
                     )
                 case WakeAt(at):
                     self._wakes.wake_at("core", at, self._woke)

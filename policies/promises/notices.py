@@ -31,6 +31,14 @@ class PromiseNotices:
         reasons[reason] = until
         return [] if told else [Announce(f"app:{app}", "safe_mode", detail)]
 
+    def lasts(self, app: str, reason: str, until: float) -> bool:
+        """``reason``, if it holds without an end, holds until then. Whether it did."""
+        reasons = self._standing.get(app, {})
+        if reasons.get(reason) != inf:
+            return False
+        reasons[reason] = until
+        return True
+
     def end(self, app: str, reason: str, detail: str) -> list[Announce]:
         """It holds no more; nothing where it did not."""
         reasons = self._standing.get(app, {})

@@ -8,7 +8,8 @@ Rules.
 - The admission policy lets queries in, behind it stands what their goals could be met by. A query that expired on its
   way here ends here; one of an app with a promise goes on to the worker, where the misses of its stream are counted.
 - What nobody would read is not let in but held for a while (``sluicegate.policies.serving.routed``). Where a query of
-  an app with a promise expires so, safe mode is announced before, and its end once a router of the app is heard.
+  an app with a promise expires so, safe mode is announced before; it ends two SLOs after a router of the app is heard,
+  when those outcomes are written.
 - Where another door may let in what this one does (``Overlapped``), devices get copies, and each counts its own: so is
   it of every app with a promise, until two SLOs later, when all of them have ended.
 - Where bounds follow plans, they change with each plan. From its publication until ``SETTLED`` seconds after its
@@ -297,8 +298,7 @@ class AdmissionCore:
             case RouterHeard(app, steady):
                 released, said = self._routed.heard(app, steady)
                 looks = self._look(steady, now) if said else ()
-                said += self._notices.end(app, _UNREAD, f"a router of {app} lives")
-                return [*(Accept(query) for query in released), *said, *looks]
+                return [*(Accept(query) for query in released), *said, *looks, *self._read_again(app, now)]
             case Looked(steady):
                 return self._looked(steady, now)
             case Overlapped():
@@ -377,6 +377,11 @@ class AdmissionCore:
                 until = now + 2.0 * known.app.slo
                 actions += [*self._notices.begin(name, SENT_TWICE, COPIES, until), WakeAt(until)]
         return actions
+
+    def _read_again(self, app: str, now: float) -> Sequence[WakeAt]:
+        """A router of ``app`` lives; what was given up before is still to be written."""
+        until = now + 2.0 * self._hosting.catalogue.apps[app].slo if app in self._promised else now
+        return (WakeAt(until),) if self._notices.lasts(app, _UNREAD, until) else ()
 
     def _look(self, steady: float, now: float) -> Sequence[WakeAt]:
         """Be woken when something is due, where that is before the time that was asked for."""

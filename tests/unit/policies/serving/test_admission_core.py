@@ -213,9 +213,32 @@ def test_a_promise_is_not_broken_in_silence_where_nobody_routes_yet() -> None:
     spoken = [(a.subject, a.state) for a in said if isinstance(a, Announce)]
     assert spoken == [("app:a", "safe_mode")]
     assert [type(a) for a in said if not isinstance(a, WakeAt)] == [Announce, End, End, End]
-    said = door.told(RouterHeard("a", STEADY + 1.0), T + 1.0)
-    assert [(a.subject, a.state) for a in said if isinstance(a, Announce)] == [("app:a", "promise_kept")]
-    assert door.told(RouterHeard("a", STEADY + 1.1), T + 1.1) == []
+    written = T + 1.0 + 2 * SLO
+    assert door.told(RouterHeard("a", STEADY + 1.0), T + 1.0) == [WakeAt(written)], "its outcomes are still to be"
+    assert door.told(RouterHeard("a", STEADY + 1.5), T + 1.5) == []
+    before = door.told(Looked(STEADY + 1.9), T + 1.9)
+    assert [a for a in before if isinstance(a, Announce)] == []
+    said = door.told(Looked(STEADY + 1.0 + 2 * SLO), written)
+    spoken = [(a.subject, a.state) for a in said if isinstance(a, Announce)]
+    assert spoken == [("routing:b", "nothing_routes"), ("app:a", "promise_kept")]
+    assert door.told(RouterHeard("a", STEADY + 2.1), T + 2.1) == []
+
+
+def test_queries_missed_anew_while_those_of_before_are_written_keep_the_promise_from_being_counted_on() -> None:
+    door = Door(routed=False, promise=PROMISE)
+    door.came(T, wait=0.2)
+    door.told(Looked(STEADY + 0.2), T + 0.2)
+    door.told(RouterHeard("a", STEADY + 0.3), T + 0.3)
+    for served in (catalogue(PROMISE).only({"b"}), catalogue(PROMISE)):
+        door.told(Serve(served.registered, STEADY + 0.4), T + 0.4)
+    door.came(T + 0.4, wait=0.3)
+    anew = door.told(Looked(STEADY + 0.7), T + 0.7)
+    assert kinds(anew)[0] == (OutcomeKind.EXPIRED, None), "it is told already"
+    over = door.told(Looked(STEADY + 0.3 + 2 * SLO), T + 0.3 + 2 * SLO)
+    assert [a for a in over if isinstance(a, Announce)] == []
+    door.told(RouterHeard("a", STEADY + 1.4), T + 1.4)
+    over = door.told(Looked(STEADY + 1.4 + 2 * SLO), T + 1.4 + 2 * SLO)
+    assert ("app:a", "promise_kept") in [(a.subject, a.state) for a in over if isinstance(a, Announce)]
 
 
 def test_steps_of_the_wall_clock_do_not_make_routers_silent() -> None:
