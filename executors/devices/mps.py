@@ -8,6 +8,7 @@ Rules:
 """
 
 import re
+import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -81,6 +82,10 @@ class MpsDaemon:
 
 
 def run_command(command: Sequence[str], environment: Mapping[str, str], said: str) -> None:
-    """Run ``command`` with nothing but ``environment`` and a plain PATH."""
+    """Run ``command``, found by our PATH, with nothing but ``environment`` and a plain PATH of its own."""
     path = "/usr/local/bin:/usr/bin:/bin"
-    subprocess.run(list(command), env={"PATH": path, **environment}, input=said.encode(), check=True, timeout=20.0)
+    program = shutil.which(command[0])
+    if program is not None:  # what it starts lies beside it
+        path = f"{path}:{Path(program).parent}"
+    given = {"PATH": path, **environment}
+    subprocess.run([program or command[0], *command[1:]], env=given, input=said.encode(), check=True, timeout=20.0)

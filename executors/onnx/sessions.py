@@ -5,7 +5,6 @@ the one asked for is refused. What ONNX Runtime raises becomes one line.
 """
 
 import hashlib
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import onnxruntime as ort
 
 from sluicegate.domain.errors import ExecutionError, LoadError
 from sluicegate.domain.models.tensor import TensorSpec
-from sluicegate.executors.devices.cuda import refuse_fallback, warm_sizes
+from sluicegate.executors.devices.cuda import load_packaged_libraries, refuse_fallback, warm_sizes
 from sluicegate.executors.devices.gpu_memory import GpuMemory, Held, taken
 from sluicegate.executors.dtypes import Array, zeros
 from sluicegate.executors.onnx.runtime_options import PROVIDERS, Runtime
@@ -29,6 +28,8 @@ _ONNX_TYPES: Mapping[str, str] = {
 }  # fmt: skip
 WARM_SECONDS = 1.0
 """Warming goes on to larger batches only while it has taken less than this."""
+_WARM_EVERY_SECONDS = 10.0
+"""Of every size: where that is not enough, models run for longer than what is searched for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,9 @@ class Sessions:
             raise LoadError(
                 f"ONNX Runtime here has no {PROVIDERS[runtime.provider]}; install onnxruntime-gpu, or allow the CPU"
             )
+        if runtime.provider == "cuda":
+            ort.set_default_logger_severity(3)  # it warns at each session of plugins that nobody asked for
+            load_packaged_libraries(ort)
 
     def load(
         self, variant: str, path: Path, digest: str, outputs: Sequence[str], specs: Sequence[TensorSpec], max_batch: int
@@ -74,7 +78,7 @@ class Sessions:
             inputs = _check_inputs(inference, specs)
             names = _check_outputs(inference, outputs)
             if self._runtime.warm_every_size:
-                _warm(inference, inputs, names, warm_sizes(max_batch))
+                _warm(inference, inputs, names, warm_sizes(max_batch), within=_WARM_EVERY_SECONDS)
             else:
                 _warm(inference, inputs, names, _doubling(max_batch), within=WARM_SECONDS)
         except LoadError:
@@ -202,9 +206,9 @@ def _warm(
     outputs: Sequence[str],
     sizes: Sequence[int],
     *,
-    within: float = math.inf,
+    within: float,
 ) -> None:
-    """Run zeros (and empty texts) at each of ``sizes``, ascending, as far as ``within`` seconds go."""
+    """Run zeros (and empty texts) at each of ``sizes``, in order, as far as ``within`` seconds go."""
     begun = time.perf_counter()
     for batch in sizes:
         inference.run(outputs, {s.name: zeros(s.datatype, (batch, *s.row_shape)) for s in inputs})

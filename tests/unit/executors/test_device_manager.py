@@ -107,4 +107,4 @@ def test_the_cpu_is_refused_unless_asked_for() -> None:
     name, options = cuda_providers(1 << 30)[0]
     assert (name, options["gpu_mem_limit"], options["cudnn_conv_algo_search"]) == (CUDA, 1 << 30, "HEURISTIC")
     assert len(cuda_providers(fallback=True)) == 2
-    assert warm_sizes(4) == (1, 2, 3, 4)
+    assert warm_sizes(4) == (4, 3, 2, 1)

@@ -3,9 +3,11 @@
 import hashlib
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
+import onnxruntime as ort
 import pytest
 from typing_extensions import override
 
@@ -91,7 +93,7 @@ def test_what_a_load_took_is_this_process_part_where_that_is_told(before: Held, 
 def test_a_model_on_a_gpu_counts_what_it_takes_there_and_one_on_the_cpu_what_it_takes_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # No GPU here: the CPU stands in, and the amounts are made up.
+    # Where there is no GPU the CPU stands in; the amounts are made up.
     amounts = iter((Held(40 * MIB, 90 * MIB), Held(740 * MIB, 990 * MIB)))
 
     class Made:
@@ -102,7 +104,8 @@ def test_a_model_on_a_gpu_counts_what_it_takes_there_and_one_on_the_cpu_what_it_
     path = write_model(tmp_path, linear())
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     on_gpu = Sessions(Runtime(provider="cuda", cpu_fallback=True))
-    with pytest.warns(UserWarning, match="CUDAExecutionProvider"):
+    missing = "CUDAExecutionProvider" not in ort.get_available_providers()
+    with pytest.warns(UserWarning, match="CUDAExecutionProvider") if missing else nullcontext():
         assert on_gpu.load("v", path, digest, (), (), 1).memory_bytes == 700 * MIB
     here = Sessions(Runtime())
     assert path.stat().st_size <= here.load("v", path, digest, (), (), 1).memory_bytes < 700 * MIB

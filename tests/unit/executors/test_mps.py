@@ -7,7 +7,7 @@ from subprocess import CalledProcessError
 import pytest
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
-from sluicegate.executors.devices.mps import CONTROL, MpsDaemon
+from sluicegate.executors.devices.mps import CONTROL, MpsDaemon, run_command
 
 
 class Recorder:
@@ -53,3 +53,22 @@ def test_thread_percentages_are_percentages(tmp_path: Path) -> None:
     for threads in (0, 101, -5):
         with pytest.raises(InvalidInputError):
             MpsDaemon("MIG-1", tmp_path, threads=threads)
+
+
+def test_the_daemons_program_is_found_by_our_path_and_gets_nothing_else_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nvidia" / "controls-mps"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\n{ echo "$@"; cat; env | sort; } > "$WHERE"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    monkeypatch.setenv("A_SECRET", "told to nobody")
+    run_command(["controls-mps", "-d"], {"WHERE": str(tmp_path / "told")}, "quit\n")
+    arguments, said, *rest = (tmp_path / "told").read_text().splitlines()
+    assert (arguments, said) == ("-d", "quit")
+    assert f"PATH=/usr/local/bin:/usr/bin:/bin:{program.parent}" in rest
+    assert not any(line.startswith("A_SECRET") for line in rest)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    with pytest.raises(FileNotFoundError):
+        run_command(["controls-mps", "-d"], {}, "")
