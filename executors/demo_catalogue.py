@@ -20,6 +20,7 @@ from sluicegate.domain.models.app import App
 from sluicegate.domain.models.profile import Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.executors.onnx.onnx_executor import OnnxExecutor
+from sluicegate.executors.onnx.runtime_options import Runtime, runtime_package
 from sluicegate.executors.profile_runner import ProfileOptions, Progress, profile_variants, silent
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import load_catalogue, load_origin, save_catalogue, save_model
@@ -84,12 +85,16 @@ async def profile_in_child(
     variants: Sequence[Variant],
     options: ProfileOptions | None = None,
     progress: Progress = silent,
+    runtime: Runtime | None = None,
 ) -> list[Profile]:
-    """Profile ``variants`` of the catalogue in ``folder``, those of each app together in a fresh child process."""
+    """Profile ``variants`` of the catalogue in ``folder``, those of each app together in a fresh child process.
+
+    ``runtime``: of that process (default: one thread of the CPU).
+    """
     apps = sorted({v.app for v in variants})
     found: list[Profile] = []
     for i, app in enumerate(apps):
-        executor = OnnxExecutor(folder, catalogue.apps)
+        executor = OnnxExecutor(folder, catalogue.apps, runtime)
         await executor.start()
 
         def told(what: str, done: float, before: int = i) -> None:
@@ -109,15 +114,19 @@ def profile_blocking(
     variants: Sequence[Variant],
     options: ProfileOptions | None = None,
     progress: Progress = silent,
+    runtime: Runtime | None = None,
 ) -> list[Profile]:
     """``profile_in_child`` for callers that may or may not be inside an event loop: in a thread with its own."""
     with ThreadPoolExecutor(1, "profiler") as pool:
-        return pool.submit(asyncio.run, profile_in_child(folder, catalogue, variants, options, progress)).result()
+        return pool.submit(
+            asyncio.run, profile_in_child(folder, catalogue, variants, options, progress, runtime)
+        ).result()
 
 
 def origin(apps: Sequence[str]) -> dict[str, str]:
     """What a demo catalogue depends on besides our code: kept beside it, compared when it is found."""
-    libraries = {name: _version(name) for name in ("numpy", "onnx", "onnxruntime", "mlxtend")}
+    libraries = {name: _version(name) for name in ("numpy", "onnx", "mlxtend")}
+    _, libraries["onnxruntime"] = runtime_package() or ("", "absent")
     return {"builder": VERSION, "apps": ",".join(apps), "machine": machine(), **libraries}
 
 

@@ -1,6 +1,7 @@
 """What every command shares: the terminal, JSON output, errors as one line with a remedy, exit codes 0, 1 and 2."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Annotated, Any
@@ -9,6 +10,7 @@ import orjson
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from sluicegate.domain.errors import ConfigurationError, SluiceError
 from sluicegate_client import ClientError
@@ -18,6 +20,7 @@ err = Console(stderr=True)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")]
 
+_TOLD_EVERY_S = 10.0
 EXIT_FAILED = 1
 """The command ran and found a fault (an audit that does not balance, say)."""
 EXIT_USAGE = 2
@@ -34,6 +37,29 @@ def require_plots() -> None:
     """Raise ConfigurationError where plots cannot be drawn: before the work that they would show, not after it."""
     if find_spec("matplotlib") is None:
         raise ConfigurationError("plots: matplotlib is not installed; pip install 'sluicegate[report]'")
+
+
+@contextmanager
+def steps(name: str) -> Iterator[Callable[[str, float], None]]:
+    """Shows how far long work is, on standard error; what it gives is told what is being done, and how much is (0..1).
+
+    A bar on a terminal, elsewhere a line now and then.
+    """
+    if err.is_terminal:
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=err, transient=True) as progress:
+            task = progress.add_task(name, total=1.0)
+            yield lambda what, done: progress.update(task, description=what, completed=done)
+        return
+    last = time.monotonic()
+
+    def told(what: str, done: float) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _TOLD_EVERY_S:
+            last = time.monotonic()
+            err.print(f"{name}: {what}, {done:.0%}", markup=False, highlight=False, soft_wrap=True)
+
+    yield told
 
 
 @contextmanager

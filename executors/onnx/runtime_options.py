@@ -7,6 +7,7 @@ allowed. On a CPU: one thread an operator, no spinning, one process a core.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
 
 from sluicegate.executors.devices.cuda import CPU, CUDA, cuda_providers
@@ -15,6 +16,18 @@ Provider = Literal["cpu", "cuda"]
 ConvolutionSearch = Literal["HEURISTIC", "EXHAUSTIVE", "DEFAULT"]
 PROVIDERS: dict[Provider, str] = {"cpu": CPU, "cuda": CUDA}
 """Name here -> name in ONNX Runtime."""
+_PACKAGES = ("onnxruntime-gpu", "onnxruntime")
+"""Either is ONNX Runtime; the first one installed counts."""
+
+
+def runtime_package() -> tuple[str, str] | None:
+    """The package that ONNX Runtime comes from and its version; None where none is installed."""
+    for package in _PACKAGES:
+        try:
+            return package, version(package)
+        except PackageNotFoundError:
+            continue
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

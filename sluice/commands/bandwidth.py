@@ -14,6 +14,7 @@ from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.executor import Executor
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
+from sluicegate.sluice.commands.gpu_option import GpuOption, runtime_on
 from sluicegate.sluice.commands.models.profile import choose
 from sluicegate.sluice.commands.models.profile import keep as keep_profiles
 from sluicegate.sluice.console import JsonOption, err, one_line_errors, out, print_json
@@ -31,10 +32,7 @@ def bandwidth(
     cores: Annotated[
         str | None, typer.Option("--cores", metavar="0,1", help="Pin all copies to these cores (CPU; default: all).")
     ] = None,
-    gpu: Annotated[
-        str | None,
-        typer.Option("--gpu", metavar="UUID", help="GPU or MIG device, as `devices list --json` names it; else CPU."),
-    ] = None,
+    gpu: GpuOption = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep what is found in the profiles of --device-type.")] = False,
     device_type: Annotated[str, typer.Option(help="Device type, or slice, that this stands for.")] = "cpu",
     settings: Annotated[Path | None, typer.Option(help="Settings file (YAML).")] = None,
@@ -46,21 +44,16 @@ def bandwidth(
     says how much slower batches run beside each other where worker.slices.executors has several at a time.
     """
     from sluicegate.executors.colocation import colocations, measure_colocations, unseen
-    from sluicegate.executors.devices.mps import check_uuid
     from sluicegate.executors.onnx.onnx_executor import OnnxExecutor
-    from sluicegate.executors.onnx.runtime_options import Runtime
     from sluicegate.policies.placement.bandwidth import estimate_fbr, predicted
 
     with one_line_errors():
-        if gpu is not None:
-            check_uuid(gpu)
         if cores is not None:
             _pin(cores)
         given = load(settings)
+        runtime = runtime_on(gpu, given)
         catalogue, folder = open_catalogue(given, app)
         chosen = choose(catalogue, app)
-        visible = {"CUDA_VISIBLE_DEVICES": gpu} if gpu is not None else {}
-        runtime = Runtime(provider="cuda", visible=visible) if gpu is not None else Runtime()
 
         def make() -> Executor:
             return OnnxExecutor(folder, catalogue.apps, runtime)

@@ -15,6 +15,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from sluicegate.executors.onnx.runtime_options import runtime_package
 from sluicegate.sluice.console import EXIT_FAILED, JsonOption, one_line_errors, out, print_json
 from sluicegate.sluice.settings.settings import Settings, load
 
@@ -92,12 +93,10 @@ def _distribution(name: str, *, needed: bool, remedy: str) -> Finding:
 
 
 def _runtime() -> Finding:
-    for name in ("onnxruntime", "onnxruntime-gpu"):
-        try:
-            return Finding("ONNX Runtime", True, True, f"{name} {metadata.version(name)}")
-        except metadata.PackageNotFoundError:
-            continue
-    return Finding("ONNX Runtime", False, True, "not installed", "pip install -e '.[cpu]' (or '.[gpu]')")
+    found = runtime_package()
+    if found is None:
+        return Finding("ONNX Runtime", False, True, "not installed", "pip install -e '.[cpu]' (or '.[gpu]')")
+    return Finding("ONNX Runtime", True, True, " ".join(found))
 
 
 def _program(name: str, arguments: list[str], remedy: str) -> Finding:

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.models.sustainable_rate import window_bound
 from sluicegate.executors.demo_catalogue import home_folder, machine
+from sluicegate.executors.onnx.runtime_options import runtime_package
 from sluicegate.executors.profile_runner import Progress, silent
 from sluicegate.profiles.catalogue.catalogue_folder import digest_of
 from sluicegate.profiles.catalogue.registered_apps import Record, Registered
@@ -84,7 +85,7 @@ def _check_request(request: Request) -> None:
     window_bound(1, request.promise)
     if request.app in FAMILIES or request.app in HEAVY:
         raise InvalidInputError("app", f"{request.app!r} is an app of the demo; choose another name")
-    if not request.threads or any(not 1 <= n <= 256 for n in request.threads):
+    if any(not 1 <= n <= 256 for n in request.threads):
         raise InvalidInputError("threads", f"{list(request.threads)}; give numbers from 1 to 256")
     try:
         AppDocument(
@@ -101,6 +102,7 @@ def _check_request(request: Request) -> None:
 
 def _key(request: Request, given: Sequence[Given], rows: ValidationSet) -> str:
     digests = [[one.label, digest_of(one.model)] for one in given]
+    package, runtime = runtime_package() or ("onnxruntime", "")  # none: the models could not have been checked
     decides = {
         "generator": GENERATOR,
         **({"model": digests[0][1]} if len(given) == 1 else {"models": digests}),
@@ -115,7 +117,9 @@ def _key(request: Request, given: Sequence[Given], rows: ValidationSet) -> str:
         **({"family": list(WIDTHS)} if request.make_family else {}),
         **({"promise": asdict(request.promise)} if request.promise.active else {}),
         "machine": machine(),
-        **{name: version(name) for name in ("onnx", "onnxruntime", "numpy")},
+        **{name: version(name) for name in ("onnx", "numpy")},
+        "onnxruntime": runtime,
+        **({"package": package} if package != "onnxruntime" else {}),
     }
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 

@@ -5,22 +5,26 @@ from dataclasses import dataclass, field
 
 import orjson
 
+from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.models.profile import Profile
 from sluicegate.domain.models.variant import Variant
+from sluicegate.executors.devices.gpu_library import DeviceError
+from sluicegate.executors.devices.nvml import PynvmlLibrary
 from sluicegate.executors.onnx.runtime_options import PROVIDERS, Runtime
 from sluicegate.profiles.catalogue.profiler import Sample, Spread, Sweep
 from sluicegate.profiles.catalogue.registered_apps import CandidateDocument
 from sluicegate.profiles.formats.catalogue_json import profile_to_document, variant_to_document
 from sluicegate.profiles.registration import task_metrics
 from sluicegate.profiles.registration.validation_set import Array
+from sluicegate.sluice.settings.gpu_settings import CudaSettings
 
 _UNSCORED = task_metrics.Score(0.0, 0.0)
 
 
 @dataclass(slots=True)
 class Made:
-    """One that was made: its answers on the scored rows, its scores; its profiles, and what they rest on, by device
-    type.
+    """One that was made: its answers on the scored rows, its scores; by device type its profiles, what they rest on,
+    and where it has none, why (``unloaded``).
 
     ``recipe``: with the label of its model before it, where there are several. ``model``: that label.
     """
@@ -35,6 +39,7 @@ class Made:
     profiles: dict[str, Profile] = field(default_factory=dict)
     spreads: dict[str, dict[int, Spread]] = field(default_factory=dict)
     rounds: dict[str, dict[int, tuple[Sample, ...]]] = field(default_factory=dict)
+    unloaded: dict[str, str] = field(default_factory=dict)
 
     def measured(self, target: str, sweep: Sweep, *, counts: bool) -> None:
         """Keep what ``sweep`` measured on ``target``. ``counts``: processor time says what a batch takes there."""
@@ -46,13 +51,26 @@ class Made:
 
 
 def targets(threads: tuple[int, ...]) -> list[tuple[str, Runtime]]:
-    """Device types to profile for: CPU workers of so many threads, and CUDA where ONNX Runtime has it."""
+    """Device types to profile for: CPU workers of so many threads, and CUDA where ONNX Runtime has it and a GPU is
+    there. Raises ConfigurationError where that is none.
+    """
     import onnxruntime as ort
 
     found = [("cpu" if n == 1 else f"cpu{n}", Runtime(threads=n)) for n in sorted(set(threads))]
-    if PROVIDERS["cuda"] in ort.get_available_providers():
-        found.append(("cuda", Runtime(provider="cuda")))
+    if PROVIDERS["cuda"] in ort.get_available_providers() and _gpus():
+        found.append(("cuda", CudaSettings().runtime({})))
+    if not found:
+        raise ConfigurationError(
+            "no CUDA device is here to profile on; leave out --threads none, or see `sluice doctor`"
+        )
     return found
+
+
+def _gpus() -> int:
+    try:
+        return PynvmlLibrary().count()
+    except DeviceError:
+        return 0
 
 
 def document_of(candidate: Made, by_target: Mapping[str, Mapping[str, str]]) -> CandidateDocument:

@@ -22,9 +22,9 @@ from sluicegate.executors.evaluation import Evaluation, check_batches, check_len
 from sluicegate.executors.onnx.onnx_executor import OnnxExecutor
 from sluicegate.executors.onnx.runtime_options import Runtime
 from sluicegate.executors.onnx.variant_builder import GeneratorLimits, VariantMaker
-from sluicegate.executors.profile_runner import ProfileOptions, Progress, longest_of, profile_variants, silent
+from sluicegate.executors.profile_runner import Progress, silent
 from sluicegate.profiles.catalogue.catalogue_folder import digest_of, model_path, save_model
-from sluicegate.profiles.catalogue.profiler import BATCH_SIZES, Effort, shorter_lengths
+from sluicegate.profiles.catalogue.profiler import BATCH_SIZES, Effort
 from sluicegate.profiles.catalogue.registered_apps import Record, Registered
 from sluicegate.profiles.formats.catalogue_json import MAX_ROW_BYTES, AppDocument, app_to_document, variant_to_document
 from sluicegate.profiles.registration import task_metrics
@@ -39,9 +39,10 @@ from sluicegate.profiles.registration.output_detection import (
 from sluicegate.profiles.registration.pareto_choice import Candidate, verdicts
 from sluicegate.profiles.registration.recipes import ORIGINAL, RECIPES
 from sluicegate.profiles.registration.validation_set import Array, ValidationSet, row_bytes
+from sluicegate.sluice.registration.candidate_profiling import CandidateProfiling
 from sluicegate.sluice.registration.given_models import Given
 from sluicegate.sluice.registration.registration_candidates import Made, document_of, targets
-from sluicegate.sluice.registration.registration_journal import Journal, KeptSweep
+from sluicegate.sluice.registration.registration_journal import Journal
 from sluicegate.sluice.registration.student_models import shared, students
 
 _CALIBRATION_ROWS = 128
@@ -56,7 +57,8 @@ class Request:
 
     ``slo``: seconds (None: 0.1, or five times what the model takes, if that is more).
 
-    ``threads``: device types to profile for besides a CUDA device where there is one: 1 is ``cpu``, n is ``cpu<n>``.
+    ``threads``: device types to profile for besides a CUDA device where there is one: 1 is ``cpu``, n is ``cpu<n>``;
+    none of them where it is empty.
     ``chance_allowed``: also take a model that does no better than chance on the validation set. ``run_timeout``:
     seconds that loading, or one batch, may take. ``varying``: inputs whose rows may be shorter than the longest of the
     validation set, in which they are filled up with zeros. ``promise``: what each stream of the app is promised.
@@ -120,6 +122,7 @@ class Job:
         calibration, learning, scored = shared(rows, order, calibrating, request.make_family)
         self._calibration, self._learning, self._rows = rows.take(calibration), rows.take(learning), rows.take(scored)
         self._skipped: dict[str, str] = {}
+        self._targets = targets(request.threads)
         self._apps = {request.app: self._app(())}
         # A model that was never run may ask for all memory there is: its process may not have it.
         self._evaluator = self._executor(Runtime(address_space_bytes=request.limits.memory_bytes))
@@ -141,8 +144,20 @@ class Job:
         of = {original.model: original for original in originals}
         for candidate in candidates:
             self._score(candidate, of[candidate.model])
-        for target, runtime in targets(self._request.threads):
-            await self._profile(target, runtime, candidates, app)
+        rows = [query_of(self._inputs, self._rows, i % self._rows.rows) for i in range(max(self._request.batches))]
+        needed = {original.variant.name for original in originals}
+        profiling = CandidateProfiling(
+            app=app,
+            rows=rows,
+            batches=self._request.batches,
+            effort=self._request.effort,
+            seed=self._request.seed,
+            journal=self._journal.folder,
+            make_executor=self._executor,
+            progress=self._share(0.5, 0.5),
+        )
+        for target, runtime in self._targets:
+            await profiling.on(target, runtime, candidates, needed)
         return self._record(candidates, output, self._with_slo(app, originals))
 
     async def _candidates(self, given: Given, before: Sequence[Made]) -> tuple[list[Made], AnswerOutput, App]:
@@ -280,41 +295,6 @@ class Job:
             accuracy_se=min(1.0, candidate.score.se),
         )
 
-    async def _profile(self, target: str, runtime: Runtime, candidates: list[Made], app: App) -> None:
-        lengths = {c.variant.name: shorter_lengths(longest_of(app)) for c in candidates}
-        sweep = KeptSweep(
-            self._journal.folder / f"samples-{target}.jsonl",
-            list(lengths),
-            self._request.batches,
-            self._request.effort,
-            lengths=lengths,
-        )
-        executor = self._executor(runtime)
-        options = ProfileOptions(
-            device_type=target, batches=self._request.batches, effort=self._request.effort, seed=self._request.seed
-        )
-        rows = [query_of(self._inputs, self._rows, i % self._rows.rows) for i in range(max(options.batches))]
-        try:
-            await executor.start()
-            # The first model that a process loads pays for what all share: none of the measured ones should.
-            await executor.load(candidates[0].variant, max_batch=1)
-            await executor.unload(candidates[0].variant.name)
-            profiles = await profile_variants(
-                executor,
-                {app.name: app},
-                [c.variant for c in candidates],
-                options,
-                self._share(0.5, 0.5),
-                sweep=sweep,
-                rows={app.name: rows},
-            )
-        finally:
-            await executor.close()
-            sweep.close()
-        for candidate, profile in zip(candidates, profiles, strict=True):
-            candidate.profiles[target] = profile
-            candidate.measured(target, sweep, counts=runtime.provider == "cpu")
-
     def _record(self, candidates: list[Made], output: AnswerOutput, app: App) -> Record:
         chance = task_metrics.chance(self._request.metric, self._rows.labels)
         by_target = {t: self._verdicts(candidates, t, chance) for t in candidates[0].profiles}
@@ -338,7 +318,8 @@ class Job:
             skipped=self._skipped,
         )
 
-    def _verdicts(self, candidates: list[Made], target: str, chance: float) -> dict[str, str]:
+    def _verdicts(self, made: list[Made], target: str, chance: float) -> dict[str, str]:
+        candidates = [c for c in made if target not in c.unloaded]
         measured = [
             Candidate(
                 name=c.variant.name,
@@ -352,9 +333,10 @@ class Job:
         ]
         answers = {c.variant.name: c.answers for c in candidates}
         metric, truth = self._request.metric, self._rows.labels
-        return verdicts(
+        found = verdicts(
             measured, chance, lambda one, other: task_metrics.difference(metric, answers[one], answers[other], truth).se
         )
+        return found | {c.variant.name: c.unloaded[target] for c in made if target in c.unloaded}
 
     def _keep_model(self, recipe: str, model: bytes) -> Variant:
         digest = digest_of(model)

@@ -1,5 +1,6 @@
 """Settings of GPUs and their slices."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -7,7 +8,7 @@ from pydantic import Field, field_validator
 
 from sluicegate.domain.errors import SluiceError
 from sluicegate.executors.devices.fake_gpus import fake_gpus
-from sluicegate.executors.onnx.runtime_options import ConvolutionSearch
+from sluicegate.executors.onnx.runtime_options import ConvolutionSearch, Runtime
 from sluicegate.planner.geometry.mig_tables import parse_geometry
 from sluicegate.profiles.formats.field_types import Factor, Text
 from sluicegate.sluice.settings.endpoint_settings import Section
@@ -29,6 +30,17 @@ class CudaSettings(Section):
     mps: bool = False
     mps_folder: Path = Path("/tmp/sluice-mps")  # noqa: S108 - daemons want a short path that every user can reach
     mps_threads: int | None = Field(default=None, ge=1, le=100)
+
+    def runtime(self, visible: Mapping[str, str], memory_bytes: int = 0) -> Runtime:
+        """How a process runs models on what ``visible`` shows it of GPUs, ``memory_bytes`` of it (0: all)."""
+        return Runtime(
+            provider="cuda",
+            visible=visible,
+            memory_limit_bytes=memory_bytes if self.memory_limit_mb is None else self.memory_limit_mb << 20,
+            convolution_search=self.convolution_search,
+            warm_every_size=self.warm_every_batch,
+            cpu_fallback=self.cpu_fallback,
+        )
 
 
 class SliceSettings(Section):

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _LIKE = "cpu"
 """What fake GPUs of a type without profiles are as fast as."""
-_MB = 1 << 20
 
 
 class Gpus:
@@ -104,19 +103,8 @@ class Gpus:
 
     def runtime(self, gpu: "Gpu", part: Slice) -> "Runtime":
         """ONNX Runtime on CUDA, as the settings say, for one slice."""
-        from sluicegate.executors.onnx.runtime_options import Runtime
-
-        cuda = self._settings.worker.cuda
         each = executors_of(self._slices.executors, gpu.device.type, part.profile)
-        limit = part.memory_bytes // each if cuda.memory_limit_mb is None else cuda.memory_limit_mb * _MB
-        return Runtime(
-            provider="cuda",
-            visible=gpu.visible(part.name),
-            memory_limit_bytes=limit,
-            convolution_search=cuda.convolution_search,
-            warm_every_size=cuda.warm_every_batch,
-            cpu_fallback=cuda.cpu_fallback,
-        )
+        return self._settings.worker.cuda.runtime(gpu.visible(part.name), part.memory_bytes // each)
 
     def sharing(self, device: Device) -> SliceSharing | None:
         """The queue before the slices of ``device``; None where queries keep the slice that the plan gave them."""

@@ -1,4 +1,5 @@
-"""What every executor must do: the same cases over the emulated one and the one that runs ONNX models."""
+"""What every executor must do: the same cases over the emulated one and the one that runs ONNX models, on the
+processor and, where one is there, on an NVIDIA GPU."""
 
 import asyncio
 import os
@@ -13,9 +14,13 @@ from sluicegate.domain.errors import ExecutionError, LoadError
 from sluicegate.domain.executor import Executor
 from sluicegate.domain.models.tensor import split_rows
 from sluicegate.domain.models.variant import Variant
+from sluicegate.executors.devices.gpu_library import DeviceError
+from sluicegate.executors.devices.nvml import PynvmlLibrary
 from sluicegate.executors.emulated import EmulatedExecutor
 from sluicegate.executors.onnx.onnx_executor import OnnxExecutor
+from sluicegate.executors.onnx.runtime_options import Runtime
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.sluice.settings.gpu_settings import CudaSettings
 from tests.models.executor_models import query, write_catalogue
 
 
@@ -29,13 +34,22 @@ def catalogue(folder: Path) -> Catalogue:
     return write_catalogue(folder)
 
 
-@pytest.fixture(params=["emulated", "onnx"])
+def on_gpu() -> Runtime:
+    """On the first GPU of this machine; skips where there is none."""
+    try:
+        library = PynvmlLibrary()
+    except DeviceError as error:
+        pytest.skip(f"no NVIDIA GPU: {error}")
+    return CudaSettings().runtime({"CUDA_VISIBLE_DEVICES": library.info(0).uuid}, 1 << 30)
+
+
+@pytest.fixture(params=["emulated", "onnx", "cuda"])
 async def executor(request: pytest.FixtureRequest, folder: Path, catalogue: Catalogue) -> AsyncIterator[Executor]:
     made: Executor
     if request.param == "emulated":
         made = EmulatedExecutor(catalogue, "cpu")
     else:
-        made = OnnxExecutor(folder, catalogue.apps)
+        made = OnnxExecutor(folder, catalogue.apps, on_gpu() if request.param == "cuda" else None)
     await made.start()
     yield made
     await made.close()

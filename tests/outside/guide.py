@@ -58,6 +58,7 @@ NOT_RUN = {
     ("own-model.md", "$ sluice variants"): "test_own_model.py runs it",
     ("own-model.md", "no variant of clouds"): "an answer",
     ("planning.md", "┃ pool"): "an answer",
+    ("slices.md", "sluice profile --all --gpu 0"): "needs a GPU",
     ("slices.md", "sluice up worker --device gpu0"): "needs a GPU",
     ("slices.md", "SLUICE_METRICS__PORT=9464 sluice up"): "test_fake_gpus.py runs it",
     ("selection.md", "sluice policy generate"): "CATALOGUE is the reader's: test_policy_command.py runs it with one",

@@ -6,20 +6,22 @@ from typing import Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.domain.models.profile import Profile
 from sluicegate.domain.models.variant import Variant
+from sluicegate.executors.onnx.runtime_options import Runtime
+from sluicegate.executors.profile_runner import ProfileOptions
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import load_origin, save_catalogue
 from sluicegate.profiles.catalogue.profiler import BATCH_SIZES, Effort
 from sluicegate.profiles.catalogue.registered_apps import Registered
 from sluicegate.profiles.formats.catalogue_json import MAX_BATCH, fingerprint, profile_to_document
 from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
+from sluicegate.sluice.commands.gpu_option import CUDA_TYPE, GpuOption, runtime_on
 from sluicegate.sluice.commands.models.variants import add_profile_columns, profile_cells
-from sluicegate.sluice.console import JsonOption, err, one_line_errors, out, print_json
+from sluicegate.sluice.console import JsonOption, one_line_errors, out, print_json, steps
 from sluicegate.sluice.settings.settings import Settings, load
 
 
@@ -31,7 +33,10 @@ def register(app: typer.Typer) -> None:
 def profile(
     app: Annotated[list[str] | None, typer.Option("--app", help="Variants of this app; may be given again.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Variants of every app.")] = False,
-    device_type: Annotated[str, typer.Option(help="Device type that this machine stands for.")] = "cpu",
+    gpu: GpuOption = None,
+    device_type: Annotated[
+        str | None, typer.Option(help="Device type that it stands for. Default: cpu, or cuda with --gpu.")
+    ] = None,
     batches: Annotated[str, typer.Option(help="Batch sizes to measure.")] = ",".join(map(str, BATCH_SIZES)),
     repeats: Annotated[int, typer.Option(min=3, max=10_000, help="Samples a batch size, where time allows.")] = 50,
     settings: Annotated[Path | None, typer.Option(help="Settings file (YAML).")] = None,
@@ -43,11 +48,16 @@ def profile(
             raise InvalidInputError("--app", "name the apps to profile, or give --all")
         sizes = read_batches(batches)
         given = load(settings)
+        runtime = runtime_on(gpu, given)
+        kind = device_type or ("cpu" if runtime is None else CUDA_TYPE)
+        if kind == CUDA_TYPE and runtime is None:
+            raise InvalidInputError("--device-type", f"{kind} is a GPU; say which one with --gpu")
         catalogue, folder = open_catalogue(given, app or [])
         chosen = choose(catalogue, list(catalogue.apps) if every else app or [])
+        options = ProfileOptions(device_type=kind, batches=sizes, effort=Effort(least=min(7, repeats), enough=repeats))
         measured = [
-            replace(found, fbr=known.fbr) if (known := catalogue.profiles.get((found.variant, device_type))) else found
-            for found in _measure(folder, catalogue, chosen, device_type, sizes, repeats)
+            replace(found, fbr=known.fbr) if (known := catalogue.profiles.get((found.variant, kind))) else found
+            for found in _measure(folder, catalogue, chosen, options, runtime)
         ]
         merged = keep(given, catalogue, folder, measured)
     if as_json:
@@ -94,26 +104,12 @@ def choose(catalogue: Catalogue, apps: list[str]) -> list[Variant]:
 
 
 def _measure(
-    folder: Path, catalogue: Catalogue, chosen: list[Variant], device_type: str, sizes: tuple[int, ...], repeats: int
+    folder: Path, catalogue: Catalogue, chosen: list[Variant], options: ProfileOptions, runtime: Runtime | None
 ) -> list[Profile]:
     from sluicegate.executors.demo_catalogue import profile_blocking
-    from sluicegate.executors.profile_runner import (
-        ProfileOptions,  # brings NumPy, which no other option of this command needs
-    )
 
-    options = ProfileOptions(
-        device_type=device_type, batches=sizes, effort=Effort(least=min(7, repeats), enough=repeats)
-    )
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True) as progress:
-        task = progress.add_task("profile", total=1.0)
-        return profile_blocking(
-            folder,
-            catalogue,
-            chosen,
-            options,
-            lambda what, done: progress.update(task, description=what, completed=done),
-        )
+    with steps("profile") as told:
+        return profile_blocking(folder, catalogue, chosen, options, told, runtime)
 
 
 def _kept(catalogue: Catalogue, measured: list[Profile]) -> list[Profile]:

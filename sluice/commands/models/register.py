@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from sluicegate.domain.errors import InvalidInputError
@@ -20,7 +19,7 @@ from sluicegate.profiles.catalogue.registered_apps import Record, Registered
 from sluicegate.profiles.registration.task_metrics import METRICS
 from sluicegate.sluice.commands.models.variants import candidate_rows, nothing_to_scale_with
 from sluicegate.sluice.commands.offline.sustain import promise_of
-from sluicegate.sluice.console import JsonOption, err, one_line_errors, out, print_json
+from sluicegate.sluice.console import JsonOption, err, one_line_errors, out, print_json, steps
 from sluicegate.sluice.registration.given_models import models_of
 from sluicegate.sluice.registration.model_download import fetch, forget, is_address
 from sluicegate.sluice.registration.publish_registration import WAIT, Announced, announce
@@ -50,7 +49,7 @@ def register_command(
     ] = None,
     weight: Annotated[float | None, typer.Option(help="Of its answers beside those of other apps, in plans.")] = None,
     threads: Annotated[
-        str, typer.Option(help="Threads of a worker to profile for: 1 (device type cpu), 2 (cpu2).")
+        str, typer.Option(help="Threads of a worker to profile for: 1 (device type cpu), 2 (cpu2); none: GPUs alone.")
     ] = "1",
     repeats: Annotated[int, typer.Option(min=7, max=10_000, help="Samples a batch size, where time allows.")] = 60,
     chance: Annotated[bool, typer.Option(help="Take a model that does no better than chance.")] = False,
@@ -222,13 +221,7 @@ def _request(
 def _register(settings: Settings, request: Any) -> Any:
     from sluicegate.sluice.registration.register import register_model
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True) as progress:
-        task = progress.add_task("register", total=1.0)
-
-        def told(what: str, done: float) -> None:
-            progress.update(task, description=what, completed=done)
-
+    with steps("register") as told:
         return asyncio.run(_interruptible(lambda: register_model(request, settings.home, told)))
 
 
@@ -249,10 +242,12 @@ async def _interruptible(start: Callable[[], Any]) -> Any:
 
 
 def _threads(text: str) -> tuple[int, ...]:
+    if text == "none":
+        return ()
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError as error:
-        raise InvalidInputError("--threads", f"{text!r}; give numbers such as 1,2") from error
+        raise InvalidInputError("--threads", f"{text!r}; give numbers such as 1,2, or none") from error
 
 
 def _show(made: Any, announced: Announced | None, wait: float, *, added: bool, as_json: bool) -> None:

@@ -20,6 +20,7 @@ from compose_spec import PyCompose
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
 from sluicegate.profiles.demo import digits, signals
+from sluicegate.sluice.commands.gpu_option import CUDA_TYPE
 from sluicegate.streams import connect
 from sluicegate.streams.topics import Topics
 from sluicegate_client import Client
@@ -58,16 +59,21 @@ def test_the_file_keeps_to_the_specification() -> None:
     } <= services
 
 
-def test_the_gpu_override_names_services_that_exist_and_one_of_its_own() -> None:
+def test_the_gpu_override_names_services_that_exist_and_two_of_its_own() -> None:
     base, override = composed()["services"], composed(GPU)["services"]
     assert set(PyCompose.from_yaml(yaml.safe_dump(composed(GPU))).service_names()) == set(override)
-    assert set(override) - set(base) == {"worker-gpu0"}
+    assert set(override) - set(base) == {"worker-gpu0", "models-gpu"}
     assert set(stages_of(base)) <= set(override)
-    gpu = override["worker-gpu0"]
-    assert gpu["extends"]["service"] in base
-    assert gpu["deploy"]["resources"]["reservations"]["devices"][0]["capabilities"] == ["gpu"]
-    known = {d["name"] for d in json.loads(gpu["environment"]["SLUICE_DEVICES"])}
-    assert gpu["command"][-1] in known
+    worker, models = override["worker-gpu0"], override["models-gpu"]
+    for one in (worker, models):
+        assert one["extends"]["service"] in base
+        assert one["deploy"]["resources"]["reservations"]["devices"][0]["capabilities"] == ["gpu"]
+    known = {d["name"]: d for d in json.loads(worker["environment"]["SLUICE_DEVICES"])}
+    device = known[worker["command"][-1]]
+    assert device["gpu"] == 0, "else its models run on the processor"
+    assert device["type"] == CUDA_TYPE and models["command"] == ["sluice", "profile", "--all", "--gpu", "0"]
+    waiting = {name for name, service in override.items() if "models-gpu" in service["depends_on"]}
+    assert waiting == {"worker-gpu0", *stages_of(base)}, "what starts before does not know what the GPU can do"
 
 
 def test_images_are_pinned_and_what_runs_is_not_root() -> None:
