@@ -44,6 +44,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy --explicit-package-bases bench
 	$(BIN)/lint-imports
 
 audit: $(VENV)/.dev

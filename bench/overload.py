@@ -41,7 +41,7 @@ from sluicegate.domain.outcome import Outcome
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.sluice.audit.result_log import read_results, result_topics
 from sluicegate.sluice.audit.topic_audit import AuditReport, read_topics
-from sluicegate.sluice.settings.settings import DeviceSettings, Settings
+from sluicegate.sluice.settings.settings import DeviceSettings, Settings, WorkerSettings
 from sluicegate.sluice.system.process_stages import stages_of
 from sluicegate.sluice.system.system import System
 from sluicegate.stages.runtime.outbox import Outbox
@@ -134,7 +134,7 @@ async def measure(url: str, folder: Path, devices: int, seconds: float) -> dict[
         home=folder,
         runs=folder / "runs",
         devices=tuple(DeviceSettings(name=f"d{i}") for i in range(devices)),
-        worker={"executor": "emulated"},
+        worker=WorkerSettings(executor="emulated"),
     )
     broker = connect(url)
     producer = broker.producer()

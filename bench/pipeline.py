@@ -30,7 +30,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -45,7 +45,8 @@ from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
 from sluicegate.sluice.audit.result_log import read_results, result_topics
 from sluicegate.sluice.audit.topic_audit import read_topics
-from sluicegate.sluice.settings.settings import DeviceSettings, Settings, load
+from sluicegate.sluice.settings.kafka_section import KafkaSection
+from sluicegate.sluice.settings.settings import DeviceSettings, Settings, WorkerSettings, load
 from sluicegate.sluice.system.process_stages import stages_of
 from sluicegate.sluice.system.system import System
 from sluicegate.stages.runtime.supervisor import run_stages
@@ -61,6 +62,8 @@ SYSTEMS = (
     "memory", "forwarder", "rdkafka-forwarder", "kafka-process", "rdkafka-process", "kafka-processes",
     "rdkafka-processes",
 )  # fmt: skip
+Delivery = Literal["at_least_once", "exactly_once"]
+Library = Literal["aiokafka", "rdkafka"]
 PIXELS = 784
 EXECUTION = 0.001
 
@@ -71,7 +74,7 @@ class Load:
 
     seconds: float
     qps: float
-    delivery: str = "at_least_once"
+    delivery: Delivery = "at_least_once"
 
     @property
     def count(self) -> int:
@@ -95,17 +98,17 @@ def catalogue() -> Catalogue:
     )
 
 
-def settings(url: str, folder: Path, delivery: str, library: str) -> Settings:
+def settings(url: str, folder: Path, delivery: Delivery, library: Library) -> Settings:
     """A system of two emulated devices."""
     return Settings(
         broker=url,
-        kafka={"library": library},
+        kafka=KafkaSection(library=library),
         delivery=delivery,
         prefix=f"bench{uuid.uuid4().hex[:8]}",
         home=folder,
         runs=folder / "runs",
         devices=(DeviceSettings(name="d0"), DeviceSettings(name="d1")),
-        worker={"executor": "emulated", "batching": "eager"},
+        worker=WorkerSettings(executor="emulated", batching="eager"),
         catalogue=folder / "catalogue",
     )
 
@@ -151,7 +154,7 @@ async def produce(producer: Producer, topics: Topics, count: int, qps: float) ->
 
 
 @asynccontextmanager
-async def system(url: str, folder: Path, delivery: str, library: str, apart: bool) -> Any:
+async def system(url: str, folder: Path, delivery: Delivery, library: Library, apart: bool) -> Any:
     """(broker, producer, topics, pids of the stages' processes; none: in this process)."""
     chosen = settings(url, folder, delivery, library)
     if not (folder / "catalogue").exists():
@@ -238,7 +241,7 @@ async def counted(seen: list[float], count: int, reading: "asyncio.Task[None]") 
 
 
 async def measure(
-    name: str, url: str, folder: Path, load: Load, *, apart: bool = False, library: str = "aiokafka"
+    name: str, url: str, folder: Path, load: Load, *, apart: bool = False, library: Library = "aiokafka"
 ) -> dict[str, Any]:
     """Latency and CPU at its rate, then the rate at which a burst is worked off."""
     count = load.count
@@ -298,7 +301,7 @@ def generator_cpu(count: int) -> float:
     return _GENERATOR["per_query"] * count
 
 
-async def measure_generator(url: str, seconds: float, qps: float, library: str) -> None:
+async def measure_generator(url: str, seconds: float, qps: float, library: Library) -> None:
     """The load generator alone: topics, no stages."""
     broker = connect(url, kafka=KafkaSettings(library=library))
     producer = broker.producer()

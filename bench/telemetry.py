@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench import pipeline
@@ -47,12 +49,18 @@ def traced() -> Iterator[None]:
     from sluicegate.stages.telemetry.tracing import tracing_with
 
     class Nowhere(SpanExporter):
-        def export(self, _spans: Any) -> SpanExportResult:
+        @override
+        def export(self, spans: Any) -> SpanExportResult:
+            del spans
             return SpanExportResult.SUCCESS
 
     tracing = tracing_with(Nowhere(), sample=1.0, service="bench")
     made = telemetry.Telemetry.__init__
-    telemetry.Telemetry.__init__ = lambda self: made(self, tracing=tracing)  # type: ignore[method-assign,misc]
+
+    def sampled(self: telemetry.Telemetry, **given: Any) -> None:
+        made(self, **{**given, "tracing": tracing})
+
+    telemetry.Telemetry.__init__ = sampled  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
@@ -94,11 +102,12 @@ async def main(rounds: int, seconds: float, qps: float) -> dict[str, Any]:
     alone = 1e6 * counts_alone()
     print(f"all counts of a query, alone: {alone:.2f} us", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        await pipeline.measure_generator("memory://", seconds, qps)
+        await pipeline.measure_generator("memory://", seconds, qps, "aiokafka")
+        load = pipeline.Load(seconds=seconds, qps=qps)
         for _ in range(rounds):
             for name, way in ways.items():
                 with way():
-                    row = await pipeline.measure(name, "memory://", Path(folder), seconds, qps)
+                    row = await pipeline.measure(name, "memory://", Path(folder), load)
                 found[name].append(row["cpu_us"])
                 print(f"{name:20} {row['cpu_us']:6.0f} us, lost {row['lost']}", flush=True)
     least = {name: min(values) for name, values in found.items()}

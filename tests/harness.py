@@ -242,7 +242,7 @@ async def running(
     """Stages of ``roles`` on ``broker``, stopped and drained at the end; the broker is closed unless told otherwise."""
     producer = broker.producer()
     await producer.start()
-    folder = settings.runs / "run"
+    folder = settings.kept_runs / "run"
     folder.mkdir(parents=True, exist_ok=True)
     system = System(settings, catalogue or toy_catalogue(), models, broker, producer, folder)
     if change is not None:

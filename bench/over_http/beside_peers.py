@@ -137,9 +137,11 @@ async def mosec(python: Path, model: Path, full: float, seconds: float, batch: i
             script = Path(folder) / "served.py"
             script.write_text(_MOSEC)
             port = free_port()
+            command = (str(python), str(script), "--address", "127.0.0.1", "--port", str(port))
             limits = ["--timeout", str(int(1e3 * SLO)), "--capacity", str(queue), "--log-level", "error"]
             process = await asyncio.create_subprocess_exec(
-                *(python, script, "--address", "127.0.0.1", "--port", str(port), *limits),
+                *command,
+                *limits,
                 env={**os.environ, "MODEL": str(model), "BATCH": str(batch)},
                 stderr=subprocess.DEVNULL,
             )

@@ -30,6 +30,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
+from typing_extensions import override
 
 from sluicegate.domain.models.app import App
 from sluicegate.domain.models.profile import Profile
@@ -40,6 +41,7 @@ from sluicegate.executors.onnx.runtime_options import Runtime
 from sluicegate.executors.profile_runner import ProfileOptions, profile_variants
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
+from sluicegate.sluice.settings.endpoint_settings import HttpSettings
 from sluicegate.sluice.settings.settings import DeviceSettings, Settings
 from sluicegate.sluice.system.process_stages import stages_of
 from sluicegate.sluice.system.system import System
@@ -166,10 +168,12 @@ class _Connection(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self._held = bytearray()
 
+    @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
 
+    @override
     def data_received(self, data: bytes) -> None:
         self._held += data
         end = self._held.find(b"\r\n\r\n")
@@ -183,7 +187,8 @@ class _Connection(asyncio.Protocol):
                 self.transport.close()
             self._tell(head.split(b" ", 2)[1] == b"200")
 
-    def connection_lost(self, _exc: Exception | None) -> None:
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
         self._tell(False)
 
     def _tell(self, answered: bool) -> None:
@@ -206,6 +211,7 @@ async def _ask(url: str, times: Sequence[float]) -> list[float]:
         "Content-Type: application/octet-stream",
     )
     request = "\r\n".join((*lines, "", "")).encode() + head + pixels
+    host, number_of_port = parts.hostname or "127.0.0.1", parts.port or 80
     took = [float("inf")] * len(times)
     loop = asyncio.get_running_loop()
     idle: list[_Connection] = []
@@ -215,7 +221,7 @@ async def _ask(url: str, times: Sequence[float]) -> list[float]:
             async with asyncio.timeout(5.0):
                 kept = idle.pop() if idle else None
                 while kept is None or kept.transport is None or kept.transport.is_closing():
-                    _, kept = await loop.create_connection(_Connection, parts.hostname, parts.port)
+                    _, kept = await loop.create_connection(_Connection, host, number_of_port)
                 kept.answer = loop.create_future()
                 kept.transport.write(request)
                 if await kept.answer:
@@ -260,7 +266,7 @@ async def serving(served: Catalogue, folder: Path) -> AsyncIterator[tuple[str, S
         home=folder,
         runs=folder / "runs",
         devices=(DeviceSettings(name="d0"),),
-        http={"port": (port := free_port())},
+        http=HttpSettings(port=(port := free_port())),
     )
     broker = connect("memory://")
     producer = broker.producer()

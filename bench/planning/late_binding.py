@@ -200,10 +200,12 @@ def compared(document: Any, stalls: tuple[float, float], seeds: Sequence[int] = 
     """A row: means over seeds, and how the one queue stands to shares."""
     by_share, one, best = [], [], []
     for seed in seeds:
-        *world, violations = planned(overridden(document, {"seed": seed, "policies.routing": "weighted"}))
+        scenario, model, plans, violations = planned(
+            overridden(document, {"seed": seed, "policies.routing": "weighted"})
+        )
         by_share.append(violations)
-        one.append(one_queue(*world, stalls))
-        best.append(at_best(*world))
+        one.append(one_queue(scenario, model, plans, stalls))
+        best.append(at_best(scenario, model, plans))
     shares, queue, least = (float(np.mean(each)) for each in (by_share, one, best))
     ratio = f"{queue / shares:.2f}" if shares > 0.05 else "-"
     return f"{shares:.2f} % | {queue:.2f} % | {ratio} | {least:.2f} % |"

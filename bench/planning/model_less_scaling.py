@@ -68,7 +68,7 @@ def random_fleet(apps: int, variants: int, rng: np.random.Generator) -> Fleet:
 def side_by_side() -> dict[str, float]:
     """Cost of the greedy over that of the program, one app of eight variants at a time."""
     rng = np.random.default_rng(0)
-    ratios = []
+    ratios: list[float] = []
     while len(ratios) < INSTANCES:
         fleet = random_fleet(1, 8, rng)
         exact = scale_exactly(fleet)

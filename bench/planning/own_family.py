@@ -119,7 +119,7 @@ def slower(answered: Sequence[Found], catalogue: Catalogue) -> float:
     """How much longer batches took than profiled, in the mean over batches."""
     batches = {(one["variant"], one["batch_size"], one["execution_s"]) for one in answered}
     expected = [catalogue.profiles[name, "cpu"].curve("median")(rows) for name, rows, _ in batches]
-    return sum(took for _, _, took in batches) / sum(expected)
+    return float(sum(took for _, _, took in batches) / sum(expected))
 
 
 def simulated(
@@ -153,7 +153,7 @@ def heavier(folder: Path, times: Mapping[str, int]) -> list[str]:
         model = onnx.load(folder / f"{name}.onnx")
         for weights in model.graph.initializer:
             held = numpy_helper.to_array(weights)
-            repeats = {"filters": (1, often), "biases": often, "head": (often, 1)}[weights.name]
+            repeats = {"filters": (1, often), "biases": (often,), "head": (often, 1)}[weights.name]
             repeated = np.tile(held, repeats) / np.float32(often if weights.name == "head" else 1)
             weights.CopyFrom(numpy_helper.from_array(repeated, weights.name))
         onnx.save(model, folder / f"{name}.onnx")

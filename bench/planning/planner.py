@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -257,7 +258,7 @@ def stream(data: Path, steps: int, *, seed: int = 11) -> dict[str, Any]:
         level = usual**0.2 * level**0.8 * rng.lognormal(0, 0.3, len(level))
         demands = tuple(replace(d, qps=d.qps * float(x)) for d, x in zip(base.demands, level, strict=True))
         problem = replace(base, demands=demands, previous=previous)
-        first, took = cpu(lambda p=problem: AllocationPlanner(polish=False).allocate(p))
+        first, took = cpu(partial(AllocationPlanner(polish=False).allocate, problem))
         times.append(took)
         answer = AllocationPlanner().allocate(problem)
         short += min(answer.served.values()) < 1.0

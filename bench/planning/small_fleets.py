@@ -79,7 +79,8 @@ def measured(
         answers = {name: sum(rates[lead:]) for name, rates in series.variants.items()}
         right = sum(VARIANTS[name.removeprefix("a/")][0] * rate for name, rate in answers.items())
         found.append((on_time / asked, right / on_time / best if on_time else 0.0, right / asked))
-    return tuple(sum(column) / seeds for column in zip(*found, strict=True))  # type: ignore[return-value]
+    on_time, accuracy, right = (sum(column) / seeds for column in zip(*found, strict=True))
+    return on_time, accuracy, right
 
 
 def main() -> None:

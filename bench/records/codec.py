@@ -10,6 +10,7 @@ import os
 import platform
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,7 @@ def measure_codec(elements: int) -> dict[str, float]:
 
         record = record_of(encode())
         found[f"encode_query, {name}"] = cpu_us(encode)
-        found[f"decode_query, {name}"] = cpu_us(lambda r=record: codec.decode_query(r, app, codec.DEFAULT_LIMITS, NOW))
+        found[f"decode_query, {name}"] = cpu_us(partial(codec.decode_query, record, app, codec.DEFAULT_LIMITS, NOW))
     query = codec.decode_query(record, app, codec.DEFAULT_LIMITS, NOW)
     admitted = record_of(codec.encode_admitted(query))
     work = record_of(codec.encode_work(query, epoch=Epoch(1, 2), slice="whole"))

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from typing_extensions import override
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -253,6 +254,7 @@ class _Ends(logging.Handler):
         super().__init__(logging.ERROR)
         self.defects = 0
 
+    @override
     def emit(self, record: logging.LogRecord) -> None:
         del record
         self.defects += 1

@@ -201,7 +201,8 @@ def main() -> None:
         print(json.dumps({"machine": platform.processor() or platform.machine(), "rows": rows}, indent=2))
         return
     shown = ("variants", "slices", "case", "shape", "door_us", "door_p99_us", "loop_us", "router_us", "router_p99_us")
-    for row in [dict(zip(shown, shown, strict=True)), *rows]:
+    print(" ".join(f"{name:>13}" for name in shown))
+    for row in rows:
         print(" ".join(f"{row.get(name, '-'):>13}" for name in shown))
 
 

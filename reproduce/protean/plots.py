@@ -1,6 +1,7 @@
 """Drawings of the figures: grouped bars, stacked parts of a tail, distributions, geometry over time."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -28,7 +29,9 @@ def grouped(panels: Mapping[str, Groups], *, limit: float | None = None, width: 
                 at = np.arange(len(groups)) - 0.41 + (i + 0.5) * step
                 values = [g.get(system, np.nan) for g in groups.values()]
                 panel.bar(at, values, width=step, color=COLOURS[i % len(COLOURS)], label=system)
-            turned = {"rotation": 20, "ha": "right", "rotation_mode": "anchor"} if len(groups) > 5 else {}
+            turned: dict[str, Any] = (
+                {"rotation": 20, "ha": "right", "rotation_mode": "anchor"} if len(groups) > 5 else {}
+            )
             panel.set_xticks(np.arange(len(groups)), list(groups), fontsize=7, **turned)
             panel.set(ylabel=label)
             if limit is not None:

@@ -13,7 +13,6 @@ Rules:
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,9 +25,12 @@ from sluicegate.planner.baselines.infaas_accuracy import InfaasAccuracyPlanner
 from sluicegate.planner.baselines.per_device import PerDevicePlanner
 from sluicegate.planner.problems.problem import Planner
 from sluicegate.simulator.engine.engine import Engine
+from sluicegate.simulator.engine.planned_control import Controlled
+from sluicegate.simulator.engine.system_model import SystemModel
 from sluicegate.simulator.scenario import build, overridden, scenario_of
 from sluicegate.simulator.scenario.build_control import control
 from sluicegate.simulator.scenario.experiment import Run, arrivals_of
+from sluicegate.simulator.scenario.scenario_fields import Scenario
 from sluicegate.simulator.time_series import SeriesFold
 
 WORD: Mapping[str, Any] = {
@@ -104,17 +106,27 @@ ALL = (
 )
 
 
+def _control(scenario: Scenario, model: SystemModel, planner: Planner) -> Controlled:
+    return control(
+        scenario.planner,
+        lambda: planner,
+        time.process_time,
+        catalogue=model.catalogue,
+        devices=model.devices,
+        hop=model.timing.control,
+        loads=scenario.simulation.loads,
+        tables=None,
+    )
+
+
 def simulate(system: System, workload: Workload, seed: int = 0) -> Run:
     """One run. Devices are heard before the first plan: a static placement sees all of them."""
     started = time.process_time()
     scenario = scenario_of(overridden(workload.document, dict(system.overrides)))
     model = build(scenario, time.process_time)
     if system.planner is not None:
-        chosen = system.planner(workload)
-        served = {"catalogue": model.catalogue, "devices": model.devices, "hop": model.timing.control}
-        loads = scenario.simulation.loads
-        made = partial(control, scenario.planner, lambda: chosen, time.process_time, loads=loads, **served)
-        model = replace(model, make_control=made)
+        planner = system.planner(workload)
+        model = replace(model, make_control=lambda: _control(scenario, model, planner))
     series = SeriesFold()
     engine = Engine(model, np.random.default_rng([seed, 2]), (series,))
     result = engine.run(arrivals_of(scenario, model.catalogue, seed))

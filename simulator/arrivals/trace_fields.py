@@ -44,7 +44,7 @@ class TraceSpec(BaseModel):
     repeat: bool = Field(default=False, description="Start again where the trace is shorter than the duration.")
     speed: Positive = Field(default=1.0, description="The same arrivals in 1/speed of the time.")
     qps: tuple[NotNegative, NotNegative] | None = Field(
-        None, description="Rescale to [low, high] queries/s; the generator's range."
+        default=None, description="Rescale to [low, high] queries/s; the generator's range."
     )
     scale: Positive = Field(
         default=1.0, description="Arrivals times this; listed ones are cloned, clones jittered by 0.5 s."

@@ -10,7 +10,8 @@ from reproduce.protean.slices.spot import SpotMarket
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.planner.geometry.mig_tables import TABLES, parse_geometry
 from sluicegate.profiles.catalogue.slowdown import SlowdownTable, VariantDemand
-from sluicegate.simulator.arrivals.trace_fields import Positive, TraceSpec
+from sluicegate.profiles.formats.field_types import Positive
+from sluicegate.simulator.arrivals.trace_fields import TraceSpec
 
 KIND = "gpu-slices"
 BOUND = "bound"
