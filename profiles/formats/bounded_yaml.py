@@ -20,8 +20,18 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _VARIABLE_HELP = {"SLUICE_DATA": "set it to the folder that holds the papers' data"}
 
 
+_BOOLEAN = "tag:yaml.org,2002:bool"
+
+
 class _Loader(yaml.SafeLoader):
-    """Refuses repeated keys: the last one would win without a word."""
+    """Refuses repeated keys: the last one would win without a word. ``true`` and ``false`` alone are booleans, as YAML
+    1.2 has it: ``off`` is the name of a choice, and ``no`` a country's.
+    """
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - as the class above has it
+        first: [(tag, pattern) for tag, pattern in known if tag != _BOOLEAN]
+        for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
     @override
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
@@ -32,6 +42,9 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, "a key is given twice", key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(_BOOLEAN, re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 
 
 def read_mapping(path: Path, what: str, *, empty: bool = False) -> dict[str, Any]:

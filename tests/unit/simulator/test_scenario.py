@@ -13,6 +13,7 @@ from reproduce.protean.slices.slices_fields import BOUND, KIND, slice_scenario
 from reproduce.protean.slices.systems import system_of
 from sluicegate.domain.errors import ConfigurationError, SluiceError
 from sluicegate.domain.models.app import QueryClass
+from sluicegate.profiles.formats.bounded_yaml import parsed
 from sluicegate.simulator.engine.faults import Faults
 from sluicegate.simulator.engine.system_model import Timing
 from sluicegate.simulator.scenario import (
@@ -194,6 +195,16 @@ def test_a_hostile_file_is_refused_in_one_line(tmp_path: Path, text: str, said: 
     with pytest.raises(ConfigurationError, match=said) as caught:
         read_scenario(_file(tmp_path, text), {})
     assert "\n" not in str(caught.value)
+
+
+def test_only_true_and_false_are_booleans() -> None:
+    text = "off: off\nno: [yes, On, n]\nreal: [true, False, TRUE]\nothers: [1, null, 1e3, 0x10, ~]\n"
+    assert parsed(text, "it") == {
+        "off": "off",
+        "no": ["yes", "On", "n"],
+        "real": [True, False, True],
+        "others": [1, None, "1e3", 16, None],
+    }
 
 
 def test_variables_and_relative_paths_are_resolved(tmp_path: Path) -> None:

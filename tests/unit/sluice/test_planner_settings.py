@@ -31,6 +31,15 @@ def test_money_and_loads_are_the_controllers(tmp_path: Path) -> None:
     assert (settings.money_weight, settings.budget, settings.strict_on_demand) == (0.1, 4.0, 0.5)
 
 
+def test_off_is_a_choice_and_yes_and_on_still_are_true(tmp_path: Path) -> None:
+    file = tmp_path / "s.yaml"
+    file.write_text("planner: {geometry: off}\nworker: {cuda: {mps: on, cpu_fallback: yes, warm_every_batch: off}}\n")
+    settings = load(file)
+    assert settings.planner.geometry == "off"
+    cuda = settings.worker.cuda
+    assert (cuda.mps, cuda.cpu_fallback, cuda.warm_every_batch) == (True, True, False)
+
+
 @pytest.mark.parametrize("line", ["headroom: 0.5", "strict_on_demand: 2", "budget: .nan", "demand: carrier-pigeon"])
 def test_what_makes_no_sense_is_refused_with_the_field(line: str, tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
