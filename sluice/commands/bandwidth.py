@@ -14,7 +14,7 @@ from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.executor import Executor
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
-from sluicegate.sluice.commands.gpu_option import GpuOption, runtime_on
+from sluicegate.sluice.commands.gpu_option import DeviceTypeOption, GpuOption, runtime_on, type_of
 from sluicegate.sluice.commands.models.profile import choose
 from sluicegate.sluice.commands.models.profile import keep as keep_profiles
 from sluicegate.sluice.console import JsonOption, err, one_line_errors, out, print_json
@@ -34,7 +34,7 @@ def bandwidth(
     ] = None,
     gpu: GpuOption = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep what is found in the profiles of --device-type.")] = False,
-    device_type: Annotated[str, typer.Option(help="Device type, or slice, that this stands for.")] = "cpu",
+    device_type: DeviceTypeOption = None,
     settings: Annotated[Path | None, typer.Option(help="Settings file (YAML).")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -52,6 +52,7 @@ def bandwidth(
             _pin(cores)
         given = load(settings)
         runtime = runtime_on(gpu, given)
+        kind = type_of(device_type, runtime)
         catalogue, folder = open_catalogue(given, app)
         chosen = choose(catalogue, app)
 
@@ -67,7 +68,7 @@ def bandwidth(
         # Two per cent is noise on an idle GPU; a shared CPU has more.
         found = estimate_fbr(measured[: len(fitted)], saturation=0.05)
         if keep:
-            _keep(given, catalogue, folder, {n: found.fbr[n] for n in found.identifiable}, device_type)
+            _keep(given, catalogue, folder, {n: found.fbr[n] for n in found.identifiable}, kind)
     rows = [
         {
             "variants": list(m.variants),

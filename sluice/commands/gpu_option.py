@@ -9,13 +9,19 @@ from sluicegate.domain.errors import InvalidInputError
 from sluicegate.executors.onnx.runtime_options import Runtime
 from sluicegate.sluice.settings.settings import Settings
 
-CUDA_TYPE = "cuda"
-"""Device type of GPUs that are not cut, unless another is said."""
+CPU_TYPE, CUDA_TYPE = "cpu", "cuda"
+"""Device types of processors and of GPUs that are not cut, unless others are said."""
 _GPU = re.compile(r"^(\d{1,4}|(GPU|MIG)-[A-Za-z0-9/-]{1,120})$")
 
 GpuOption = Annotated[
     str | None,
     typer.Option("--gpu", metavar="GPU", help="A GPU's number, or the UUID of a GPU or MIG device (`devices list`)."),
+]
+
+
+DeviceTypeOption = Annotated[
+    str | None,
+    typer.Option("--device-type", help="Device type, or slice, that this stands for. Default: cpu; with --gpu, cuda."),
 ]
 
 
@@ -28,3 +34,10 @@ def runtime_on(gpu: str | None, settings: Settings) -> Runtime | None:
             "--gpu", f"{gpu[:40]!r}; give a number or a UUID that `sluice devices list --json` tells"
         )
     return settings.worker.cuda.runtime({"CUDA_VISIBLE_DEVICES": gpu})
+
+
+def type_of(given: str | None, runtime: Runtime | None) -> str:
+    """The device type that what runs by ``runtime`` stands for. Raises InvalidInputError for a GPU that is none."""
+    if given == CUDA_TYPE and runtime is None:
+        raise InvalidInputError("--device-type", f"{given} is a GPU; say which one with --gpu")
+    return given or (CPU_TYPE if runtime is None else CUDA_TYPE)

@@ -19,7 +19,7 @@ from sluicegate.profiles.catalogue.profiler import BATCH_SIZES, Effort
 from sluicegate.profiles.catalogue.registered_apps import Registered
 from sluicegate.profiles.formats.catalogue_json import MAX_BATCH, fingerprint, profile_to_document
 from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
-from sluicegate.sluice.commands.gpu_option import CUDA_TYPE, GpuOption, runtime_on
+from sluicegate.sluice.commands.gpu_option import DeviceTypeOption, GpuOption, runtime_on, type_of
 from sluicegate.sluice.commands.models.variants import add_profile_columns, profile_cells
 from sluicegate.sluice.console import JsonOption, one_line_errors, out, print_json, steps
 from sluicegate.sluice.settings.settings import Settings, load
@@ -34,9 +34,7 @@ def profile(
     app: Annotated[list[str] | None, typer.Option("--app", help="Variants of this app; may be given again.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Variants of every app.")] = False,
     gpu: GpuOption = None,
-    device_type: Annotated[
-        str | None, typer.Option(help="Device type that it stands for. Default: cpu, or cuda with --gpu.")
-    ] = None,
+    device_type: DeviceTypeOption = None,
     batches: Annotated[str, typer.Option(help="Batch sizes to measure.")] = ",".join(map(str, BATCH_SIZES)),
     repeats: Annotated[int, typer.Option(min=3, max=10_000, help="Samples a batch size, where time allows.")] = 50,
     settings: Annotated[Path | None, typer.Option(help="Settings file (YAML).")] = None,
@@ -49,9 +47,7 @@ def profile(
         sizes = read_batches(batches)
         given = load(settings)
         runtime = runtime_on(gpu, given)
-        kind = device_type or ("cpu" if runtime is None else CUDA_TYPE)
-        if kind == CUDA_TYPE and runtime is None:
-            raise InvalidInputError("--device-type", f"{kind} is a GPU; say which one with --gpu")
+        kind = type_of(device_type, runtime)
         catalogue, folder = open_catalogue(given, app or [])
         chosen = choose(catalogue, list(catalogue.apps) if every else app or [])
         options = ProfileOptions(device_type=kind, batches=sizes, effort=Effort(least=min(7, repeats), enough=repeats))
