@@ -24,6 +24,7 @@ import gc
 import json
 import os
 import platform
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -35,6 +36,8 @@ from time import process_time
 from typing import Any
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from reproduce.spread_drop.trial import ON_TIME, Trial, try_alone
 from sluicegate.domain.events import Hosted

@@ -3,15 +3,19 @@
 Costs are those of the fleet after one decision from nothing; the greedy is repeated until it rests. Variables of the
 program: two a variant. The paper's solver took 23 s for 50 architectures and 50 s for 100.
 
-    python -m bench.planning.model_less_scaling [--json]
+    python bench/planning/model_less_scaling.py [--json]
 """
 
 import argparse
 import json
 import platform
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from reproduce.infaas.worlds import TABLE_2
 from sluicegate.planner.model_less.greedy_scaling import GreedyScaling

@@ -1,0 +1,27 @@
+"""Benchmarks can be started as `make bench` starts them: by file, with nothing but installed packages on the path."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+_EACH = """
+import runpy, sys
+known = list(sys.path)
+for file in sys.argv[1:]:
+    sys.path[:] = [file.rpartition("/")[0], *known]  # what Python does for a script
+    for name in [n for n in sys.modules if n.split(".")[0] in {"bench", "reproduce", "tests"}]:
+        del sys.modules[name]
+    try:
+        runpy.run_path(file, run_name="not main")
+    except ImportError as error:
+        print(f"{file}: {error}")
+"""
+
+
+def test_each_finds_what_it_imports(tmp_path: Path) -> None:
+    files = sorted(map(str, [*(ROOT / "bench").glob("*.py"), *(ROOT / "bench").glob("*/*.py")]))
+    assert len(files) > 20
+    # -P: the folder that Python runs in is not on the path either.
+    ran = subprocess.run([sys.executable, "-P", "-c", _EACH, *files], cwd=tmp_path, capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (0, ""), ran.stderr
